@@ -1,4 +1,4 @@
-// Updates a form's curl and neonctl commands while it is filled in, as `same_request.py` does.
+// Updates a form's curl and neonctl commands while it is filled in, as `request_examples.py` does.
 "use strict";
 
 (() => {
@@ -6,6 +6,7 @@
   const QUOTE = `'"'"'`;
   const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", QUOTE)}'`);
 
+  const DAY = 86_400_000;
   const stamp = (milliseconds) => `${new Date(milliseconds).toISOString().slice(0, 19)}Z`;
 
   // When something expires: after the chosen seconds, or at the time that was typed.
@@ -19,6 +20,11 @@
 
   function valueOf(field, { method, whole }) {
     if (!field) return null;
+    if (field instanceof RadioNodeList) {
+      const chosen = Array.from(field).filter((box) => box.checked).map((box) => box.value);
+      return chosen.length ? chosen : null;
+    }
+    if (field.type === "date") return field.value ? stamp(Date.parse(field.value) + DAY) : null;
     if (field.name === "lifetime") return endOf(field, field.form.elements.until);
     if (field.type === "checkbox") {
       if (method === "PATCH") return field.checked === field.defaultChecked ? null : field.checked;

@@ -1,7 +1,7 @@
 """The pages of API keys. A new key is shown once."""
 
 from collections.abc import Iterable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime
 
 from django import forms
 from django.http import HttpResponse
@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from console.api.parallel import side_by_side
 from console.api.resources.api_keys import Reach
 from console.api.resources.projects import Project
+from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, OpenChoiceField, offer, project_in_list
 from console.pages.form_errors import problems_beside
 from console.pages.responses import (
@@ -65,17 +66,6 @@ class ApiKeyForm(forms.Form):
         for name in ("project_id", "read_only", "expires_at"):
             del self.fields[name]
 
-    @property
-    def reach(self) -> Reach:
-        """The limits that were chosen, once the form is validated."""
-        last_day = self.cleaned_data.get("expires_at")
-        end = datetime.combine(last_day + timedelta(days=1), time(), UTC) if last_day else None
-        return Reach(
-            project_id=self.cleaned_data.get("project_id", ""),
-            read_only=self.cleaned_data.get("read_only", False),
-            expires_at=end,
-        )
-
 
 @require_safe
 def index(request: ConsoleRequest) -> HttpResponse:
@@ -89,11 +79,13 @@ def create(request: ConsoleRequest) -> HttpResponse:
     form = ApiKeyForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form):
-            key = request.api.create_api_key(form.cleaned_data["name"], form.reach)
+            body = body_of(form, "api_key_create")
+            key = request.api.create_api_key(body)
+            asked = Reach.read({"read_only": False, **body})
             context = {
                 "title": "Your new API key",
                 "key": key,
-                "is_wider": form.reach.limits and key.reach != form.reach,
+                "is_wider": asked != Reach() and key.reach != asked,
             }
             return show_secret(request, "_new_key.html", context)
     _offer_limits(request, form)

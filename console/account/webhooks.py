@@ -13,6 +13,7 @@ from console.api.parallel import side_by_side
 from console.api.resources.projects import Project
 from console.api.resources.webhooks import ALL_EVENTS, Delivery, Webhook
 from console.events.types import GROUPS, event_type
+from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, OpenChoiceField, offer, project_in_list
 from console.forms.losses import Loss
 from console.pages.form_errors import problems_beside
@@ -55,11 +56,6 @@ class WebhookForm(forms.Form):
         every = ("", "All projects")
         offer(self, "project_id", [every, *((one.id, project_in_list(one)) for one in projects)])
 
-    def attributes(self) -> dict[str, Any]:
-        """Return the attributes for the API, once the form is validated."""
-        asked = {name: value for name, value in self.cleaned_data.items() if value}
-        return {"event_types": [ALL_EVENTS], **asked}
-
 
 # The latest deliveries.
 DELIVERIES_SHOWN = 30
@@ -87,7 +83,9 @@ def create(request: ConsoleRequest) -> HttpResponse:
     form = WebhookForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "url"):
-            return _show_secret(request, request.api.webhooks.create(form.attributes()))
+            return _show_secret(
+                request, request.api.webhooks.create(body_of(form, "webhook_create"))
+            )
     form.offer_projects(choices(request, request.api.all_projects))
     page = FormPage(
         title="Create webhook",

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from console.api.changes import ChangeCalls
 from console.api.errors import NonsenseAnswer, NotFound
-from console.api.fields import Page, objects, one, required, text
+from console.api.fields import JSONObject, Page, objects, one, required, text
 from console.api.resources.api_keys import ApiKey, NewApiKey, OwnKey, Reach, User
 from console.api.resources.branches import Branch, BranchCalls
 from console.api.resources.endpoints import Endpoint, PgSetting
@@ -75,14 +75,13 @@ class ManagementAPI:
     def api_keys(self) -> list[ApiKey]:
         return [ApiKey.read(item) for item in objects(self._transport.get("api_keys"))]
 
-    def create_api_key(self, name: str, reach: Reach) -> NewApiKey:
+    def create_api_key(self, body: JSONObject) -> NewApiKey:
         """Create a key. A server whose keys cannot be limited makes one without these limits."""
-        body = {"key_name": name, **reach.limits}
         data = _mapping(self._transport.send("POST", "api_keys", body=body))
         key_id = data.get("id")
         return NewApiKey(
             id=key_id if isinstance(key_id, int) else 0,
-            name=text(data, "name") or name,
+            name=text(data, "name") or text(body, "key_name"),
             key=required(data, "key"),
             reach=Reach.read(data),
         )
@@ -121,9 +120,7 @@ class ManagementAPI:
     def project(self, project_id: str) -> Project:
         return Project.read(one(self._transport.get("projects", project_id), "project"))
 
-    def create_project(self, *, name: str, region_id: str) -> Project:
-        asked = {"name": name, "region_id": region_id}
-        body = {"project": {field: value for field, value in asked.items() if value}}
+    def create_project(self, body: JSONObject) -> Project:
         return Project.read(one(self._transport.send("POST", "projects", body=body), "project"))
 
     def rename_project(self, project_id: str, name: str) -> None:
@@ -153,8 +150,7 @@ class ManagementAPI:
         data = self._transport.get("projects", project_id, "endpoints", endpoint_id)
         return Endpoint.read(one(data, "endpoint"))
 
-    def create_endpoint(self, project_id: str, attributes: Mapping[str, Any]) -> Endpoint:
-        body = {"endpoint": {"type": "read_write", **attributes}}
+    def create_endpoint(self, project_id: str, body: JSONObject) -> Endpoint:
         data = self._transport.send("POST", "projects", project_id, "endpoints", body=body)
         return Endpoint.read(one(data, "endpoint"))
 

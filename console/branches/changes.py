@@ -1,17 +1,18 @@
 """The forms that change a branch: its name, expiry, protection and data; and its deletion."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.errors import APIError, NotFound
-from console.api.fields import stamp
 from console.api.parallel import part, side_by_side
 from console.api.resources.branches import Branch
 from console.branches.forms import ResetForm, RestoreForm, named
 from console.forms import losses
+from console.forms.api_requests import body_of
 from console.forms.fields import ConfirmForm, LifetimeFields, RenameForm
 from console.pages.addresses import back
 from console.pages.form_errors import problems_beside
@@ -49,8 +50,8 @@ def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "lifetime"):
             end = form.expires_at
-            sent = {"expires_at": stamp(end) if end else None}
-            request.api.branching.update(project_id, branch_id, sent)
+            changes = body_of(form, "branch_expiry")["branch"]
+            request.api.branching.update(project_id, branch_id, changes)
             words = (
                 f"The branch expires at {end:%Y-%m-%d %H:%M} UTC."
                 if end
@@ -104,7 +105,8 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
         with problems_beside(form, "preserve_under_name"):
             # If the list of branches could not be read, read the branch alone.
             source_id = (branch or request.api.branch(project_id, branch_id)).parent_id
-            return _replace(request, project_id, branch_id, source_id, form, url)
+            body = body_of(form, "branch_reset") | {"source_branch_id": source_id}
+            return _replace(request, project_id, branch_id, body, url)
     names = {one.id: one.name for one in branches}
     if children:
         form.require_name(children)
@@ -129,8 +131,8 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
     form = RestoreForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "preserve_under_name"):
-            source_id = form.cleaned_data["source_id"]
-            return _replace(request, project_id, branch_id, source_id, form, url)
+            body = body_of(form, "branch_restore")
+            return _replace(request, project_id, branch_id, body, url)
     branches = choices(request, lambda: request.api.branches(project_id))
     branch, children = _with_children(request, branches, branch_id)
     form.offer_sources(branches, branch_id)
@@ -158,17 +160,10 @@ def _why_not_replaced(branch: Branch | None, without_source: str, has_source: ob
 
 
 def _replace(
-    request: ConsoleRequest,
-    project_id: str,
-    branch_id: str,
-    source_id: str,
-    form: ResetForm,
-    url: str,
+    request: ConsoleRequest, project_id: str, branch_id: str, body: Mapping[str, Any], url: str
 ) -> HttpResponse:
-    name = form.cleaned_data["preserve_under_name"]
-    request.api.branching.restore(
-        project_id, branch_id, source_id=source_id, preserve_under_name=name
-    )
+    request.api.branching.restore(project_id, branch_id, body)
+    name = body.get("preserve_under_name")
     kept = f" Its previous data is kept as {name}." if name else ""
     return done(request, url, f"The branch is being replaced.{kept}")
 

@@ -11,6 +11,7 @@ from console.api.errors import NotFound
 from console.api.parallel import side_by_side
 from console.api.resources.roles import Database
 from console.branches.forms import DatabaseForm
+from console.forms.api_requests import body_of
 from console.forms.fields import ConfirmForm
 from console.forms.losses import Loss
 from console.pages.form_errors import problems_beside
@@ -24,7 +25,8 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     form = DatabaseForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
-            request.api.catalog.create_database(project_id, branch_id, **form.cleaned_data)
+            body = body_of(form, "database_create")
+            request.api.catalog.create_database(project_id, branch_id, body)
             return done(request, url, f"Database {form.cleaned_data['name']} is being created.")
     owners = choices(request, lambda: request.api.roles(project_id, branch_id))
     form.offer_owners(owners)

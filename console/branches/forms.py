@@ -5,7 +5,7 @@ from typing import Any
 
 from django import forms
 
-from console.api.resources.branches import Branch, NewBranch
+from console.api.resources.branches import Branch
 from console.api.resources.roles import Database
 from console.forms.fields import (
     PLAIN,
@@ -48,19 +48,6 @@ class BranchForm(LifetimeFields):
         offer_branches(self, "parent_id", found)
         if not self.initial.get("parent_id"):
             self.initial["parent_id"] = next((b.id for b in found if b.default), "")
-
-    @property
-    def wanted(self) -> NewBranch:
-        """The branch that was asked for, once the form is validated."""
-        asked = self.cleaned_data
-        return NewBranch(
-            name=asked["name"],
-            parent_id=asked["parent_id"],
-            expires_at=self.expires_at,
-            protected=asked["protected"],
-            schema_only=asked["schema_only"],
-            with_endpoint=asked["with_endpoint"],
-        )
 
 
 class ResetForm(forms.Form):

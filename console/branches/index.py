@@ -13,6 +13,7 @@ from console.branches.forms import BranchForm
 from console.branches.picture import describe, pictures
 from console.branches.rows import BranchRow, branch_rows, with_limbs
 from console.endpoints.rows import endpoint_row
+from console.forms.api_requests import body_of
 from console.pages.addresses import back
 from console.pages.form_errors import problems_beside
 from console.pages.listing import Listing, Order, listing
@@ -141,7 +142,7 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     form = BranchForm(request.POST or None, initial={"parent_id": request.GET.get("parent", "")})
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
-            branch = request.api.branching.create(project_id, form.wanted)
+            branch = request.api.branching.create(project_id, body_of(form, "branch_create"))
             page_url = reverse("branch", args=[project_id, branch.id])
             return done(request, page_url, f"Branch {branch.name} is being created.")
     form.offer_parents(choices(request, lambda: request.api.branches(project_id)))

@@ -7,11 +7,11 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from console.api.errors import NotFound
-from console.api.fields import stamp
 from console.api.parallel import side_by_side
 from console.api.resources.branches import Branch
 from console.api.resources.snapshots import Snapshot
 from console.branches.forms import SnapshotEditForm, SnapshotForm, SnapshotRestoreForm
+from console.forms.api_requests import body_of
 from console.forms.losses import Loss
 from console.pages.addresses import back
 from console.pages.form_errors import problems_beside
@@ -26,12 +26,8 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     form = SnapshotForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
-            taken = request.api.snapshots.create(
-                project_id,
-                branch_id,
-                name=form.cleaned_data["name"],
-                expires_at=form.expires_at,
-            )
+            body = body_of(form, "snapshot_create")
+            taken = request.api.snapshots.create(project_id, branch_id, body)
             return done(request, url, f"Snapshot {taken.name} is being created.")
     page = FormPage(
         title="Create snapshot",
@@ -51,10 +47,7 @@ def edit(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResp
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
             end = form.expires_at
-            changes = {
-                "name": form.cleaned_data["name"],
-                "expires_at": stamp(end) if end else None,
-            }
+            changes = body_of(form, "snapshot_edit")["snapshot"]
             request.api.snapshots.update(project_id, snapshot_id, changes)
             words = f"expires at {end:%Y-%m-%d %H:%M} UTC" if end else "does not expire"
             return done(request, url, f"Snapshot {changes['name']} {words}.")
@@ -92,14 +85,13 @@ def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpR
 def _restored(
     request: ConsoleRequest, project_id: str, snapshot_id: str, form: SnapshotRestoreForm
 ) -> HttpResponse:
-    calls, asked = request.api.snapshots, form.cleaned_data
-    if asked["target_id"]:
-        target_id = asked["target_id"]
-        branch_id = calls.restore_in_place(project_id, snapshot_id, target_id=target_id)
-        words = "The branch is being restored from the snapshot."
-    else:
-        branch_id = calls.restore_as_branch(project_id, snapshot_id, name=asked["name"])
-        words = "A branch is being created from the snapshot."
+    body = body_of(form, "snapshot_restore")
+    branch_id = request.api.snapshots.restore(project_id, snapshot_id, body)
+    words = (
+        "The branch is being restored from the snapshot."
+        if form.cleaned_data["target_id"]
+        else "A branch is being created from the snapshot."
+    )
     return done(request, reverse("branch", args=[project_id, branch_id]), words)
 
 

@@ -23,14 +23,6 @@ class SettingFields(forms.Form):
         super().__init__(*args, **kwargs)
         self.fields |= {one.field: _field(one) for one in self.offered}
 
-    def changed_attributes(self) -> dict[str, Any]:
-        """Return the API's attributes whose fields were changed, except those left empty."""
-        return {
-            one.attribute: self.cleaned_data[one.field]
-            for one in self.offered
-            if one.field in self.changed_data and self.cleaned_data[one.field] not in (None, "")
-        }
-
 
 def _field(setting: EndpointSetting) -> forms.Field:
     given: dict[str, Any] = {
@@ -51,9 +43,6 @@ def _field(setting: EndpointSetting) -> forms.Field:
 
 class EndpointForm(SettingFields):
     branch_id = OpenChoiceField(label="Branch", help_text="Branches without an endpoint.")
-
-    def attributes(self) -> dict[str, Any]:
-        return {"branch_id": self.cleaned_data["branch_id"], **self.changed_attributes()}
 
 
 class EndpointSettingsForm(SettingFields):

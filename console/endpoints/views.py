@@ -20,6 +20,7 @@ from console.api.resources.operations import Operation
 from console.endpoints.activity import KINDS, LONGEST_BACK, activity, from_events, from_operations
 from console.endpoints.forms import EndpointForm, EndpointSettingsForm, ReassignForm
 from console.endpoints.rows import PG_SETTING_ORDERS, PgSettingRow, endpoint_row
+from console.forms.api_requests import body_of
 from console.forms.fields import offer_branches
 from console.operations.runs import operation_rows
 from console.pages.addresses import back
@@ -150,7 +151,7 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     form = EndpointForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "branch_id"):
-            endpoint = request.api.create_endpoint(project_id, form.attributes())
+            endpoint = request.api.create_endpoint(project_id, body_of(form, "endpoint_create"))
             # Go to the endpoint's page, which shows how it starts and how to connect.
             url = back(request, reverse("endpoint", args=[project_id, endpoint.id]))
             return done(request, url, f"Endpoint {endpoint.id} is being created.")
@@ -211,10 +212,11 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     )
     if request.method == "POST" and form.is_valid():
         with problems_beside(form):
-            attributes = form.changed_attributes()
+            merged = {}
             if "pg_settings" in form.changed_data:
                 present = request.api.endpoint(project_id, endpoint_id).pg_settings
-                attributes["settings"] = {"pg_settings": form.changed_pg_settings(present)}
+                merged = {"pg_settings": form.changed_pg_settings(present)}
+            attributes = body_of(form, "endpoint_settings", **merged).get("endpoint")
             if attributes:
                 request.api.update_endpoint(project_id, endpoint_id, attributes)
             return done(request, url, "" if attributes else "Nothing was changed.")

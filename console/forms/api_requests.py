@@ -1,14 +1,21 @@
-"""The requests that the console's forms send, by the names of the forms' URLs.
+"""The API requests of the console's forms, by the names of the forms' URLs.
 
-`same_request` shows them for curl and neonctl. The forms themselves do not use this table.
+Views send the body that this table makes of a form. `request_examples` shows the same request for
+curl and neonctl, and `static/same.js` keeps it up to date while the form is filled in.
 """
 
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+from django import forms
+
+from console.api.fields import stamp
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS
+from console.forms.fields import LifetimeFields, split_lines
 
 PLACE = re.compile(r"\[(\w+)\]")
 PROJECT = "/projects/{project_id}"
@@ -190,15 +197,113 @@ SENT: Mapping[str, Sent] = {
     "api_key_create": Sent(
         "POST",
         "/api_keys",
-        {"name": "key_name", "project_id": "project_id", "read_only": "read_only"},
+        {
+            "name": "key_name",
+            "project_id": "project_id",
+            "read_only": "read_only",
+            "expires_at": "expires_at",
+        },
     ),
     "api_key_revoke": Sent("DELETE", "/api_keys/{key_id}"),
     "webhook_create": Sent(
         "POST",
         "/webhooks",
-        {"url": "webhook.url", "description": "webhook.description"},
+        {
+            "url": "webhook.url",
+            "description": "webhook.description",
+            "project_id": "webhook.project_id",
+            "event_types": "webhook.event_types",
+        },
         {"webhook": {"event_types": ["*"]}},
     ),
     "webhook_rotate": Sent("POST", "/webhooks/{webhook_id}/rotate_secret"),
     "webhook_delete": Sent("DELETE", "/webhooks/{webhook_id}"),
 }
+
+# The fields whose names differ from those of the API's attributes, by the attribute.
+FIELDS_OF_ATTRIBUTES = {
+    "role_name": "name",
+    "database_name": "name",
+    **{
+        place.rpartition(".")[2]: name
+        for sent in SENT.values()
+        for name, place in sent.fields.items()
+        if place.rpartition(".")[2] != name
+    },
+}
+
+
+def body_of(form: forms.Form, url_name: str, **known: Any) -> dict[str, Any]:
+    """Return the body of the form's request. The `known` values take the place of fields'."""
+    sent = SENT[url_name]
+    return fill_body(sent, {**field_values(form, sent), **known}, sent.always)
+
+
+def field_values(form: forms.Form, sent: Sent) -> dict[str, Any]:
+    """Return the fields' present values for JSON; None for what is empty or is not sent."""
+    names = {*sent.fields, *sent.options, *sent.ticked, *sent.flags}
+    return {name: _value(form, name, sent) for name in names}
+
+
+def fill_body(sent: Sent, values: Mapping[str, Any], always: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body with each value in its place."""
+    body: dict[str, Any] = deepcopy(dict(always))
+    placed = [(place, values[name]) for name, place in sent.fields.items()]
+    placed += [more for name, more in sent.ticked.items() if values[name]]
+    for place, value in placed:
+        if value is None:
+            continue
+        *outer, last = place.split(".")
+        inner = body
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return body
+
+
+def _value(form: forms.Form, name: str, sent: Sent) -> Any:
+    if name == "lifetime" and isinstance(form, LifetimeFields):
+        end = form.filled_in_end()
+        return stamp(end) if end else None
+    if name not in form.fields:
+        return None
+    value, kind = form[name].value(), form.fields[name]
+    changes = sent.method == "PATCH"
+    if _offers_one(kind) and not (form.is_bound or value):
+        # Browsers choose the first option.
+        offered: Any = kind.choices  # type: ignore[attr-defined]
+        value = next((key for key, _ in offered), "")
+    elif changes and not (sent.is_whole or (form.is_bound and name in form.changed_data)):
+        return None
+    if form.is_bound and not form.errors:
+        value = form.cleaned_data[name]
+    if name == "pg_settings":
+        if isinstance(value, dict):
+            return value
+        return {key: setting for key, _, setting in split_lines(str(value))}
+    if isinstance(kind, forms.BooleanField):
+        return bool(value) if value or changes else None
+    if value in (None, "", []):
+        return None
+    return _for_json(kind, value)
+
+
+def _offers_one(kind: forms.Field) -> bool:
+    return isinstance(kind, forms.ChoiceField) and not isinstance(kind, forms.MultipleChoiceField)
+
+
+def _for_json(kind: forms.Field, value: Any) -> Any:
+    """Return a value that is not empty, typed or validated; None if it is invalid."""
+    try:
+        if isinstance(kind, forms.DateField):
+            return _end_of_day(kind.to_python(value))
+        if isinstance(kind, forms.IntegerField | forms.FloatField):
+            number = float(value)
+            return int(number) if number.is_integer() else number
+    except (forms.ValidationError, TypeError, ValueError, OverflowError):
+        return None
+    return value if isinstance(value, list) else str(value)
+
+
+def _end_of_day(day: date | None) -> str | None:
+    return stamp(datetime.combine(day + timedelta(days=1), time(), UTC)) if day else None

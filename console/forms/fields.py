@@ -19,17 +19,6 @@ from console.forms.endpoint_settings import ENDPOINT_SETTINGS
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
 DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
 
-# The form's fields whose names differ from the API's, by the API's name.
-FIELDS_OF_ATTRIBUTES = {
-    **{one.attribute: one.field for one in ENDPOINT_SETTINGS},
-    "key_name": "name",
-    "expires_at": "lifetime",
-    "role_name": "name",
-    "database_name": "name",
-    "source_branch_id": "source_id",
-    "target_branch_id": "target_id",
-}
-
 
 class OpenChoiceField(forms.ChoiceField):
     """A choice that only the API checks: what is on offer may change after the page was made."""

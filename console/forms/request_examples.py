@@ -13,10 +13,8 @@ from urllib.parse import quote
 
 from django import forms
 
-from console.api.fields import stamp
 from console.api.transport import STEPS
-from console.forms.api_requests import PLACE, SENT, Sent
-from console.forms.fields import LifetimeFields, split_lines
+from console.forms.api_requests import PLACE, SENT, Sent, field_values, fill_body
 from console.request import ConsoleRequest
 from console.sign_in import sessions
 
@@ -62,8 +60,7 @@ def same_request(
         command = f"neonctl {sent.neonctl} --api-host {shlex.quote(url)}"
         # Each option is on a line of its own: narrow windows break words at their hyphens.
         command = command.replace(" --", f"{NEXT_LINE}--").format(**arguments)
-    asked = {*sent.fields, *sent.options, *sent.ticked, *sent.flags}
-    values = {name: _value(form, name, sent) for name in asked}
+    values = field_values(form, sent)
     always = {**sent.always, **also}
     template = {
         "curl": head,
@@ -79,53 +76,13 @@ def same_request(
         "unsaid": UNSAID,
     }
     return SameRequest(
-        curl=head + _data(sent, values, always),
+        curl=head + _data(fill_body(sent, values, always)),
         neonctl=_command(sent, values, command) if command else "",
         template=json.dumps(template),
     )
 
 
-def _value(form: forms.Form, name: str, sent: Sent) -> Any:
-    """Return the present value of a field for JSON; None if it is empty or is not sent."""
-    if name == "lifetime" and isinstance(form, LifetimeFields):
-        end = form.filled_in_end()
-        return stamp(end) if end else None
-    if name not in form.fields:
-        return None
-    value, kind = form[name].value(), form.fields[name]
-    changes = sent.method == "PATCH"
-    if isinstance(kind, forms.ChoiceField) and not (form.is_bound or value):
-        # Browsers choose the first option.
-        offered: Any = kind.choices
-        value = next((key for key, _ in offered), "")
-    elif changes and not (sent.is_whole or (form.is_bound and name in form.changed_data)):
-        return None
-    if name == "pg_settings":
-        return {key: setting for key, _, setting in split_lines(str(value))}
-    if isinstance(kind, forms.BooleanField):
-        return bool(value) if value or changes else None
-    if value in (None, ""):
-        return None
-    if isinstance(kind, forms.IntegerField | forms.FloatField):
-        try:
-            return float(value) if "." in str(value) else int(value)
-        except (TypeError, ValueError):
-            return None
-    return str(value)
-
-
-def _data(sent: Sent, values: Mapping[str, Any], always: Mapping[str, Any]) -> str:
-    body: dict[str, Any] = json.loads(json.dumps(always))
-    placed = [(place, values[name]) for name, place in sent.fields.items()]
-    placed += [more for name, more in sent.ticked.items() if values[name]]
-    for place, value in placed:
-        if value is None:
-            continue
-        *outer, last = place.split(".")
-        inner = body
-        for part in outer:
-            inner = inner.setdefault(part, {})
-        inner[last] = value
+def _data(body: Mapping[str, Any]) -> str:
     if not body:
         return ""
     text = shlex.quote(json.dumps(body, ensure_ascii=False))

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from django import forms
 
 from console.api.errors import APIError, Unauthorized
-from console.forms.fields import FIELDS_OF_ATTRIBUTES, WORDS_OF_ATTRIBUTES
+from console.forms.api_requests import FIELDS_OF_ATTRIBUTES
+from console.forms.fields import WORDS_OF_ATTRIBUTES
 from console.pages.problems import quoted, sentence, spell_out, words_beside
 
 
@@ -48,7 +49,8 @@ def _field_of(form: forms.Form, path: str) -> tuple[str, str]:
     to a value within the field. Both are "" if the form has none."""
     parts = path.split(".")
     for place in range(len(parts) - 1, -1, -1):
-        name = FIELDS_OF_ATTRIBUTES.get(parts[place], parts[place])
+        part = parts[place]
+        name = part if part in form.fields else FIELDS_OF_ATTRIBUTES.get(part, part)
         if name in form.fields:
             return name, ".".join(parts[place + 1 :])
     return "", ""

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from console.api.parallel import part, side_by_side
 from console.api.resources.projects import Region
 from console.forms import losses
+from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, ConfirmForm, OpenChoiceField, RenameForm, offer
 from console.pages.form_errors import problems_beside
 from console.pages.responses import FormPage, choices, done, show_form
@@ -41,9 +42,7 @@ def create(request: ConsoleRequest) -> HttpResponse:
     form = ProjectForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
-            project = request.api.create_project(
-                name=form.cleaned_data["name"], region_id=form.cleaned_data["region_id"]
-            )
+            project = request.api.create_project(body_of(form, "project_create"))
             url = reverse("project", args=[project.id])
             return done(request, url, f"Project {project.name} is being created.")
     form.offer_regions(choices(request, request.api.regions))

@@ -7,7 +7,12 @@ import subprocess
 from typing import Any
 
 import pytest
+from django import forms
 
+from console.account.api_keys import ApiKeyForm
+from console.account.webhooks import WebhookForm
+from console.endpoints.forms import EndpointForm, EndpointSettingsForm
+from console.forms.api_requests import body_of
 from tests.console.conftest import Person, Shop
 from tests.console.pages import Page
 
@@ -86,3 +91,48 @@ def test_only_what_was_changed_is_in_a_change(alice: Person, shop: Shop) -> None
 def test_a_form_that_asks_nothing_of_the_api_has_none(alice: Person) -> None:
     assert commands(alice.get("/preferences")) == {}
     assert commands(alice.get("/sign-out-everywhere")) == {}
+
+
+@pytest.mark.parametrize(
+    ("form", "url_name", "body"),
+    [
+        (
+            ApiKeyForm({"name": "tests", "expires_at": "2100-01-31"}),
+            "api_key_create",
+            {"key_name": "tests", "expires_at": "2100-02-01T00:00:00Z"},
+        ),
+        (
+            WebhookForm({"url": "https://w.example", "event_types": ["branch.created"]}),
+            "webhook_create",
+            {"webhook": {"url": "https://w.example", "event_types": ["branch.created"]}},
+        ),
+        (
+            WebhookForm({"url": "https://w.example", "project_id": "p"}),
+            "webhook_create",
+            {"webhook": {"url": "https://w.example", "project_id": "p", "event_types": ["*"]}},
+        ),
+        (
+            EndpointForm({"branch_id": "br-a", "min_cu": "0.25", "max_cu": "2"}),
+            "endpoint_create",
+            {
+                "endpoint": {
+                    "type": "read_write",
+                    "branch_id": "br-a",
+                    "autoscaling_limit_min_cu": 0.25,
+                    "autoscaling_limit_max_cu": 2,
+                }
+            },
+        ),
+        (
+            EndpointSettingsForm({"pg_settings": "", "initial-pg_settings": "work_mem = 4MB"}),
+            "endpoint_settings",
+            {"endpoint": {"settings": {"pg_settings": {}}}},
+        ),
+        (EndpointSettingsForm({"min_cu": "1", "initial-min_cu": "1"}), "endpoint_settings", {}),
+    ],
+)
+def test_a_form_is_sent_as_its_example_says(
+    form: forms.Form, url_name: str, body: dict[str, Any]
+) -> None:
+    assert form.is_valid()
+    assert body_of(form, url_name) == body

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from console.api.errors import NonsenseAnswer
 from console.api.fields import JSONObject, limiting_id, moment, text
@@ -41,18 +40,6 @@ class Reach:
             read_only=data["read_only"],
             expires_at=moment(data, "expires_at"),
         )
-
-    @property
-    def limits(self) -> dict[str, Any]:
-        """The fields of the API's request that ask for these limits."""
-        limits: dict[str, Any] = {}
-        if self.project_id:
-            limits["project_id"] = self.project_id
-        if self.read_only:
-            limits["read_only"] = True
-        if self.expires_at:
-            limits["expires_at"] = self.expires_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return limits
 
     @property
     def has_expired(self) -> bool:

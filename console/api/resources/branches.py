@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from console.api.errors import NonsenseAnswer
-from console.api.fields import JSONObject, identifier, moment, one, own_id, stamp, text, whole
+from console.api.fields import JSONObject, identifier, moment, one, own_id, text, whole
 from console.api.transport import Transport, may_be_missing
 
 
@@ -54,43 +54,16 @@ class Branch:
         )
 
 
-@dataclass(frozen=True)
-class NewBranch:
-    """The attributes of a branch to create. The API chooses those that are left out."""
-
-    name: str = ""
-    parent_id: str = ""
-    expires_at: datetime | None = None
-    protected: bool = False
-    # With the roles, databases and schemas of the source, and none of its rows.
-    schema_only: bool = False
-    with_endpoint: bool = False
-
-    @property
-    def body(self) -> JSONObject:
-        asked: dict[str, Any] = {
-            "name": self.name,
-            "parent_id": self.parent_id,
-            "expires_at": stamp(self.expires_at) if self.expires_at else "",
-            "protected": self.protected,
-            "init_source": "schema-only" if self.schema_only else "",
-        }
-        body: dict[str, Any] = {"branch": {name: value for name, value in asked.items() if value}}
-        if self.with_endpoint:
-            body["endpoints"] = [{"type": "read_write"}]
-        return body
-
-
 class BranchCalls:
     """One method per call. Every method raises an `APIError` if its call fails."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def create(self, project_id: str, wanted: NewBranch) -> Branch:
+    def create(self, project_id: str, body: JSONObject) -> Branch:
         """Create a branch. The answer holds passwords, which are not kept here."""
         path = ("projects", project_id, "branches")
-        return Branch.read(one(self._transport.send("POST", *path, body=wanted.body), "branch"))
+        return Branch.read(one(self._transport.send("POST", *path, body=body), "branch"))
 
     def update(self, project_id: str, branch_id: str, changes: Mapping[str, Any]) -> None:
         body = {"branch": dict(changes)}
@@ -101,16 +74,10 @@ class BranchCalls:
             "POST", "projects", project_id, "branches", branch_id, "set_as_default"
         )
 
-    def restore(
-        self, project_id: str, branch_id: str, *, source_id: str, preserve_under_name: str
-    ) -> None:
+    def restore(self, project_id: str, branch_id: str, body: JSONObject) -> None:
         """Replace the branch's data with the source's. From its parent, this is a reset."""
-        body = {"source_branch_id": source_id}
-        if preserve_under_name:
-            body["preserve_under_name"] = preserve_under_name
-        self._transport.send(
-            "POST", "projects", project_id, "branches", branch_id, "restore", body=body
-        )
+        path = ("projects", project_id, "branches", branch_id, "restore")
+        self._transport.send("POST", *path, body=body)
 
     def delete(self, project_id: str, branch_id: str) -> None:
         self._transport.send("DELETE", "projects", project_id, "branches", branch_id)

@@ -66,8 +66,7 @@ class CatalogCalls:
         data = self._transport.get(*_path(project_id, branch_id, "databases"))
         return [Database.read(item) for item in objects(data, "databases")]
 
-    def create_database(self, project_id: str, branch_id: str, name: str, owner_name: str) -> None:
-        body = {"database": {"name": name, "owner_name": owner_name}}
+    def create_database(self, project_id: str, branch_id: str, body: JSONObject) -> None:
         self._transport.send("POST", *_path(project_id, branch_id, "databases"), body=body)
 
     def update_database(

@@ -13,7 +13,6 @@ from console.api.fields import (
     one,
     own_id,
     required,
-    stamp,
     text,
     whole,
 )
@@ -59,30 +58,14 @@ class SnapshotCalls:
             data = self._transport.get("projects", project_id, "snapshots")
         return [Snapshot.read(item) for item in objects(data, "snapshots")]
 
-    def create(
-        self, project_id: str, branch_id: str, *, name: str, expires_at: datetime | None
-    ) -> Snapshot:
-        asked: dict[str, Any] = {
-            "name": name,
-            "expires_at": stamp(expires_at) if expires_at else "",
-        }
-        # Some servers read these from the query, others from the body.
-        query = {field: value for field, value in asked.items() if value}
+    def create(self, project_id: str, branch_id: str, body: JSONObject) -> Snapshot:
         path = ("projects", project_id, "branches", branch_id, "snapshot")
-        data = self._transport.send("POST", *path, body=query, query=query)
+        # Some servers read the attributes from the query, others from the body.
+        data = self._transport.send("POST", *path, body=body, query=body)
         return Snapshot.read(one(data, "snapshot"))
 
-    def restore_as_branch(self, project_id: str, snapshot_id: str, *, name: str) -> str:
-        """Create a branch from the snapshot. Returns the new branch's id."""
-        body = {"name": name} if name else {}
-        return self._restore(project_id, snapshot_id, body)
-
-    def restore_in_place(self, project_id: str, snapshot_id: str, *, target_id: str) -> str:
-        """Replace the target branch's data with the snapshot's. Returns the target's id."""
-        body = {"target_branch_id": target_id, "finalize_restore": True}
-        return self._restore(project_id, snapshot_id, body)
-
-    def _restore(self, project_id: str, snapshot_id: str, body: JSONObject) -> str:
+    def restore(self, project_id: str, snapshot_id: str, body: JSONObject) -> str:
+        """Restore to a new branch, or to the one that the body names. Returns the branch's id."""
         path = ("projects", project_id, "snapshots", snapshot_id, "restore")
         return required(one(self._transport.send("POST", *path, body=body), "branch"), "id")
 

@@ -1,9 +1,8 @@
 """Webhooks: the management API's calls for them, and what they return."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from console.api.fields import (
     JSONObject,
@@ -107,9 +106,9 @@ class WebhookCalls:
     def get(self, webhook_id: str) -> Webhook:
         return Webhook.read(one(self._transport.get("webhooks", webhook_id), "webhook"))
 
-    def create(self, attributes: Mapping[str, Any]) -> Webhook:
+    def create(self, body: JSONObject) -> Webhook:
         """Create a webhook. The one returned has its secret."""
-        data = self._transport.send("POST", "webhooks", body={"webhook": dict(attributes)})
+        data = self._transport.send("POST", "webhooks", body=body)
         return Webhook.read(one(data, "webhook"))
 
     def enable(self, webhook_id: str, *, enabled: bool) -> None:
