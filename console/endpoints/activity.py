@@ -268,7 +268,7 @@ def _summary(
         parts.append(f"the first connection waited {duration(int(median(waits)))}{longest}")
     parts.append(f"failed {_times(failures)}" if failures else "no failures")
     words = f"{parts[0].capitalize()}, {', '.join(parts[1:])}."
-    return f"{words} Before that: {why_empty.lower()}." if why_empty else words
+    return f"{words} Earlier: {why_empty.lower()}." if why_empty else words
 
 
 def _length(active: timedelta) -> str:

@@ -102,7 +102,7 @@ ENDPOINT_SETTINGS = (
         label="Suspend timeout (seconds)",
         help="Seconds without activity. 0 means 5 minutes, -1 means never.",
         words="suspend timeout",
-        heading="Suspends after",
+        heading="Suspend timeout",
         shown=_suspends_after,
     ),
     EndpointSetting(

@@ -241,7 +241,7 @@ SAID_OTHERWISE = {
 RESTORE = "Restore branch {branch}"
 RESTORE_OR_CREATE = "Copy the data of branch {branch} again"
 # Its branch is not among the project's: it is deleted, or it is the hidden branch of a snapshot.
-SNAPSHOT_OR_CREATE = "Create a snapshot, or create branch {branch}"
+SNAPSHOT_OR_CREATE = "Create snapshot, or create branch {branch}"
 
 
 def asked(run: Run, names: Names) -> str:

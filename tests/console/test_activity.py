@@ -77,7 +77,7 @@ def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     assert "maximum size 0.5 → 1" in page.text
     assert "pooling no → yes" in page.text
     # Of the settings, those that differ.
-    assert "work_mem 4MB → nothing" in page.text
+    assert "work_mem 4MB → empty" in page.text
     assert "a<b 1" in page.text
     assert "jit" not in page.text
     assert "description new" in page.text

@@ -54,10 +54,10 @@ def test_a_parent_that_is_gone_is_no_link(dave: Person, misbehaving: Misbehaving
     }"""
     page = Page(dave.get("/projects/p/branches/br-2"))
     assert "br-gone" in page.text
-    assert "is not there any more" in page.text
+    assert "br-gone deleted" in page.text
     assert "branches/br-gone" not in page.html
-    assert "No role." in page.text
-    assert "No database." in page.text
+    assert "No roles yet." in page.text
+    assert "No databases yet." in page.text
 
 
 def test_everything_about_a_new_branch_may_be_chosen(alice: Person, shop: Shop) -> None:

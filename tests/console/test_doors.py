@@ -29,7 +29,7 @@ def test_no_more_is_read_of_a_form_than_one_may_hold() -> None:
     sent = {"key": "x", "file": SimpleUploadedFile("much", bytes(3 << 20))}
     answer = Browser().post("/sign-in", sent, headers={"Origin": "http://testserver"})
     assert answer.status_code == 413
-    assert "At most 1 MiB can be sent at once" in Page(answer).text
+    assert "Requests can have at most 1 MiB" in Page(answer).text
 
 
 def test_text_holds_whole_characters() -> None:
@@ -108,7 +108,7 @@ def hangs_up() -> Iterator[str]:
 def test_what_was_sent_may_have_happened(hangs_up: str) -> None:
     with pytest.raises(BrokenOff) as broken:
         Transport("key", Server("", hangs_up)).send("POST", "projects", body={})
-    assert "may have happened" in broken.value.advice
+    assert "may have been made" in broken.value.advice
 
 
 def test_addresses_of_numbers_have_their_brackets() -> None:

@@ -43,7 +43,7 @@ def woke(hours: float, wait: int | None = None) -> Turn:
 def test_it_works() -> None:
     band = band_of(woke(12, 300), Turn(hours_ago(10), SLEPT), woke(2, 100), state="active")
     assert band.summary == (
-        "Active for 4 h 0 min, woke twice, its first client waited 200 ms, at most 300 ms, "
+        "Active for 4 h 0 min, woke twice, the first connection waited 200 ms, at most 300 ms, "
         "no failures."
     )
     assert band.known == "M0 12h1440v20H0z"
@@ -64,7 +64,7 @@ def test_what_began_before_the_strip_is_drawn_from_its_edge() -> None:
 def test_nothing_is_guessed_of_what_is_not_known() -> None:
     band = band_of(woke(2), since=6)
     assert band.known == "M1080 12h360v20H1080z"
-    assert "Before that: unknown." in band.summary
+    assert "Earlier: unknown." in band.summary
     young = band_of(woke(1), state="active", created=1)
     assert young.known == "M1380 12h60v20H1380z"
 
@@ -75,7 +75,7 @@ def test_an_empty_strip_says_why_it_is() -> None:
     assert (unknown.before.words, unknown.before.x) == ("Unknown", "37.500%")
     assert young.before
     assert young.before.words == "Before this endpoint existed"
-    assert "Before that: it was not there yet." in young.summary
+    assert "Earlier: before this endpoint existed." in young.summary
     assert band_of(woke(2), since=20).before is None
 
 
@@ -115,7 +115,7 @@ def test_a_client_that_woke_it_is_told_with_its_wait(alice: Person, shop: Shop) 
 
     wait_for(is_told, "the wake to stand in the table")
     page = Page(alice.get(shop.endpoint_url))
-    assert "its first client waited" in page.text
+    assert "the first connection waited" in page.text
     assert 'role="img" aria-label="The last 24 hours: Active for' in page.html
     assert "Suspended" in page.text
 

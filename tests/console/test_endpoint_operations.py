@@ -63,7 +63,7 @@ def test_it_never_says_none_where_it_has_not_looked_at_all(
 ) -> None:
     answer_with(misbehaving, operations(95, 77))
     page = Page(dave.get("/projects/p/endpoints/e"))
-    assert "None is among the 50 of the project that were looked through" in page.text
+    assert "None of the latest 50 operations of the project belong to this endpoint" in page.text
     assert "Older" in page.text
     further = Page(dave.get("/projects/p/endpoints/e?older=50"))
     assert "op-77" in further.html
@@ -74,14 +74,14 @@ def test_it_says_none_where_there_is_none(
 ) -> None:
     answer_with(misbehaving, operations(15))
     page = Page(dave.get("/projects/p/endpoints/e"))
-    assert "No operation of this endpoint is known" in page.text
+    assert "No operations yet" in page.text
 
 
 def test_a_busy_project_hides_none(alice: Person, shop: Shop) -> None:
     """Perch filters by itself: one call, however many others there are."""
     page = Page(alice.get(shop.endpoint_url))
     assert any("Start compute | OK" in row for row in page.rows())
-    assert "looked through" not in page.text
+    assert "of the latest" not in page.text
     assert f"operations?endpoint_id={shop.endpoint_id}" in page.html
 
 

@@ -64,7 +64,7 @@ def test_perchs_document_has_it_and_says_what_it_is(
 def test_the_page_says_what_is_set() -> None:
     assert setting_rows(endpoint(**PRESENT)) == [
         ("Compute size", "0.25 to 2 CU"),
-        ("Suspends after", "90 s"),
+        ("Suspend timeout", "90 s"),
         ("Pooling", "On, transaction mode"),
     ]
     assert INVENTED.row(endpoint(greeting="hello")) == "hello"
@@ -108,6 +108,6 @@ def test_a_server_that_does_not_have_a_setting(dave: Person, misbehaving: Misbeh
     misbehaving.body = json.dumps({**answer, "events": []}).encode()
     page = Page(dave.get("/projects/p/endpoints/e"))
     assert "Compute size" in page.text
-    assert "Suspends after" not in page.text
+    assert "Suspend timeout" not in page.text
     assert "max_cu" in Page(dave.get("/projects/p/endpoints/e/settings")).fields
     assert "suspend_timeout" not in Page(dave.get("/projects/p/endpoints/e/settings")).fields

@@ -62,7 +62,7 @@ def test_what_has_not_changed_is_not_sent_again(dave: Person, misbehaving: Misbe
         return dave.get("/status/live", **headers)
 
     answer = answered(7230)
-    assert "Worker Silent seen 2 h ago" in Page(answer).text
+    assert "Worker Not responding last seen 2 h ago" in Page(answer).text
     assert "Proxy Up Computes" in Page(answer).text
     shown = {"If-None-Match": answer["ETag"]}
     # The times of two looks may lie on both sides of a border.
@@ -79,11 +79,11 @@ class TestTheWord:
         return _signed_in(Client(misbehaving.url, "a-key"))
 
     def heard(self, person: Person) -> str:
-        wait_for(lambda: "does not answer" in Page(person.get("/")).text, "the word")
+        wait_for(lambda: "does not respond" in Page(person.get("/")).text, "the word")
         return Page(person.get("/")).text
 
     def test_a_worker_that_is_down_is_said_on_every_page(self, pat: Person) -> None:
-        assert "The worker of this service does not answer: what is asked for" in self.heard(pat)
+        assert "The worker of this service does not respond: operations wait" in self.heard(pat)
 
     def test_a_region_is_named_where_there_are_several(
         self, pat: Person, misbehaving: Misbehaving
@@ -92,7 +92,7 @@ class TestTheWord:
         misbehaving.body = json.dumps(AUTH | {"regions": regions}).encode()
         words = self.heard(pat)
         assert "The worker of the region local" in words
-        assert "The proxy of the region eu does not answer: nobody can connect" in words
+        assert "The proxy of the region eu does not respond: clients cannot connect" in words
         assert "The moon of the region eu" in words
 
     def test_it_comes_with_what_is_renewed(
@@ -121,9 +121,9 @@ class TestTheWord:
         misbehaving.refuse(500, "oh")
         for _ in range(3):
             pat.get("/")
-        assert "does not answer" not in Page(Browser().get("/sign-in")).text
+        assert "does not respond" not in Page(Browser().get("/sign-in")).text
 
     def test_all_is_well(self, alice: Person, stack: Stack) -> None:
         alice.get("/")
         wait_for(lambda: service_notice._heard[stack.api_url].heard_at > 0, "the answer")
-        assert "does not answer" not in Page(alice.get("/")).text
+        assert "does not respond" not in Page(alice.get("/")).text

@@ -122,7 +122,7 @@ def test_one_that_is_being_stopped_is_not_said_to_be(
 def test_one_that_has_ended_is_not_asked_about(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving, told(status="finished"))
     page = Page(dave.get(f"{URL}/cancel"))
-    assert "It has ended already: OK." in page.text
+    assert "It has already ended: OK." in page.text
     assert "once" not in page.fields
 
 

@@ -127,9 +127,9 @@ def test_the_one_that_failed_is_blamed_and_not_its_victims(
     reason = "Why Create branch failed in “Polishing mirrors”, attempt 2 no disk; ask for room"
     assert reason in page.text
     assert "Not run as a result: Start compute." in page.text
-    assert "The branch holds no data yet." in page.text
+    assert "The branch has no data yet." in page.text
     assert "Start compute Not run" in page.text
-    assert "An operation before it failed." in page.text
+    assert "An earlier operation failed." in page.text
     # What every attempt failed with is told once.
     assert page.text.count("failed with the same error") == 1
 
@@ -139,10 +139,10 @@ def test_the_one_that_failed_is_blamed_and_not_its_victims(
     [
         ("ready", None, "Restore branch dev", "The branch keeps its previous data."),
         # Its creation failed, and so has another try.
-        ("init", "zero", "Create branch dev", "The branch holds no data yet."),
-        ("init", None, "Create branch dev", "The branch holds no data yet."),
+        ("init", "zero", "Create branch dev", "The branch has no data yet."),
+        ("init", None, "Create branch dev", "The branch has no data yet."),
         # What was tried again, a restore or the branch's creation, is not told.
-        ("ready", "zero", "Copy the data of branch dev again", "goes on with the data that it has"),
+        ("ready", "zero", "Copy the data of branch dev again", "The branch keeps its data."),
     ],
 )
 def test_another_try_to_make_a_branch_is_no_restore(

@@ -89,7 +89,7 @@ def test_each_type_on_offer_is_known_to_the_service(alice: Person) -> None:
 def test_rows_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving, DELIVERED, REFUSED)
     row = Page(dave.get("/webhooks")).row("hooks.example.com")
-    assert "https://hooks.example.com/in?team=<b> The chat | On | Project p" in row
+    assert "https://hooks.example.com/in?team=<b> The chat | Enabled | Project p" in row
     assert "Operation failed, Endpoint idle and 1 more" in row
     page = Page(dave.get("/webhooks/wh-1"))
     assert "<b>" not in page.html
@@ -123,7 +123,7 @@ def test_the_secret_is_shown_once(dave: Person, misbehaving: Misbehaving) -> Non
     answer_with(misbehaving)
     form = Page(dave.get("/webhooks/new"))
     assert form.options["project_id"] == ["", "p"]
-    assert "None chosen means all" in form.text
+    assert "Select none to receive all events" in form.text
     answer_with(misbehaving, secret="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     sent = {"url": "https://x.example", "event_types": ["operation.failed", "branch.created"]}
     answer = dave.post("/webhooks/new", sent)
