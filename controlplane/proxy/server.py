@@ -127,8 +127,8 @@ class Proxy:
         return len(sessions)
 
     def park(self, endpoint_id: str) -> None:
-        """See `directory.Clients`."""
-        # Clients that come from now on must not be led to the compute that is to stop.
+        """See `interface.Clients`."""
+        # New clients must not be connected to the compute that is to stop.
         self._context.wakes.discard(endpoint_id)
         for session in self.sessions.of_endpoint(endpoint_id):
             session.park()

@@ -72,7 +72,8 @@ class ProxySettings:
     max_connections_per_role: int = 1_000
     # How long a client's connection may be silent before the kernel checks that it still exists.
     keepalive_idle: int = 60
-    # Networks of load balancers, whose connections begin with the client's address: `forwarding`.
+    # Networks of load balancers, whose connections begin with the client's address:
+    # `proxy_protocol`.
     load_balancers: Sequence[IPv4Network | IPv6Network] = ()
     # Set if several processes share the port.
     siblings: Siblings | None = None

@@ -27,7 +27,7 @@ _LAST_WRITE_WITHIN = 2.0
 
 
 class DatabaseDirectory:
-    """See `directory.Directory`. `run` must be running for as long as the directory is used."""
+    """See `interface.Directory`. `run` must be running for as long as the directory is used."""
 
     def __init__(self, conninfo: str, region: str) -> None:
         self._database = ControlDatabase(conninfo)

@@ -132,7 +132,7 @@ class Clients(Protocol):
         ...
 
     def park(self, endpoint_id: str) -> None:
-        """Makes the endpoint's pooled clients let go of its pooler, each as soon as it can."""
+        """Disconnects the endpoint's pooled clients from its pooler, each as soon as possible."""
         ...
 
     def of_endpoint(self, endpoint_id: str) -> "Sequence[Client]":
@@ -143,14 +143,14 @@ class Clients(Protocol):
 class Client(Protocol):
     role: str
     identity: RoleIdentity
-    # True if nothing of the client is in any compute or on its way to one.
+    # True if nothing of the client is in any compute or is being connected to one.
     is_parked: bool
 
     def confirm_again(self) -> bool:
-        """Makes a client that is on its way to the compute confirm its role there again, because
-        the role was replaced. Returns False if the client is not on its way."""
+        """Makes a client that is being connected to the compute confirm its role there again,
+        because the role was replaced. Returns False if the client is not being connected."""
         ...
 
     def end_login(self, reason: str) -> None:
-        """Ends the connection, telling the client why if it can still be told."""
+        """Ends the connection, telling the client why if that is still possible."""
         ...

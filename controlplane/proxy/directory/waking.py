@@ -28,7 +28,8 @@ from controlplane.services.quotas import QuotaExceeded
 
 log = logging.getLogger(__name__)
 
-# Seconds. A notification may be lost with its connection, so a waiting call looks again by itself.
+# Seconds. A notification may be lost with its connection, so a waiting call reads the state again
+# after this time.
 _LOOK_AGAIN = 1.0
 # Time limits of the calls below, in seconds. A start is requested in its call, not awaited.
 _ASK_WITHIN = 4.0

@@ -96,7 +96,7 @@ class FairShares:
         return account
 
     def _expire(self, account_id: Hashable, account: _Account) -> None:
-        """Forgets the account if it has asked for nothing for a while. Otherwise lets in its
+        """Forgets the account if it has asked for nothing for a while. Otherwise starts its
         waiting pieces, because the other accounts may have gone."""
         left = account.last + PRESENT_FOR - self._loop.time()
         if account.under_way or account.waiting or left > 0:

@@ -1,4 +1,4 @@
-"""The errors of requests over HTTP, and the JSON by which clients are told of any error. The texts
+"""The errors of requests over HTTP, and the JSON form of all errors. The texts
 are those that Neon's clients know."""
 
 import json

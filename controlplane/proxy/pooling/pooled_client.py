@@ -1,6 +1,7 @@
 """A client of a pooler, from its greeting to its end. It is joined to a pooler's connection, or
 parked while nothing of it is left there. A parked client costs no compute anything. When it sends
-something, it is led to its compute like a new client, and its session's state is restored there."""
+something, it is connected to its compute like a new client, and its session's state is restored
+there."""
 
 import logging
 from collections.abc import Callable

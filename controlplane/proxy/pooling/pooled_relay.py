@@ -97,7 +97,7 @@ class PooledRelay:
         self._park_if_asked()
 
     def interrupt(self, final_message: bytes) -> None:
-        """Ends the connection from the outside. The client gets `final_message` only if they do not
+        """Ends the connection from the outside. The client gets `final_message` only if it does not
         appear in the middle of a message."""
         if self._closed:
             return
@@ -276,7 +276,7 @@ class _ParsingPump(Pump):
 
 
 def _is_complete(error: bytes) -> bool:
-    """True if the whole message has come, or it is longer than any last words of a pooler."""
+    """True if the whole message has come, or it is longer than any final error of a pooler."""
     try:
         return _first_message(error) is not None
     except MalformedMessage:

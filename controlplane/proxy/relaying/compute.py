@@ -128,7 +128,7 @@ async def _open(address: ComputeAddress, readiness: Readiness) -> Channel:
 
 async def _read_greeting(channel: Channel, address: ComputeAddress) -> ComputeConnection:
     """Reads the whole greeting. A client that has not received all of it, because the compute was
-    stopped, can still be led to another compute."""
+    stopped, can still be connected to another compute."""
     greeting = b""
     while len(greeting) < _LONGEST_GREETING:
         greeting += await channel.read_some()

@@ -1,5 +1,5 @@
 """A client of a compute itself, without a pooler, from its greeting to its end. Until the compute
-has answered for the first time, a client whose compute is stopped is led to the next one."""
+has answered for the first time, a client whose compute is stopped is connected to the next one."""
 
 from collections.abc import Callable
 from functools import partial

@@ -28,7 +28,7 @@ class Relay:
         self._client = client
         self._compute = compute
         # If the client's connection breaks, everything ends at once. If the compute's does, the
-        # compute may have sent last words, which are read to their end.
+        # compute may have sent a final error, which is still read.
         self._upward = Pump(
             readiness,
             source=client,
@@ -58,7 +58,7 @@ class Relay:
 
     def interrupt(self, final_message: bytes) -> None:
         """Ends the connection from the outside. The client gets `final_message` only if the
-        compute's answer was complete, so that they do not appear in the middle of a message."""
+        compute's answer was complete, so that it does not appear in the middle of a message."""
         if self._closed:
             return
         if self._downward.is_idle and self._downward.tail.startswith(

@@ -25,7 +25,7 @@ _LONG_SECRET_SIZE = 32
 
 
 class Connected(Protocol):
-    """What the registry and its callers need of a session; see `session.Session`."""
+    """What `ConnectedSessions` and its callers need of a session; see `session.Session`."""
 
     client_address: str
     # None until the client has authenticated.

@@ -1,5 +1,5 @@
-"""Leads an admitted client to its compute. It wakes the compute, and then checks once more that the
-client may connect: only from the wake on do changes of the endpoint reach the client."""
+"""Connects an admitted client to its compute. It wakes the compute, and then checks once more that
+the client may connect: only from the wake on do changes of the endpoint reach the client."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -34,8 +34,8 @@ class ConnectingClient(Protocol):
     role: str
     identity: RoleIdentity
     route: Route | None
-    # True while the client is being led to its compute; true if its role was replaced by another of
-    # the same name in that time.
+    # True while the client is being connected to its compute; true if its role was replaced by
+    # another of the same name in that time.
     is_connecting: bool
     must_confirm_again: bool
 

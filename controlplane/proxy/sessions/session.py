@@ -75,10 +75,10 @@ class Session:
         self.role = ""
         self.identity = RoleIdentity()
         self.route: Route | None = None
-        # True while the client is being led to its compute; true if its role was replaced by
+        # True while the client is being connected to its compute; true if its role was replaced by
         # another of the same name in that time.
         self.is_connecting = self.must_confirm_again = False
-        # See `directory.Client`. `_must_park` is true if the pooler that the client has reached, or
+        # See `interface.Client`. `_must_park` is true if the pooler that the client has reached, or
         # is about to reach, is to stop.
         self.is_parked = self._must_park = False
         self._compute: ComputeConnection | None = None
@@ -100,7 +100,7 @@ class Session:
         self.task.cancel()
 
     def interrupt(self, error: ProxyError) -> None:
-        """Ends the connection, telling the client why if it can still be told."""
+        """Ends the connection, telling the client why if that is still possible."""
         if self._relay is not None:
             self._relay.interrupt(error.packet())
         else:
@@ -108,19 +108,19 @@ class Session:
             self.task.cancel()
 
     def park(self) -> None:
-        """Parks the client: see `PooledRelay.park`. A client on its way to a pooler is parked once
-        it is joined to that."""
+        """Parks the client: see `PooledRelay.park`. A client that is being connected to a pooler is
+        parked once it is joined to that."""
         self._must_park = True
         if isinstance(self._relay, PooledRelay):
             self._relay.park()
 
     def confirm_again(self) -> bool:
-        """See `directory.Client`."""
+        """See `interface.Client`."""
         self.must_confirm_again = self.is_connecting
         return self.is_connecting
 
     def end_login(self, reason: str) -> None:
-        """See `directory.Client`."""
+        """See `interface.Client`."""
         self.interrupt(LoginEnded(reason))
 
     async def cancel_query(self) -> None:
@@ -372,7 +372,7 @@ class Session:
         *,
         discard: Callable[[Connection], None],
     ) -> Connection:
-        """Leads the client to its compute: see `connecting.connect_to_compute`."""
+        """Connects the client to its compute: see `connecting.connect_to_compute`."""
         self._must_park = self.is_parked = False
 
         async def connect_within_share(address: ComputeAddress) -> Connection:

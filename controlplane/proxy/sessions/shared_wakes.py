@@ -39,7 +39,7 @@ class SharedWakes:
                 pending.task.cancel()
 
     def discard(self, endpoint_id: str) -> None:
-        """Makes later callers wake anew. A call under way may lead to the old compute."""
+        """Makes later callers wake anew. A call under way may return the old compute's address."""
         for pooled in (False, True):
             self._pending.pop((endpoint_id, pooled), None)
 

@@ -94,7 +94,7 @@ class Channel:
         self.receive, self.send = framing.receive, framing.send
 
     def end_input(self) -> None:
-        """Makes whoever waits for input look again, because the framing has ended it."""
+        """Wakes up whatever waits for input, because the framing has ended it."""
         self._readiness.end_input(self.fileno)
 
     async def peek(self) -> bytes:

@@ -1,5 +1,5 @@
 """The certificate that the proxy presents in TLS: the operator's, or certificates of Perch's own
-authority (`issuing`)."""
+authority (`certificates`)."""
 
 import hashlib
 import logging
