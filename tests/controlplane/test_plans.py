@@ -171,7 +171,7 @@ class TestCommands:
             (["--name", "ann"], 'account already exists; name:"ann", plan:"free"'),
             (["--name", " "], "must have 1 to 64 characters"),
             (["--name", "x" * 65], "must have 1 to 64 characters"),
-            (["--name", "new", "--plan", "gold"], "take one of: free, standard, unlimited"),
+            (["--name", "new", "--plan", "gold"], "use one of: free, standard, unlimited"),
         ],
     )
     def test_what_is_no_account(self, db: None, arguments: list[str], words: str) -> None:

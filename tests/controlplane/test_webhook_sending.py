@@ -229,7 +229,7 @@ def test_pages_of_deliveries(webhook: Webhook, receiver: Receiver) -> None:
     assert [one["id"] for one in webhook.deliveries(status="pending")] == ids[:1]
     assert len(webhook.deliveries(status="delivered,failed")) == 4
     answer = webhook.client.call("GET", f"{webhook.path}/deliveries", params={"status": "lost"})
-    assert refusal(answer) == (400, 'unknown status "lost"; there are: pending, delivered, failed')
+    assert refusal(answer) == (400, 'unknown status "lost"; use one of: pending, delivered, failed')
 
 
 def test_another_worker_may_take_a_job_of_the_same_webhook_at_the_same_moment(

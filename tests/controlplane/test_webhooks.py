@@ -79,7 +79,7 @@ def test_what_is_no_secret(alice: Client, secret: str) -> None:
 def test_unknown_types_are_answered_with_those_there_are(alice: Client) -> None:
     status, message = refused(alice, event_types=["branch.created", "branch.exploded"])
     assert status == 400
-    assert 'unknown event type "branch.exploded"; there are: project.created' in message
+    assert 'unknown event type "branch.exploded"; use project.created' in message
     for kind in EventType:
         assert (str(kind) in message) == (kind != EventType.WEBHOOK_TEST)
     made = created(alice, event_types=[str(EventType.BRANCH_CREATED)] * 2)
