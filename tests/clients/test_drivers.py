@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from tests.clients import nodejs
+from tests.selection import first_of
 from tests.support.certificates import certificate
 from tests.support.jdbc import ask_by_jdbc
 from tests.support.place import Place
@@ -92,7 +93,7 @@ def test_libpq_is_that_of_postgres_18_and_encrypts(shop: Place) -> None:
         assert connection.pgconn.ssl_in_use
 
 
-@pytest.mark.parametrize("driver", ["pg", "prisma"])
+@pytest.mark.parametrize("driver", first_of(["pg", "prisma"]))
 def test_sslmode_require_needs_the_parameter_that_the_console_adds(
     shop: Place, generated: None, driver: str
 ) -> None:
@@ -102,7 +103,7 @@ def test_sslmode_require_needs_the_parameter_that_the_console_adds(
     assert ask_by_node(driver, f"{url}&uselibpqcompat=true", {}) == REACHED
 
 
-@pytest.mark.parametrize("driver", ["pg", "prisma"])
+@pytest.mark.parametrize("driver", first_of(["pg", "prisma"]))
 def test_the_authority_of_the_environment_is_trusted(
     shop: Place, generated: None, authority: Path, driver: str
 ) -> None:
@@ -111,7 +112,7 @@ def test_the_authority_of_the_environment_is_trusted(
     assert ask_by_node(driver, f"{url}&sslmode=require", trust) == REACHED
 
 
-@pytest.mark.parametrize("driver", NODE_DRIVERS)
+@pytest.mark.parametrize("driver", first_of(NODE_DRIVERS))
 def test_an_authority_that_is_given_is_trusted_and_no_other(
     shop: Place, generated: None, authority: Path, other_authority: Path, driver: str
 ) -> None:
@@ -121,7 +122,7 @@ def test_an_authority_that_is_given_is_trusted_and_no_other(
         assert outcome in ask_by_node(driver, url, {}, ssl=ssl)
 
 
-@pytest.mark.parametrize("form", ["libpq", "jdbc", "pg"])
+@pytest.mark.parametrize("form", first_of(["libpq", "jdbc", "pg"], count=2))
 def test_a_named_file_is_trusted_and_no_other(
     shop: Place, node: None, authority: Path, other_authority: Path, form: str
 ) -> None:

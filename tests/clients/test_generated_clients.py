@@ -86,6 +86,7 @@ def a_projects_life_in_python(alice: Client) -> dict[str, Any]:
         }
 
 
+@pytest.mark.thorough
 def test_openapi_typescript(node: None, alice: Client, document: Path, tmp_path: Path) -> None:
     """The types of its client are checked against a program, which is then run."""
     (tmp_path / "node_modules").symlink_to(nodejs.MODULES)

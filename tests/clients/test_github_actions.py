@@ -39,6 +39,7 @@ def neonctl_2(make_cli: Callable[..., Cli], shop: Place) -> Cli:
     return make_cli(shop.client, "neonctl-2")
 
 
+@pytest.mark.thorough
 def test_a_pull_request_from_its_first_push_to_its_end(
     node: None, shop: Place, neonctl_2: Cli
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_pull_request_from_its_first_push_to_its_end(
     wait_for(lambda: names(shop) == {"main"}, "the end of the branch")
 
 
+@pytest.mark.thorough
 def test_a_schema_only_preview(node: None, shop: Place, neonctl_2: Cli) -> None:
     with shop.connect() as connection:
         connection.execute("CREATE TABLE customers AS SELECT 1 AS id")

@@ -3,11 +3,12 @@
 import pytest
 
 from tests.clients import nodejs
+from tests.selection import first_of
 from tests.support.place import Place
 from tests.support.waiting import wait_for
 
 
-@pytest.mark.parametrize("endpoint", ["pooler", "direct"])
+@pytest.mark.parametrize("endpoint", first_of(["pooler", "direct"]))
 def test_each_file_of_tests_gets_a_branch(node: None, shop: Place, endpoint: str) -> None:
     with shop.connect() as connection:
         connection.execute("DROP TABLE IF EXISTS fruit; CREATE TABLE fruit (name text)")

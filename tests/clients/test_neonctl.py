@@ -8,6 +8,7 @@ import pytest
 
 from tests.clients import nodejs
 from tests.clients.conftest import Cli
+from tests.selection import first_of
 from tests.support.client import Client
 from tests.support.place import Place
 from tests.support.stack import Stack
@@ -23,7 +24,7 @@ def test_who_one_is(neonctl: Cli) -> None:
     assert organization["id"].startswith("org-")
 
 
-@pytest.mark.parametrize("package", ["neonctl", "neon"])
+@pytest.mark.parametrize("package", first_of(["neonctl", "neon"]))
 def test_a_project_from_its_creation_to_its_end(
     make_cli: MakeCli, alice: Client, package: str
 ) -> None:
@@ -40,6 +41,7 @@ def test_a_project_from_its_creation_to_its_end(
     assert "not found" in cli.refusal("projects", "get", project_id)
 
 
+@pytest.mark.thorough
 def test_what_is_not_offered_is_said(make_cli: MakeCli, shop: Place) -> None:
     cli = make_cli(shop.client)
     assert "hipaa" in cli.refusal("projects", "update", shop.id, "--hipaa")
@@ -70,6 +72,7 @@ def test_roles_and_databases(neonctl: Cli, shop: Place) -> None:
     assert neonctl("roles", "delete", "ann", *at)["name"] == "ann"
 
 
+@pytest.mark.thorough
 def test_operations_are_listed(neonctl: Cli, shop: Place) -> None:
     assert {one["id"] for one in neonctl("operations", "list")} == {
         one["id"] for one in shop.operations()
@@ -94,6 +97,7 @@ def test_its_connection_strings_work(neonctl: Cli, shop: Place) -> None:
         assert (ran.output, ran.told) == ("42\n", "")
 
 
+@pytest.mark.thorough
 def test_its_connection_string_of_a_past_moment_is_refused_by_name(
     neonctl: Cli, shop: Place
 ) -> None:
@@ -111,6 +115,7 @@ def test_psql(neonctl: Cli, shop: Place, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "42" in neonctl.text("psql", "main", "--", "-XqAtc", "SELECT 42")
 
 
+@pytest.mark.thorough
 def test_api_keys(make_cli: MakeCli, stack: Stack) -> None:
     client = stack.client()
     cli = make_cli(client)
@@ -122,6 +127,7 @@ def test_api_keys(make_cli: MakeCli, stack: Stack) -> None:
     assert Client(client.api_url, made["key"]).call("GET", "/projects").status_code == 401
 
 
+@pytest.mark.thorough
 def test_any_path(neonctl: Cli, shop: Place) -> None:
     told = json.loads(neonctl.text("api", f"/projects/{shop.id}"))
     assert told["project"]["id"] == shop.id
@@ -141,9 +147,11 @@ class TestInAFolder:
         told: dict[str, str] = json.loads((cli.home / ".neon").read_text())
         return told
 
+    @pytest.mark.thorough
     def test_link(self, cli: Cli, shop: Place) -> None:
         assert self.context(cli)["projectId"] == shop.id
 
+    @pytest.mark.thorough
     def test_checkout(self, cli: Cli, shop: Place) -> None:
         cli.text("checkout", "main", "--no-env-pull")
         assert self.context(cli)["branch"] == "main"
@@ -156,6 +164,7 @@ class TestInAFolder:
         cli.text("checkout", "main", "--no-env-pull")
         assert shop.branch_id in cli.text("status")
 
+    @pytest.mark.thorough
     def test_env_pull(self, cli: Cli, shop: Place) -> None:
         cli.text("checkout", "main", "--no-env-pull")
         cli.text("env", "pull", "--file", ".env")

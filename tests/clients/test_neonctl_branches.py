@@ -35,18 +35,21 @@ def test_a_branch_is_created_with_its_compute_and_its_connection(dev: Any, shop:
     assert dev["connection_uris"][0]["connection_uri"].startswith("postgresql://")
 
 
+@pytest.mark.thorough
 def test_branches_are_listed_with_what_people_look_for(neonctl: Cli, dev: Any) -> None:
     assert {one["name"] for one in neonctl("branches", "list")} == {"main", "dev"}
     assert "dev" in neonctl.text("branches", "list")
     assert neonctl("branches", "get", "dev")["id"] == dev["branch"]["id"]
 
 
+@pytest.mark.thorough
 def test_a_branch_is_renamed_and_made_the_default(neonctl: Cli, dev: Any) -> None:
     assert neonctl("branches", "rename", "dev", "trial")["name"] == "trial"
     assert neonctl("branches", "set-default", "trial")["default"] is True
     assert neonctl("branches", "set-default", "main")["default"] is True
 
 
+@pytest.mark.thorough
 def test_a_branch_expires_when_it_was_told_to(neonctl: Cli, dev: Any) -> None:
     soon = datetime.now(UTC).replace(microsecond=0) + timedelta(days=2)
     told = soon.isoformat().replace("+00:00", "Z")
@@ -58,6 +61,7 @@ def test_a_branch_expires_when_it_was_told_to(neonctl: Cli, dev: Any) -> None:
     neonctl("branches", "delete", "brief")
 
 
+@pytest.mark.thorough
 def test_a_schema_only_branch_has_no_rows(neonctl: Cli, shop: Place) -> None:
     with shop.connect() as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS secrets (number int)")
@@ -70,6 +74,7 @@ def test_a_schema_only_branch_has_no_rows(neonctl: Cli, shop: Place) -> None:
     neonctl("branches", "delete", "bare")
 
 
+@pytest.mark.thorough
 def test_a_compute_is_added_to_a_branch(neonctl: Cli, shop: Place) -> None:
     neonctl("branches", "create", "--name", "dry", "--no-compute")
     settle(shop)
@@ -93,6 +98,7 @@ def test_a_branch_is_reset_from_its_parent(neonctl: Cli, shop: Place, dev: Any) 
         assert connection.execute("SELECT to_regclass('only_here')").fetchone() == (None,)
 
 
+@pytest.mark.thorough
 def test_a_branch_is_restored_and_what_it_was_is_kept(neonctl: Cli, shop: Place, dev: Any) -> None:
     host = f"{dev['endpoints'][0]['id']}.localhost"
     with shop.connect(host=host) as connection:
@@ -112,6 +118,7 @@ def test_a_branch_is_restored_and_what_it_was_is_kept(neonctl: Cli, shop: Place,
         settle(shop)
 
 
+@pytest.mark.thorough
 def test_schemas_are_compared(neonctl: Cli, shop: Place, dev: Any) -> None:
     host = f"{dev['endpoints'][0]['id']}.localhost"
     # Of equal schemas it prints what they are of, and no difference.
@@ -128,6 +135,7 @@ def test_schemas_are_compared(neonctl: Cli, shop: Place, dev: Any) -> None:
     assert "only_here" in told["diff"]
 
 
+@pytest.mark.thorough
 def test_a_snapshot_is_made_listed_restored_and_deleted(
     neonctl: Cli, shop: Place, dev: Any
 ) -> None:
@@ -149,5 +157,6 @@ def test_a_snapshot_is_made_listed_restored_and_deleted(
     assert neonctl("snapshots", "list") == []
 
 
+@pytest.mark.thorough
 def test_a_branch_that_does_not_exist_is_named(neonctl: Cli) -> None:
     assert "nowhere" in neonctl.refusal("branches", "get", "nowhere")

@@ -6,6 +6,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.clients import nodejs
+from tests.selection import first_of
 from tests.support.place import Place
 from tests.support.waiting import wait_for
 
@@ -35,13 +36,17 @@ def driver(
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-@pytest.mark.parametrize("what", ["queries", "types", "transactions", "errors", "refusals"])
+@pytest.mark.parametrize(
+    "what", first_of(["queries", "types", "transactions", "errors", "refusals"], count=2)
+)
 def test_all_of_its_kinds_of_queries(shop: Place, what: str, pooled: bool) -> None:
     driver(shop, what, pooled=pooled)
 
 
-@pytest.mark.parametrize("what", ["sessions", "poolsOverHttp", "proxiesByName", "byHostName"])
-@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize(
+    "what", first_of(["sessions", "poolsOverHttp", "proxiesByName", "byHostName"], count=2)
+)
+@pytest.mark.parametrize("secure", first_of([False, True]))
 def test_sessions_over_websocket(shop: Place, what: str, secure: bool) -> None:
     driver(shop, what, secure=secure)
 

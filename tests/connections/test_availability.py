@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.client import Client
 from tests.support.place import Place, serves
 from tests.support.stack import Stack
@@ -24,6 +26,7 @@ def wait_checked(place: Place, *, times: int = 1) -> Any:
     return checks(place)[0]
 
 
+@pytest.mark.thorough
 def test_checks_come_when_due_and_leave_everything_as_it_was(stack: Stack, alice: Client) -> None:
     asleep, awake, disabled, fresh = (Place.create(stack, alice, name=f"p{n}") for n in range(4))
     asleep.suspend()
@@ -61,6 +64,7 @@ def add_checks(place: Place, count: int) -> None:
             database.execute(CHECK, [place.endpoint_id])
 
 
+@pytest.mark.thorough
 def test_the_pause_between_checks_grows_to_a_day(stack: Stack, alice: Client) -> None:
     places = {count: Place.create(stack, alice) for count in PAUSES}
     for count, place in places.items():
@@ -101,6 +105,7 @@ def flipped(path: Path) -> Iterator[None]:
     path.write_bytes(sound)
 
 
+@pytest.mark.thorough
 def test_damage_is_found_and_told(stack: Stack, alice: Client) -> None:
     broken, damaged = Place.create(stack, alice), Place.create(stack, alice)
     row = damaged.query("SELECT pg_relation_filepath('pg_catalog.pg_attribute')")

@@ -25,6 +25,7 @@ def bare(stack: Stack) -> Place:
     return Place.create(stack, stack.client())
 
 
+@pytest.mark.thorough
 def test_asking_for_pooling_is_refused_with_the_reason(bare: Place) -> None:
     body = {"endpoint": {"pooler_enabled": True}}
     answer = bare.client.call("PATCH", bare.endpoint_path(), json=body)
@@ -50,6 +51,7 @@ def test_a_pooled_connection_is_told_so_and_others_are_served(bare: Place) -> No
     assert bare.query("SELECT 1") == (1,)
 
 
+@pytest.mark.thorough
 def test_a_client_is_told_when_the_start_takes_too_long(bare: Place) -> None:
     bare.suspend()
     with (bare.stack.state_dir / "locks" / bare.branch_id).open("w") as lock:

@@ -79,6 +79,7 @@ def test_a_password_set_by_sql_outlives_the_compute(place: Place) -> None:
     wait_for(lambda: "$AAAA" in str(rolpassword(place, place.role)), "the verifier to go")
 
 
+@pytest.mark.thorough
 def test_an_old_password_opens_nothing_after_a_crash(place: Place) -> None:
     old = place.password
     with place.connect() as connection:
@@ -89,6 +90,7 @@ def test_an_old_password_opens_nothing_after_a_crash(place: Place) -> None:
     assert not lets_in(place, old)
 
 
+@pytest.mark.thorough
 def test_a_new_password_is_known_after_a_crash_though_nobody_knows_the_old(place: Place) -> None:
     with place.connect() as connection:
         connection.execute("ALTER ROLE neondb_owner PASSWORD 'new'")
@@ -117,6 +119,7 @@ def test_a_role_made_by_sql_connects_at_once(place: Place) -> None:
     assert place.query(asked, user="bob", password=reset) == (False,)
 
 
+@pytest.mark.thorough
 def test_what_keeps_a_role_out_by_sql_keeps_it_out(place: Place) -> None:
     run(
         place,
@@ -237,6 +240,7 @@ def test_a_child_has_what_sql_did_on_its_parent(place: Place, source: str) -> No
     assert names(place, "roles") == ["bob", place.role]
 
 
+@pytest.mark.thorough
 def test_a_compute_that_hangs_lets_nobody_in_and_holds_nobody_up(place: Place, shop: Place) -> None:
     run(place, "ALTER ROLE neondb_owner PASSWORD 'new'")
     postmaster = place.postmaster()
@@ -296,6 +300,7 @@ def test_a_protected_branchs_child_has_passwords_of_its_own(place: Place) -> Non
         assert "$AAAA" in str(rolpassword(place, role))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_known", [True, False], ids=["in the rows", "in the copy alone"])
 def test_nor_has_it_those_that_sql_gave_while_it_was_made(place: Place, is_known: bool) -> None:
     place.client.patch(place.branch_path(), {"branch": {"protected": True}})

@@ -53,6 +53,7 @@ class TestMeasured:
         place.suspend()
         assert branch(place)["written_data_bytes"] < written + MEGABYTE
 
+    @pytest.mark.thorough
     def test_a_copy_begins_with_nothing(self, place: Place) -> None:
         write(place, 5)
         created = place.new_branch(endpoint=True)
@@ -65,6 +66,7 @@ class TestMeasured:
         both = [branch(place, one)["written_data_bytes"] for one in (place.branch_id, child)]
         assert project(place)["written_data_bytes"] == sum(both)
 
+    @pytest.mark.thorough
     def test_what_is_written_to_a_branch_that_its_endpoint_leaves(self, place: Place) -> None:
         other = place.new_branch_id()
         # The copy of a branch that runs has its log go on in a new file, and that counts.
@@ -76,6 +78,7 @@ class TestMeasured:
         assert 5 * MEGABYTE < written < 15 * MEGABYTE
         assert branch(place, other)["written_data_bytes"] < MEGABYTE
 
+    @pytest.mark.thorough
     def test_a_compute_that_is_killed_is_counted_neither_twice_nor_less(self, place: Place) -> None:
         write(place, 5)
         wait_for(
@@ -111,6 +114,7 @@ class TestMeasured:
         assert branch(place)["compute_time_seconds"] > first
         assert project(place)["compute_last_active_at"]
 
+    @pytest.mark.thorough
     def test_what_is_stored(self, place: Place) -> None:
         place.query("SELECT 1")
         wait_for(
@@ -166,6 +170,7 @@ class TestQuota:
         set_quota(place, **{field: 1 << 40})
         assert place.is_served()
 
+    @pytest.mark.thorough
     def test_no_endpoint_comes_to_a_project_without_anything_left(self, place: Place) -> None:
         place.query("SELECT 1")
         set_quota(place, active_time_seconds=1)
@@ -178,6 +183,7 @@ class TestQuota:
         response = place.client.call("POST", f"{place.path}/endpoints", json=wanted)
         assert refusal(response)[0] == 423
 
+    @pytest.mark.thorough
     def test_the_next_period_begins_with_nothing_used(self, place: Place) -> None:
         place.query("SELECT 1")
         set_quota(place, active_time_seconds=1)

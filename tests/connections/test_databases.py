@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from tests.connections.test_roles import ODD_NAMES, actions
+from tests.selection import first_of
 from tests.support.place import Place, last_words
 
 
@@ -66,6 +67,7 @@ def test_a_database_made_on_a_sleeping_endpoint_leaves_it_asleep(shop: Place) ->
     assert shop.query("SELECT current_database()", dbname="films") == ("films",)
 
 
+@pytest.mark.thorough
 def test_names_that_need_quoting_work_everywhere(shop: Place) -> None:
     finish(shop, *[create(shop, name) for name in ODD_NAMES])
     for name in ODD_NAMES:
@@ -81,7 +83,7 @@ def test_names_that_need_quoting_work_everywhere(shop: Place) -> None:
     assert "does not exist" in str(shop.refusal(dbname=ODD_NAMES[0]))
 
 
-@pytest.mark.parametrize("name", ["postgres", "template0", "template1", "pgbouncer"])
+@pytest.mark.parametrize("name", first_of(["postgres", "template0", "template1", "pgbouncer"]))
 def test_a_reserved_name_is_refused(shop: Place, name: str) -> None:
     body = {"database": {"name": name, "owner_name": shop.role}}
     answer = shop.client.call("POST", f"{shop.branch_path()}/databases", json=body)

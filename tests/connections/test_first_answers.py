@@ -31,6 +31,7 @@ def time_to_answer(port: int, endpoint_id: str, role: str) -> float:
     return took
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("state", ["active", "idle"])
 def test_known_and_unknown_names_are_answered_in_the_same_time(place: Place, state: str) -> None:
     place.query("SELECT 1")

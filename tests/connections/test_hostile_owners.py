@@ -64,6 +64,7 @@ def reading_nothing(place: Place, dbname: str) -> Iterator[Connection]:
         client.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reads_in", ["doomed", "neondb"])
 def test_a_client_that_reads_nothing_keeps_no_database_from_going(
     shop: Place, reads_in: str
@@ -98,6 +99,7 @@ def test_prepared_transactions_keep_nothing_from_going(place: Place) -> None:
     drop(place, "roles", "bob")
 
 
+@pytest.mark.thorough
 def test_a_standby_that_does_not_exist_holds_nothing_up(place: Place) -> None:
     configured = place.stack.data_dir(place.branch_id) / "postgresql.auto.conf"
     configured.write_text("synchronous_standby_names = 'nobody'\n")
@@ -123,6 +125,7 @@ def test_settings_of_databases_bend_none_of_the_platforms_sessions(place: Place)
     assert place.await_operation("check_availability")["failures_count"] == 0
 
 
+@pytest.mark.thorough
 def test_settings_of_a_compute_keep_nobody_awake(place: Place) -> None:
     place.change(
         settings={
@@ -147,6 +150,7 @@ def test_settings_of_a_compute_keep_nobody_awake(place: Place) -> None:
 ENCODINGS = {"MULE_INTERNAL": "SQL_ASCII", "SQL_ASCII": "UTF8", "LATIN1": "UTF8"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("encoding", "client"), ENCODINGS.items())
 def test_a_database_of_another_encoding_locks_nobody_out(
     shop: Place, encoding: str, client: str

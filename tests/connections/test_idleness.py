@@ -35,6 +35,7 @@ def test_an_endpoint_left_alone_sleeps_and_says_so(drowsy: Place) -> None:
     assert not drowsy.stack.is_running(drowsy.endpoint_id)
 
 
+@pytest.mark.thorough
 def test_a_compute_that_hangs_keeps_no_other_awake(drowsy: Place, place: Place) -> None:
     place.change(suspend_timeout_seconds=1)
     hanging = place.postmaster()
@@ -48,6 +49,7 @@ def test_a_compute_that_hangs_keeps_no_other_awake(drowsy: Place, place: Place) 
     wait_asleep(place)
 
 
+@pytest.mark.thorough
 def test_an_idle_connection_keeps_nothing_awake(drowsy: Place) -> None:
     with drowsy.connect() as direct, drowsy.connect(pooled=True) as pooled:
         assert serves(direct)
@@ -80,6 +82,7 @@ def wait_past(seconds: float) -> None:
     wait_for(lambda: time.monotonic() > end, "time to pass")
 
 
+@pytest.mark.thorough
 def test_a_timeout_of_minus_one_keeps_it_awake(drowsy: Place, place: Place) -> None:
     place.change(suspend_timeout_seconds=-1)
     with place.stack.database() as database:
@@ -92,6 +95,7 @@ def test_a_timeout_of_minus_one_keeps_it_awake(drowsy: Place, place: Place) -> N
     assert (place.state(), place.endpoint_operations("suspend_compute")) == ("active", [])
 
 
+@pytest.mark.thorough
 def test_the_time_of_the_last_activity_is_kept(place: Place) -> None:
     place.make_older(hours=1)
     before = place.endpoint()["last_active"]
@@ -100,6 +104,7 @@ def test_the_time_of_the_last_activity_is_kept(place: Place) -> None:
     assert place.state() == "active"
 
 
+@pytest.mark.thorough
 def test_a_connection_at_the_moment_of_suspension_is_served(stack: Stack, alice: Client) -> None:
     """Clients come and go, each staying away for about as long as the timeout."""
     places = [

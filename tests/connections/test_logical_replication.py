@@ -77,6 +77,7 @@ def test_a_subscriber_follows_through_a_suspend(publisher: Place, subscriber: Ba
         subscriber.execute("DROP SUBSCRIPTION stock")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tls", [True, False])
 def test_pg_recvlogical_gets_what_is_written(publisher: Place, tls: bool) -> None:
     slot = "plain" if not tls else "tls"
@@ -103,6 +104,7 @@ def test_it_is_refused_through_the_pooler(publisher: Place, tls: bool) -> None:
     assert publisher.is_served(pooled=True, tls=tls, replication="false")
 
 
+@pytest.mark.thorough
 def test_enabling_it_suspends_what_runs_and_holds_from_the_next_start_on(place: Place) -> None:
     denied = "permission denied to use replication slots"
     make_slot = "SELECT pg_create_logical_replication_slot('mine', 'pgoutput')"
@@ -132,6 +134,7 @@ def test_enabling_it_suspends_what_runs_and_holds_from_the_next_start_on(place: 
     assert place.query(f"{asked} WHERE rolname = 'bob'") == (True, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("running", [True, False])
 def test_a_child_has_none_of_its_parents_slots(publisher: Place, running: bool) -> None:
     name = f"kept_{running}".lower()
@@ -145,6 +148,7 @@ def test_a_child_has_none_of_its_parents_slots(publisher: Place, running: bool) 
     publisher.query(f"SELECT pg_drop_replication_slot('{name}')")
 
 
+@pytest.mark.thorough
 def test_a_subscriber_keeps_it_awake(publisher: Place, subscriber: BarePostgres) -> None:
     publisher.change(suspend_timeout_seconds=1)
     wait_for(lambda: publisher.state() == "idle", "it to sleep", timeout=15)
@@ -167,6 +171,7 @@ def test_a_subscriber_keeps_it_awake(publisher: Place, subscriber: BarePostgres)
     publisher.change(suspend_timeout_seconds=0)
 
 
+@pytest.mark.thorough
 def test_slots_cannot_fill_the_disk(publisher: Place) -> None:
     assert publisher.query("SHOW max_slot_wal_keep_size") == ("2GB",)
     wrong = {"settings": {"pg_settings": {"max_slot_wal_keep_size": "-1"}}}

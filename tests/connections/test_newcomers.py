@@ -85,6 +85,7 @@ def test_a_newcomer_is_served_whose_proxy_stands_still_as_the_compute_greets(
         assert client.result(30) == (1,)
 
 
+@pytest.mark.thorough
 def test_a_newcomer_whose_proxy_knows_the_address_finds_no_compute_that_is_to_stop(
     drowsy: Place,
 ) -> None:
@@ -135,6 +136,7 @@ def serves_once(place: Place) -> bool:
     return bool(place.query("SELECT 1") == (1,))
 
 
+@pytest.mark.thorough
 def test_a_client_that_asked_before_its_proxy_stood_still_is_answered(drowsy: Place) -> None:
     """Its question is in the proxy's hands, and the compute sees a session that says nothing."""
     with drowsy.connect() as client, ThreadPoolExecutor() as pool:
@@ -160,6 +162,7 @@ def test_a_session_that_has_asked_nothing_outlives_its_compute(shop: Place) -> N
         assert serves(plain)
 
 
+@pytest.mark.thorough
 def test_a_session_that_has_asked_nothing_knows_what_has_become_of_its_settings(
     place: Place,
 ) -> None:
@@ -170,6 +173,7 @@ def test_a_session_that_has_asked_nothing_knows_what_has_become_of_its_settings(
         assert fresh.info.parameter_status("TimeZone") == "Asia/Kathmandu"
 
 
+@pytest.mark.thorough
 def test_a_proxy_that_stands_still_on_its_way_in_keeps_no_compute_awake(drowsy: Place) -> None:
     """As any connection that says nothing does not; the look waits for it to show itself."""
     with socket.socket(socket.AF_UNIX) as silent:
@@ -177,6 +181,7 @@ def test_a_proxy_that_stands_still_on_its_way_in_keeps_no_compute_awake(drowsy: 
         wait_for(lambda: drowsy.state() == "idle", "the endpoint to sleep", timeout=10)
 
 
+@pytest.mark.thorough
 def test_a_suspend_that_is_called_off_leaves_the_door_open(drowsy: Place) -> None:
     """The worker dies with the door shut; its job is taken up again, and somebody has come."""
     with locked(drowsy.stack, f"catalog-{drowsy.branch_id}"):
@@ -188,6 +193,7 @@ def test_a_suspend_that_is_called_off_leaves_the_door_open(drowsy: Place) -> Non
     assert serves_once(drowsy)
 
 
+@pytest.mark.thorough
 def test_newcomers_are_not_lost_to_suspends_while_proxies_stand_still(
     stack: Stack, alice: Client
 ) -> None:

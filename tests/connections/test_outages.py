@@ -24,6 +24,7 @@ from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
 
+@pytest.mark.thorough
 def test_a_killed_proxy_is_started_again(shop: Place) -> None:
     with shop.connect() as connection:
         for process in processes_of(shop.stack, "proxy"):
@@ -69,6 +70,7 @@ def test_a_killed_proxy_process_harms_its_own_clients_alone(shop: Place) -> None
     wait_for(lambda: len(proxy_processes(shop.stack)) == 2, "another process")
 
 
+@pytest.mark.thorough
 def test_clients_wait_while_no_proxy_process_is_left(shop: Place) -> None:
     before = proxy_processes(shop.stack)
     with ThreadPoolExecutor() as pool:
@@ -80,6 +82,7 @@ def test_clients_wait_while_no_proxy_process_is_left(shop: Place) -> None:
     assert not set(before) & set(proxy_processes(shop.stack))
 
 
+@pytest.mark.thorough
 def test_a_cancel_request_may_come_to_another_process(shop: Place) -> None:
     with connected_through_each(shop) as connections, ThreadPoolExecutor() as pool:
         owner, other = connections
@@ -104,6 +107,7 @@ def is_sleeping(place: Place) -> bool:
         return found.fetchone() is not None
 
 
+@pytest.mark.thorough
 def test_clients_of_every_process_are_told_that_their_endpoint_is_disabled(place: Place) -> None:
     with connected_through_each(place) as connections:
         place.client.patch(place.endpoint_path(), {"endpoint": {"disabled": True}})
@@ -135,6 +139,7 @@ def test_a_client_waits_for_a_worker_that_was_killed(shop: Place) -> None:
     wait_for(shop.stack.answers, "the service to be well")
 
 
+@pytest.mark.thorough
 def test_a_hung_metadata_database_holds_up_nobody_for_long(
     stack: Stack, alice: Client, shop: Place
 ) -> None:
@@ -165,6 +170,7 @@ def test_a_hung_metadata_database_holds_up_nobody_for_long(
     shop.change(disabled=False)
 
 
+@pytest.mark.thorough
 def test_a_start_that_cannot_be_asked_for_is_given_up(shop: Place) -> None:
     shop.suspend()
     with shop.stack.database() as database, database.transaction():
@@ -175,6 +181,7 @@ def test_a_start_that_cannot_be_asked_for_is_given_up(shop: Place) -> None:
     assert shop.query("SELECT 1") == (1,)
 
 
+@pytest.mark.thorough
 def test_a_proxy_that_begins_without_its_database_waits_and_so_do_its_clients(
     shop: Place,
 ) -> None:

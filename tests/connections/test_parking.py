@@ -130,6 +130,7 @@ def test_a_parked_client_is_dropped_where_it_may_not_stay(place: Place) -> None:
         assert last_words(owner) == "57P01"
 
 
+@pytest.mark.thorough
 def test_clients_that_never_rest_lose_no_statement_to_suspends(shop: Place) -> None:
     """Each in its own rhythm, so that some are in the middle of something at every suspend."""
     asked = 0
@@ -162,6 +163,7 @@ def test_clients_that_never_rest_lose_no_statement_to_suspends(shop: Place) -> N
     asyncio.run(work_all())
 
 
+@pytest.mark.thorough
 def test_a_proxy_that_stands_still_keeps_nothing_awake_and_loses_nobody(shop: Place) -> None:
     with connect(shop) as client:
         for _ in range(2):

@@ -73,6 +73,7 @@ def test_it_holds_after_a_suspend_and_for_new_endpoints_by_the_projects_defaults
     assert file.read_text() == "client_idle_timeout = 77\nquery_timeout = 60\n"
 
 
+@pytest.mark.thorough
 def test_all_that_is_allowed_is_taken_by_this_pooler(place: Place) -> None:
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     assert program is not None

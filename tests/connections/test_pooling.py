@@ -22,6 +22,7 @@ def backends(place: Place) -> int:
         return int(row[0]) if row else 0
 
 
+@pytest.mark.thorough
 def test_a_thousand_clients_share_a_few_server_connections(shop: Place) -> None:
     parameters = shop.parameters(pooled=True, tls=False, connect_timeout=120)
     most = 0
@@ -99,6 +100,7 @@ def test_the_pooler_lives_and_ends_with_its_compute(shop: Place) -> None:
     assert shop.query("SELECT 1", pooled=True) == (1,)
 
 
+@pytest.mark.thorough
 def test_a_pooler_without_clients_ends_and_comes_back_with_one(place: Place) -> None:
     with place.connect(pooled=True) as staying:
         assert serves(staying)

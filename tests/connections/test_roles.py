@@ -78,6 +78,7 @@ def test_a_role_made_without_an_endpoint_comes_with_the_next_one(place: Place) -
     assert place.query("SELECT current_user", user="bob", password=password) == ("bob",)
 
 
+@pytest.mark.thorough
 def test_names_that_need_quoting_work_everywhere(shop: Place) -> None:
     made = [create(shop, name) for name in ODD_NAMES]
     for answer in made:
@@ -271,6 +272,7 @@ def test_a_child_branch_has_its_parents_roles_passwords_and_databases(place: Pla
     assert "password" in str(place.refusal(**bob))
 
 
+@pytest.mark.thorough
 def test_every_generated_password_works(shop: Place) -> None:
     path = shop.of_catalog("roles", shop.role)
     seen = {shop.password}

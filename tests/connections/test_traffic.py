@@ -74,6 +74,7 @@ def freight() -> list[bytes]:
     return [os.urandom(LINE // 2).hex().encode()[:-1] + b"\n" for _ in range(LINES)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("tls", "pooled"), [(True, False), (False, True)])
 def test_a_copy_of_100_megabytes_arrives_unharmed_both_ways(
     shop: Place, freight: list[bytes], tls: bool, pooled: bool
@@ -93,6 +94,7 @@ def test_a_copy_of_100_megabytes_arrives_unharmed_both_ways(
     assert received.digest() == sent.digest()
 
 
+@pytest.mark.thorough
 def test_five_hundred_connections_at_once_are_served(place: Place) -> None:
     place.change(autoscaling_limit_max_cu=2)
     place.suspend()
@@ -165,6 +167,7 @@ def test_a_client_that_vanishes_in_the_middle_of_a_query_ends_it(shop: Place) ->
         psql.wait()
 
 
+@pytest.mark.thorough
 def test_silent_and_senseless_clients_leave_nothing_behind(shop: Place) -> None:
     def startup(*fields: bytes, version: int = 196608) -> bytes:
         body = struct.pack("!I", version) + b"\0".join(fields) + b"\0\0"

@@ -176,6 +176,7 @@ def test_a_client_that_gives_up_does_no_harm_to_the_others(shop: Place) -> None:
     assert asyncio.run(ask_all())[-1] == (1,)
 
 
+@pytest.mark.thorough
 def test_a_broken_data_directory_is_told_to_clients_until_it_is_mended(shop: Place) -> None:
     shop.suspend()
     control = shop.stack.data_dir(shop.branch_id) / "global" / "pg_control"

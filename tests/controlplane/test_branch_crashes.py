@@ -33,6 +33,7 @@ def assert_nothing_is_left(service: Service) -> None:
     assert list(service.state_dir.joinpath("locks").glob(".br-*")) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sleeps", [False, True], ids=["awake", "asleep"])
 def test_while_a_schema_is_copied(service: Service, sleeps: bool) -> None:
     project = service.project()
@@ -56,6 +57,7 @@ def test_while_a_schema_is_copied(service: Service, sleeps: bool) -> None:
     assert project.sql("SELECT number FROM kept") == [(7,)]
 
 
+@pytest.mark.thorough
 def test_while_a_schema_is_given_up(service: Service) -> None:
     project = service.project()
     project.suspend()

@@ -24,6 +24,7 @@ def service() -> Iterator[Service]:
             service.down()
 
 
+@pytest.mark.thorough
 def test_at_any_moment(service: Service) -> None:
     project = service.project()
     project.client.patch(project.endpoint_path(), {"endpoint": {"suspend_timeout_seconds": -1}})
@@ -62,6 +63,7 @@ def test_at_any_moment(service: Service) -> None:
         assert project.sql("SELECT number FROM kept") == [(7,)]
 
 
+@pytest.mark.thorough
 def test_while_a_copy_is_removed(service: Service) -> None:
     project: Project = service.project()
     branches = service.state_dir / "branches"

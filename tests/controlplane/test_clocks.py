@@ -174,6 +174,7 @@ print(examine().missing)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seconds", [HOUR, -HOUR])
 def test_a_process_with_a_wrong_clock_finds_the_running_service_well(
     stack: Stack, seconds: float

@@ -86,6 +86,7 @@ def test_and_while_somebody_writes(project: Project) -> None:
     ) == [(0,)]
 
 
+@pytest.mark.thorough
 def test_its_indexes_agree_with_its_tables(project: Project) -> None:
     with writing(project):
         child = child_of(project)
@@ -94,6 +95,7 @@ def test_its_indexes_agree_with_its_tables(project: Project) -> None:
         connection.execute("SELECT bt_index_check('numbers_pkey', true)")
 
 
+@pytest.mark.thorough
 def test_a_child_of_a_child_holds_what_both_wrote(project: Project) -> None:
     project.sql("CREATE TABLE places AS SELECT 'parent' AS place")
     branch = project.new_branch(endpoint=True)
@@ -104,6 +106,7 @@ def test_a_child_of_a_child_holds_what_both_wrote(project: Project) -> None:
     assert rows == [("child",), ("parent",)]
 
 
+@pytest.mark.thorough
 def test_parent_and_child_go_their_own_ways(project: Project) -> None:
     project.sql("CREATE TABLE places AS SELECT 'both' AS place")
     child = child_of(project)
@@ -117,6 +120,7 @@ def test_parent_and_child_go_their_own_ways(project: Project) -> None:
         project.stack.compute(project.endpoint_id, "of_the_child")
 
 
+@pytest.mark.thorough
 def test_a_crashed_parent_loses_nothing(project: Project) -> None:
     project.sql("CREATE TABLE numbers AS SELECT generate_series(1, 1000) AS number")
     project.sql("CHECKPOINT")

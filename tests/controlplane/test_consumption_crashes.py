@@ -40,6 +40,7 @@ def write(place: Place, megabytes: int) -> None:
         )
 
 
+@pytest.mark.thorough
 def test_an_outage_of_the_host_counts_for_nothing(service: Service) -> None:
     place = place_in(service)
     write(place, 5)
@@ -73,6 +74,7 @@ def test_a_worker_that_is_killed_counts_nothing_twice(service: Service) -> None:
     assert 10 * MEGABYTE < consumed(place)["written_data_bytes"] < 25 * MEGABYTE
 
 
+@pytest.mark.thorough
 def test_a_proxy_that_is_killed_loses_what_it_has_not_reported(service: Service) -> None:
     place = place_in(service)
     with place.connect() as connection:
@@ -89,6 +91,7 @@ def test_a_proxy_that_is_killed_loses_what_it_has_not_reported(service: Service)
     assert 3 * MEGABYTE < consumed(place)["data_transfer_bytes"] < 7 * MEGABYTE
 
 
+@pytest.mark.thorough
 def test_a_proxy_that_is_stopped_reports_before_it_ends(service: Service) -> None:
     place = place_in(service)
     with place.connect() as connection:

@@ -91,6 +91,7 @@ def test_the_worker_in_the_middle_of_each_kind_of_operation(service: Service) ->
     assert not service.stack.data_dir(doomed.branch_id).exists()
 
 
+@pytest.mark.thorough
 def test_an_attempt_that_was_cut_off_is_told_by_the_next(service: Service) -> None:
     project = service.project()
 
@@ -125,6 +126,7 @@ def test_an_attempt_that_was_cut_off_is_told_by_the_next(service: Service) -> No
     assert all("cut off" in story[place]["detail"]["error"] for place in cut_off)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", [0, -1], ids=["master", "worker"])
 def test_the_api(service: Service, which: int) -> None:
     project = service.project()
@@ -139,6 +141,7 @@ def test_the_api(service: Service, which: int) -> None:
     service.settle()
 
 
+@pytest.mark.thorough
 def test_the_metadata_database(service: Service) -> None:
     project = service.project()
     with project.locked():
@@ -154,6 +157,7 @@ def test_the_metadata_database(service: Service) -> None:
     service.settle()
 
 
+@pytest.mark.thorough
 def test_a_metadata_database_that_hangs(service: Service) -> None:
     project = service.project()
     health = service.stack.api_url.replace("/api/v2", "/healthz")
@@ -191,6 +195,7 @@ def hanging(service: Service, part: str) -> Iterator[None]:
                 process.resume()
 
 
+@pytest.mark.thorough
 def test_the_proxy_and_the_console(service: Service) -> None:
     for name in ("proxy", "console"):
         before = {process.pid for process in service.processes(name)}
@@ -205,6 +210,7 @@ def test_the_proxy_and_the_console(service: Service) -> None:
     wait_for(service.answers, "the proxy")
 
 
+@pytest.mark.thorough
 def test_processes_at_random_during_a_burst(service: Service) -> None:
     chance = random.Random(20221209)
     over = threading.Event()
@@ -289,6 +295,7 @@ class Visitor:
         return response.json() if response.ok else None
 
 
+@pytest.mark.thorough
 def test_the_supervisor(service: Service) -> None:
     before = service.processes("supervisor")[0].pid
     service.kill("supervisor")
@@ -302,6 +309,7 @@ def test_the_supervisor(service: Service) -> None:
     assert service.project().sql("SELECT 1") == [(1,)]
 
 
+@pytest.mark.thorough
 def test_the_supervisor_again_before_all_is_up(service: Service) -> None:
     first = service.processes("supervisor")
     service.kill("supervisor")
@@ -313,6 +321,7 @@ def test_the_supervisor_again_before_all_is_up(service: Service) -> None:
     service.settle()
 
 
+@pytest.mark.thorough
 def test_up_alone(service: Service) -> None:
     """What it leaves running is ended by the next; computes go on where they are."""
     project = service.project()

@@ -83,6 +83,7 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
+@pytest.mark.thorough
 def test_a_branch_that_does_not_fit_is_refused_and_made_once_it_does(
     small: Stack, place: Place
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_branch_that_does_not_fit_is_refused_and_made_once_it_does(
     assert {row["status"] for row in place.client.finish(again)} == {"finished"}
 
 
+@pytest.mark.thorough
 def test_a_copy_stops_at_the_reserve_and_leaves_nothing(small: Stack, place: Place) -> None:
     """Somebody else takes the room that the copy was promised."""
     take_room(place, 300 * MIB)
@@ -118,6 +120,7 @@ def test_a_copy_stops_at_the_reserve_and_leaves_nothing(small: Stack, place: Pla
         assert names(small.state_dir / "branches") == before
 
 
+@pytest.mark.thorough
 def test_a_project_that_did_not_fit_comes_up_by_a_connection_or_goes(small: Stack) -> None:
     with restored(small), ExitStack() as until_there_is_room:
         until_there_is_room.enter_context(filled(small.state_dir, leaving=RESERVE + 15 * MIB))
@@ -135,6 +138,7 @@ def test_a_project_that_did_not_fit_comes_up_by_a_connection_or_goes(small: Stac
         first.client.delete(first.path)
 
 
+@pytest.mark.thorough
 def test_on_a_full_disk_the_rest_goes_on(small: Stack, place: Place) -> None:
     ballast = small.state_dir / "ballast"
     wait_for(lambda: ballast.exists(), "the ballast")
@@ -182,6 +186,7 @@ def write_without_end(place: Place) -> None:
             )
 
 
+@pytest.mark.thorough
 def test_up_on_a_full_disk_says_so() -> None:
     with mounted("ext4", size=100 * MIB) as state_dir, filled(state_dir, leaving=0):
         assert "is full" in refused(state_dir)

@@ -59,6 +59,7 @@ def test_a_compute_that_answers_nobody_is_idle_soon_and_says_why(fresh_project: 
     assert project.sql("SELECT 1") == [(1,)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", ["postmaster", "all"])
 def test_a_compute_that_stands_still_is_suspended_soon(project: Project, which: str) -> None:
     hung = processes(project)
@@ -72,6 +73,7 @@ def test_a_compute_that_stands_still_is_suspended_soon(project: Project, which: 
     assert not any(map(is_alive, hung))
 
 
+@pytest.mark.thorough
 def test_what_a_killed_postmaster_leaves_ends_with_the_state_active(project: Project) -> None:
     with committing(project) as backend:
         project.postmaster().send_signal(signal.SIGKILL)
@@ -81,6 +83,7 @@ def test_what_a_killed_postmaster_leaves_ends_with_the_state_active(project: Pro
     assert project.sql("DROP TABLE made") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["suspend", "delete"])
 def test_what_a_killed_postmaster_leaves_survives_nothing(project: Project, how: str) -> None:
     with committing(project) as backend:
@@ -99,6 +102,7 @@ def test_what_a_killed_postmaster_leaves_survives_nothing(project: Project, how:
         wait_for(lambda: not is_alive(backend), "the end of the backend", timeout=5)
 
 
+@pytest.mark.thorough
 def test_what_was_deleted_leaves_no_sockets_and_no_locks(project: Project) -> None:
     made = project.new_branch(endpoint=True)
     branch_id, endpoint_id = made["branch"]["id"], made["endpoints"][0]["id"]
@@ -110,6 +114,7 @@ def test_what_was_deleted_leaves_no_sockets_and_no_locks(project: Project) -> No
     wait_for(lambda: not list(locks.glob(f"{branch_id}*")), "the end of the locks")
 
 
+@pytest.mark.thorough
 def test_a_deleted_endpoint_that_had_crashed_leaves_no_sockets(project: Project) -> None:
     place = project.stack.state_dir / "sockets" / project.endpoint_id
     with project.locked():

@@ -73,6 +73,7 @@ class TestStrangers:
             project.suspend()
             assert time.monotonic() - began < UNNOTICED
 
+    @pytest.mark.thorough
     def test_its_own_other_project_waits_for_none_of_them_either(self, project: Project) -> None:
         project.suspend()
         with crowd(project, 40) as hanging:

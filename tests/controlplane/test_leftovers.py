@@ -122,6 +122,7 @@ class TestProof:
             assert family <= set(processes_in(branch)) <= {postmaster(), *postmaster().children()}
         assert processes_in(branch.with_name("br-quiet-heron-12345")) == []
 
+    @pytest.mark.thorough
     def test_a_link_is_no_place_of_a_compute(self, branch: Path, tmp_path: Path) -> None:
         compute.start(SPEC)
         link = tmp_path / "br-quiet-heron-123456"
@@ -129,6 +130,7 @@ class TestProof:
         assert owner_of(link) is None
         assert processes_in(link) == []
 
+    @pytest.mark.thorough
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root could end what is root's")
     def test_what_is_roots_is_never_ended(self, tmp_path: Path) -> None:
         program = shutil.copy("/bin/sleep", tmp_path / "postgres")
@@ -139,6 +141,7 @@ class TestProof:
             child.kill()
             child.wait()
 
+    @pytest.mark.thorough
     def test_the_lease_lasts_as_long_as_the_last_process(self, branch: Path) -> None:
         assert not is_leased(BRANCH)
         compute.start(SPEC)
@@ -163,6 +166,7 @@ class TestAKilledPostmaster:
             assert not is_alive(backend)
         assert serves()
 
+    @pytest.mark.thorough
     def test_what_it_leaves_is_ended_by_a_stop(self, branch: Path) -> None:
         compute.start(SPEC)
         with busy_backend() as backend:
@@ -170,6 +174,7 @@ class TestAKilledPostmaster:
             compute.stop(BRANCH)
             assert not is_alive(backend)
 
+    @pytest.mark.thorough
     def test_also_where_its_pid_file_is_gone(self, branch: Path) -> None:
         compute.start(SPEC)
         with busy_backend() as backend:
@@ -200,11 +205,13 @@ class TestAStartThatHangs:
         assert processes_in(hanging) == []
         assert list(CGROUPS.glob(f"*/perch/{ENDPOINT}")) == []
 
+    @pytest.mark.thorough
     def test_it_is_given_up_when_its_action_has_no_patience_left(self, hanging: Path) -> None:
         with pytest.raises(OutOfPatience), patience(1):
             compute.start(SPEC)
         assert processes_in(hanging) == []
 
+    @pytest.mark.thorough
     def test_one_whose_worker_was_killed_is_ended_by_the_next(self, hanging: Path) -> None:
         with lease(BRANCH) as inherited:
             child = subprocess.Popen(
@@ -229,6 +236,7 @@ class TestStops:
         assert time.monotonic() - began < 5
         assert _state_of(branch) == "shut down"
 
+    @pytest.mark.thorough
     def test_one_that_stands_still_is_killed_soon(self, branch: Path) -> None:
         """Held by a debugger's stop: a signal does not continue it."""
         compute.start(SPEC)
@@ -239,6 +247,7 @@ class TestStops:
             assert time.monotonic() - began < 10
         assert not is_alive(found)
 
+    @pytest.mark.thorough
     def test_a_long_shutdown_gets_its_time(
         self, branch: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -299,6 +308,7 @@ class TestStalePidFiles:
             assert serves()
             compute.stop(BRANCH)
 
+    @pytest.mark.thorough
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
     def test_one_that_names_anothers_sockets(self, branch: Path) -> None:
         """The platform would shut and remove these in place of the compute's own."""
@@ -317,6 +327,7 @@ class TestStalePidFiles:
             shutil.rmtree(others)
             compute.forget_endpoint(ENDPOINT)
 
+    @pytest.mark.thorough
     def test_one_goes_only_after_all_that_a_killed_postgres_has_left(self, branch: Path) -> None:
         """Without the file Postgres would start beside them."""
         compute.start(SPEC)
@@ -326,6 +337,7 @@ class TestStalePidFiles:
             assert not is_alive(backend)
         assert not (branch / "data" / "postmaster.pid").exists()
 
+    @pytest.mark.thorough
     def test_a_pgbouncer_pid_that_names_a_stranger(self, branch: Path) -> None:
         compute.start(SPEC)
         with stranger(branch / "data") as other:
@@ -334,6 +346,7 @@ class TestStalePidFiles:
             assert pooled()
             compute.stop(BRANCH)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "name", ["data/postmaster.pid", "run/pgbouncer.pid", "postgresql.conf"]
     )
@@ -369,6 +382,7 @@ class TestPoolers:
         assert not is_alive(first)
         assert pooled()
 
+    @pytest.mark.thorough
     def test_a_start_that_hangs_leaves_no_process(
         self, branch: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -391,6 +405,7 @@ class TestWhatIsGoneLeavesNothing:
         compute.stop(BRANCH)
         assert compute.endpoints_with_sockets() == set()
 
+    @pytest.mark.thorough
     def test_a_removed_branch_has_no_lock(self, branch: Path) -> None:
         other = "br-other-heron-123456"
         locks = Path(settings.STATE_DIR) / "locks"
@@ -401,6 +416,7 @@ class TestWhatIsGoneLeavesNothing:
         assert not branch_dir(other).exists()
         assert not list(locks.glob(f"{other}*"))
 
+    @pytest.mark.thorough
     def test_a_lock_that_was_removed_is_taken_anew(self, branch: Path) -> None:
         """Whoever waited for the removed one must not think that it holds the new one."""
         held_at_once = []
@@ -422,6 +438,7 @@ class TestWhatIsGoneLeavesNothing:
             thread.join()
         assert held_at_once == [1] * 8
 
+    @pytest.mark.thorough
     def test_waiting_for_a_lock_ends_with_the_patience(self, branch: Path) -> None:
         with lock_branches(BRANCH):
             began = time.monotonic()

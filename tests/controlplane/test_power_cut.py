@@ -54,6 +54,7 @@ def test_a_new_branch_is_there(disk: tuple[Path, str], parent: None, state_dir: 
         assert number_in(CHILD) == 7
 
 
+@pytest.mark.thorough
 def test_a_branch_of_the_template_is_there(
     disk: tuple[Path, str], parent: None, state_dir: UseState
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_branch_of_the_template_is_there(
         assert number_in(CHILD, "SELECT 1") == 1
 
 
+@pytest.mark.thorough
 def test_a_restored_branch_has_the_sources_rows_and_the_kept_one_its_own(
     disk: tuple[Path, str], parent: None, state_dir: UseState
 ) -> None:
@@ -78,6 +80,7 @@ def test_a_restored_branch_has_the_sources_rows_and_the_kept_one_its_own(
         assert number_in(KEPT) == 8
 
 
+@pytest.mark.thorough
 def test_a_restore_that_was_taken_back_stays_so(
     disk: tuple[Path, str], parent: None, state_dir: UseState
 ) -> None:
@@ -92,6 +95,7 @@ def test_a_restore_that_was_taken_back_stays_so(
         assert number_in(CHILD) == 8
 
 
+@pytest.mark.thorough
 def test_what_is_made_once_is_there(disk: tuple[Path, str], state_dir: UseState) -> None:
     place, _ = disk
     state_dir(place)
@@ -103,6 +107,7 @@ def test_what_is_made_once_is_there(disk: tuple[Path, str], state_dir: UseState)
         assert (found / HBA_FILE).read_text() == HBA
 
 
+@pytest.mark.thorough
 def test_a_removed_branch_does_not_come_back(
     disk: tuple[Path, str], parent: None, state_dir: UseState
 ) -> None:

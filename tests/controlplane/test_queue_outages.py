@@ -24,6 +24,7 @@ def end_waiting(observer: "psycopg.Connection[Any]", statement: str) -> None:
     wait_for(found, f"{statement} to wait")
 
 
+@pytest.mark.thorough
 def test_a_heartbeat_that_cannot_be_written_is_not_the_last(stack: Stack) -> None:
     with stack.database() as holder, stack.database() as observer:
         # Those of a worker that another test has killed stay for a while.
@@ -42,6 +43,7 @@ def test_a_heartbeat_that_cannot_be_written_is_not_the_last(stack: Stack) -> Non
         wait_for(lambda: observer.execute(heard).fetchone() == (True,), "all to be heard")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", ["finish_job", "retry_job"])
 def test_a_job_whose_end_cannot_be_written_ends_all_the_same(project: Project, ending: str) -> None:
     with project.stack.database() as holder, project.stack.database() as observer:
@@ -65,6 +67,7 @@ def test_a_job_whose_end_cannot_be_written_ends_all_the_same(project: Project, e
     project.done(asked)
 
 
+@pytest.mark.thorough
 def test_a_lane_that_is_broken_off_begins_again_by_itself(project: Project) -> None:
     worker = processes_of(project.stack, "worker")
     database = project.stack.database

@@ -25,6 +25,7 @@ def service() -> Iterator[Service]:
             service.down()
 
 
+@pytest.mark.thorough
 def test_at_any_moment(service: Service) -> None:
     project: Project = service.project()
     project.sql("CREATE TABLE version AS SELECT 0 AS number")

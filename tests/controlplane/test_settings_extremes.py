@@ -16,6 +16,7 @@ def every_case() -> Iterator[list[Case]]:
         yield list(cases(SIZE))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 def test_a_compute_serves_the_platform_with_every_setting_at_an_extreme(
     every_case: list[Case], last: bool

@@ -128,6 +128,7 @@ class TestTheEndOfACompute:
         compute.stop(BRANCH)
         wait_for(lambda: not is_loose(branch), "its end", timeout=1)
 
+    @pytest.mark.thorough
     def test_one_that_kills_whatever_has_its_account(self, branch: Path) -> None:
         compute.start(SPEC)
         pid = postmaster_of(BRANCH).pid
@@ -138,6 +139,7 @@ class TestTheEndOfACompute:
         compute.stop(BRANCH)
         wait_for(lambda: not is_loose(branch), "its end", timeout=1)
 
+    @pytest.mark.thorough
     def test_nobody_elses_process_is_ended(self, branch: Path) -> None:
         compute.start(SPEC)
         other = account_of(branch).uid + 1
@@ -146,6 +148,7 @@ class TestTheEndOfACompute:
             assert neighbour.status() != psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.thorough
 def test_a_removed_branch_leaves_nothing_that_runs() -> None:
     doomed = "br-doomed-heron-123456"
     with own_branch(doomed) as directory, lock_branches(doomed):
@@ -155,6 +158,7 @@ def test_a_removed_branch_leaves_nothing_that_runs() -> None:
             wait_for(lambda: account.uid not in processes_by_number(), "its end")
 
 
+@pytest.mark.thorough
 def test_an_account_that_all_computes_share_is_left_alone(
     branch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +170,7 @@ def test_an_account_that_all_computes_share_is_left_alone(
         assert neighbour.status() != psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.thorough
 def test_nothing_that_it_starts_gets_another_account(branch: Path) -> None:
     """By a file with the setuid bit, its own or root's."""
     compute.start(SPEC)
@@ -180,17 +185,20 @@ class TestRounds:
             end_stray_accounts()
             assert not alive(branch)
 
+    @pytest.mark.thorough
     def test_those_of_one_that_runs_go_on(self, branch: Path) -> None:
         compute.start(SPEC)
         with process_of(account_of(branch)) as helper:
             end_stray_accounts()
             assert helper.pid in alive(branch)
 
+    @pytest.mark.thorough
     def test_those_of_one_that_is_worked_on_go_on(self, branch: Path) -> None:
         with process_of(account_of(branch)) as helper, lock_branches(BRANCH):
             end_stray_accounts()
             assert helper.pid in alive(branch)
 
+    @pytest.mark.thorough
     def test_those_of_a_branch_that_is_gone_are_ended(self, branch: Path) -> None:
         gone = new_account(branch.parent)
         assert noted_for(gone.uid) == branch.parent
@@ -229,6 +237,7 @@ class TestNumbers:
             finally:
                 child.kill()
 
+    @pytest.mark.thorough
     def test_two_on_one_host_never_have_the_same(self, new_branches: Callable[[str], Path]) -> None:
         ours, theirs = new_branches("ours"), new_branches("theirs")
         place = ours / "br-1"
@@ -237,6 +246,7 @@ class TestNumbers:
         for _ in range(20):
             assert new_account(theirs).gid != place.stat().st_gid
 
+    @pytest.mark.thorough
     def test_what_is_gone_keeps_none(self, new_branches: Callable[[str], Path]) -> None:
         ours, theirs = new_branches("ours"), new_branches("theirs")
         for number in ("1", "2"):
@@ -260,6 +270,7 @@ def test_a_compute_has_so_many_processes_and_no_more(branch: Path) -> None:
         assert str(pid) in (group / "cgroup.procs").read_text().split()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("way")
 def test_past_the_limit_clients_are_told_and_others_go_on(
     branch: Path, monkeypatch: pytest.MonkeyPatch

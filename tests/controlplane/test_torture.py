@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.torture.ground import Ground
 from tests.torture.run import summary, torture
 from tests.torture.world import Size
@@ -20,6 +22,7 @@ SIZE = Size(
 )
 
 
+@pytest.mark.thorough
 def test_kills_and_stops_at_random_leave_everything_true(state_dir: Path, tmp_path: Path) -> None:
     journal = torture(SEED, SECONDS, SIZE, Ground(state_dir), directory=tmp_path)
     assert not journal.breaks, f"see {tmp_path}\n{summary(journal)}"

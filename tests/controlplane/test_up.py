@@ -154,6 +154,7 @@ def test_it_stops_all_it_started_and_finds_it_again(state_dir: Path) -> None:
             check(Client(again.api_url, contents.key), again.proxy_port, contents)
 
 
+@pytest.mark.thorough
 def test_its_metadata_may_live_in_another_database(stack: Stack, state_dir: Path) -> None:
     with stack.database() as connection:
         connection.execute("CREATE DATABASE elsewhere")
@@ -169,16 +170,19 @@ def test_its_metadata_may_live_in_another_database(stack: Stack, state_dir: Path
     assert not (state_dir / "metadata").exists()
 
 
+@pytest.mark.thorough
 def test_a_database_that_is_not_there_is_an_error(state_dir: Path) -> None:
     output = refused(state_dir, *ports(), DATABASE_URL="postgresql://nobody@127.0.0.1:1/nothing")
     assert "127.0.0.1" in output
 
 
+@pytest.mark.thorough
 def test_a_postgres_that_is_not_there_is_an_error(state_dir: Path) -> None:
     output = refused(state_dir, *ports(), PERCH_POSTGRES_BIN="/no/such/bin")
     assert "PERCH_POSTGRES_BIN=/no/such/bin" in output
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs computes under another account")
 def test_a_directory_that_the_computes_cannot_reach_is_an_error(state_dir: Path) -> None:
     closed = state_dir / "closed"
@@ -188,6 +192,7 @@ def test_a_directory_that_the_computes_cannot_reach_is_an_error(state_dir: Path)
     assert "cannot enter; choose another directory" in output
 
 
+@pytest.mark.thorough
 def test_a_very_deep_directory_is_no_problem(state_dir: Path) -> None:
     """Sockets may have no longer paths than 107 bytes."""
     deep = state_dir / ("deep and " * 10) / ("ü%s'" * 10)
@@ -200,6 +205,7 @@ def test_a_very_deep_directory_is_no_problem(state_dir: Path) -> None:
         assert [o["status"] for o in client.finish(created)] == ["finished", "finished"]
 
 
+@pytest.mark.thorough
 def test_metadata_of_another_postgres_is_left_alone(state_dir: Path) -> None:
     (state_dir / "metadata").mkdir()
     (state_dir / "metadata" / "PG_VERSION").write_text("15\n")
@@ -208,6 +214,7 @@ def test_metadata_of_another_postgres_is_left_alone(state_dir: Path) -> None:
     assert "PERCH_POSTGRES_BIN" in output
 
 
+@pytest.mark.thorough
 def test_under_nohup_a_terminal_that_goes_ends_nothing() -> None:
     numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
@@ -251,6 +258,7 @@ class TestCreateApiKey:
         assert "must have 1 to 64 characters" in done.stderr
 
 
+@pytest.mark.thorough
 def test_too_few_open_files_are_said_at_the_start(state_dir: Path) -> None:
     port = free_port()
     program = [sys.executable, str(ROOT / "manage.py"), "up", "--state-dir", str(state_dir)]

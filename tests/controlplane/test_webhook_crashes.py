@@ -74,6 +74,7 @@ def test_killed_between_sending_and_noting(
     assert len(receiver.messages) == 4
 
 
+@pytest.mark.thorough
 def test_one_that_ends_waits_for_no_receiver(
     service: Service, webhook: Webhook, receiver: Receiver
 ) -> None:

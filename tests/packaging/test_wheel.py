@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 import rcssmin
 import requests
 
@@ -48,6 +49,7 @@ def test_it_runs_from_an_empty_folder(whole: Installation) -> None:
     assert [path.name for path in whole.folder.iterdir() if path.name != "state"] == []
 
 
+@pytest.mark.thorough
 def test_the_base_serves_the_console_alone(console_alone: Installation) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -104,6 +106,7 @@ def test_it_knows_its_version(wheel: Path, whole: Installation) -> None:
     assert whole.run("perch", "version").stdout.strip() == version
 
 
+@pytest.mark.thorough
 def test_the_base_says_what_the_other_commands_take(console_alone: Installation) -> None:
     assert "pip install 'perch[controlplane]'" in console_alone.run("perch", "--help").stdout
     refused = console_alone.run("perch", "up")
