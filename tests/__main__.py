@@ -23,7 +23,8 @@ from pathlib import Path
 
 from tests.outcomes import Outcomes
 
-ROOT = Path(__file__).resolve().parent.parent
+DIRECTORY = Path(__file__).resolve().parent
+ROOT = DIRECTORY.parent
 SUITES = (
     *("runner", "controlplane", "connections", "console", "browser"),
     *("proxy", "clients", "packaging"),
@@ -58,11 +59,11 @@ def main(arguments: Sequence[str]) -> int:
     tier = next((tier for tier in ("fast", "thorough") if tier in named), "default")
     options = arguments[len(named) :]
     suites = [suite for suite in SUITES if suite in named] or list(SUITES)
-    runs = [run(ROOT / "tests" / suite, tier, options) for suite in suites]
+    runs = [run(DIRECTORY / suite, tier, options) for suite in suites]
     for ended in runs:
         for test, first_failure in ended.outcomes.flaky.items():
             print(f"== flaky: {test}, its first failure\n{first_failure}")
-    summarize(runs, time.monotonic() - began, tier if suites == list(SUITES) else None)
+    summarize(runs, time.monotonic() - began, tier if len(suites) == len(SUITES) else None)
     failed = [test for ended in runs for test in ended.outcomes.failures]
     failed += [f"{ended.suite}, not run to its end" for ended in runs if not ended.complete]
     name_all(
@@ -90,9 +91,11 @@ def run(suite: Path, tier: str, options: Sequence[str]) -> Run:
             stdin=subprocess.DEVNULL,
         )
         outcomes = Outcomes.read(written)
-    # A suite of which -k and the like leave nothing has not failed.
+    # A suite of which -k and the like leave nothing has not failed. Without them, workers that die
+    # while they collect look the same.
     complete = outcomes is not None and done.returncode in (
-        *(PASSED, NOTHING_COLLECTED),
+        *([PASSED] if outcomes.counts else []),
+        *([NOTHING_COLLECTED] if options else []),
         *([TESTS_FAILED] if outcomes.failures else []),
     )
     return Run(

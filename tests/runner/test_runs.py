@@ -1,11 +1,12 @@
-"""What `python -m tests` says of tests that fail, hold on a second try, or are left out."""
+"""What `python -m tests` says of tests that fail, pass on a second try, or are left out."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.__main__ import Run, main, run
+from tests import __main__ as runner
+from tests.selection import first_of
 
 TESTS = """
 from pathlib import Path
@@ -57,66 +58,68 @@ def ending():
 
 def test_whose_fixture_fails(ending):
     raise AssertionError("and bad itself")
+
+
+@pytest.mark.thorough
+def test_costly():
+    pass
 """
 
 
 @pytest.fixture
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    # Plugins that no test of it needs take longer to load than it takes to run.
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:django\n")
     (tmp_path / "test_them.py").write_text(TESTS)
+    monkeypatch.setattr(runner, "SUITES", (tmp_path.name,))
+    monkeypatch.setattr(runner, "DIRECTORY", tmp_path.parent)
     return tmp_path
 
 
-@pytest.fixture
-def alone(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m tests` knows no other suite."""
-
-    def of_the_suite(parts: object, options: list[str]) -> list[Run]:
-        return [run("suite", "suite", [str(suite), *options])]
-
-    monkeypatch.setattr("tests.__main__.run_all", of_the_suite)
-
-
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("suite")
 def test_what_fails_and_then_passes_is_flaky(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 1
+    assert runner.main([]) == 1
     before, _, summary = capsys.readouterr().out.partition("== summary")
-    _, shaky, _, _ = before.split("== flaky: ")
+    shaky = before.split("== flaky: ")[1]
     assert "test_shaky, its first failure" in shaky
     assert "lost at first" in shaky
     assert "said at first" in shaky
     counts, _, named = summary.partition("FLAKY")
-    assert "1 passed, 5 failed, 1 error" in counts
+    assert "4 passed, 2 failed, 1 error" in counts
+    assert "1 tests were left out" in counts
     flaky, _, failed = named.partition("FAILED")
-    assert re.findall("::(.*)", flaky) == [
-        *("test_shaky", "test_odd_names_are_found_again[a/b]"),
+    assert sorted(re.findall("::(.*)", flaky)) == [
+        "test_odd_names_are_found_again[a/b]",
         r"test_odd_names_are_found_again[c::d [\xe9]]",
+        "test_shaky",
     ]
-    assert re.findall("::(.*)", failed) == ["test_bad", "test_whose_fixture_fails"]
+    assert sorted(re.findall("::(.*)", failed)) == ["test_bad", "test_whose_fixture_fails"]
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("suite")
 def test_flaky_tests_alone_fail_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["-k", "good or shaky"]) == 0
+    assert runner.main(["-k", "good or shaky"]) == 0
     assert "FLAKY" in capsys.readouterr().out
 
 
-def test_what_needs_a_service_is_left_out_and_counted(suite: Path) -> None:
-    fast = run("suite", "suite", [str(suite), "--fast", "-k", "good or odd or shaky"])
-    assert fast.outcomes.left_out == 2
-    assert len(fast.outcomes.failures) == 1
+@pytest.mark.parametrize(("tier", "left_out"), [("fast", 3), ("default", 1), ("thorough", 0)])
+def test_each_tier_has_its_tests(suite: Path, tier: str, left_out: int) -> None:
+    ended = runner.run(suite, tier, ["-k", "good or odd or shaky or costly"])
+    assert ended.outcomes.left_out == left_out
+    assert ended.outcomes.counts["passed"] == 5 - left_out
 
 
 @pytest.mark.parametrize("broken", ["raise RuntimeError", "import os; os._exit(0)"])
 def test_a_run_that_does_not_come_to_its_end_is_no_success(suite: Path, broken: str) -> None:
+    (suite / "test_them.py").write_text("def test_good():\n    pass\n")
+    assert runner.run(suite, "default", []).complete
     (suite / "test_broken.py").write_text(broken)
-    assert not run("suite", "suite", [str(suite), "-k", "good"]).complete
+    ended = runner.run(suite, "default", [])
+    assert ended.outcomes.failures or not ended.complete
 
 
-def test_the_parts_are_the_whole(suite: Path) -> None:
-    for number in range(3):
-        (suite / f"test_{number}.py").write_text("def test_it(): pass")
-    parts = [run("suite", "suite", [str(suite), f"--part={n}/2", "-k", "it"]) for n in (1, 2)]
-    assert [part.outcomes.counts for part in parts] == [{"passed": 2}, {"passed": 1}]
+def test_all_values_but_the_first_are_thorough() -> None:
+    first, *others = first_of([1, (2, 3), pytest.param(4, id="four")])
+    assert first == 1
+    assert [value.values for value in others] == [(2, 3), (4,)]
+    assert [value.id for value in others] == [None, "four"]
+    assert all(value.marks[-1].name == "thorough" for value in others)
