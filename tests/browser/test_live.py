@@ -99,7 +99,7 @@ def test_a_double_click_on_an_opener_wipes_nothing(page: Page, shop: Project) ->
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.locator("#edit-settings").dblclick()
-    field = page.locator("dialog[open]").get_by_label("Suspend after")
+    field = page.locator("dialog[open]").get_by_label("Suspend timeout")
     field.fill("77")
     # As a second answer on its way would.
     page.evaluate("document.getElementById('edit-settings').click()")
@@ -179,7 +179,7 @@ def test_an_api_that_goes_away_is_said_in_place(elsewhere: Elsewhere, shop: Proj
     shop.done(shop.start())
     open_page(page, shop)
     api.is_away = True
-    expect(page.locator("#poll")).to_contain_text("Trying again", timeout=10_000)
+    expect(page.locator("#poll")).to_contain_text("Retrying", timeout=10_000)
     expect(page.locator(".notice")).to_have_count(0)
     # Then the page hears of changes again.
     with page.expect_response(re.compile("/changes")):
@@ -202,7 +202,7 @@ def test_a_search_that_fails_says_so_and_comes_to_its_end(
     expect(rows).to_have_count(25)
     api.is_away = True
     page.get_by_role("searchbox").fill("work_mem")
-    expect(page.locator("#poll")).to_contain_text("Trying again", timeout=10_000)
+    expect(page.locator("#poll")).to_contain_text("Retrying", timeout=10_000)
     expect(rows).to_have_count(25)
     api.is_away = False
     expect(rows.first).to_contain_text("work_mem", timeout=10_000)
@@ -226,7 +226,7 @@ def test_no_renewal_takes_a_search_back(elsewhere: Elsewhere, shop: Project, way
     if way == "fails first":
         api.is_away = True
         field.fill("work_mem")
-        expect(page.locator("#poll")).to_contain_text("Trying again", timeout=10_000)
+        expect(page.locator("#poll")).to_contain_text("Retrying", timeout=10_000)
         api.is_away = False
     else:
         api.delay = 0.5
@@ -299,7 +299,7 @@ def test_who_signed_out_elsewhere_stays_on_the_page(page: Page, stack: Stack) ->
     open_page(page, project)
     dialog = page.locator("dialog[open]")
     page.locator("#create-endpoint").click()
-    dialog.get_by_label("Suspend after").fill("77")
+    dialog.get_by_label("Suspend timeout").fill("77")
 
     other = page.context.new_page()
     other.goto("/")
@@ -310,7 +310,7 @@ def test_who_signed_out_elsewhere_stays_on_the_page(page: Page, stack: Stack) ->
     send = dialog.get_by_role("button", name="Create endpoint")
     send.click()
     expect(dialog.get_by_role("alert")).to_contain_text("You are not signed in")
-    expect(dialog.get_by_label("Suspend after")).to_have_value("77")
+    expect(dialog.get_by_label("Suspend timeout")).to_have_value("77")
 
     with page.context.expect_page() as signing_in:
         dialog.get_by_role("link", name="Sign in again").click()
@@ -336,7 +336,7 @@ def test_a_form_from_before_signing_in_anew_asks_once_more(page: Page, stack: St
     sign_in(other, anew)
     page.get_by_role("button", name="Create project").click()
     # Somebody else may be signed in now.
-    expect(page.get_by_role("alert")).to_contain_text("You have signed in anew")
+    expect(page.get_by_role("alert")).to_contain_text("You have signed in again")
     expect(name).to_have_value("typed before")
     page.get_by_role("button", name="Create project").click()
     expect(page.get_by_role("heading", name="typed before")).to_be_visible()
@@ -352,7 +352,7 @@ def test_a_page_of_who_was_switched_from_does_nothing(page: Page, stack: Stack) 
     other.get_by_role("button", name="Sign in").click()
     expect(other.get_by_role("heading", name="Projects")).to_be_visible()
     page.get_by_role("button", name="Revoke").first.click()
-    expect(page.get_by_role("alert")).to_contain_text("In another tab you are account-")
+    expect(page.get_by_role("alert")).to_contain_text("You are account-")
     expect(page.locator("dialog[open]")).to_have_count(0)
     page.reload()
     page.get_by_role("button", name="Revoke").first.click()

@@ -194,12 +194,12 @@ def type_something(scene: Scene) -> str:
     typed = str(random.randint(100, 9_999))
     page.get_by_label(f"More actions for {scene.shop.endpoint_id}").click()
     page.locator(f"[id='settings-{scene.shop.endpoint_id}']").click()
-    page.locator("dialog[open]").get_by_label("Suspend after").fill(typed)
+    page.locator("dialog[open]").get_by_label("Suspend timeout").fill(typed)
     return typed
 
 
 def expect_typed(page: Page, typed: str) -> None:
-    expect(page.locator("dialog[open]").get_by_label("Suspend after")).to_have_value(typed)
+    expect(page.locator("dialog[open]").get_by_label("Suspend timeout")).to_have_value(typed)
 
 
 @pytest.mark.parametrize("mood", [mood if mood in USUAL else as_thorough(mood) for mood in MOODS])
@@ -257,7 +257,7 @@ def test_what_was_gone_by_mistake_comes_back(scene: Scene) -> None:
         scene.renew()
         for name, page in scene.pages.items():
             # Of what a server may lack as a whole the page says that, and asks again.
-            gone = page.locator("#main.gone").or_(page.get_by_text("does not have that"))
+            gone = page.locator("#main.gone").or_(page.get_by_text("Not supported by this server"))
             expect(gone.first, name).to_be_visible()
         scene.wait()
         page = scene.pages["endpoint"]

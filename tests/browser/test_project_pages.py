@@ -118,7 +118,7 @@ def test_suspending_is_asked_for_once_more(pages: Page, shop: Project) -> None:
     pages.goto(endpoint_url(shop))
     pages.get_by_role("button", name="Suspend").click()
     dialog = pages.locator("dialog[open]")
-    expect(dialog).to_contain_text("open connections drop")
+    expect(dialog).to_contain_text("Open connections are closed")
     dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).to_have_count(0)
     assert shop.is_running()

@@ -257,7 +257,7 @@ def _secret(button: str, **typed: str) -> Callable[[Page], None]:
 
 def _reveal(page: Page) -> None:
     page.get_by_role("button", name="Reveal password").click()
-    expect(page.get_by_text("Shown with its password.")).to_be_visible()
+    expect(page.get_by_text("The password is visible.")).to_be_visible()
 
 
 def _by_hand(page: Page) -> None:

@@ -25,7 +25,7 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
     assert f'href="{branch_url(still_shop, still_shop.dev_id)}"' in page.html
     assert "neondb_owner" in page.row("Reveal password")
     assert "neondb | neondb_owner" in page.row("Change database neondb")
-    assert "None yet. A snapshot keeps" in page.text
+    assert "No snapshots yet. A snapshot is" in page.text
 
 
 def test_of_a_branch_without_an_endpoint(carol: Person, still_shop: Shop) -> None:
@@ -74,7 +74,7 @@ def test_everything_about_a_new_branch_may_be_chosen(alice: Person, shop: Shop) 
     end = datetime.fromisoformat(made["expires_at"])
     assert timedelta(hours=23) < end - datetime.now(UTC) < timedelta(hours=25)
     page = wait_until_quiet(alice, answer["Location"])
-    assert "the schema alone" in page.text
+    assert "schema only" in page.text
     alice.post(
         f"{shop.url}/new-branch",
         {"name": "safe", "parent_id": shop.main_id, "protected": "on", "lifetime": ""},
@@ -120,8 +120,8 @@ def test_protection(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(url))
     assert "dev protected" in page.text
     assert "A protected branch cannot be deleted" in page.text
-    assert "It is protected." in Page(alice.get(f"{url}/reset")).text
-    assert "It is protected." in Page(alice.get(f"{url}/restore")).text
+    assert "This branch is protected." in Page(alice.get(f"{url}/reset")).text
+    assert "This branch is protected." in Page(alice.get(f"{url}/restore")).text
     assert "dev is protected." in Page(alice.get(f"{url}/delete")).text
     alice.post(f"{url}/protection", {"to": "off"})
     assert branches(alice, shop)["dev"]["protected"] is False
@@ -129,7 +129,7 @@ def test_protection(alice: Person, shop: Shop) -> None:
 
 def test_reset_from_the_parent(alice: Person, shop: Shop) -> None:
     url = branch_url(shop, shop.dev_id)
-    assert "what main holds now" in Page(alice.get(f"{url}/reset")).text
+    assert "present data of main" in Page(alice.get(f"{url}/reset")).text
     assert alice.post(f"{url}/reset")["Location"] == url
     page = wait_until_quiet(alice, url)
     assert "Last reset" in page.text
@@ -139,7 +139,7 @@ def test_reset_from_the_parent(alice: Person, shop: Shop) -> None:
 def test_a_reset_of_a_parent_asks_where_its_children_go(alice: Person, shop: Shop) -> None:
     shop.new_branch_id(name="child", parent_id=shop.dev_id)
     url = branch_url(shop, shop.dev_id)
-    assert "It has children (child)" in Page(alice.get(f"{url}/reset")).text
+    assert "Its child branches (child)" in Page(alice.get(f"{url}/reset")).text
     page = Page(alice.post(f"{url}/reset"))
     assert "The branch has children" in page.text
     assert "preserve_under_name" not in page.text
@@ -169,7 +169,7 @@ def test_restore_from_another_branch(alice: Person, shop: Shop) -> None:
 def test_a_root_has_nothing_to_be_reset_from(carol: Person, still_shop: Shop) -> None:
     url = branch_url(still_shop, still_shop.main_id)
     page = Page(carol.get(f"{url}/reset"))
-    assert "It has no parent" in page.text
+    assert "This branch has no parent" in page.text
     assert '<button type="submit" class="dangerous"' not in page.html
     assert "/reset" not in carol.get(url).content.decode()
 
@@ -190,7 +190,7 @@ def test_children_that_forbid_the_deletion_are_named(alice: Person, shop: Shop) 
     for name in ("one", "two"):
         shop.new_branch_id(name=name, parent_id=shop.dev_id)
     page = Page(alice.get(f"{branch_url(shop, shop.dev_id)}/delete"))
-    assert "dev has children, which go first: one, two." in page.text
+    assert "dev has child branches. Delete them first: one, two." in page.text
     assert (
         "Make another one the default first"
         in Page(alice.get(f"{branch_url(shop, shop.main_id)}/delete")).text

@@ -35,7 +35,7 @@ def test_creating_offers_only_free_branches(alice: Person, shop: Shop) -> None:
     assert {e["branch_id"] for e in created} == {shop.main_id, shop.dev_id}
     assert 2 in [e["autoscaling_limit_max_cu"] for e in created]
     page = Page(alice.get(f"{shop.url}/new-endpoint"))
-    assert "Every branch has its endpoint already" in page.text
+    assert "Every branch already has an endpoint" in page.text
 
 
 def test_a_branch_that_was_taken_meanwhile_is_told_with_who_took_it(
@@ -242,7 +242,7 @@ def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
     answer = alice.post(f"{shop.endpoint_url}/delete", {"typed": "ep-other-one-123456"})
     assert answer.status_code == 422
     page = Page(answer)
-    assert f"That is not {shop.endpoint_id}" in page.text
+    assert f"This does not match {shop.endpoint_id}" in page.text
     assert page.fields["typed"] == "ep-other-one-123456"
     answer = alice.post(f"{shop.endpoint_url}/delete", {"typed": shop.endpoint_id})
     assert answer["Location"] == shop.url
@@ -273,7 +273,7 @@ def test_what_drops_connections_is_asked_for_once_more(alice: Person, shop: Shop
     for what in ("suspend", "restart", "disable"):
         assert f'href="{shop.endpoint_url}/{what}?' in page.html
         asked = Page(alice.get(f"{shop.endpoint_url}/{what}"))
-        assert "open connections drop" in asked.text
+        assert "Open connections are closed" in asked.text
         assert shop.endpoint_id in asked.text
     assert endpoint(alice, shop)["current_state"] == "active"
     before = endpoint(alice, shop)["started_at"]

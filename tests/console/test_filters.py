@@ -109,7 +109,7 @@ def test_nothing_chosen_asks_for_nothing(dave: Person, listing: Misbehaving) -> 
     assert page.options["status"][:2] == ["", "scheduling,running,cancelling"]
     assert "error" not in page.options["status"]
     assert page.options["branch_id"] == ["", "br-a"]
-    assert "Only what matches" not in page.text
+    assert "Filtered" not in page.text
 
 
 def test_what_is_not_on_offer_stays_chosen(dave: Person, listing: Misbehaving) -> None:
@@ -139,7 +139,7 @@ def test_a_server_that_passes_over_them_is_not_said_to_heed_them(
     listing.body = json.dumps(body).encode()
     page = Page(dave.browser.get("/projects/p/operations", {"status": "failed"}))
     assert "Filter" not in page.text
-    assert "Only what matches" not in page.text
+    assert "Filtered" not in page.text
 
 
 def test_no_match_is_not_no_operation(dave: Person, misbehaving: Misbehaving) -> None:

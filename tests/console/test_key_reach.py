@@ -74,7 +74,7 @@ def test_who_may_only_read_sees_all_and_is_told_what_is_refused(
     # The page of an endpoint brings this with it: no notice may jump up there.
     answer = reader.htmx_get(f"{still_shop.endpoint_url}/connect", target="connect")
     assert answer.status_code == 200
-    assert "sees no passwords" in Page(answer).text
+    assert "cannot see passwords" in Page(answer).text
     assert ":********@" in Page(answer).text
     answer = reader.post(f"{still_shop.endpoint_url}/connect", {})
     assert "it cannot read passwords" in Page(answer).text

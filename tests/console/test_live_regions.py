@@ -132,7 +132,7 @@ def test_a_change_made_on_the_page_renews_its_region(alice: Person, shop: Shop) 
     answer = alice.htmx_post(f"{url}/{shop.dev_id}/rename", {"name": "store", "next": url}, at=url)
     assert answer["HX-Trigger"] == "perch:changed"
     assert answer["HX-Reswap"] == "none"
-    assert "The branch is now called store." in Page(answer).text
+    assert "Branch renamed to store." in Page(answer).text
 
 
 def test_a_change_made_elsewhere_goes_to_the_page(alice: Person, shop: Shop) -> None:

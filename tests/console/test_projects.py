@@ -44,7 +44,7 @@ def test_the_settings_tell_of_the_project(carol: Person, still_shop: Shop) -> No
 
 def test_who_deletes_is_told_what_is_lost(carol: Person, still_shop: Shop) -> None:
     page = Page(carol.get(f"{still_shop.url}/delete"))
-    assert "Delete the project shop" in page.text
+    assert "Delete project shop" in page.text
     assert "2 branches" in page.text
     assert f"Endpoint {still_shop.endpoint_id}." in page.text
 
@@ -116,7 +116,7 @@ def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
     for typed in ("", "shop", shop.id.upper()):
         answer = alice.post(f"{shop.url}/delete", {"typed": typed})
         assert answer.status_code == 422
-        assert f"That is not {shop.id}" in Page(answer).text
+        assert f"This does not match {shop.id}" in Page(answer).text
         assert Page(answer).fields["typed"] == typed
     answer = alice.post(f"{shop.url}/delete", {"typed": f" {shop.id} "})
     assert answer["Location"] == "/"

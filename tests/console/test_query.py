@@ -176,7 +176,7 @@ def test_what_takes_too_long_is_ended(asked: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(QueryForm.base_fields["seconds"], "choices", [(1, "1 s")])
     page = asked("SELECT pg_sleep(20)", seconds="1")
     assert "statement timeout" in page.text
-    assert "choose a longer time" in page.text
+    assert "Choose a longer timeout" in page.text
 
 
 def test_of_many_rows_the_first_are_shown(asked: Any) -> None:
@@ -196,7 +196,7 @@ def test_an_answer_beyond_bounds_is_refused_in_words(
 ) -> None:
     monkeypatch.setattr(sql_over_http, "LONGEST_ANSWER", 1 << 20)
     page = asked("SELECT repeat('x', 1000) FROM generate_series(1, 3000)")
-    assert "longer than 1 MiB. Ask for fewer rows, with LIMIT" in page.text
+    assert "larger than 1 MiB. Select fewer rows, with LIMIT" in page.text
 
 
 @pytest.mark.parametrize("typed", ["", " ", "-- nothing", ";;"])
@@ -256,7 +256,7 @@ class TestWhoMay:
         reader = Browser()
         reader.post("/sign-in", {"key": made["key"]})
         page = Page(reader.get(f"{still_shop.url}/query"))
-        assert "You are signed in with a read-only key" in page.text
+        assert "Your API key is read-only" in page.text
         assert "sql" not in page.fields
 
     def test_another_server_has_no_query_page(self, dave: Person, misbehaving: Misbehaving) -> None:
@@ -273,7 +273,7 @@ class TestTheWayThere:
         self, asked: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(sql_over_http, "_authority", lambda server: "")
-        assert "is none that the console trusts" in asked("SELECT 1").text
+        assert "The console does not trust the certificate" in asked("SELECT 1").text
 
     @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "ep-x.localhost"])
     def test_another_server_leads_nobody_to_this_machine(self, host: str) -> None:
@@ -373,7 +373,7 @@ def test_only_so_many_statements_run_at_once(asked: Any) -> None:
 def test_htmx_is_told_in_place_what_cannot_be_asked(asked: Any) -> None:
     page = asked("SELECT 1", htmx=True, branch="")
     assert page.html.strip().startswith('<section id="answer"')
-    assert "Choose a branch" in page.text
+    assert "Choose an existing branch" in page.text
     page = asked("", htmx=True, branch="", act="tables")
     assert page.html.strip().startswith('<section id="tables"')
 
@@ -395,7 +395,7 @@ class TestFromAPageThatIsOutOfDate:
         data = self.data | {"branch": still_shop.main_id}
         own = {"Origin": "http://testserver"}
         page = Page(strict.post(f"{still_shop.url}/query", data, headers=own))
-        assert "You have signed in anew since this page was made" in page.text
+        assert "You have signed in again since this page was loaded" in page.text
         assert page.fields["sql"] == data["sql"]
         assert not page.rows()
 

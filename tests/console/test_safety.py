@@ -176,7 +176,7 @@ def test_an_old_form_of_our_own_comes_back_and_does_nothing(alice: Person) -> No
     assert answer.status_code == 422
     page = Page(answer)
     assert page.fields["name"] == "what I typed"
-    assert "You have signed in anew since this page was made" in page.text
+    assert "You have signed in again since this page was loaded" in page.text
     assert alice.api.get("/projects")["projects"] == []
     again = {"name": "what I typed", "csrfmiddlewaretoken": page.fields["csrfmiddlewaretoken"]}
     assert careful.post("/new-project", again, headers=headers).status_code == 302

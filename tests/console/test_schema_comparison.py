@@ -18,7 +18,7 @@ def test_it_works(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(f"{shop.url}/branches/{shop.main_id}/schema?base={shop.dev_id}"))
     assert "0 lines only on dev" in page.text
     shop.sql("DROP TABLE orders")
-    assert "No differencess" in Page(alice.get(url)).text
+    assert "No differences" in Page(alice.get(url)).text
 
 
 def test_what_cannot_be_compared_says_why_and_keeps_the_choice(

@@ -85,7 +85,7 @@ def test_a_wrong_key_is_told_beside_the_field_and_stays_there(visitor: Browser) 
     answer = visitor.post("/sign-in", {"key": "not-a-key"})
     assert answer.status_code == 422
     page = Page(answer)
-    assert "does not accept this key" in page.text
+    assert "This API key is not valid" in page.text
     assert page.fields["key"] == "not-a-key"
     assert visitor.get("/").status_code == 302
 
@@ -99,7 +99,7 @@ def test_a_revoked_key_signs_nobody_in(visitor: Browser, alice: Person) -> None:
     made = alice.api.post("/api_keys", {"key_name": "short-lived"})
     alice.api.delete(f"/api_keys/{made['id']}")
     answer = visitor.post("/sign-in", {"key": made["key"]})
-    assert "does not accept this key" in Page(answer).text
+    assert "This API key is not valid" in Page(answer).text
 
 
 def test_a_key_revoked_later_asks_to_sign_in_again(alice: Person, visitor: Browser) -> None:

@@ -48,11 +48,11 @@ class TestTabs:
     ) -> None:
         answer = tab.get("/api-keys/7/revoke", **self.sent("dialog"))
         assert answer.status_code == 409
-        assert "In another tab you are yves now" in Page(answer).text
+        assert "You are yves in another tab now" in Page(answer).text
         assert "csrfmiddlewaretoken" not in answer.content.decode()
         answer = tab.get("/live", **self.sent())
         assert answer["HX-Retarget"] == "#poll"
-        assert "In another tab you are yves now" in Page(answer).text
+        assert "You are yves in another tab now" in Page(answer).text
         assert misbehaving.asked == []
 
     def test_nothing_is_done_for_it(self, tab: Person, misbehaving: Misbehaving) -> None:
@@ -63,7 +63,7 @@ class TestTabs:
         for path in ("/projects/p/endpoints/ep-a/start", "/api-keys/7/revoke", "/new-project"):
             answer = tab.post(path, fields, **self.sent("form"))
             assert answer.status_code == 409, path
-            assert "In another tab you are yves now" in Page(answer).text
+            assert "You are yves in another tab now" in Page(answer).text
         # What copies a connection is no request of htmx.
         answer = tab.post("/projects/p/endpoints/ep-a/connection-string", Origin=OWN)
         assert answer.status_code == 409
@@ -76,7 +76,7 @@ class TestTabs:
         mark = self.sent()["Perch-Sign-In"]
         typed = {"name": "typed before", "signed_in_as": mark}
         page = Page(tab.post("/new-project", typed, **self.sent("form")))
-        assert "You have signed in anew" in page.text
+        assert "You have signed in again" in page.text
         assert page.fields["name"] == "typed before"
         assert not [path for path in misbehaving.asked if path.startswith("POST")]
         answer = tab.post("/new-project", page.fields, **self.sent("form"))
@@ -92,7 +92,7 @@ class TestTabs:
 
     def test_signing_out_is_no_exception(self, tab: Person) -> None:
         answer = tab.browser.post("/sign-out", headers={"Origin": OWN}, follow=True)
-        assert "as yves: you still are" in Page(answer).text
+        assert "meanwhile signed in as yves" in Page(answer).text
         page = Page(tab.post("/sign-out-everywhere", Origin=OWN))
-        assert "You have signed in anew" in page.text
+        assert "You have signed in again" in page.text
         assert tab.get("/").status_code == 200

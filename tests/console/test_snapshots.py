@@ -76,7 +76,7 @@ def test_restored_as_a_new_branch(alice: Person, shop: Shop) -> None:
     # The branch that it was taken of stands first among those it may replace.
     assert form.options["target_id"] == ["", shop.dev_id, shop.main_id]
     answer = alice.post(url, {"target_id": shop.dev_id, "name": "again"})
-    assert "Only a new branch takes a name" in Page(answer).text
+    assert "Only a new branch can have a name" in Page(answer).text
     assert (
         "There is a branch called “dev” already."
         in Page(alice.post(url, {"target_id": "", "name": "dev"})).text

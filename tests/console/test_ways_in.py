@@ -85,7 +85,7 @@ class TestSeveral:
         sign_in(visitor, stack.new_key())
         name = name_of(visitor)
         answer = visitor.post("/switch", {"sign_in": "x"}, follow=True)
-        assert "That sign-in has ended" in Page(answer).text
+        assert "This session has ended" in Page(answer).text
         assert name_of(visitor) == name
 
     def test_a_form_of_before_the_switch_is_out_of_date(self, stack: Stack) -> None:
@@ -185,7 +185,7 @@ class TestEverywhere:
         (tmp_path / "place").chmod(0o777)
         settings.STATE_DIR = str(tmp_path / "place")
         page = Page(dave.browser.post("/sign-out-everywhere", follow=True))
-        assert "Elsewhere the key is still signed in" in page.text
+        assert "Other browsers may still be signed in" in page.text
         assert "is signed out." not in page.text
         assert dave.get("/").status_code == 302
 
@@ -195,7 +195,7 @@ class TestEverywhere:
         for browser in (visitor, elsewhere):
             sign_in(browser, key)
         sign_in(stranger, other)
-        assert "Whoever is signed in" in Page(visitor.get("/sign-out-everywhere")).text
+        assert "Signs out every browser" in Page(visitor.get("/sign-out-everywhere")).text
         visitor.post("/sign-out-everywhere")
         assert [one.get("/").status_code for one in (visitor, elsewhere, stranger)] == [
             302,
@@ -255,9 +255,9 @@ class TestIdle:
         # Nor does what shows a message, or finds that a sign-in has ended.
         dave.post("/switch", {"sign_in": "x"})
         answer = dave.get("/sign-in")
-        assert "That sign-in has ended" in Page(answer).text
+        assert "This session has ended" in Page(answer).text
         assert COOKIE not in answer.cookies
-        assert "That sign-in has ended" not in Page(dave.get("/sign-in")).text
+        assert "This session has ended" not in Page(dave.get("/sign-in")).text
         kept = Browser()
         kept.cookies[COOKIE] = dave.browser.cookies[COOKIE].value
         dave.post("/sign-out")
@@ -316,7 +316,7 @@ class TestReach:
         limited = self.key(carol, project_id=still_shop.id)
         for path in ("/new-project", f"{still_shop.url}/delete"):
             page = Page(limited.get(path))
-            assert f"a key of the project {still_shop.id} alone" in page.text, path
+            assert f"a key that is limited to the project {still_shop.id}" in page.text, path
         assert "name" in Page(limited.get(f"{still_shop.url}/rename")).fields
 
     def test_its_end_is_in_the_accounts_menu(self, carol: Person) -> None:
