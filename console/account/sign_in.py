@@ -127,8 +127,7 @@ def switch(request: ConsoleRequest) -> HttpResponse:
 def sign_out(request: ConsoleRequest) -> HttpResponse:
     of_all, now = request.POST.get("which") == "all", sessions.present(request)
     if request.is_out_of_date and now and not of_all:
-        words = "You were not signed out, because you have meanwhile signed in as "
-        f"{now.account.name}."
+        words = f"You were not signed out: you have meanwhile signed in as {now.account.name}."
         messages.error(request, words)
         return HttpResponseRedirect(reverse("dashboard"))
     sessions.sign_out(request, of_all=of_all)
