@@ -71,8 +71,7 @@ def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
         words = "Nothing was copied: you are signed out. Reload the page to sign in."
         return _words(words, status=401)
     except OutOfDate:
-        words = "Nothing was copied: you have signed in again since. Reload the page and try "
-        "again."
+        words = "Nothing was copied: you have signed in again. Reload the page and try again."
         return _words(words, status=409)
     except APIError as problem:
         return _words(spell_out(problem), status=problem.page_status)
