@@ -1,10 +1,9 @@
 """`python -m tests [fast|thorough] [SUITE …] [OPTION …]`: every suite, each with the Django
 settings it is about.
 
-`fast` runs only what needs no running service, in less than a minute; without a tier, the costly
-tests of which a cheaper one of the same kind stays are left out; `thorough` runs everything. If
-suites are named, only these run: `python -m tests controlplane`. Options go to pytest:
-`python -m tests -x -k reassign`.
+`fast` runs only what needs no running service; without a tier, the costly tests of which a cheaper
+one of the same kind stays are left out; `thorough` runs everything. If suites are named, only these
+run: `python -m tests controlplane`. Options go to pytest: `python -m tests -x -k reassign`.
 
 A failed test is run once more. If it then passes it is flaky: it fails nothing, but it is named at
 the end, below its first failure.
@@ -33,7 +32,7 @@ SUITES = (
 WORKERS = min(os.cpu_count() or 1, 4)
 # In the tier `fast`, to start workers takes longer than the tests of any other suite.
 LARGE = ("controlplane", "console", "proxy")
-# The thorough tier has no bound. In seconds; README.md states the same ones.
+# How long a whole tier may take on two idle cores, in seconds. The thorough tier has no bound.
 BOUNDS = {"fast": 60, "default": 600}
 PLUGINS = ("-p", "tests.selection", "-p", "tests.outcomes")
 # pytest's exit statuses.
@@ -124,7 +123,7 @@ def summarize(runs: Sequence[Run], seconds: float, tier: str | None) -> None:
         print(f"{left_out} tests were left out; `python -m tests thorough` runs all.")
     bound = BOUNDS.get(tier or "")
     if bound and seconds > bound:
-        print(f"README.md promises at most {bound} s on two idle cores: this run took longer.")
+        print(f"It took longer than the {bound} s that it may take on two idle cores.")
     name_all(
         "skipped",
         [f"{test}: {why}" for ended in runs for test, why in ended.outcomes.skipped.items()],
