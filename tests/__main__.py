@@ -1,9 +1,10 @@
 """`python -m tests [fast|thorough] [SUITE …] [OPTION …]`: every suite, each with the Django
 settings it is about.
 
-`fast` runs only what needs no running service; without a tier, the costly tests of which a cheaper
-one of the same kind stays are left out; `thorough` runs everything. If suites are named, only these
-run: `python -m tests controlplane`. Options go to pytest: `python -m tests -x -k reassign`.
+`fast` runs only what needs no running service and is quick; without a tier, the costly tests of
+which a cheaper one of the same kind stays are left out; `thorough` runs everything. If suites are
+named, only these run: `python -m tests controlplane`. Options go to pytest: `python -m tests -x -k
+reassign`.
 
 A failed test is run once more. If it then passes it is flaky: it fails nothing, but it is named at
 the end, below its first failure.

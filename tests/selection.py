@@ -1,8 +1,8 @@
 """A pytest plugin that selects a suite's tests by tier. `tests.__main__` passes the tier; without
 one, as when a module is run by hand, every test runs.
 
-`fast` has only what needs no running service. `default` leaves out what is marked `thorough`: the
-costly tests of which a cheaper one of the same kind stays.
+`fast` has only what needs no running service and is not marked `slow`. `default` leaves out what is
+marked `thorough`: the costly tests of which a cheaper one of the same kind stays.
 """
 
 import os
@@ -28,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes seconds; not in the tier `fast`")
     config.addinivalue_line("markers", "thorough: costly; runs in the tier `thorough` only")
     if config.getoption("tier") == "fast":
         os.environ[FAST] = "1"
@@ -64,7 +65,8 @@ def keep(
 
 
 def is_slow(item: pytest.Item) -> bool:
-    return not SLOW.isdisjoint(getattr(item, "fixturenames", ()))
+    has_slow_fixture = not SLOW.isdisjoint(getattr(item, "fixturenames", ()))
+    return has_slow_fixture or item.get_closest_marker("slow") is not None
 
 
 def first_of(values: Iterable[Any], *, count: int = 1) -> list[Any]:

@@ -10,6 +10,8 @@ from django.urls import URLPattern, get_resolver, reverse
 from tests.console.pages import Page
 from tests.support.neon_document import KINDS, Answers, serving
 
+pytestmark = pytest.mark.slow
+
 ID = "quiet-heron-12345678"
 # What that API does not have, or nothing of that name; the console says so.
 NOT_THERE = (

@@ -20,6 +20,8 @@ from tests.selection import first_of
 from tests.support.relay import Relay, relay
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def listening(person: Person, url: str) -> Iterator[list[str]]:

@@ -20,6 +20,8 @@ from tests.support.hostile_answers import VALUES, HostileAnswers
 from tests.support.neon_document import serving
 from tests.support.own_document import DocumentAnswers
 
+pytestmark = pytest.mark.slow
+
 LEADS = re.compile("(xlink:)?href|src|(form)?action|data-live|hx-(get|post|put|patch|delete)")
 OWN = re.compile(r"(/(?![/\\])|[#?]|$)")
 HEADERS = ("Location", "HX-Redirect", "HX-Location", "HX-Push-Url", "HX-Replace-Url")

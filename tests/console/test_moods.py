@@ -17,6 +17,8 @@ from tests.console.test_failures import FORMS
 from tests.selection import as_thorough, first_of
 from tests.support.odd_answers import bare, empty, jumbled, strange
 
+pytestmark = pytest.mark.slow
+
 IDS = {
     "project_id": "p",
     "branch_id": "b",

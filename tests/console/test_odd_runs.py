@@ -10,6 +10,8 @@ from tests.console.test_activity import event
 from tests.console.test_stories import RUN, told
 from tests.selection import first_of
 
+pytestmark = pytest.mark.slow
+
 ODD: list[Any] = [None, True, -1, 1e308, "<script>", [1], {"a": {"b": 1}}]
 PAGES = (
     *(f"{RUN}/live", "/projects/p/operations-live", "/projects/p/timeline-live"),

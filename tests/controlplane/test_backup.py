@@ -39,6 +39,8 @@ from tests.support.service import Service
 from tests.support.stack import ROOT
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 
 def begun(command: str, *arguments: str | Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(

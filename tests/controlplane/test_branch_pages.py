@@ -14,6 +14,8 @@ from django.utils import timezone
 from controlplane.models import Account, Branch, Project, Region
 from tests.controlplane.rows import make_project
 
+pytestmark = pytest.mark.slow
+
 NOW = timezone.now()
 
 

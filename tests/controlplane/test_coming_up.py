@@ -16,6 +16,8 @@ from django.core.management.base import CommandError
 from controlplane.management import coming_up
 from controlplane.management.coming_up import ComingUp
 
+pytestmark = pytest.mark.slow
+
 STILL = 0.4
 # Far longer than what stands still is given.
 SLOW = "import time; end = time.process_time() + 1.5\nwhile time.process_time() < end: pass"

@@ -14,6 +14,8 @@ from tests.controlplane.routes import BODIES
 from tests.controlplane.rows import make_project, make_snapshot, make_webhook
 from tests.support.stack import ROOT
 
+pytestmark = pytest.mark.slow
+
 # What has failed, so that the next run begins with it.
 EXAMPLES = ROOT / ".hypothesis" / "routes"
 STRANGE = st.sampled_from(

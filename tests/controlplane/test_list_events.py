@@ -15,6 +15,8 @@ from controlplane.events.types import EventType
 from controlplane.models import Account, Event, Operation, Project, Region
 from tests.controlplane.rows import make_project
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 

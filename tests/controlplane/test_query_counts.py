@@ -23,6 +23,8 @@ from controlplane.models import (
 )
 from tests.controlplane.rows import make_project, make_snapshot, make_webhook
 
+pytestmark = pytest.mark.slow
+
 # The key, the project, and what was asked for; a single one comes with its project. One more tells
 # what is pending, where operations are under way, and one what projects or branches have consumed.
 BUDGET = {

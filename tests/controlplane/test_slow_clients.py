@@ -19,6 +19,8 @@ from tests.support.processes import processes_of
 from tests.support.stack import ROOT, Stack, free_port
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 MANY = 1000
 HALF_A_HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0"
 HALF_A_BODY = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n%s\r\n{" % (

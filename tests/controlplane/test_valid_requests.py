@@ -4,6 +4,7 @@ import json
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
 import schemathesis
 from django.test import Client as DjangoClient
 from hypothesis import HealthCheck, Phase, given, settings
@@ -11,6 +12,8 @@ from schemathesis import GenerationMode
 
 from controlplane.models import Account, Branch, Endpoint, Region
 from tests.controlplane.rows import make_project, make_snapshot, make_webhook
+
+pytestmark = pytest.mark.slow
 
 # What no schema can say: what there is, what else was sent, what time it is, how many bytes a text
 # has, what the Postgres in use takes.

@@ -16,6 +16,8 @@ from controlplane.webhooks.posting import Outcome, post
 from tests.support.certificates import certificate
 from tests.support.receiver import Answer, Receiver, receiving
 
+pytestmark = pytest.mark.slow
+
 BODY = b'{"type":"test"}'
 
 

@@ -16,6 +16,8 @@ from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_pro
 from tests.support.stack import free_port
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 ONE = b'{"query": "SELECT 1"}'
 
 

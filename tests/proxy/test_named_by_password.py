@@ -23,6 +23,8 @@ from tests.proxy.test_refusals import refusal
 from tests.proxy.wire import RawClient
 from tests.support.bare_postgres import BarePostgres
 
+pytestmark = pytest.mark.slow
+
 NAMELESS: dict[str, Any] = {"host": "127.0.0.1", "user": "alice"}
 SECRET = PASSWORDS["alice"]
 

@@ -17,6 +17,8 @@ from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_pro
 from tests.support.bare_postgres import BarePostgres
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def sql(proxy: RunningProxy) -> Iterator[SqlClient]:

@@ -12,6 +12,8 @@ from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import RunningProxy, plain
 from tests.support.bare_postgres import BarePostgres
 
+pytestmark = pytest.mark.slow
+
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
 WAYS = {"tls": {}, "plain": plain(ENDPOINT)}
 ROWS = 100_000

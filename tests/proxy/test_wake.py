@@ -18,6 +18,8 @@ from tests.proxy.wire import RawClient
 from tests.support.bare_postgres import BarePostgres
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
 
 
