@@ -84,7 +84,7 @@ def test_everything_about_a_new_branch_may_be_chosen(alice: Person, shop: Shop) 
 
 def test_until_a_time_of_ones_own(alice: Person, shop: Shop) -> None:
     url = f"{branch_url(shop, shop.dev_id)}/expiry"
-    assert "At a time" in Page(alice.get(url)).text
+    assert "At a specific time" in Page(alice.get(url)).text
     for until, words in (("", "Say when"), ("soon", "Enter a valid date")):
         answer = alice.post(url, {"lifetime": "at", "until": until})
         assert answer.status_code == 422
@@ -192,7 +192,7 @@ def test_children_that_forbid_the_deletion_are_named(alice: Person, shop: Shop) 
     page = Page(alice.get(f"{branch_url(shop, shop.dev_id)}/delete"))
     assert "dev has child branches. Delete them first: one, two." in page.text
     assert (
-        "Make another one the default first"
+        "Set another branch as default first"
         in Page(alice.get(f"{branch_url(shop, shop.main_id)}/delete")).text
     )
 

@@ -91,7 +91,7 @@ def test_it_tells_what_goes_on_and_what_went_wrong(alice: Person, shop: Shop) ->
     alice.api.finish(alice.api.patch(path, wrong))
     page = Page(alice.get("/"))
     row = page.row("shop")
-    for words in ("1 failed", "woke", "slept"):
+    for words in ("1 failed", "woke", "suspended"):
         assert words in row
     assert "1 failed in the last day" in page.text
     assert "“Apply configuration” has failed" in page.text

@@ -108,7 +108,7 @@ def test_explaining_runs_nothing(asked: Any) -> None:
 def test_it_only_reads_unless_told(asked: Any) -> None:
     page = asked("CREATE TABLE mine (n int)")
     assert "read-only transaction" in page.text
-    assert "“Read only” is on" in page.text
+    assert "Turn off “Read only” to change data" in page.text
     page = asked("CREATE TABLE mine (n int); DROP TABLE mine", read_only=False)
     assert "DROP" in page.text
 

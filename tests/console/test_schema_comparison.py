@@ -14,9 +14,9 @@ def test_it_works(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(url))
     # What the parent has alone is missing here.
     assert "CREATE TABLE public.orders" in page.text
-    assert "0 lines only on dev" in page.text
+    assert "0 lines only in dev" in page.text
     page = Page(alice.get(f"{shop.url}/branches/{shop.main_id}/schema?base={shop.dev_id}"))
-    assert "0 lines only on dev" in page.text
+    assert "0 lines only in dev" in page.text
     shop.sql("DROP TABLE orders")
     assert "No differences" in Page(alice.get(url)).text
 

@@ -307,7 +307,7 @@ class TestReach:
     ) -> None:
         reader = self.key(carol, read_only=True)
         page = Page(reader.get(f"{still_shop.url}/rename"))
-        assert "read-only key" in page.text
+        assert "Your API key is read-only" in page.text
         assert "name" not in page.fields
         assert '<body class="read-only"' in page.html
         assert "read only" in page.text

@@ -67,7 +67,7 @@ def test_it_works(alice: Person) -> None:
     again = alice.get(url).content.decode().split(f'action="{url}/resend/')[1].split('"')[0]
     assert alice.post(f"{url}/resend/{again}")["Location"] == url
     alice.post(f"{url}/enable", {"to": "off"})
-    assert "Off" in Page(alice.get("/webhooks")).row("nobody.invalid")
+    assert "Disabled" in Page(alice.get("/webhooks")).row("nobody.invalid")
     alice.post(f"{url}/delete")
     assert "No webhooks yet" in Page(alice.get("/webhooks")).text
 
