@@ -194,7 +194,7 @@ LIFETIMES = {
 
 
 class LifetimeFields(forms.Form):
-    """When something expires. The time field is shown if “At a time…” is chosen."""
+    """When something expires. The time field is shown if “At a specific time…” is chosen."""
 
     lifetime = OpenChoiceField(label="Expires", required=False)
     until = MomentField(label="Time (UTC)")

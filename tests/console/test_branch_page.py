@@ -85,7 +85,7 @@ def test_everything_about_a_new_branch_may_be_chosen(alice: Person, shop: Shop) 
 def test_until_a_time_of_ones_own(alice: Person, shop: Shop) -> None:
     url = f"{branch_url(shop, shop.dev_id)}/expiry"
     assert "At a specific time" in Page(alice.get(url)).text
-    for until, words in (("", "Say when"), ("soon", "Enter a valid date")):
+    for until, words in (("", "Enter a time"), ("soon", "Enter a valid date")):
         answer = alice.post(url, {"lifetime": "at", "until": until})
         assert answer.status_code == 422
         assert words in Page(answer).text
