@@ -77,7 +77,7 @@ def test_a_stream_of_what_is_asked_for(project: Project) -> None:
     wrong = EventReader(project.client, type="branch.grown").response
     assert refusal(wrong)[0] == 400
     wrong = EventReader(project.client, last_event_id="yesterday").response
-    assert refusal(wrong) == (400, 'last event id: no stream has said "yesterday"')
+    assert refusal(wrong) == (400, 'last event id: no stream has sent "yesterday"')
 
 
 def test_who_comes_back_has_missed_nothing_and_gets_nothing_twice(project: Project) -> None:

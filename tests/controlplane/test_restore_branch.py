@@ -197,7 +197,7 @@ def test_clients_are_dropped_and_wait_for_the_new_data(project: Project) -> None
             "source_timestamp is not offered by this server",
         ),
         ({"source_branch_id": "{self}"}, 422, "a branch cannot be restored from itself"),
-        ({"source_branch_id": "{self}", "preserve_under_name": "x"}, 422, "its own source"),
+        ({"source_branch_id": "{self}", "preserve_under_name": "x"}, 422, "its own past"),
         ({"source_branch_id": "{main}", "preserve_under_name": "main"}, 409, "already exists"),
         ({"source_branch_id": "{main}", "preserve_under_name": ""}, 400, "preserve_under_name"),
     ],

@@ -162,7 +162,7 @@ def test_a_database_that_lets_nobody_in_is_named(project: Project) -> None:
     answer = project.client.post(project.path + "/branches", {"branch": SCHEMA_ONLY})
     (failed,) = project.client.finish(answer)
     assert failed["status"] == "failed"
-    assert failed["error"].startswith('the database "closed" lets nobody in')
+    assert failed["error"].startswith('the database "closed" accepts no connections')
     project.sql("ALTER DATABASE closed ALLOW_CONNECTIONS true")
     path = f"{project.path}/operations/{failed['id']}/retry"
     project.done(project.client.post(path))

@@ -115,7 +115,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error(state_dir: Path) -> 
     port = free_port()
     with occupied(port):
         output = refused(state_dir, "--api-port", str(port))
-        assert f"port {port}, asked for by --api-port, is taken" in output
+        assert f"port {port}, which --api-port names, is in use" in output
 
 
 def test_it_stops_all_it_started_and_finds_it_again(state_dir: Path) -> None:
@@ -270,7 +270,7 @@ def test_too_few_open_files_are_said_at_the_start(state_dir: Path) -> None:
             cwd=ROOT,
             timeout=60,
         )
-    assert "lets a process open 1100 files only: about 400 clients" in done.stdout
+    assert "lets a process open only 1100 files: about 400" in done.stdout
     assert "ulimit -Hn" in done.stdout
 
 
@@ -294,7 +294,7 @@ class TestLowLimits:
 
     def test_too_few_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(resource, "getrlimit", lambda which: (500, 500))
-        with pytest.raises(CommandError, match=r"500 files only.*1024.*LimitNOFILE="):
+        with pytest.raises(CommandError, match=r"only 500 files.*1024.*LimitNOFILE="):
             raise_file_limit()
 
     def test_too_few_processes_of_an_ordinary_user(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def test_private_addresses_are_not_called(
         webhook = Webhook(stack, alice, named if way == "by a name" else receiver.url)
         webhook.test()
         attempt = webhook.await_delivery(status="failed")["last_attempt"]
-        assert "is not a public address" in attempt["error"]
+        assert "public address" in attempt["error"]
         assert "status_code" not in attempt
         assert len(receiver.messages) == (way == "by a redirect")
         assert private.messages == []
