@@ -53,25 +53,25 @@ def twists(twist: Callable[[object], object]) -> Callable[[Relay], None]:
 HTML = b"<!doctype html><title>502 Bad Gateway</title><script>alert(1)</script>"
 # How each begins, and what is said in its place.
 MOODS: dict[str, tuple[Callable[[Relay], None], str]] = {
-    "away": (lambda api: setattr(api, "is_away", True), "cannot be reached|broke off"),
-    "too slow": (lambda api: setattr(api, "delay", TOO_LATE), "taking too long"),
-    "400": (refuses(400), "not understood"),
+    "away": (lambda api: setattr(api, "is_away", True), "Cannot reach|Lost the connection"),
+    "too slow": (lambda api: setattr(api, "delay", TOO_LATE), "did not respond in time"),
+    "400": (refuses(400), "Invalid request"),
     "401": (refuses(401), "Sign in again"),
     "403": (refuses(403), "may not do that"),
-    "409": (refuses(409), "already taken"),
+    "409": (refuses(409), "Already exists"),
     "412": (refuses(412), "refused"),
-    "422": (refuses(422), "not allowed"),
-    "423": (refuses(423), "Still busy"),
+    "422": (refuses(422), "Not allowed"),
+    "423": (refuses(423), "Other operations are in progress"),
     "429": (refuses(429), "Too many requests"),
     "500": (refuses(500), "failed"),
-    "HTML": (says(HTML, kind="text/html"), "makes no sense"),
+    "HTML": (says(HTML, kind="text/html"), "sent an invalid response"),
     "HTML with 404": (
         says(HTML, kind="text/html", status=404),
-        "nothing here|does not have",
+        "Not found|Not supported",
     ),
-    "broken JSON": (says(b'{"project": {"id": "p"'), "makes no sense"),
-    "wrong types": (says(b'{"project": 1, "projects": 2, "branches": 3}'), "makes no sense"),
-    "closed half-way": (lambda api: setattr(api, "breaks_off", True), "broke off"),
+    "broken JSON": (says(b'{"project": {"id": "p"'), "sent an invalid response"),
+    "wrong types": (says(b'{"project": 1, "projects": 2, "branches": 3}'), "sent an invalid response"),
+    "closed half-way": (lambda api: setattr(api, "breaks_off", True), "Lost the connection"),
 }
 # One of each kind: not there, failing, unreadable.
 USUAL = ("away", "500", "broken JSON")

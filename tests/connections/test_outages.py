@@ -193,7 +193,7 @@ def test_a_proxy_that_begins_without_its_database_waits_and_so_do_its_clients(
             begun = proxy_processes(shop.stack)
             waiting = pool.submit(shop.query, "SELECT 1")
             log = shop.stack.state_dir / "log" / "proxy.log"
-            said = "changes unheard"
+            said = "cannot receive changes from the database"
             before = log.read_text().count(said)
             wait_for(lambda: log.read_text().count(said) > before, "the proxy to say so")
             assert not waiting.done()

@@ -61,8 +61,8 @@ def test_a_part_that_fails_spoils_no_other(
     assert ("Restore kept" in page.text) == (part != "snapshots")
     # Who made what is told where it is known, and missed nowhere.
     assert page.html.count('role="alert"') == (part != "events")
-    assert "No role." not in page.text
-    assert "No database." not in page.text
+    assert "No roles yet" not in page.text
+    assert "No databases yet" not in page.text
 
 
 def test_a_server_without_snapshots_and_events(dave: Person, api: Misbehaving) -> None:

@@ -173,7 +173,7 @@ def test_what_could_not_be_read_is_told(dave: Person, misbehaving: Misbehaving, 
     page = Page(dave.get("/"))
     assert "The management API failed: the disk is full" in page.text
     assert "shop" in page.row("shop")
-    assert "Nothing failed" not in page.text
+    assert "No failures" not in page.text
     # What a server has not, and what a key may not see, is no failure.
     for status in (403, 404):
         misbehaving.apart = {call: (status, failure)}

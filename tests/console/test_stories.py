@@ -226,7 +226,7 @@ def test_another_server_tells_less_and_nothing_looks_broken(
         misbehaving.asked.clear()
         page = Page(dave.get("/projects/p/operations/one"))
         assert "Create branch" in page.text
-        for words in (" by key", "Try", "Cancel…", "What was asked"):
+        for words in (" by key", "Try", "Cancel…", "Request"):
             assert words not in page.text, status
         assert "<form" not in page.html.partition('id="live"')[2].partition("</main>")[0]
         # Nor is it asked for what it does not know.

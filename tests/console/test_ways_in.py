@@ -186,7 +186,7 @@ class TestEverywhere:
         settings.STATE_DIR = str(tmp_path / "place")
         page = Page(dave.browser.post("/sign-out-everywhere", follow=True))
         assert "Other browsers may still be signed in" in page.text
-        assert "is signed out." not in page.text
+        assert "are signed out." not in page.text
         assert dave.get("/").status_code == 302
 
     def test_it_works(self, visitor: Browser, stack: Stack) -> None:
