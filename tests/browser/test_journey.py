@@ -15,7 +15,7 @@ def sign_in(page: Page, key: str) -> None:
     page.goto("/")
     page.get_by_label("API key").fill(key)
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", name="Projects")).to_be_visible()
+    expect(page.get_by_role("heading", name="Projects", exact=True)).to_be_visible()
 
 
 def sign_out(page: Page) -> None:

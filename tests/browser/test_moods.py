@@ -70,7 +70,10 @@ MOODS: dict[str, tuple[Callable[[Relay], None], str]] = {
         "Not found|Not supported",
     ),
     "broken JSON": (says(b'{"project": {"id": "p"'), "sent an invalid response"),
-    "wrong types": (says(b'{"project": 1, "projects": 2, "branches": 3}'), "sent an invalid response"),
+    "wrong types": (
+        says(b'{"project": 1, "projects": 2, "branches": 3}'),
+        "sent an invalid response",
+    ),
     "closed half-way": (lambda api: setattr(api, "breaks_off", True), "Lost the connection"),
 }
 # One of each kind: not there, failing, unreadable.

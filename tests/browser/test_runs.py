@@ -120,7 +120,7 @@ def test_without_scripts_everything_is_there(page: Page, project: Project, stack
     bare.goto(f"/projects/{project.id}/operations")
     bare.locator(".filters summary").click()
     bare.get_by_label("Action").select_option("start_compute")
-    bare.get_by_role("button", name="Show").click()
+    bare.get_by_role("button", name="Apply").click()
     expect(bare.locator(".runs tbody tr")).to_have_count(1)
     bare.locator(".runs .lead > a").first.click()
     expect(bare.locator(".waterfall")).to_contain_text("Starting Postgres")

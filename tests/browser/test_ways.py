@@ -66,7 +66,7 @@ def test_a_one_time_link_signs_in(page: Page, stack: Stack) -> None:
     expect(button).to_be_focused()
     expect_good(page, WIDTHS_OF)
     button.press("Enter")
-    expect(page.get_by_role("heading", name="Projects")).to_be_visible()
+    expect(page.get_by_role("heading", name="Projects", exact=True)).to_be_visible()
     expect(page.locator("#menu-account summary")).to_contain_text("local")
     page.goto(link)
     expect(page.get_by_role("heading", name="This link has expired")).to_be_visible()

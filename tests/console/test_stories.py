@@ -188,9 +188,9 @@ def test_what_has_not_begun_is_waiting_and_not_running(
     answer_with(misbehaving, told(status="scheduling", steps=[]))
     page = Page(dave.get(RUN))
     assert "Waiting for" in page.text
-    assert "Running for" not in page.text
+    assert "In progress for" not in page.text
     answer_with(misbehaving, told(status="running", steps=[]))
-    assert "Running for" in Page(dave.get(RUN)).text
+    assert "In progress for" in Page(dave.get(RUN)).text
 
 
 def test_what_it_is_about_is_a_link_while_it_exists(dave: Person, misbehaving: Misbehaving) -> None:
