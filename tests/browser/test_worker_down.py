@@ -32,7 +32,8 @@ def test_open_pages_say_that_the_worker_is_down_until_it_is_back(
             asked = shop.client.post(shop.endpoint_path(rest="/suspend"))
             for word in words:
                 expect(word).to_have_text(
-                    "The worker of this service does not respond: operations wait until it is back.",
+                    "The worker of this service does not respond: "
+                    "operations wait until it is back.",
                     timeout=MISSED,
                 )
             expect_accessible(page)
