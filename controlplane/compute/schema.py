@@ -30,6 +30,10 @@ RESTRICTION = re.compile(r"\A((?:--[^\n]*\n|\n)*)\\restrict (\S+)\n\n?")
 # pg_dump writes each option of a user mapping on its own line.
 MAPPING = re.compile(r"^CREATE USER MAPPING FOR .*?^\);$", re.MULTILINE | re.DOTALL)
 PASSWORD = re.compile(r"^(    password )'(?:[^']|'')*'", re.MULTILINE)
+# What libpq or the server says if Postgres starts, stops or has gone.
+CONNECTION_LOST = re.compile(
+    "the database system is |terminating connection|closed the connection|Connection refused"
+)
 LOCK_HELD = "another session holds a lock on one of the tables; try again once it has ended"
 
 TABLES = """
@@ -156,6 +160,11 @@ def _read(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
 def is_lock_timeout(complaint: str) -> bool:
     """True if pg_dump gave up waiting for a table's lock."""
     return "LOCK TABLE" in complaint
+
+
+def is_connection_lost(complaint: str) -> bool:
+    """True if a session ended, or could not begin, because Postgres starts, stops or has gone."""
+    return CONNECTION_LOST.search(complaint) is not None
 
 
 def _comparable(dump: str) -> str:

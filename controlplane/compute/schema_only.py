@@ -19,7 +19,6 @@ away the round that kills processes of no branch. Callers hold the locks of both
 """
 
 import os
-import re
 import subprocess
 import tempfile
 import threading
@@ -47,7 +46,12 @@ from controlplane.compute.patience import patience
 from controlplane.compute.process import clear_stale_pid_file, start_postgres
 from controlplane.compute.progress import Movement, Watch, wait_while_it_gets_on
 from controlplane.compute.recovery import is_to_recover
-from controlplane.compute.schema import LOCK_HELD, SchemaUnreadable, is_lock_timeout
+from controlplane.compute.schema import (
+    LOCK_HELD,
+    SchemaUnreadable,
+    is_connection_lost,
+    is_lock_timeout,
+)
 from controlplane.compute.session import Session, pinned_options, session, socket_dir
 from controlplane.compute.space import require_reserve
 from controlplane.compute.state_directory import HBA_FILE
@@ -63,12 +67,6 @@ STILL = 50.0
 # Seconds that our own Postgres has to end, whether the work was cancelled or not.
 ENDING = 30.0
 LOCK_WAIT = "30s"  # for one table
-# What libpq or the server says last when a session ends before its time.
-CONNECTION_LOST = re.compile(
-    "server closed the connection unexpectedly|terminating connection|"
-    "the database system is (starting up|shutting down|in recovery)|connection refused",
-    re.IGNORECASE,
-)
 LONGEST_WORDS = 4096  # bytes
 LONGEST_ARCHIVE = 64 << 20  # bytes; the worker reads it whole
 # Statements that create functions of the same signatures, by the functions' oids. plpgsql is in
@@ -355,7 +353,7 @@ def _run(
             words = said.read().decode(errors="replace").strip()
             if is_lock_timeout(words):
                 raise SchemaUnreadable(LOCK_HELD)
-            if CONNECTION_LOST.search(words):
+            if is_connection_lost(words):
                 raise CopyInterrupted(words)
             raise SchemaNotCopied(words)
 

@@ -8,7 +8,6 @@ id where no proxy finds it.
 """
 
 import logging
-import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,12 @@ from controlplane import clock
 from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.patience import OutOfPatience, patience
-from controlplane.compute.schema import SchemaUnreadable, schema_as_sql, schema_as_tables
+from controlplane.compute.schema import (
+    SchemaUnreadable,
+    is_connection_lost,
+    schema_as_sql,
+    schema_as_tables,
+)
 from controlplane.models import (
     HOPEFUL,
     Branch,
@@ -42,8 +46,6 @@ READINGS = "perch_readings"
 # Seconds that a reading may wait for other work on the branch, and seconds without progress after
 # which the whole reading is given up.
 LOCK_BOUND, BOUND = 30.0, 45.0
-# What Postgres says while it starts or stops.
-PASSING = re.compile("the database system is |terminating connection|closed the connection")
 # After this time no request waits for a reading any more.
 FORGOTTEN_AFTER = timedelta(minutes=5)
 
@@ -90,7 +92,9 @@ def _read(reading: SchemaReading) -> str:
         try:
             return _ask(reading, running)
         except (SchemaUnreadable, psycopg.Error) as error:
-            if compute.running_endpoint(branch.id) == running and not PASSING.search(str(error)):
+            if compute.running_endpoint(branch.id) == running and not is_connection_lost(
+                str(error)
+            ):
                 raise
             # The holder of the branch's lock was starting or stopping it.
     with lock_branches(branch.id, timeout=LOCK_BOUND), _running(branch) as endpoint_id:
