@@ -35,7 +35,6 @@ WORKERS = min(os.cpu_count() or 1, 4)
 LARGE = ("controlplane", "console", "proxy")
 # How long a whole tier may take on two idle cores, in seconds. The thorough tier has no bound.
 BOUNDS = {"fast": 60, "default": 600}
-PLUGINS = ("-p", "tests.selection", "-p", "tests.outcomes")
 # pytest's exit statuses.
 PASSED, TESTS_FAILED, NOTHING_COLLECTED = 0, 1, 5
 
@@ -82,7 +81,7 @@ def run(suite: Path, tier: str, options: Sequence[str]) -> Run:
         written = Path(directory) / "outcomes"
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "pytest", *PLUGINS, f"--outcomes={written}"),
+                *(sys.executable, "-m", "pytest", "-p", "tests.outcomes", f"--outcomes={written}"),
                 *("-o", f"cache_dir={ROOT}/.pytest_cache/{suite.name}", "--durations=8", "-q"),
                 *(f"--tier={tier}", f"--numprocesses={workers}", "--dist=worksteal"),
                 *("--reruns=1", str(suite), *options),

@@ -6,7 +6,7 @@ marked `thorough`: the costly tests of which a cheaper one of the same kind stay
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import pytest
@@ -15,9 +15,7 @@ import pytest
 FAST = "PERCH_TESTS_FAST"
 # A test that requests one of these fixtures, directly or through others, waits for a service, a
 # browser or a wheel.
-SLOW = frozenset(
-    {"stack", "state_dir", "service", "small", "computes", "browser", "wheel", "disk_image"}
-)
+SLOW = frozenset({"stack", "state_dir", "service", "small", "computes", "browser", "wheel"})
 TIERS = ("fast", "default", "thorough")
 # How many tests the tier has left out.
 LEFT_OUT = pytest.StashKey[int]()
@@ -74,6 +72,11 @@ def first_of(values: Iterable[Any], *, count: int = 1) -> list[Any]:
     return [
         value if position < count else as_thorough(value) for position, value in enumerate(values)
     ]
+
+
+def only(kept: Container[Any], values: Iterable[Any]) -> list[Any]:
+    """The values for `parametrize`: those that are not `kept` are for the tier `thorough`."""
+    return [value if value in kept else as_thorough(value) for value in values]
 
 
 def as_thorough(value: Any) -> Any:

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import new_page
 from tests.browser.test_journey import assert_not_reloaded, hide, mark, sign_in
 from tests.browser.test_live import SOON
-from tests.selection import as_thorough, first_of
+from tests.selection import first_of, only
 from tests.support.another_console import another_console
 from tests.support.client import Client
 from tests.support.odd_answers import bare, strange
@@ -205,7 +205,7 @@ def expect_typed(page: Page, typed: str) -> None:
     expect(page.locator("dialog[open]").get_by_label("Suspend timeout")).to_have_value(typed)
 
 
-@pytest.mark.parametrize("mood", [mood if mood in USUAL else as_thorough(mood) for mood in MOODS])
+@pytest.mark.parametrize("mood", only(USUAL, MOODS))
 def test_a_mood_passes(scene: Scene, mood: str) -> None:
     begin, words = MOODS[mood]
     page = scene.project

@@ -14,7 +14,7 @@ from django.urls import URLPattern, get_resolver, reverse
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.console.test_failures import FORMS
-from tests.selection import as_thorough, first_of
+from tests.selection import first_of, only
 from tests.support.odd_answers import bare, empty, jumbled, strange
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,7 @@ MOODS: dict[str, Callable[[Misbehaving], None]] = {
 USUAL = ("401", "404", "500", "HTML with 502", "broken JSON", "closed half-way", "away")
 
 
-@pytest.fixture(params=[mood if mood in USUAL else as_thorough(mood) for mood in (*MOODS, "away")])
+@pytest.fixture(params=only(USUAL, (*MOODS, "away")))
 def mood(
     request: pytest.FixtureRequest, dave: Person, misbehaving: Misbehaving, settings: Any
 ) -> str:

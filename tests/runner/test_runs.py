@@ -68,7 +68,7 @@ def test_costly():
 
 @pytest.fixture
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p tests.selection\n")
     (tmp_path / "test_them.py").write_text(TESTS)
     monkeypatch.setattr(runner, "SUITES", (tmp_path.name,))
     monkeypatch.setattr(runner, "DIRECTORY", tmp_path.parent)

@@ -190,7 +190,7 @@ def new_directory() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """The one running service that all tests of a suite share."""
+    """The one running service that all tests of a suite share, or of each of its workers."""
     with new_state_dir() as state_dir, running_stack(state_dir) as running:
         yield running
 
