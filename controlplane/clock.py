@@ -37,7 +37,7 @@ def is_due() -> bool:
     return _offset is None or running_for() - _asked_at > GOOD_FOR
 
 
-def take_in(there: datetime, *, asked: float, answered: float) -> None:
+def adjust(there: datetime, *, asked: float, answered: float) -> None:
     """Note that the database's time was `there` at some moment between two values of `running_for`:
     `asked`, before the question was sent, and `answered`, after the answer was received.
 

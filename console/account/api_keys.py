@@ -9,8 +9,8 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from console.api.parallel import side_by_side
-from console.api.resources.api_keys import Reach
+from console.api.parallel import in_parallel
+from console.api.resources.api_keys import KeyLimits
 from console.api.resources.projects import Project
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, OpenChoiceField, offer, project_in_list
@@ -70,7 +70,7 @@ class ApiKeyForm(forms.Form):
 @require_safe
 def index(request: ConsoleRequest) -> HttpResponse:
     keys = request.api.api_keys()
-    context = {"keys": keys, "knows_limits": any(key.reach for key in keys)}
+    context = {"keys": keys, "knows_limits": any(key.limits for key in keys)}
     return render(request, "api_keys.html", context)
 
 
@@ -81,11 +81,11 @@ def create(request: ConsoleRequest) -> HttpResponse:
         with problems_beside(form):
             body = body_of(form, "api_key_create")
             key = request.api.create_api_key(body)
-            asked = Reach.read({"read_only": False, **body})
+            asked = KeyLimits.read({"read_only": False, **body})
             context = {
                 "title": "Your new API key",
                 "key": key,
-                "is_wider": asked != Reach() and key.reach != asked,
+                "is_wider": asked != KeyLimits() and key.limits != asked,
             }
             return show_secret(request, "_new_key.html", context)
     _offer_limits(request, form)
@@ -95,11 +95,11 @@ def create(request: ConsoleRequest) -> HttpResponse:
 
 def _offer_limits(request: ConsoleRequest, form: ApiKeyForm) -> None:
     """Offer limits only if the server has them: then the keys in its list have their limits too."""
-    keys, projects = side_by_side(
+    keys, projects = in_parallel(
         lambda: choices(request, request.api.api_keys),
         lambda: choices(request, request.api.all_projects),
     )
-    if form.is_bound or any(key.reach for key in keys):
+    if form.is_bound or any(key.limits for key in keys):
         form.offer_projects(projects)
     else:
         form.without_limits()

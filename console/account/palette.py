@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from console.api.errors import APIError
-from console.api.parallel import side_by_side
+from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
@@ -117,7 +117,7 @@ def _here(request: ConsoleRequest, project_id: str) -> Iterator[Goal]:
         return
     api = request.api
     try:
-        project, endpoints, branches = side_by_side(
+        project, endpoints, branches = in_parallel(
             lambda: api.project(project_id),
             lambda: api.endpoints(project_id),
             lambda: api.branches(project_id),

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.errors import APIError, Forbidden, NonsenseAnswer, Refused, Unauthorized
 from console.api.management_api import ManagementAPI
-from console.api.parallel import side_by_side
+from console.api.parallel import in_parallel
 from console.api.resources.api_keys import OwnKey, User
 from console.api.servers import Server, default_server, find_server, servers
 from console.forms.fields import EmptyForm, offer
@@ -174,27 +174,27 @@ def _signed_out_everywhere(request: ConsoleRequest) -> HttpResponse:
 
 def _account(api: ManagementAPI) -> Account:
     """Read who is signed in, and what the pages may offer. Raises an `APIError` for a bad key."""
-    user, own, keys, activity, webhooks = side_by_side(
+    user, own, keys, activity, webhooks = in_parallel(
         lambda: _whose(api),
         lambda: _own_key(api),
         lambda: _access(api.api_keys),
         lambda: _access(lambda: api.events(limit=1)),
         lambda: _access(api.webhooks.list),
     )
-    reach = own.reach
-    if reach is None:
+    limits = own.limits
+    if limits is None:
         project_id = _only_project(api) if keys is Access.REFUSED else ""
     else:
-        project_id = reach.project_id
+        project_id = limits.project_id
     return Account(
         name=user.shown_name,
         plan=user.plan,
         project_id=project_id,
-        read_only=reach is not None and reach.read_only,
-        ends=reach.expires_at.isoformat() if reach and reach.expires_at else "",
+        read_only=limits is not None and limits.read_only,
+        ends=limits.expires_at.isoformat() if limits and limits.expires_at else "",
         has_activity=activity is not Access.MISSING,
         has_webhooks=webhooks is not Access.MISSING,
-        is_perch=reach is not None,
+        is_perch=limits is not None,
         is_operator=own.is_operator,
     )
 
@@ -206,7 +206,7 @@ def _own_key(api: ManagementAPI) -> OwnKey:
     except Unauthorized:
         raise
     except APIError:
-        return OwnKey(reach=None, is_operator=False)
+        return OwnKey(limits=None, is_operator=False)
 
 
 class Access(Enum):

@@ -9,7 +9,7 @@ from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
-from console.api.parallel import side_by_side
+from console.api.parallel import in_parallel
 from console.api.resources.projects import Project
 from console.api.resources.webhooks import ALL_EVENTS, Delivery, Webhook
 from console.events.types import GROUPS, event_type
@@ -110,7 +110,7 @@ def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
 
 
 def _one(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Polling]:
-    webhook, deliveries = side_by_side(
+    webhook, deliveries = in_parallel(
         lambda: request.api.webhooks.get(webhook_id),
         lambda: request.api.webhooks.deliveries(webhook_id, limit=DELIVERIES_SHOWN),
     )

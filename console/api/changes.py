@@ -8,7 +8,7 @@ from typing import Final
 
 from console.api.errors import APIError, NonsenseAnswer, NotFound
 from console.api.fields import objects, text
-from console.api.parallel import each_or_none, side_by_side
+from console.api.parallel import each_or_none, in_parallel
 from console.api.transport import Transport
 
 # Bytes. A longer line of the stream is no event of this API.
@@ -66,7 +66,7 @@ class ChangeCalls:
 
         if project_id:
             own = ("projects", project_id)
-            operations, endpoints, branches = side_by_side(
+            operations, endpoints, branches = in_parallel(
                 lambda: digest(*own, "operations", limit=OPERATIONS_READ),
                 lambda: digest(*own, "endpoints"),
                 lambda: digest(*own, "branches"),

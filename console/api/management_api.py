@@ -7,7 +7,7 @@ from typing import Any, Literal
 from console.api.changes import ChangeCalls
 from console.api.errors import NonsenseAnswer, NotFound
 from console.api.fields import JSONObject, Page, objects, one, required, text
-from console.api.resources.api_keys import ApiKey, NewApiKey, OwnKey, Reach, User
+from console.api.resources.api_keys import ApiKey, KeyLimits, NewApiKey, OwnKey, User
 from console.api.resources.branches import Branch, BranchCalls
 from console.api.resources.endpoints import Endpoint, PgSetting
 from console.api.resources.events import Event
@@ -83,7 +83,7 @@ class ManagementAPI:
             id=key_id if isinstance(key_id, int) else 0,
             name=text(data, "name") or text(body, "key_name"),
             key=required(data, "key"),
-            reach=Reach.read(data),
+            limits=KeyLimits.read(data),
         )
 
     def revoke_api_key(self, key_id: int) -> None:

@@ -23,17 +23,17 @@ MOST_AT_ONCE = 32
 
 
 @overload
-def side_by_side(a: Callable[[], A], b: Callable[[], B], /) -> tuple[A, B]: ...
+def in_parallel(a: Callable[[], A], b: Callable[[], B], /) -> tuple[A, B]: ...
 @overload
-def side_by_side(
+def in_parallel(
     a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], /
 ) -> tuple[A, B, C]: ...
 @overload
-def side_by_side(
+def in_parallel(
     a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], d: Callable[[], D], /
 ) -> tuple[A, B, C, D]: ...
 @overload
-def side_by_side(
+def in_parallel(
     a: Callable[[], A],
     b: Callable[[], B],
     c: Callable[[], C],
@@ -41,7 +41,7 @@ def side_by_side(
     e: Callable[[], E],
     /,
 ) -> tuple[A, B, C, D, E]: ...
-def side_by_side(*calls: Callable[[], Any]) -> tuple[Any, ...]:
+def in_parallel(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     """Make the calls at the same time. Raises the error of the first call that fails, in order."""
     return tuple(future.result() for future in _begun(calls))
 
@@ -102,7 +102,7 @@ def first_problem(*parts: Part[Any]) -> APIError | None:
 
 
 def part(call: Callable[[], Sequence[A] | Page[A]]) -> Callable[[], Part[A]]:
-    """Return the call, for `side_by_side`, as one that returns its failure instead of raising it.
+    """Return the call, for `in_parallel`, as one that returns its failure instead of raising it.
 
     Unauthorized is still raised, because it concerns the whole page.
     """

@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.errors import APIError, NotFound
-from console.api.parallel import part, side_by_side
+from console.api.parallel import in_parallel, part
 from console.api.resources.branches import Branch
 from console.branches.forms import ResetForm, RestoreForm, named
 from console.forms import losses
@@ -188,7 +188,7 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
 
 def _deletion(request: ConsoleRequest, project_id: str, branch_id: str) -> FormPage:
     api = request.api
-    branches, endpoints, databases, roles, snapshots = side_by_side(
+    branches, endpoints, databases, roles, snapshots = in_parallel(
         lambda: api.branches(project_id),
         part(lambda: api.endpoints(project_id)),
         part(lambda: api.catalog.databases(project_id, branch_id)),

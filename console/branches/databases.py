@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from console.api.errors import NotFound
-from console.api.parallel import side_by_side
+from console.api.parallel import in_parallel
 from console.api.resources.roles import Database
 from console.branches.forms import DatabaseForm
 from console.forms.api_requests import body_of
@@ -54,7 +54,7 @@ def edit(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
                 request.api.catalog.update_database(project_id, branch_id, name, changes)
             words = f"Database {name} is being changed." if changes else "Nothing was changed."
             return done(request, url, words)
-    owners, found = side_by_side(
+    owners, found = in_parallel(
         lambda: choices(request, lambda: request.api.roles(project_id, branch_id)),
         lambda: choices(request, lambda: [_database(request, project_id, branch_id, name)]),
     )
@@ -81,7 +81,7 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     branch_name = "the branch"
     if request.method != "POST":
         # A page must not ask to confirm the deletion of a database that does not exist.
-        branch, _ = side_by_side(
+        branch, _ = in_parallel(
             lambda: request.api.branch(project_id, branch_id),
             lambda: _database(request, project_id, branch_id, name),
         )

@@ -10,7 +10,7 @@ from django.urls import reverse
 from console.api.errors import NotFound
 from console.api.fields import stamp
 from console.api.management_api import ManagementAPI
-from console.api.parallel import Part, part, side_by_side
+from console.api.parallel import Part, in_parallel, part
 from console.api.resources.branches import Branch
 from console.api.resources.events import Event
 from console.api.resources.operations import Operation
@@ -53,12 +53,12 @@ class BranchContents:
 def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchContents:
     """Read the branch. Raises NotFound if the list of branches is without it."""
     # Operations are read before what they change, as on the project's page.
-    page, project, made = side_by_side(
+    page, project, made = in_parallel(
         lambda: api.operations(project_id, limit=OPERATIONS_READ, branch_id=branch_id),
         lambda: api.project(project_id),
         part(lambda: _creations(api, project_id, branch_id)),
     )
-    branches, endpoints, roles, databases, snapshots = side_by_side(
+    branches, endpoints, roles, databases, snapshots = in_parallel(
         lambda: api.branches(project_id),
         lambda: api.endpoints(project_id),
         part(lambda: api.catalog.roles(project_id, branch_id)),

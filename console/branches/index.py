@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from console.api.parallel import part, side_by_side
+from console.api.parallel import in_parallel, part
 from console.branches.forms import BranchForm
 from console.branches.picture import describe, pictures
 from console.branches.rows import BranchRow, branch_rows, with_limbs
@@ -100,11 +100,11 @@ OPERATIONS_READ = 50
 def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
     api = request.api
     # Operations are read before what they change, as on the project's page.
-    operations, project = side_by_side(
+    operations, project = in_parallel(
         lambda: api.operations(project_id, limit=OPERATIONS_READ),
         lambda: api.project(project_id),
     )
-    branches, endpoints, snapshots = side_by_side(
+    branches, endpoints, snapshots = in_parallel(
         lambda: api.branches(project_id),
         lambda: api.endpoints(project_id),
         part(lambda: api.snapshots.list(project_id)),

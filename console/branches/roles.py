@@ -9,7 +9,7 @@ from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from console.api.parallel import part, side_by_side
+from console.api.parallel import in_parallel, part
 from console.branches.forms import RoleForm
 from console.forms.losses import Loss
 from console.pages.form_errors import problems_beside
@@ -88,7 +88,7 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     def page() -> FormPage:
         if request.method == "POST":
             return _deletion_page(name, "the branch", url)
-        branch, databases = side_by_side(
+        branch, databases = in_parallel(
             lambda: request.api.branch(project_id, branch_id),
             part(lambda: request.api.catalog.databases(project_id, branch_id)),
         )

@@ -9,7 +9,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from console.api.errors import APIError, NotFound, Unauthorized
-from console.api.parallel import part, side_by_side
+from console.api.parallel import in_parallel, part
 from console.api.resources.branches import Branch
 from console.branches.forms import ComparisonForm
 from console.request import ConsoleRequest
@@ -73,7 +73,7 @@ def read_diff(diff: str) -> Difference:
 @require_safe
 def compare(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     api = request.api
-    project, branches, databases = side_by_side(
+    project, branches, databases = in_parallel(
         lambda: api.project(project_id),
         lambda: api.branches(project_id),
         part(lambda: api.databases(project_id, branch_id)),

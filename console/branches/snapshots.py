@@ -7,7 +7,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from console.api.errors import NotFound
-from console.api.parallel import side_by_side
+from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
 from console.api.resources.snapshots import Snapshot
 from console.branches.forms import SnapshotEditForm, SnapshotForm, SnapshotRestoreForm
@@ -65,7 +65,7 @@ def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpR
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
             return _restored(request, project_id, snapshot_id, form)
-    snapshots, branches = side_by_side(
+    snapshots, branches = in_parallel(
         lambda: choices(request, lambda: _snapshots(request, project_id, snapshot_id)),
         lambda: choices(request, lambda: request.api.branches(project_id)),
     )

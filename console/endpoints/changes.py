@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.management_api import ManagementAPI
-from console.api.parallel import part, side_by_side
+from console.api.parallel import in_parallel, part
 from console.forms import losses
 from console.forms.fields import ConfirmForm
 from console.pages.addresses import back
@@ -125,7 +125,7 @@ def delete(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
 
 def _losses(request: ConsoleRequest, project_id: str, endpoint_id: str) -> list[losses.Loss]:
     """Return what is lost with the endpoint. Raises NotFound."""
-    endpoint, branches = side_by_side(
+    endpoint, branches = in_parallel(
         lambda: request.api.endpoint(project_id, endpoint_id),
         part(lambda: request.api.branches(project_id)),
     )

@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from console.api.errors import APIError, Forbidden, NonsenseAnswer, OutOfDate, Unauthorized
-from console.api.parallel import or_none, side_by_side
+from console.api.parallel import in_parallel, or_none
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
 from console.endpoints.connection_form import ConnectionForm
@@ -84,7 +84,7 @@ def of_branch(request: ConsoleRequest, project_id: str, branch_id: str = "") -> 
 
     Without `branch_id`, that is the project's default branch or, if that has no endpoint, any.
     """
-    project, endpoints, branches = side_by_side(
+    project, endpoints, branches = in_parallel(
         lambda: request.api.project(project_id),
         lambda: request.api.endpoints(project_id),
         lambda: request.api.branches(project_id),
@@ -117,14 +117,14 @@ def _read(
     # at the same time as the endpoint. If that is not its branch, they are read again.
     branch_id = data.get("branch", "")
 
-    endpoint, project, roles, databases = side_by_side(
+    endpoint, project, roles, databases = in_parallel(
         lambda: api.endpoint(project_id, endpoint_id),
         lambda: None if request.htmx else api.project(project_id),
         or_none(lambda: api.roles(project_id, branch_id) if branch_id else None),
         or_none(lambda: api.databases(project_id, branch_id) if branch_id else None),
     )
     if roles is None or databases is None or endpoint.branch_id != branch_id:
-        roles, databases = side_by_side(
+        roles, databases = in_parallel(
             lambda: api.roles(project_id, endpoint.branch_id),
             lambda: api.databases(project_id, endpoint.branch_id),
         )

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 
 from console.api.fields import Page, stamp
 from console.api.management_api import ManagementAPI
-from console.api.parallel import first_problem, part, side_by_side
+from console.api.parallel import first_problem, in_parallel, part
 from console.api.resources.branches import Branch
 from console.api.resources.events import Event
 from console.api.resources.operations import Operation
@@ -85,7 +85,7 @@ def _contents(
     api = request.api
     older = request.GET.get("older", "")
     # Operations are read before what they change, as on the project's page.
-    own, project = side_by_side(
+    own, project = in_parallel(
         lambda: own_operations(api, project_id, endpoint_id, cursor=older),
         lambda: api.project(project_id),
     )
@@ -93,7 +93,7 @@ def _contents(
     # While an operation is under way, the page polls often and then leaves out the history, which
     # takes long to read.
     is_with_history = not (older or (is_busy and is_poll(request)))
-    endpoint, branches, events, starts = side_by_side(
+    endpoint, branches, events, starts = in_parallel(
         lambda: api.endpoint(project_id, endpoint_id),
         lambda: api.branches(project_id),
         part(lambda: _turns(api, project_id, endpoint_id) if is_with_history else ()),
@@ -192,7 +192,7 @@ def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
 
 
 def _free_branches(request: ConsoleRequest, project_id: str) -> list[Branch]:
-    branches, endpoints = side_by_side(
+    branches, endpoints = in_parallel(
         lambda: request.api.branches(project_id),
         lambda: request.api.endpoints(project_id),
     )
@@ -235,7 +235,7 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
 def _pg_settings(
     request: ConsoleRequest, project_id: str, endpoint_id: str
 ) -> tuple[dict[str, Any], Polling]:
-    offered, endpoint, project = side_by_side(
+    offered, endpoint, project = in_parallel(
         lambda: request.api.pg_settings(project_id, endpoint_id),
         lambda: request.api.endpoint(project_id, endpoint_id),
         lambda: request.api.project(project_id),

@@ -19,13 +19,13 @@ from console.pages.statuses import action_name
 
 # Characters of a changed value. A whole list of settings would hide the other changes.
 LONGEST_VALUE = 160
-# How the sentence about an operation ends, by the type of event.
-OUTCOMES = {
-    "operation.finished": "has finished",
-    "operation.failed": "has failed",
-    "operation.cancelled": "was cancelled",
-    "operation.cancel_requested": "was asked to be cancelled",
-    "operation.retried": "was tried again",
+# The sentence about an operation, by the type of event.
+SENTENCES = {
+    "operation.finished": "The operation “{}” has finished",
+    "operation.failed": "The operation “{}” has failed",
+    "operation.cancelled": "The operation “{}” was cancelled",
+    "operation.cancel_requested": "Cancellation of the operation “{}” was requested",
+    "operation.retried": "The operation “{}” was retried",
 }
 
 
@@ -65,10 +65,8 @@ class EventRow:
     @property
     def _told(self) -> tuple[str, str]:
         event = self.event
-        if event.operation and (outcome := OUTCOMES.get(event.type)):
-            return f"The operation “{action_name(event.operation.action)}” {outcome}", (
-                event.operation.error
-            )
+        if event.operation and (sentence := SENTENCES.get(event.type)):
+            return sentence.format(action_name(event.operation.action)), event.operation.error
         told = event.summary or self.type.label
         # The sentence may end with the names of the changed fields.
         names = ", ".join(event.changes)

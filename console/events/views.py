@@ -10,7 +10,7 @@ from django.urls import reverse
 from console.api.errors import APIError, NotFound
 from console.api.fields import Page
 from console.api.management_api import ManagementAPI
-from console.api.parallel import each_or_none, or_none, side_by_side
+from console.api.parallel import each_or_none, in_parallel, or_none
 from console.api.resources.actors import actor_choices
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
@@ -60,7 +60,7 @@ PROJECTS_NAMED = 100
 def _of_account(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     filters = EventFilters(request.GET)
     filters.full_clean()
-    page, projects = side_by_side(
+    page, projects = in_parallel(
         lambda: _page(request, filters),
         or_none(lambda: request.api.projects(limit=PROJECTS_NAMED).items),
     )
@@ -77,7 +77,7 @@ def _of_project(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any
     filters = EventFilters(request.GET)
     filters.full_clean()
     # The project is the first call, so that its error is the one raised if it does not exist.
-    project, page, endpoints, branches = side_by_side(
+    project, page, endpoints, branches = in_parallel(
         lambda: api.project(project_id),
         lambda: _page(request, filters, project_id),
         # Only for links and filters, so that the page can do without.

@@ -1,6 +1,6 @@
 """Shows the API request that a form sends, for curl and, if it has such a command, for neonctl.
 
-The key is never part of it. `static/same.js` updates both while the form is filled in.
+The key is never part of it. `static/command_line.js` updates both while the form is filled in.
 """
 
 import json
@@ -25,7 +25,7 @@ UNSAID = "# neonctl has no option for all of this; curl has."
 
 
 @dataclass(frozen=True)
-class SameRequest:
+class RequestExample:
     curl: str
     # "" if neonctl has no such command.
     neonctl: str
@@ -33,9 +33,9 @@ class SameRequest:
     template: str
 
 
-def same_request(
+def request_example(
     request: ConsoleRequest, form: forms.Form, also: Mapping[str, Any]
-) -> SameRequest | None:
+) -> RequestExample | None:
     """Return the form's request; None if the form is not exactly one request.
 
     `also` is what only the view knows of the body. If any of it is "", it is not known, and the
@@ -75,7 +75,7 @@ def same_request(
         "beyond": sent.beyond_neonctl,
         "unsaid": UNSAID,
     }
-    return SameRequest(
+    return RequestExample(
         curl=head + _data(fill_body(sent, values, always)),
         neonctl=_command(sent, values, command) if command else "",
         template=json.dumps(template),

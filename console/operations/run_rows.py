@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from console.api.resources.operations import Operation
 from console.operations.runs import Names, OperationRow, Run, asked, operation_rows
-from console.operations.steps import broken_off_in, story
+from console.operations.steps import broken_off_in, step_rows
 from console.operations.waterfall import span_of
 from console.pages.addresses import url_or_none
 from console.pages.outcomes import There, lasting_words, not_run_for
@@ -141,7 +141,7 @@ def log_lines(run: Run) -> list[str]:
         whole = span_of(operation)
         begin, end = whole or (operation.created_at, operation.updated_at)
         lines.append(f"{_stamp(begin)} {head} requested")
-        for step in story(operation, ()):
+        for step in step_rows(operation, ()):
             notes = [*step.notes, *([f"error: {step.error}"] if step.error else [])]
             waits = [step.operation_id] if step.operation_id else []
             took = "" if step.duration_ms is None else f"  {step.duration_ms} ms"

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_safe
 from console.api.errors import NotFound
 from console.api.fields import stamp
 from console.api.management_api import ManagementAPI
-from console.api.parallel import each_or_none, side_by_side
+from console.api.parallel import each_or_none, in_parallel
 from console.api.resources.actors import Actor
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
@@ -41,7 +41,7 @@ from console.request import ConsoleRequest
 CHAIN_READ = 100
 RETRIES_READ = 100
 # The steps of each operation take one call. In a longer chain, only the most useful are read.
-STORIES_READ = 12
+STEPS_READ = 12
 EVENTS_READ = 20
 # The events of a request are written within this time of its first one. Later ones are results.
 AT_ONCE = timedelta(milliseconds=100)
@@ -76,7 +76,7 @@ def _alone(
     request: ConsoleRequest, project_id: str, operation: Operation, live_url: str
 ) -> tuple[dict[str, Any], Polling]:
     api = request.api
-    branches, project, endpoints = side_by_side(
+    branches, project, endpoints = in_parallel(
         lambda: api.branches(project_id),
         lambda: api.project(project_id),
         lambda: api.endpoints(project_id),
@@ -89,7 +89,7 @@ def _of_chain(
 ) -> tuple[dict[str, Any], Polling]:
     api = request.api
     # Operations are read before what they change, as on the project's page.
-    page, project, branches, endpoints = side_by_side(
+    page, project, branches, endpoints = in_parallel(
         lambda: api.operations(project_id, limit=CHAIN_READ, chain_id=chain_id),
         lambda: api.project(project_id),
         lambda: api.branches(project_id),
@@ -113,29 +113,29 @@ class _TellingMore:
     cannot be read is left out, because the page is worth more than an error page."""
 
     def __init__(self, api: ManagementAPI, project_id: str, run: Run) -> None:
-        stories = [
+        with_steps = [
             partial(api.operation, project_id, operation.id) for operation in _telling_most(run)
         ]
         calls: list[Callable[[], Any]] = [
             partial(_events, api, project_id, run),
             partial(_retries, api, project_id, run),
-            *stories,
+            *with_steps,
         ]
         events, retries, *told = each_or_none(lambda call: call(), calls)
         self.events: Sequence[Event] = events or ()
         self.retries: Sequence[Operation] = retries or ()
-        self.run = _with_stories(run, [each for each in told if each])
+        self.run = _with_steps(run, [each for each in told if each])
 
 
 def _telling_most(run: Run) -> Sequence[Operation]:
-    if len(run.operations) <= STORIES_READ:
+    if len(run.operations) <= STEPS_READ:
         return run.operations
     # The operation that failed, and then the latest ones.
     worst = [run.culprit] if run.culprit else []
-    return [*worst, *(each for each in run.operations[::-1] if each not in worst)][:STORIES_READ]
+    return [*worst, *(each for each in run.operations[::-1] if each not in worst)][:STEPS_READ]
 
 
-def _with_stories(run: Run, told: Sequence[Operation]) -> Run:
+def _with_steps(run: Run, told: Sequence[Operation]) -> Run:
     """Return the operations as they were listed together, with the steps that were read later."""
     steps = {operation.id: operation.steps for operation in told}
     return Run([replace(each, steps=steps.get(each.id, ())) for each in run.operations])

@@ -66,7 +66,7 @@ class StepRow:
     warning: str = ""
 
 
-def story(
+def step_rows(
     operation: Operation, relatives: Iterable[Operation], scale: Scale | None = None
 ) -> list[StepRow]:
     """Return the steps, oldest first; none if the server does not report them.
@@ -104,7 +104,7 @@ def broken_off_in(operation: Operation) -> str:
 
 def warning_of(operation: Operation) -> str:
     """Return what is wrong with an unfinished operation, although nothing has failed."""
-    return next((row.warning for row in story(operation, ()) if row.warning), "")
+    return next((row.warning for row in step_rows(operation, ()) if row.warning), "")
 
 
 def _span(step: Step, end: datetime | None) -> Span | None:

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from console.api.fields import Page, stamp
 from console.api.management_api import ManagementAPI
-from console.api.parallel import each_or_none, or_none, side_by_side
+from console.api.parallel import each_or_none, in_parallel, or_none
 from console.api.resources.actors import actor_choices
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
@@ -66,7 +66,7 @@ OPERATIONS_A_PAGE = 25
 # The most ids that the API accepts in one filter, and the most operations that it lists at once.
 CHAINS_ASKED_FOR = 20
 MEMBERS_READ = 200
-STORIES_READ = 3
+STEPS_READ = 3
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     filters.full_clean()
     hours = hours_asked(request.GET.get("hours", ""))
     has_timeline = not (place.cursor or filters.chosen)
-    page, branches, project, endpoints, latest = side_by_side(
+    page, branches, project, endpoints, latest = in_parallel(
         lambda: api.operations(
             project_id, limit=OPERATIONS_A_PAGE, cursor=place.cursor, **filters.chosen
         ),
@@ -171,17 +171,17 @@ def _tell_more(
         for operation in run.under_way[:1]
         if run.chain_id and lasting_words(operation)
     ]
-    slow = dict(lasting[:STORIES_READ])
+    slow = dict(lasting[:STEPS_READ])
     calls: list[Callable[[], Any]] = [
         *(partial(_members, api, project_id, part) for part in parts),
         *(partial(api.operation, project_id, operation_id) for operation_id in slow.values()),
     ]
     answers = each_or_none(lambda call: call(), calls)
     members = {k: v for found in answers[: len(parts)] for k, v in (found or {}).items()}
-    stories = zip(slow, answers[len(parts) :], strict=True)
+    with_steps = zip(slow, answers[len(parts) :], strict=True)
     return _Told(
         runs=[Run(members.get(run.chain_id) or run.operations) for run in listed],
-        warnings={run_id: warning_of(operation) for run_id, operation in stories if operation},
+        warnings={run_id: warning_of(operation) for run_id, operation in with_steps if operation},
     )
 
 
@@ -202,7 +202,7 @@ def _members(
 def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
     api = request.api
     hours = hours_asked(request.GET.get("hours", ""))
-    latest, branches, project, endpoints = side_by_side(
+    latest, branches, project, endpoints = in_parallel(
         lambda: _operations_since(api, project_id, hours),
         lambda: api.branches(project_id),
         lambda: api.project(project_id),

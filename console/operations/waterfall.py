@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from console.api.resources.operations import Operation
 from console.operations.runs import Names, OperationRow, Run, operation_rows
-from console.operations.steps import StepRow, step_spans, story
+from console.operations.steps import StepRow, step_rows, step_spans
 from console.operations.timescale import Bar, Mark, Scale, Span
 from console.pages.outcomes import not_run_for
 from console.pages.statuses import can_be_cancelled, can_be_retried, is_unfinished
@@ -73,7 +73,7 @@ def waterfall(run: Run, names: Names) -> Waterfall:
 
 
 def _lane_steps(operation: Operation, run: Run, scale: Scale | None) -> list[LaneStep]:
-    rows = story(operation, run.operations, scale)
+    rows = step_rows(operation, run.operations, scale)
     errors = [row.error for row in rows]
     return [
         LaneStep(

@@ -14,7 +14,7 @@ from django.utils.encoding import iri_to_uri
 from console.api.errors import APIError, Unauthorized
 from console.forms.fields import EmptyForm
 from console.forms.losses import Loss
-from console.forms.request_examples import same_request
+from console.forms.request_examples import request_example
 from console.pages.addresses import back
 from console.pages.form_errors import in_plain_words, problems_beside
 from console.pages.problems import spell_out
@@ -70,8 +70,8 @@ def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> Http
     if not (page.blocked or page.is_reading or form.is_bound):
         page = replace(page, blocked=out_of_reach(request))
     status = 422 if form.errors else 200
-    same = same_request(request, form, page.sent_too)
-    context = {"form": form, "page": page, "same": same, "heading": _heading(request)}
+    example = request_example(request, form, page.sent_too)
+    context = {"form": form, "page": page, "example": example, "heading": _heading(request)}
     return render(request, template, context, status=status)
 
 

@@ -9,7 +9,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from console.api.parallel import part, side_by_side
+from console.api.parallel import in_parallel, part
 from console.api.resources.projects import Region
 from console.forms import losses
 from console.forms.api_requests import body_of
@@ -118,7 +118,7 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
 def _with_losses(request: ConsoleRequest, project_id: str) -> tuple[str, list[losses.Loss]]:
     """Return the project's name, and what is lost with it. Raises NotFound."""
     api = request.api
-    project, branches, endpoints, snapshots = side_by_side(
+    project, branches, endpoints, snapshots = in_parallel(
         lambda: api.project(project_id),
         part(lambda: api.branches(project_id)),
         part(lambda: api.endpoints(project_id)),

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_safe
 
 from console.api.fields import Page, stamp
 from console.api.management_api import LONGEST_PAGE, ManagementAPI
-from console.api.parallel import each_or_none, first_problem, part, side_by_side
+from console.api.parallel import each_or_none, first_problem, in_parallel, part
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.events import Event
 from console.endpoints.rows import ENDPOINT_ORDERS, endpoint_row
@@ -40,7 +40,7 @@ OPERATIONS_READ = 50
 def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     api = request.api
     cursor = request.GET.get("cursor", "")
-    page, told, failures, turns = side_by_side(
+    page, told, failures, turns = in_parallel(
         lambda: api.projects(limit=LONGEST_PAGE, cursor=cursor),
         part(api.project_states),
         # Failures are read separately: among many wakes, none might be in the newest events.
@@ -121,11 +121,11 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     api = request.api
     # Operations are read before what they change. The other way round, the last poll could show a
     # finished operation beside the state from before it.
-    operations, project = side_by_side(
+    operations, project = in_parallel(
         lambda: api.operations(project_id, limit=OPERATIONS_READ),
         lambda: api.project(project_id),
     )
-    endpoints, branches = side_by_side(
+    endpoints, branches = in_parallel(
         lambda: api.endpoints(project_id),
         lambda: api.branches(project_id),
     )

@@ -13,7 +13,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from console.api.errors import APIError, NotOffered
-from console.api.parallel import side_by_side
+from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
@@ -133,7 +133,7 @@ def _place(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[st
 def _offer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[str, Any]:
     """Read and fill the form's choices. Raises an `APIError`."""
     api = request.api
-    project, branches, endpoints = side_by_side(
+    project, branches, endpoints = in_parallel(
         lambda: api.project(project_id),
         lambda: api.branches(project_id),
         lambda: api.endpoints(project_id),
@@ -144,7 +144,7 @@ def _offer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[st
     chosen = asked if asked in offered else next(iter(offered), "")
     form.initial.setdefault("branch", chosen)
     if chosen:
-        databases, roles = side_by_side(
+        databases, roles = in_parallel(
             lambda: api.databases(project_id, chosen), lambda: api.roles(project_id, chosen)
         )
         if request.POST.get("act") == "choose":

@@ -7,7 +7,7 @@ from ninja import Schema
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fields import Timestamp
 from controlplane.api.requests.api_keys import CreateApiKey
-from controlplane.api.responses.key_reach import KeyReach
+from controlplane.api.responses.key_limits import KeyLimits
 from controlplane.api.routing import Router
 from controlplane.models import ApiKey
 from controlplane.services import accounts
@@ -21,7 +21,7 @@ class Creator(Schema):
     image: str = ""
 
 
-class ApiKeyOut(KeyReach):
+class ApiKeyOut(KeyLimits):
     id: int
     name: str
     created_at: Timestamp
@@ -34,7 +34,7 @@ class ApiKeyOut(KeyReach):
         return {"id": str(key.account_id), "name": key.account.name}
 
 
-class CreatedApiKey(KeyReach):
+class CreatedApiKey(KeyLimits):
     id: int
     key: str
     name: str

@@ -8,7 +8,7 @@ from ninja.security import HttpBearer
 from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.api import idempotency
 from controlplane.api.fair_shares import WAIT_FOR_SHARE, take_share, until_answered
-from controlplane.api.reach import check_reach, route_of
+from controlplane.api.key_limits import check_key_limits, route_of
 from controlplane.api.turns import ACCOUNT_IN_ENVIRON
 from controlplane.models import Account, ApiKey
 from controlplane.services import accounts
@@ -52,5 +52,5 @@ def _admit(request: AuthenticatedRequest, key: ApiKey) -> None:
     request.auth = key.account
     request.api_key = key
     take_turn(key, route=f"{request.method} {route_of(request)}")
-    check_reach(request, key)
+    check_key_limits(request, key)
     idempotency.begin(request, key)

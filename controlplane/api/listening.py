@@ -105,7 +105,7 @@ class Listener:
         self.is_heard = False
         self._tell_all()
 
-    def take_in(self, channel: str, payload: str) -> None:
+    def receive(self, channel: str, payload: str) -> None:
         with self._lock:
             for key in ((channel, payload), (channel, None)):
                 for waiter in self._waiters.get(key, ()):

@@ -6,8 +6,8 @@ from typing import Any
 from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.key_limits import check_passwords
 from controlplane.api.pagination import ConnectionQuery, ProjectsQuery
-from controlplane.api.reach import check_passwords
 from controlplane.api.requests.projects import CreateProject, UpdateProject
 from controlplane.api.responses.connections import ConnectionUri
 from controlplane.api.responses.projects import (

@@ -31,7 +31,7 @@ from controlplane.compute.patience import looking
 from controlplane.compute.session import socket_dir
 from controlplane.compute.tree import clone_tree
 from controlplane.models import HANDED_OVER, Branch, Endpoint, Operation
-from controlplane.operations.by_sql import take_in_branch
+from controlplane.operations.catalog_import import import_branch_catalog
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class _AtEnd:
     def held(self) -> Iterator[None]:
         lock = lock_branches(self.branch_id, timeout=LOCK_BOUND) if self.locks else nullcontext()
         with lock:
-            take_in_branch(Branch.objects.get(id=self.branch_id))
+            import_branch_catalog(Branch.objects.get(id=self.branch_id))
             self.catalog = _catalog_of(self.branch_id)
             yield
 

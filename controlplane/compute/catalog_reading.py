@@ -1,5 +1,7 @@
-"""Reads a compute's roles and databases from its Postgres catalog. `operations.by_sql` reads all of
-them to update the rows with what SQL did there. The proxy (`proxy.logins`) asks for single roles.
+"""Reads a compute's roles and databases from its Postgres catalog.
+
+`operations.catalog_import` reads all of them to update the rows with what SQL changed there. The
+proxy (`proxy.directory.compute_logins`) reads single roles.
 
 A role's password in Postgres's catalog is one that SQL has set, or a placeholder for the verifier
 in the role's row. So what SQL has set differs from what the platform has put there, and a password

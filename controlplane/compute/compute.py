@@ -206,8 +206,9 @@ def running_endpoint(branch_id: str) -> str | None:
     return found.name if found and ENDPOINT_ID.fullmatch(found.name) else None
 
 
-def open_life(branch_id: str, endpoint_id: str) -> int | None:
-    """`process.open_postmaster` for the branch's Postgres, if it runs for the endpoint; or None."""
+def open_run(branch_id: str, endpoint_id: str) -> int | None:
+    """Open a descriptor that becomes readable once this run of the compute has ended (see
+    `process.open_postmaster`). None if no compute runs on the branch for the endpoint."""
     if running_endpoint(branch_id) != endpoint_id:
         return None
     return open_postmaster(data_dir(branch_id))

@@ -127,7 +127,7 @@ def lock_branches(*branch_ids: str, timeout: float = 60.0) -> Iterator[None]:
 
 
 def catalog_lock(branch_id: str) -> str:
-    """The name of the lock on what Perch knows of a branch's catalog; see `operations.by_sql`."""
+    """The name of the lock on the rows of a branch's catalog; see `operations.catalog_import`."""
     return CATALOG + branch_id
 
 

@@ -101,7 +101,7 @@ def set_clock(connection: BoundedConnection, first: str = "") -> None:
         pass
     answer = cursor.fetchone()
     assert answer is not None
-    clock.take_in(answer[0], asked=asked, answered=clock.running_for())
+    clock.adjust(answer[0], asked=asked, answered=clock.running_for())
 
 
 READ_ADAPTERS = AdaptersMap(psycopg.adapters)

@@ -26,7 +26,7 @@ class Hearer(Protocol):
     def end(self) -> None:
         """From now on notifications may be missed."""
 
-    def take_in(self, channel: str, payload: str) -> None: ...
+    def receive(self, channel: str, payload: str) -> None: ...
 
 
 def hear(channels: Sequence[str], hearer: Hearer, *, until: Callable[[], bool]) -> None:
@@ -60,7 +60,7 @@ def _listen(
         tried = time.monotonic()
         while not until():
             for notification in line.notifies(timeout=LOOK_EVERY):
-                hearer.take_in(notification.channel, notification.payload)
+                hearer.receive(notification.channel, notification.payload)
             if time.monotonic() - tried > TRY_EVERY:
                 line.execute("SELECT 1")
                 tried = time.monotonic()

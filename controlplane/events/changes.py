@@ -23,9 +23,9 @@ from controlplane.models import (
 )
 
 REQUESTED: Mapping[EventType, str] = {
-    EventType.ENDPOINT_START_REQUESTED: "to start",
-    EventType.ENDPOINT_SUSPEND_REQUESTED: "to suspend",
-    EventType.ENDPOINT_RESTART_REQUESTED: "to restart",
+    EventType.ENDPOINT_START_REQUESTED: "A start",
+    EventType.ENDPOINT_SUSPEND_REQUESTED: "A suspend",
+    EventType.ENDPOINT_RESTART_REQUESTED: "A restart",
 }
 ENDED: Mapping[str, EventType] = {
     OperationStatus.FINISHED: EventType.OPERATION_FINISHED,
@@ -93,7 +93,7 @@ def branch_expired(project: Project, branch: Branch, operations: Iterable[Operat
 def branch_deletion_requested(
     project: Project, branch: Branch, operations: Iterable[Operation]
 ) -> Event:
-    summary = f'The branch "{branch.name}" was asked to be deleted'
+    summary = f'Deletion of the branch "{branch.name}" was requested'
     kind = EventType.BRANCH_DELETE_REQUESTED
     return of_branch(kind, project, branch, summary, operations)
 
@@ -107,7 +107,7 @@ def branch_deleted(operation: Operation, branch: Branch) -> Event:
 def branch_restore_requested(
     project: Project, branch: Branch, source: Branch, operations: Iterable[Operation]
 ) -> Event:
-    summary = f'The branch "{branch.name}" was asked to be restored from {_source(source)}'
+    summary = f'A restore of the branch "{branch.name}" from {_source(source)} was requested'
     kind = EventType.BRANCH_RESTORE_REQUESTED
     return of_branch(kind, project, branch, summary, operations)
 
@@ -218,7 +218,7 @@ def endpoint_deleted(
 def endpoint_requested(
     kind: EventType, project: Project, endpoint: Endpoint, operations: Iterable[Operation]
 ) -> Event:
-    summary = f"The endpoint {endpoint.id} was asked {REQUESTED[kind]}"
+    summary = f"{REQUESTED[kind]} of the endpoint {endpoint.id} was requested"
     return _of_endpoint(kind, project, endpoint, summary, operations)
 
 
@@ -268,13 +268,13 @@ def quota_exceeded(
 
 def cancelling_requested(project: Project, operations: Sequence[Operation]) -> Event:
     """`operations` are the operation to cancel, and after it those that are cancelled with it."""
-    summary = f"The operation {operations[0].action} was asked to be cancelled"
+    summary = f"Cancellation of the operation {operations[0].action} was requested"
     kind = EventType.OPERATION_CANCEL_REQUESTED
     return _of_operations(kind, project, operations[0], summary, operations)
 
 
 def operation_retried(project: Project, first: Operation, made: Iterable[Operation]) -> Event:
-    summary = f"The operation {first.action} was tried again"
+    summary = f"The operation {first.action} was retried"
     return _of_operations(EventType.OPERATION_RETRIED, project, first, summary, made)
 
 

@@ -207,7 +207,7 @@ async def report_alive(connection: Connection, *, region: str) -> None:
     asked = clock.running_for()
     cursor = await connection.execute(ALIVE, {"region": region})
     if row := await cursor.fetchone():
-        clock.take_in(row[0], asked=asked, answered=clock.running_for())
+        clock.adjust(row[0], asked=asked, answered=clock.running_for())
 
 
 async def report_used(connection: Connection, endpoint_id: str, *, at: datetime) -> None:

@@ -33,7 +33,7 @@ from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.session import socket_dir
 from controlplane.compute.steps import step
 from controlplane.models import HOPEFUL, Action, Branch, Database, Endpoint, Operation, Role
-from controlplane.operations.by_sql import admit_to_pooler, take_in_branch
+from controlplane.operations.catalog_import import admit_to_pooler, import_branch_catalog
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +68,12 @@ def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
     if branch.applied_catalog_revision == branch.catalog_revision:
         return
     with step("applying_catalog") as part:
-        take_in_branch(branch)
+        import_branch_catalog(branch)
         rows, failed = _bring(operation, branch, socket_dir(endpoint.id))
         part.detail |= {"roles_and_databases": len(rows.by_item), "refused": len(failed)}
         told = _keep_errors(operation, rows, failed)
         admit_to_pooler(branch.id)
-        take_in_branch(branch)
+        import_branch_catalog(branch)
         if told:
             raise NotApplied({item: failed[item] for item in told})
     if rows.are_all and not failed:

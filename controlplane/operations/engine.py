@@ -32,7 +32,7 @@ from controlplane.models import (
     Project,
 )
 from controlplane.models.reading import Reading
-from controlplane.operations import story
+from controlplane.operations import step_history
 from controlplane.operations.actions import ENDS, STARTS, details_of, rule_of
 from controlplane.operations.effects import (
     settle_compute,
@@ -80,7 +80,7 @@ def run(operation_id: uuid.UUID, *, runs: Sequence[Run] = ()) -> None:
     with (
         context(request=operation.request_id, operation=str(operation.id)),
         acting_as(operation.initiator),
-        story.telling(operation, runs),
+        step_history.recording_attempt(operation, runs),
     ):
         _attempt(operation)
 
@@ -97,7 +97,7 @@ def _attempt(operation: Operation) -> None:
             operation = _load(operation.id)
             if operation.is_finished:
                 return
-            story.go_on_from(operation)
+            step_history.continue_from(operation)
             if not _work(operation, attempt):
                 _bring_to_safe_point(operation, attempt)
                 return
@@ -117,7 +117,7 @@ def _attempt(operation: Operation) -> None:
 def _holding_branches_of(operation: Operation) -> Iterator[None]:
     """Hold the operation's branches. Waiting for them is one of the operation's steps."""
     with ExitStack() as held:
-        with step(story.LOCKING):
+        with step(step_history.LOCKING):
             held.enter_context(holding_branches(_branches_of(operation)))
         yield
 
@@ -228,8 +228,8 @@ def _retry_or_fail(operation: Operation, reason: str) -> None:
         fresh.error = without_paths(reason)
         fresh.retry_at = now + pause
         fresh.updated_at = max(now, fresh.updated_at)
-        story.failed(operation, reason)
-        fresh.steps = story.paused(operation, now, until=fresh.retry_at)
+        step_history.failed(operation, reason)
+        fresh.steps = step_history.paused(operation, now, until=fresh.retry_at)
         fresh.save(update_fields=["failures_count", "error", "retry_at", "updated_at", "steps"])
         enqueue_operation(fresh, project, at=fresh.retry_at)
 
@@ -237,7 +237,7 @@ def _retry_or_fail(operation: Operation, reason: str) -> None:
 def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) -> None:
     """End the operation as failed, and with it the operations that follow it in its chain."""
     log.warning("operation failed", extra={**_described(operation), "error": reason})
-    story.failed(operation, reason)
+    step_history.failed(operation, reason)
     with lock_branches(*_branches_of(operation)):
         rest = list(
             Operation.objects.filter(
@@ -308,7 +308,7 @@ def _end(
         failures_count=operation.failures_count,
         retry_at=None,
         updated_at=max(now, operation.updated_at),
-        steps=story.ended(operation, now),
+        steps=step_history.ended(operation, now),
         **({"not_run_because": because} if because else {}),
     )
     if changed and not _is_no_news(operation, status):

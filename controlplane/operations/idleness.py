@@ -15,7 +15,7 @@ from controlplane.events.changes import endpoint_requested
 from controlplane.events.recording import record
 from controlplane.events.types import EventType
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Lane, Operation, Region
-from controlplane.operations.by_sql import take_in
+from controlplane.operations.catalog_import import import_catalog
 from controlplane.operations.details import SuspendComputeDetails
 from controlplane.operations.locks import locked_project
 from controlplane.operations.looks import look_into
@@ -50,18 +50,18 @@ def suspend_idle_endpoints(region: Region) -> None:
     marks = {endpoint.id: endpoint.branch.catalog_mark for endpoint in due}
     changed = []
     for endpoint, seen in look_into(due, listening(observation.look), at="activity"):
-        _take_in(endpoint, seen.last_activity)
+        _suspend_if_idle(endpoint, seen.last_activity)
         if seen.catalog_mark != marks[endpoint.id]:
             changed.append(endpoint)
-    for _ in look_into(changed, _take_in_catalog, at="catalog"):
+    for _ in look_into(changed, _import_catalog, at="catalog"):
         pass
     check_silent(due)
 
 
-def _take_in_catalog(endpoint_id: str) -> None:
-    """Call `by_sql.take_in`. For a compute that has clients, the proxy does so within seconds."""
+def _import_catalog(endpoint_id: str) -> None:
+    """Call `import_catalog`. For a compute that has clients, the proxy does so within seconds."""
     try:
-        take_in(endpoint_id)
+        import_catalog(endpoint_id)
     finally:
         connection.close()  # this thread's own connection
 
@@ -80,8 +80,8 @@ def _timeout_of(suspend_timeout_seconds: int) -> int:
     return suspend_timeout_seconds or int(settings.DEFAULT_SUSPEND_TIMEOUT)
 
 
-def _take_in(endpoint: Endpoint, activity: datetime | None) -> None:
-    """Store the endpoint's activity; suspend the endpoint if its timeout has passed since."""
+def _suspend_if_idle(endpoint: Endpoint, activity: datetime | None) -> None:
+    """Store the time of the last activity, and suspend the endpoint if its timeout has passed."""
     timeout = _timeout_of(endpoint.suspend_timeout_seconds)
     last = max(filter(None, (activity, endpoint.last_active, endpoint.started_at)), default=None)
     if last is None:

@@ -27,7 +27,7 @@ from controlplane.models import (
     Project,
 )
 from controlplane.models.reading import Reading
-from controlplane.operations import story
+from controlplane.operations import step_history
 from controlplane.operations.actions import ACTIONS
 from controlplane.operations.details import Details
 from controlplane.operations.lanes import enter_lane, move_ahead
@@ -136,9 +136,9 @@ def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> list[Operati
         if operation.waits_to_be_handed_over:
             behind = _stands_behind(operation, held)
             if behind is not None:
-                is_news = story.wait(operation, operation_id=str(operations[behind].id))
+                is_news = step_history.wait(operation, operation_id=str(operations[behind].id))
             elif under_way[operation.lane] >= MOST_OF_A_PROJECT:
-                is_news = story.wait(operation, operations_at_once=MOST_OF_A_PROJECT)
+                is_news = step_history.wait(operation, operations_at_once=MOST_OF_A_PROJECT)
             else:
                 _hand_over(operation)
                 under_way[operation.lane] += 1
@@ -163,7 +163,7 @@ def _hand_over(operation: Operation) -> None:
         operation.status = OperationStatus.RUNNING
     operation.dispatched_at = now
     operation.updated_at = max(now, operation.updated_at)
-    story.end_wait(operation, now)
+    step_history.end_wait(operation, now)
 
 
 def hurry(project: Project, operations: Sequence[Operation], lane: Lane) -> None:

@@ -36,7 +36,7 @@ from controlplane.operations.retention import forget_deleted
 from controlplane.operations.schemas import forget_readings
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
 from controlplane.operations.snapshots import expire_snapshots
-from controlplane.operations.story import write_lasting
+from controlplane.operations.step_history import write_lasting
 from controlplane.operations.under_way import hear_of_cancels
 from controlplane.operations.usage_retention import forget_usage
 from controlplane.webhooks.upkeep import look_after_webhooks

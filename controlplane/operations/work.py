@@ -34,8 +34,8 @@ from controlplane.models import (
     InitSource,
     Operation,
 )
-from controlplane.operations.by_sql import take_in_before_stop, take_in_branch
 from controlplane.operations.catalog import NotApplied, bring_to_catalog
+from controlplane.operations.catalog_import import import_before_stop, import_branch_catalog
 from controlplane.operations.details import (
     ApplyConfigDetails,
     CheckAvailabilityDetails,
@@ -120,11 +120,11 @@ def create_branch(attempt: Attempt) -> None:
 def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | None:
     """Create the branch's data. Returns the new branch's logical size in bytes, None if unknown."""
     if branch.init_source == InitSource.SCHEMA_ONLY:
-        _take_in(source)
+        _import_catalog(source)
         create_schema_only(branch.id, source.id)
         return None
     _wake_for_a_long_copy(operation, source)
-    _take_in(source)
+    _import_catalog(source)
     branch_data.create_from_parent(branch.id, source.id)
     return source.logical_size
 
@@ -134,7 +134,7 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
     suspended before, and nothing starts it until the operation has ended."""
     source = Branch.objects.get(id=source_id)
     _wake_for_a_long_copy(operation, source)
-    _take_in(source)
+    _import_catalog(source)
     compute.stop(branch.id)
     is_wanted = not Branch.objects.get(id=kept_as).hidden
     try:
@@ -172,10 +172,10 @@ def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
             enter(project, living, EndpointState.ACTIVE, now=now, operations=[operation])
 
 
-def _take_in(parent: Branch) -> None:
+def _import_catalog(parent: Branch) -> None:
     """Copy what SQL did on the parent to the new branch's rows, before the data is copied."""
     try:
-        take_in_branch(parent)
+        import_branch_catalog(parent)
     except (psycopg.Error, LockTimeout) as error:
         # The copy contains these changes too, and is read when it is started.
         log.warning("catalog unread", extra={"branch": parent.id, "error": str(error)})
@@ -199,7 +199,7 @@ def suspend_compute(attempt: Attempt) -> None:
     _held.pop(endpoint.id, None)
     # Do this first: the last reading of the catalog ends every session in the compute.
     compute.let_clients_go(endpoint.id)
-    take_in_before_stop(attempt.branch)
+    import_before_stop(attempt.branch)
     if compute.running_endpoint(attempt.branch.id) == endpoint.id:
         count_written(endpoint.id, attempt.branch.id)
     compute.stop(attempt.branch.id)
@@ -212,7 +212,7 @@ def apply_config(attempt: Attempt) -> None:
     left = details.from_branch_id
     if left and compute.running_endpoint(left) == endpoint.id:
         compute.let_clients_go(endpoint.id)
-        take_in_before_stop(Branch.objects.get(id=left))
+        import_before_stop(Branch.objects.get(id=left))
         # Count now, as a compute may never run on that branch again.
         count_written(endpoint.id, left)
         compute.stop(left)
@@ -237,7 +237,7 @@ def check_availability(attempt: Attempt) -> None:
     try:
         bring_up(endpoint, compute.start)
         check_data(socket_dir(endpoint.id))
-        take_in_branch(endpoint.branch)
+        import_branch_catalog(endpoint.branch)
     finally:
         if not was_running and not attempt.is_awaited():
             compute.stop(endpoint.branch_id)

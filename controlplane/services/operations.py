@@ -7,7 +7,7 @@ from controlplane.compute.steps import Step as Step
 from controlplane.models import Account, Operation
 from controlplane.models.operation_pages import OperationFilter, page_of
 from controlplane.models.reading import Reading
-from controlplane.operations.story import steps_of as steps_of
+from controlplane.operations.step_history import steps_of as steps_of
 from controlplane.services.errors import NotFound
 from controlplane.services.operation_filters import time_of
 from controlplane.services.projects import find_project

@@ -101,16 +101,16 @@ def recording_ms(parts: int) -> float:
     """Milliseconds to record an attempt with so many parts, and to have it as JSON."""
     from controlplane.compute.steps import step
     from controlplane.models import Operation
-    from controlplane.operations import story
+    from controlplane.operations import step_history
 
     operation = Operation(id=uuid.uuid4())
 
     def attempt() -> None:
-        with story.telling(operation):
+        with step_history.recording_attempt(operation):
             for _ in range(parts):
                 with step("starting"):
                     pass
-            json.dumps(story.ended(operation, operation.created_at))
+            json.dumps(step_history.ended(operation, operation.created_at))
 
     return statistics.median(times_of(attempt) for _ in range(ENDS))
 

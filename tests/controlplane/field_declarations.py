@@ -136,9 +136,9 @@ EVENTS: Fields = {
 }
 API_KEY: Fields = {
     "key_name": Answers("named", at="name"),
-    "project_id": Shown("test_key_reach.py::test_it_reaches_what_lies_in_the_project"),
-    "read_only": Shown("test_key_reach.py::test_it_reads_everything_but_passwords"),
-    "expires_at": Shown("test_key_reach.py::test_it_is_good_until_then_and_shown"),
+    "project_id": Shown("test_key_limits.py::test_it_reaches_what_lies_in_the_project"),
+    "read_only": Shown("test_key_limits.py::test_it_reads_everything_but_passwords"),
+    "expires_at": Shown("test_key_limits.py::test_it_is_good_until_then_and_shown"),
 }
 BRANCH_END: Fields = {
     "archived": Refused(True),

@@ -118,12 +118,12 @@ def test_a_host_that_is_behind_takes_work(region: Region) -> None:
 def test_a_late_answer_makes_the_clock_no_worse() -> None:
     clock._offset, right = None, datetime.now(UTC)
     began = clock.running_for()
-    clock.take_in(right, asked=began - 0.001, answered=began + 0.001)
+    clock.adjust(right, asked=began - 0.001, answered=began + 0.001)
     exact = right.timestamp() - began
     # It came to be read ten seconds after it was sent.
-    clock.take_in(right + timedelta(seconds=1), asked=began + 1, answered=began + 11)
+    clock.adjust(right + timedelta(seconds=1), asked=began + 1, answered=began + 11)
     assert clock._offset == pytest.approx(exact, abs=0.001)
-    clock.take_in(right + timedelta(seconds=HOUR), asked=began, answered=began)
+    clock.adjust(right + timedelta(seconds=HOUR), asked=began, answered=began)
     assert clock._offset == pytest.approx(exact + HOUR, abs=0.01)
 
 

@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from tests.controlplane.test_reconciliation import age, look_now
-from tests.controlplane.test_story import FROM_THE_QUEUE, assert_in_order, names, steps
+from tests.controlplane.test_step_history import FROM_THE_QUEUE, assert_in_order, names, steps
 from tests.support.client import Client
 from tests.support.processes import is_alive
 from tests.support.project import locked, wanted

@@ -21,7 +21,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(compute, "let_pooled_clients_go", lambda endpoint_id: False)
     monkeypatch.setattr(compute, "running_endpoint", lambda branch_id: None)
     monkeypatch.setattr(compute, "stop", branches.append)
-    monkeypatch.setattr(work, "take_in_before_stop", lambda branch: None)
+    monkeypatch.setattr(work, "import_before_stop", lambda branch: None)
     monkeypatch.setattr(observation, "last_activity", lambda endpoint_id: None)
     monkeypatch.setattr(work, "_held", type(work._held)())
     return branches

@@ -49,12 +49,12 @@ def started(monkeypatch: pytest.MonkeyPatch, compute: subprocess.Popen[bytes]) -
         started.append(endpoint_id)
         return (1, 21)
 
-    def open_life(*_: str) -> int | None:
+    def open_run(*_: str) -> int | None:
         return os.pidfd_open(compute.pid) if compute.poll() is None else None
 
     monkeypatch.setattr(waking, "_start_pooler", start)
     monkeypatch.setattr("controlplane.compute.compute.running_endpoint", lambda _: ENDPOINT)
-    monkeypatch.setattr("controlplane.compute.compute.open_life", open_life)
+    monkeypatch.setattr("controlplane.compute.compute.open_run", open_run)
     return started
 
 

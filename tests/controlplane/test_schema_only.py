@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.test_story import names, steps
+from tests.controlplane.test_step_history import names, steps
 from tests.support.project import Project, refusal
 from tests.support.traps import TRAPS, sprung
 from tests.support.waiting import wait_for

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from controlplane.models import Account, Endpoint, Region
 from tests.controlplane.rows import make_project
-from tests.controlplane.test_key_reach import limited
+from tests.controlplane.test_key_limits import limited
 from tests.support.client import Client
 from tests.support.project import Project, refusal
 from tests.support.stack import Stack

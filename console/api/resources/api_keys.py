@@ -23,7 +23,7 @@ class User:
 
 
 @dataclass(frozen=True)
-class Reach:
+class KeyLimits:
     """What a key may do, and until when."""
 
     # The only project that the key may see; "" for every project of the account.
@@ -32,7 +32,7 @@ class Reach:
     expires_at: datetime | None = None
 
     @classmethod
-    def read(cls, data: JSONObject) -> "Reach | None":
+    def read(cls, data: JSONObject) -> "KeyLimits | None":
         if not isinstance(data.get("read_only"), bool):
             return None
         return cls(
@@ -51,12 +51,12 @@ class OwnKey:
     """What the key that sends the request may do, as the server says."""
 
     # None if the server does not report it; only Perch does.
-    reach: "Reach | None"
+    limits: "KeyLimits | None"
     is_operator: bool
 
     @classmethod
     def read(cls, data: JSONObject) -> "OwnKey":
-        return cls(Reach.read(data), data.get("operator") is True)
+        return cls(KeyLimits.read(data), data.get("operator") is True)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ApiKey:
     last_used_at: datetime | None
     last_used_from: str
     # None if the server does not report it; its keys have no limits.
-    reach: "Reach | None"
+    limits: "KeyLimits | None"
 
     @classmethod
     def read(cls, data: JSONObject) -> "ApiKey":
@@ -80,7 +80,7 @@ class ApiKey:
             created_at=moment(data, "created_at"),
             last_used_at=moment(data, "last_used_at"),
             last_used_from=text(data, "last_used_from_addr"),
-            reach=Reach.read(data),
+            limits=KeyLimits.read(data),
         )
 
 
@@ -91,4 +91,4 @@ class NewApiKey:
     # The secret itself, which the API returns only this once.
     key: str
     # As the server understood the limits.
-    reach: Reach | None
+    limits: KeyLimits | None

@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane.api.field_errors import CODES, INVALID, REQUIRED
 from controlplane.api.idempotency import METHODS
-from controlplane.api.reach import BESIDE_THE_PROJECT
+from controlplane.api.key_limits import BESIDE_THE_PROJECT
 
 ERROR = {
     "title": "Error",

@@ -8,7 +8,7 @@ from typing import Any
 from ninja import Field, Schema
 
 from controlplane.api.fields import Timestamp
-from controlplane.api.responses.key_reach import KeyReach
+from controlplane.api.responses.key_limits import KeyLimits
 from controlplane.models import Account
 
 # The namespace of members' UUIDs, so that an account always has the same member id.
@@ -109,7 +109,7 @@ class CurrentUser(Schema):
     billing_account: BillingAccount
 
 
-class AuthDetails(KeyReach):
+class AuthDetails(KeyLimits):
     account_id: str
     auth_method: str
     auth_data: str

@@ -18,7 +18,7 @@ from controlplane.compute.accounts import is_served_by
 from controlplane.compute.catalog_reading import LOGIN, MARK
 from controlplane.compute.session import Result, of_bounded_length, parameters, socket_dir
 from controlplane.models.connecting import find_catalog_mark
-from controlplane.operations.by_sql import take_in
+from controlplane.operations.catalog_import import import_catalog
 from controlplane.proxy.directory.control_database import ControlDatabase, bounded
 from controlplane.proxy.directory.interface import Clients
 from controlplane.proxy.directory.role_logins import RoleLogin
@@ -215,7 +215,7 @@ class ComputeLogins:
 
     async def _call_synchronize(self, endpoint_id: str) -> bool:
         try:
-            await self._calls.call(take_in, endpoint_id, within=_SYNCHRONIZE_WITHIN)
+            await self._calls.call(import_catalog, endpoint_id, within=_SYNCHRONIZE_WITHIN)
         except Exception as error:
             # An error of the compute or the database; the next look tries again.
             log.warning(

@@ -47,7 +47,7 @@ class ComputeRunWatcher:
         watched = self._by_endpoint.get(endpoint_id)
         if watched is not None and watched.run == run:
             return watched
-        descriptor = compute.open_life(branch_id, endpoint_id)
+        descriptor = compute.open_run(branch_id, endpoint_id)
         if descriptor is None:
             return None
         if watched is not None:

@@ -14,7 +14,7 @@ from controlplane.compute.pooler_settings import Version
 from controlplane.compute.session import socket_dir
 from controlplane.models import Action, Role
 from controlplane.models.connecting import find_failure
-from controlplane.operations.by_sql import holding_catalog
+from controlplane.operations.catalog_import import holding_catalog
 from controlplane.proxy.directory.changes import ChangeListener
 from controlplane.proxy.directory.compute_runs import ComputeRunWatcher
 from controlplane.proxy.directory.compute_states import ComputeState, ComputeStates

@@ -47,9 +47,9 @@
     inner[parts.at(-1)] = value;
   }
 
-  function write(same) {
-    const sent = JSON.parse(same.dataset.same);
-    const value = (name) => valueOf(same.closest("form").elements[name], sent);
+  function write(details) {
+    const sent = JSON.parse(details.dataset.cli);
+    const value = (name) => valueOf(details.closest("form").elements[name], sent);
     const body = sent.always;
     for (const [name, place] of Object.entries(sent.fields)) put(body, place, value(name));
     for (const [name, more] of Object.entries(sent.ticked)) if (value(name)) put(body, ...more);
@@ -65,7 +65,7 @@
     const flags = Object.entries(sent.flags).map(([name, [set, unset]]) => (value(name) ? set : unset));
     const command = [named, ...options, ...flags].filter(Boolean).join(" \\\n  ");
     const texts = { curl: sent.curl + data, neonctl: sent.beyond.some(value) ? sent.unsaid : command };
-    for (const code of same.querySelectorAll("code[data-kind]")) {
+    for (const code of details.querySelectorAll("code[data-kind]")) {
       const text = texts[code.dataset.kind];
       code.textContent = text;
       code.closest("pre").previousElementSibling.querySelector("[data-copy]").dataset.copy = text;
@@ -74,8 +74,8 @@
 
   for (const kind of ["input", "change"]) {
     document.addEventListener(kind, (event) => {
-      const same = event.target.form?.querySelector("[data-same]");
-      if (same) write(same);
+      const details = event.target.form?.querySelector("[data-cli]");
+      if (details) write(details);
     });
   }
 })();

@@ -58,7 +58,7 @@ LAST_BOUND = 2.0
 MOST_READINGS = 4
 
 
-def take_in(endpoint_id: str) -> None:
+def import_catalog(endpoint_id: str) -> None:
     """Update the rows with what SQL did in the endpoint's compute, if that compute runs.
 
     Raises psycopg.Error if the compute does not answer, LockTimeout if another reading of the
@@ -66,11 +66,11 @@ def take_in(endpoint_id: str) -> None:
     """
     endpoint = Endpoint.objects.select_related("branch").filter(id=endpoint_id).first()
     if endpoint is not None:
-        take_in_branch(endpoint.branch)
+        import_branch_catalog(endpoint.branch)
 
 
-def take_in_branch(branch: Branch, *, is_last: bool = False) -> None:
-    """Do the same as `take_in` for the branch, whichever endpoint's compute runs on it.
+def import_branch_catalog(branch: Branch, *, is_last: bool = False) -> None:
+    """Do the same as `import_catalog` for the branch, whichever endpoint's compute runs on it.
 
     With `is_last`, end all clients' sessions first, so that nothing can change after the reading.
     """
@@ -89,14 +89,15 @@ def take_in_branch(branch: Branch, *, is_last: bool = False) -> None:
         if is_last:
             stop_pooler(branch.id)  # the pooler would open new sessions for its clients
             end_clients(connection)
-        _take_in(branch.id, connection)
+        _import(branch.id, connection)
 
 
-def take_in_before_stop(branch: Branch) -> None:
-    """Call `take_in_branch` for the last time before the branch's compute is stopped. A compute
-    that does not answer is stopped without this reading, and is read after its next start."""
+def import_before_stop(branch: Branch) -> None:
+    """Call `import_branch_catalog` for the last time before the branch's compute is stopped. A
+    compute that does not answer is stopped without this reading, and is read after its next start.
+    """
     try:
-        take_in_branch(branch, is_last=True)
+        import_branch_catalog(branch, is_last=True)
     except (OperationalError, InterfaceError):
         raise
     except Exception as error:
@@ -130,7 +131,7 @@ def admit_to_pooler(branch_id: str) -> None:
         admit_roles(branch_id, Role.that_may_connect(branch_id))
 
 
-def _take_in(branch_id: str, connection: Session) -> None:
+def _import(branch_id: str, connection: Session) -> None:
     """Read the catalog until it equals what the rows know. The caller holds the catalog lock."""
     for _ in range(MOST_READINGS):
         known = Branch.objects.values_list("catalog_mark", flat=True).get(id=branch_id)

@@ -6,7 +6,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from controlplane.api.fields import Timestamp
 
 
-class KeyReach(Schema):
+class KeyLimits(Schema):
     """What an API key is limited to. Limits that the key does not have are left out, because
     neonctl treats a `project_id` of null as a key that reaches nothing."""
 
@@ -18,6 +18,6 @@ class KeyReach(Schema):
     # It has no return annotation: with one, the OpenAPI document would show the annotated type
     # instead of the model's fields.
     def without_absent(self, serialized: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-        limits = KeyReach.model_fields
+        limits = KeyLimits.model_fields
         told = serialized(self).items()
         return {name: value for name, value in told if value is not None or name not in limits}

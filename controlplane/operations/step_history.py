@@ -78,7 +78,7 @@ class _Attempt:
     def so_far(self) -> list[Stored]:
         # Copy the list: the thread that does the work may append to it at any time.
         steps = self.steps.copy()
-        return [*self.before, *(_stored(step) for step in steps if not _was_no_wait(step))]
+        return [*self.before, *(_stored(step) for step in steps if not _was_short_wait(step))]
 
 
 _attempt: ContextVar[_Attempt | None] = ContextVar("attempt", default=None)
@@ -87,7 +87,7 @@ _under_way: set[_Attempt] = set()
 
 
 @contextmanager
-def telling(operation: Operation, runs: Sequence[Run] = ()) -> Iterator[None]:
+def recording_attempt(operation: Operation, runs: Sequence[Run] = ()) -> Iterator[None]:
     """Record what runs inside as an attempt at the operation, which a worker has just picked up.
 
     `runs` are the earlier runs of the same attempt, which were cut off.
@@ -96,7 +96,7 @@ def telling(operation: Operation, runs: Sequence[Run] = ()) -> Iterator[None]:
     number = operation.failures_count + 1
     attempt.steps.append(_moment(PICKED_UP, now(), attempt=number))
     token = _attempt.set(attempt)
-    go_on_from(operation)
+    continue_from(operation)
     _under_way.add(attempt)
     try:
         with recording(attempt.steps):
@@ -106,7 +106,7 @@ def telling(operation: Operation, runs: Sequence[Run] = ()) -> Iterator[None]:
         _attempt.reset(token)
 
 
-def go_on_from(operation: Operation) -> None:
+def continue_from(operation: Operation) -> None:
     """Make the attempt's steps follow the steps of the row, which was just read."""
     attempt = _attempt.get()
     assert attempt is not None
@@ -116,7 +116,7 @@ def go_on_from(operation: Operation) -> None:
         return  # this attempt itself wrote the row's steps meanwhile
     queued_at = operation.retry_at or operation.dispatched_at or operation.created_at
     for run in attempt.runs:
-        if not _is_told(run, before):
+        if not _is_recorded(run, before):
             number = operation.failures_count + 1
             before.append(_stored(Step(QUEUED, queued_at, max(queued_at, run.picked_up_at))))
             before.append(_stored(_moment(PICKED_UP, run.picked_up_at, attempt=number)))
@@ -203,7 +203,7 @@ def _attempt_at(operation: Operation) -> _Attempt | None:
     return attempt if attempt and attempt.operation_id == operation.id else None
 
 
-def _was_no_wait(step: Step) -> bool:
+def _was_short_wait(step: Step) -> bool:
     return (
         step.name == LOCKING
         and step.finished_at is not None
@@ -211,7 +211,7 @@ def _was_no_wait(step: Step) -> bool:
     )
 
 
-def _is_told(run: Run, steps: Sequence[Stored]) -> bool:
+def _is_recorded(run: Run, steps: Sequence[Stored]) -> bool:
     """Return whether a run that was cut off managed to write that it had begun."""
     return any(
         step["name"] == PICKED_UP

@@ -37,7 +37,7 @@ def route_of(request: HttpRequest) -> str:
     return match.route.removeprefix(PREFIX) if match else ""
 
 
-def check_reach(request: HttpRequest, key: ApiKey) -> None:
+def check_key_limits(request: HttpRequest, key: ApiKey) -> None:
     """Check that the key may send this request. Raises Forbidden if it may not, and NotFound for
     another account's project, as an unlimited key would get."""
     route = route_of(request)

@@ -11,8 +11,8 @@ import pytest
 from tests.console.conftest import Person, Shop
 from tests.console.test_branch_page import wait_until_quiet
 from tests.console.test_branches import branches
+from tests.console.test_request_examples import commands
 from tests.console.test_roles_and_databases import databases, password_of, roles
-from tests.console.test_same_request import commands
 from tests.console.test_snapshots import snapshots
 
 PAST, LATER = "2020-01-01T10:00", (datetime.now(UTC) + timedelta(days=3)).strftime("%Y-%m-%dT%H:%M")

@@ -5,12 +5,12 @@ import threading
 import pytest
 
 from console.api.errors import Unreachable
-from console.api.parallel import each_or_none, side_by_side
+from console.api.parallel import each_or_none, in_parallel
 
 
 def test_it_works() -> None:
     both = threading.Barrier(2, timeout=10)
-    assert sorted(side_by_side(both.wait, both.wait)) == [0, 1]
+    assert sorted(in_parallel(both.wait, both.wait)) == [0, 1]
     assert each_or_none(lambda number: number * 2, [1, 2, 3]) == [2, 4, 6]
     assert each_or_none(lambda number: number, []) == []
 
@@ -20,12 +20,12 @@ def test_pages_that_wait_hold_up_no_other() -> None:
     may_answer = threading.Event()
 
     def page() -> None:
-        side_by_side(*[lambda: may_answer.wait(30)] * 5)
+        in_parallel(*[lambda: may_answer.wait(30)] * 5)
 
     waiting = [threading.Thread(target=page) for _ in range(10)]
     for each in waiting:
         each.start()
-    answered = threading.Thread(target=side_by_side, args=[lambda: 1, lambda: 2], daemon=True)
+    answered = threading.Thread(target=in_parallel, args=[lambda: 1, lambda: 2], daemon=True)
     answered.start()
     answered.join(10)
     was_held_up = answered.is_alive()
@@ -42,6 +42,6 @@ def test_a_failure_is_told_without_waiting_for_the_rest() -> None:
         raise Unreachable("No connection.")
 
     with pytest.raises(Unreachable):
-        side_by_side(fail, lambda: may_answer.wait(30))
+        in_parallel(fail, lambda: may_answer.wait(30))
     assert not may_answer.is_set()
     may_answer.set()
