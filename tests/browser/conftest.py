@@ -1,4 +1,4 @@
-"""A real Chromium, and a page in it that tells of every script error and policy violation."""
+"""A real Chromium, and a page in it that reports every script error and policy violation."""
 
 import os
 import re
@@ -53,16 +53,17 @@ def browser() -> Iterator[Browser]:
 def new_page(
     browser: Browser, url: str, *, may_fail: bool = False, **context: Any
 ) -> tuple[Page, list[str]]:
-    """A page in a context of its own at the console of that address, and a list of what will go
-    wrong in its scripts or policy. With `may_fail` the network may."""
+    """Open a page in a context of its own at the console of that address. Yields the page and the
+    list of errors in its scripts and violations of its policy. With `may_fail`, errors of the
+    network are not listed."""
     wrong: list[str] = []
 
     def heard(message: ConsoleMessage) -> None:
-        # An answer of 4xx to a form is no fault of the page.
+        # A 4xx answer to a form is not an error of the page.
         is_answer = "status of 4" in message.text
         is_network = may_fail and re.match("Failed to load resource|htmx:", message.text)
-        # A page that is left breaks off what it was just asking for. What fails otherwise is told
-        # by another event as well.
+        # A page that is left aborts its open requests. Other failures are reported by another event
+        # as well.
         is_left = re.match("htmx:(afterRequest|sendAbort)", message.text)
         if message.type == "error" and not (is_answer or is_network or is_left):
             wrong.append(message.text)
@@ -81,7 +82,7 @@ def new_page(
 
 @contextmanager
 def opened(browser: Browser, url: str, *, may_fail: bool = False, **context: Any) -> Iterator[Page]:
-    """As `new_page`; the test fails if anything has gone wrong."""
+    """Do the same as `new_page`, and fail the test if anything went wrong in the page."""
     page, wrong = new_page(browser, url, may_fail=may_fail, **context)
     yield page
     page.context.close()
@@ -103,14 +104,14 @@ def rough_page(browser: Browser, stack: Stack) -> Iterator[Page]:
 
 
 def copied(page: Page) -> str:
-    """What a button has copied that was just pressed."""
+    """Return what the button that was just pressed has copied."""
     expect(page.locator("#announce")).to_have_text("Copied")
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 
 @dataclass
 class Elsewhere:
-    """A console of its own, for a server of this API that the test has in its hand."""
+    """A console of its own, for a server of this API that the test controls."""
 
     page: Page
     relay: Relay

@@ -1,4 +1,4 @@
-"""What tests look at in a page beside its words: accessibility, focus, bytes on the wire, width."""
+"""What tests check in a page besides its words: accessibility, focus, bytes on the wire, width."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,17 +8,18 @@ from typing import Any, Literal
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page
 
-# Of the rules by which axe looks; its "best practices" are in it.
+# The rules that axe checks, including its "best practices".
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 WIDTHS = (320, 390, 600, 768, 821, 900, 1024, 1100, 1280, 1920, 2560)
-# By the size of the text; and of a dialog, and of what scripts change nothing about.
+# By text size. `FEWER` is for dialogs, and for what scripts do not change.
 WIDTHS_OF = {"200%": (320, 390, 768, 1280), "": WIDTHS}
 FEWER = (320, 390, 768, 1024, 1280, 1920)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 def expect_accessible(page: Page) -> None:
-    """axe finds nothing wrong in the page as it is now; of one with a dialog only in that."""
+    """Check that axe finds no violation in the page as it is now; if a dialog is open, only in
+    that."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE_SCRIPT)
     found = page.evaluate(
@@ -35,7 +36,8 @@ def expect_accessible(page: Page) -> None:
     assert not problems, f"{page.url}\n" + "\n".join(problems)
 
 
-# What is wider than the window; and tables that one part's rule has made something else.
+# Elements that are wider than the window, and tables that a part's style no longer lays out as a
+# table.
 TOO_WIDE = """() => [
     ...[...document.querySelectorAll("body *")]
         .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
@@ -51,8 +53,8 @@ TOO_WIDE = """() => [
 
 
 def expect_fits(page: Page, widths: Sequence[int]) -> None:
-    """At each of these widths nothing is wider than the window, and no sheet is cut off."""
-    # Of the browser itself: half the time that set_viewport_size takes.
+    """Check at each width that nothing is wider than the window and that no sheet is cut off."""
+    # The browser's own command takes half the time of set_viewport_size.
     session = page.context.new_cdp_session(page)
     screen = {"height": 900, "deviceScaleFactor": 1, "mobile": False}
     wrong = []
@@ -68,13 +70,13 @@ def expect_fits(page: Page, widths: Sequence[int]) -> None:
 
 
 def expect_still(page: Page) -> None:
-    """Nothing moves where the reader has asked for that."""
+    """Check that nothing moves if the reader has asked for reduced motion."""
     found = page.evaluate("document.getAnimations().map((one) => one.animationName ?? one.id)")
     assert not found, (page.url, found)
 
 
-# What can have the focus, in an open dialog that alone, else in the page; and of a colour such as
-# rgb(1, 2, 3) its contrast to another, as WCAG has it.
+# The controls that can have the focus: those of the open dialog, else of the page. `contrast`
+# computes the contrast of two colours, such as rgb(1, 2, 3), as WCAG defines it.
 CONTROLS = """
     const CONTROLS = "a[href], button, summary, input:not([type=hidden]), select, textarea";
     const modal = document.querySelector("dialog[open]");
@@ -112,7 +114,7 @@ WITHOUT_RING = f"""() => {{
     before?.focus({{ preventScroll: true }});
     return found.map(said);
 }}"""
-# In forced colours backgrounds are gone: what looks like a button must do so by its border.
+# Forced colours remove backgrounds: a button must be recognizable by its border.
 WITHOUT_SHAPE = f"""() => {{
     {CONTROLS}
     return controls.filter((one) => {{
@@ -125,7 +127,7 @@ WITHOUT_SHAPE = f"""() => {{
 
 
 def expect_rings(page: Page) -> None:
-    """Whatever has the focus has a ring that is seen: light, dark and in forced colours."""
+    """Check that each control with the focus has a visible ring: light, dark and in forced colours."""
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         found = page.evaluate(WITHOUT_RING)
@@ -137,7 +139,7 @@ def expect_rings(page: Page) -> None:
 
 
 TAB = {"key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}
-# What the focus has been on since; each control that can be seen must be among them.
+# The elements that have had the focus since. Every visible control must be among them.
 FOLLOW = f"""() => {{
     {CONTROLS}
     window.followed = new Set();
@@ -153,14 +155,14 @@ NOT_FOLLOWED = f"""() => {{
 
 
 def expect_reachable(page: Page) -> None:
-    """Tab comes to every control that can be seen, and out of each again."""
+    """Check that Tab moves the focus to every visible control, and out of each again."""
     turns = page.evaluate(FOLLOW)
     missed: list[str] = []
     session = page.context.new_cdp_session(page)
-    # What scrolls takes a turn too, and a date one for each of its parts.
+    # A part that scrolls takes a press of Tab too, and a date field one for each of its parts.
     for more in (turns + 3, 10, 20, 40):
         for _ in range(more):
-            # It moves the focus as it goes down.
+            # The focus moves when the key goes down.
             session.send("Input.dispatchKeyEvent", {"type": "rawKeyDown", **TAB})
         if not (missed := page.evaluate(NOT_FOLLOWED)):
             break
@@ -169,7 +171,7 @@ def expect_reachable(page: Page) -> None:
     assert not missed, (page.url, missed)
 
 
-# Who hears the names alone must know which is which; and each row says what it is about.
+# A screen reader's user hears only the names: they must be distinct, and each row needs a header.
 UNCLEAR = f"""() => {{
     {CONTROLS}
     const name = (one) =>
@@ -185,14 +187,14 @@ UNCLEAR = f"""() => {{
 
 
 def expect_clear(page: Page) -> None:
-    """No two buttons are called the same; rows and columns have headers."""
+    """Check that no two buttons have the same name, and that rows and columns have headers."""
     found = page.evaluate(UNCLEAR)
     assert not found, (page.url, found)
 
 
 def expect_good(page: Page, widths: Mapping[str, Sequence[int]]) -> None:
-    """At these widths, by the size of the text, and in both schemes, with everything that can be
-    unfolded unfolded. Every complaint is told at once."""
+    """Check the page at these widths, by text size, in both schemes, with everything unfolded. All
+    complaints are reported together."""
     wrong: list[str] = []
 
     def look(expect: Callable[[Page], None]) -> None:
@@ -206,7 +208,7 @@ def expect_good(page: Page, widths: Mapping[str, Sequence[int]]) -> None:
         "{ one.open = !one.matches('.menu'); })"
     )
     for scheme, width in zip(SCHEMES, (1280, 390), strict=True):
-        # Colours that are on their way from one to the other are neither.
+        # With reduced motion there is no transition, whose colours would belong to neither scheme.
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         page.set_viewport_size({"width": width, "height": 900})
         look(expect_accessible)
@@ -220,7 +222,8 @@ def expect_good(page: Page, widths: Mapping[str, Sequence[int]]) -> None:
 
 
 def focused(page: Page) -> str:
-    """What has the focus, by its id or else by its name or words; "" where nothing has."""
+    """Return the id of the element with the focus, or its name or words if it has no id; "" if no
+    element has the focus."""
     return page.evaluate(  # type: ignore[no-any-return]
         """() => {
             const one = document.activeElement;
@@ -231,7 +234,7 @@ def focused(page: Page) -> str:
 
 
 def tab_to(page: Page, name: str, *, most: int = 200) -> None:
-    """Press Tab until what `focused` calls so has the focus."""
+    """Press Tab until `focused` returns this name."""
     for _ in range(most):
         page.keyboard.press("Tab")
         if focused(page) == name:
@@ -241,9 +244,9 @@ def tab_to(page: Page, name: str, *, most: int = 200) -> None:
 
 @dataclass
 class Wire:
-    """What went over the wire while it was listened to: each answer, with its bytes."""
+    """The answers that came over the wire while it listened, each with its size in bytes."""
 
-    # (the address's path, the status, bytes of the answer with its headers)
+    # (path of the address, status, bytes of the answer with its headers)
     answers: list[tuple[str, int, int]] = field(default_factory=list)
 
     @property
@@ -256,7 +259,7 @@ class Wire:
 
 @contextmanager
 def wire(page: Page) -> Iterator[Wire]:
-    """Listen to what the page's answers cost. Of a stream only its beginning is counted."""
+    """Record the bytes of the page's answers. Of a stream, only the beginning is counted."""
     heard = Wire()
     session = page.context.new_cdp_session(page)
     begun: dict[str, tuple[str, int]] = {}
@@ -283,7 +286,7 @@ def wire(page: Page) -> Iterator[Wire]:
 
 @contextmanager
 def cut_off(page: Page) -> Iterator[None]:
-    """The network is gone for the page, streams that are open included."""
+    """Cut the page off from the network, including its open streams."""
     session = page.context.new_cdp_session(page)
     gone = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
     session.send("Network.enable")

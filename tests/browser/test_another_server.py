@@ -1,5 +1,5 @@
-"""The console of a server that is made of a public OpenAPI document of this API: no page has an
-error, of the console's or of its scripts."""
+"""The console with a server that is generated from a public OpenAPI document of this API. No page
+has an error, neither of the console nor of its scripts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ ID = "quiet-heron-12345678"
 
 @dataclass
 class Switched:
-    """Answers as is chosen while a console asks."""
+    """A server that answers as the test chooses, while the console asks."""
 
     by: Answering | None = None
 
@@ -52,7 +52,7 @@ def expect_no_errors(browser: Browser, url: str) -> None:
         page.goto("/sign-in")
         page.get_by_label("API key").fill("a-key-of-that-server")
         page.get_by_role("button", name="Sign in").click()
-        # Who has one project is led to it.
+        # The console leads an owner of one project directly to that project.
         expect(page.locator("#menu-account")).to_be_visible()
         for address in addresses():
             answer = page.goto(address, wait_until="domcontentloaded")
@@ -64,14 +64,16 @@ def expect_no_errors(browser: Browser, url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_neons_document(browser: Browser, made_of: tuple[str, Switched], kind: str) -> None:
+def test_the_console_works_with_neons_document(
+    browser: Browser, made_of: tuple[str, Switched], kind: str
+) -> None:
     url, answers = made_of
     answers.by = Answers(kind)
     expect_no_errors(browser, url)
 
 
 @pytest.mark.parametrize("required", [False, True], ids=["whole", "required"])
-def test_of_its_own_document(
+def test_the_console_works_with_its_own_document(
     browser: Browser, stack: Stack, made_of: tuple[str, Switched], required: bool
 ) -> None:
     url, answers = made_of

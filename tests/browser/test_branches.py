@@ -1,4 +1,4 @@
-"""Branches in a real browser: picture and list, one's page, passwords, and what is deleted."""
+"""Branches in a real browser: picture and list, a branch's page, passwords, and deletion."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.support.stack import Stack
 
 
 class Grove(Project):
-    """A project with a few levels of branches, of names as people give them."""
+    """A project with several levels of branches, which have usual names."""
 
     dev_id: str
     deep_id: str
@@ -50,7 +50,7 @@ def at_grove(page: Page, grove: Grove) -> Page:
     return page
 
 
-def test_the_picture_leads_to_its_branches_and_keeps_out_of_the_keyboards_way(
+def test_the_picture_links_to_its_branches_and_is_not_in_the_tab_order(
     at_grove: Page, grove: Grove
 ) -> None:
     page = at_grove
@@ -65,14 +65,14 @@ def test_the_picture_leads_to_its_branches_and_keeps_out_of_the_keyboards_way(
     )
     picture.get_by_text("dev", exact=True).click()
     expect(page.get_by_role("heading", name="dev")).to_be_visible()
-    # On a narrow screen another drawing of the same.
+    # On a narrow screen, another drawing shows the same.
     page.set_viewport_size({"width": 390, "height": 900})
     page.goto(grove.url)
     expect(picture).to_be_hidden()
     expect(page.locator(".tree-picture.narrow")).to_be_visible()
 
 
-def test_below_level_six_every_branch_is_further_to_the_right(at_grove: Page, grove: Grove) -> None:
+def test_each_level_below_six_is_indented_further(at_grove: Page, grove: Grove) -> None:
     for width in (1280, 390):
         at_grove.set_viewport_size({"width": width, "height": 900})
         at_grove.goto(grove.url)
@@ -85,7 +85,9 @@ def test_below_level_six_every_branch_is_further_to_the_right(at_grove: Page, gr
         assert places == sorted(set(places)), (width, places)
 
 
-def test_a_password_shown_once_stays_until_its_reader_is_done(at_grove: Page, grove: Grove) -> None:
+def test_a_password_shown_once_stays_until_the_reader_presses_done(
+    at_grove: Page, grove: Grove
+) -> None:
     page = at_grove
     dialog = page.locator("dialog[open]")
     page.goto(grove.page_of(grove.dev_id))
@@ -107,11 +109,11 @@ def test_a_password_shown_once_stays_until_its_reader_is_done(at_grove: Page, gr
     expect(page.locator(".catalog", has_text="reporting")).to_be_visible()
     assert password not in page.content()
 
-    # What can be shown again goes by Escape.
+    # Escape closes a dialog with a password that can be shown again.
     page.get_by_role("button", name="Reveal password of reporting").click()
     expect(secret).to_have_text(password)
     page.keyboard.press("Escape")
-    # A dialog is closed a moment before its page hears of it, and empties it.
+    # The browser closes a dialog a moment before the page is notified and empties it.
     expect(page.locator("#dialog")).to_be_empty()
     assert password not in page.content()
     expect_quiet(page)
@@ -139,7 +141,7 @@ def test_a_key_shown_once_stays_too(at_grove: Page) -> None:
     expect(page.locator("td, th").filter(has_text="for a test").first).to_be_visible()
 
 
-def test_the_time_is_asked_for_where_one_is_chosen(at_grove: Page, grove: Grove) -> None:
+def test_a_time_is_required_only_if_the_choice_needs_one(at_grove: Page, grove: Grove) -> None:
     page = at_grove
     dialog = page.locator("dialog[open]")
     page.goto(grove.page_of(grove.deep_id))
@@ -161,7 +163,7 @@ def test_the_time_is_asked_for_where_one_is_chosen(at_grove: Page, grove: Grove)
     expect(facts).to_contain_text("Never")
 
 
-def test_a_branch_is_made_and_deleted_from_its_page(at_grove: Page, grove: Grove) -> None:
+def test_a_branch_is_created_and_deleted_from_its_page(at_grove: Page, grove: Grove) -> None:
     page = at_grove
     dialog = page.locator("dialog[open]")
     page.goto(grove.page_of(grove.dev_id))
@@ -183,7 +185,7 @@ def test_a_branch_is_made_and_deleted_from_its_page(at_grove: Page, grove: Grove
     expect(page.get_by_role("link", name="for an hour")).to_have_count(0, timeout=30_000)
 
 
-def test_without_scripts(browser: Browser, stack: Stack, grove: Grove) -> None:
+def test_branches_work_without_scripts(browser: Browser, stack: Stack, grove: Grove) -> None:
     context = browser.new_context(base_url=stack.console_url, java_script_enabled=False)
     page = context.new_page()
     page.set_default_timeout(20_000)

@@ -1,5 +1,5 @@
-"""That nothing is lost where the stylesheet is made small: a browser reads the same rules in it as
-in the files that it is made of."""
+"""Minifying the stylesheet loses nothing: a browser reads the same rules in it as in its
+sources."""
 
 from playwright.sync_api import Page
 
@@ -15,13 +15,13 @@ RULES = """text => {
 }"""
 
 
-def test_the_small_stylesheet_says_what_its_sources_say(page: Page) -> None:
+def test_the_minified_stylesheet_has_the_rules_of_its_sources(page: Page) -> None:
     page.goto("/sign-in")
     address = page.locator("link[rel=stylesheet]").get_attribute("href")
     small = page.request.get(str(address)).text()
     rest = sorted(path.name for path in STATIC.glob("*.css") if path.name not in FIRST)
     sources = [page.evaluate(RULES, (STATIC / name).read_text()) for name in [*FIRST, *rest]]
     assert page.evaluate(RULES, small) == [rule for rules in sources for rule in rules]
-    # The licence of what is another's stays with it.
+    # The licence of another project's code stays with that code.
     assert "Pico CSS" in small[:200]
     assert "Licensed under MIT" in small[:200]

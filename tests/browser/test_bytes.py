@@ -1,4 +1,4 @@
-"""What pages cost over the wire, in a real browser; and that no secret is packed."""
+"""The bytes that pages cost over the wire, in a real browser; and that no secret is compressed."""
 
 import re
 
@@ -26,7 +26,7 @@ def shop(stack: Stack) -> Project:
     return made
 
 
-def test_a_first_page_is_light_and_a_later_one_lighter(
+def test_a_first_page_is_small_and_a_later_one_smaller(
     browser: Browser, stack: Stack, shop: Project
 ) -> None:
     with opened(browser, stack.console_url) as page:
@@ -46,7 +46,7 @@ def test_a_first_page_is_light_and_a_later_one_lighter(
             assert later.bytes <= LATER_PAGE, later.answers
 
 
-def test_an_unchanged_answer_is_nearly_nothing(
+def test_an_unchanged_answer_has_almost_no_bytes(
     browser: Browser, stack: Stack, shop: Project
 ) -> None:
     with opened(browser, stack.console_url) as page:
@@ -60,7 +60,8 @@ def test_an_unchanged_answer_is_nearly_nothing(
                 idle(page, 5)
         polls = heard.to("live")
         unchanged = [size for _, status, size in polls if status == 304]
-        # Where something has changed meanwhile, a branch's size perhaps, an answer shows that.
+        # If something has changed meanwhile, for example a branch's size, an answer shows the
+        # change.
         assert len(unchanged) > max(2, len(polls) / 2), polls
         assert max(unchanged) <= UNCHANGED, polls
         expect(page.locator("#poll")).to_contain_text(
@@ -68,7 +69,7 @@ def test_an_unchanged_answer_is_nearly_nothing(
         )
 
 
-def test_answers_are_packed_but_those_that_hold_a_secret(
+def test_answers_are_compressed_unless_they_hold_a_secret(
     browser: Browser, stack: Stack, shop: Project
 ) -> None:
     with opened(browser, stack.console_url) as page:

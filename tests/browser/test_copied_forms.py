@@ -1,4 +1,4 @@
-"""Copied connection strings: each by its button, and then in the hands of what it is for."""
+"""Connection strings: each is copied by its button, and then used by the client that it is for."""
 
 import re
 import shlex
@@ -51,7 +51,7 @@ def by_psycopg(copied: str) -> str:
         ("psycopg", "import psycopg", by_psycopg),
     ],
 )
-def test_what_the_button_copies_connects(
+def test_the_copied_connection_string_connects(
     page: Page,
     shop: Project,
     label: str,

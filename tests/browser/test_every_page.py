@@ -1,7 +1,7 @@
-"""Every page, dialog and state of the console, with scripts and without: anybody can read and use
-it, on any screen, in light and dark, with larger text, by the keyboard alone.
+"""Every page, dialog and state of the console, with and without scripts, is accessible: on any
+screen, in light and dark, with larger text, by the keyboard alone.
 
-By default each page is visited once, on a phone and on a laptop; everything else is thorough.
+By default each page is visited once, on a phone and on a laptop. All other visits are thorough.
 """
 
 from collections.abc import Iterator
@@ -34,20 +34,21 @@ def all_there(stack: Stack) -> Iterator[World]:
 
 @dataclass
 class Visit:
-    """A page in which nothing may go wrong, and the switch of its scripts."""
+    """A page in which nothing may go wrong, and the switch for its scripts."""
 
     page: Page
     wrong: list[str]
     session: CDPSession
 
     def switch(self, *, scripts: bool) -> None:
-        """From the next page on. Whoever looks at one without them needs them, for axe."""
+        """Switch scripts on or off from the next page on. The checks need scripts for axe, also on
+        pages that are loaded without them."""
         off = {"value": not scripts}
         self.session.send("Emulation.setScriptExecutionDisabled", off)
 
 
 class Visits:
-    """One for each kind of reader, which is used again and again."""
+    """One visit for each kind of reader, used repeatedly."""
 
     def __init__(self, browser: Browser, there: World) -> None:
         self._browser = browser
@@ -78,7 +79,7 @@ def visits(browser: Browser, all_there: World) -> Iterator[Visits]:
     made.end()
 
 
-def test_no_address_is_forgotten() -> None:
+def test_every_address_of_the_console_is_visited() -> None:
     assert set(names()) == set(PAGES) | set(NO_PAGES)
     assert set(OPENED_ON) <= set(PAGES)
 
@@ -86,17 +87,19 @@ def test_no_address_is_forgotten() -> None:
 def go(page: Page, there: World, state: State) -> None:
     page.set_viewport_size({"width": 1280, "height": 900})
     page.goto(there.fill(state.address))
-    # What is fetched once the page is there.
+    # Wait for what scripts fetch after the page has loaded.
     expect(page.locator("[hx-trigger=load]")).to_have_count(0)
 
 
 def state_of(there: World, place: str) -> State:
-    """A state that has a name, or the page of an address of that name."""
+    """Return the state of that name, or the page of the address of that name."""
     return STATES[place] if place in STATES else State(there.address(place))
 
 
 @pytest.mark.parametrize("place", PAGES)
-def test_on_a_phone_and_a_laptop(visits: Visits, all_there: World, place: str) -> None:
+def test_pages_are_accessible_on_a_phone_and_a_laptop(
+    visits: Visits, all_there: World, place: str
+) -> None:
     state = state_of(all_there, place)
     with visits.by(state.who) as visit:
         go(visit.page, all_there, state)
@@ -108,7 +111,7 @@ def test_on_a_phone_and_a_laptop(visits: Visits, all_there: World, place: str) -
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("place", [*PAGES, *STATES])
-def test_with_scripts(visits: Visits, all_there: World, place: str) -> None:
+def test_pages_are_accessible_with_scripts(visits: Visits, all_there: World, place: str) -> None:
     state = state_of(all_there, place)
     with visits.by(state.who) as visit:
         go(visit.page, all_there, state)
@@ -122,7 +125,7 @@ def test_with_scripts(visits: Visits, all_there: World, place: str) -> None:
         [*PAGES, *(name for name, state in STATES.items() if not state.needs_script)], count=5
     ),
 )
-def test_without_scripts(visits: Visits, all_there: World, place: str) -> None:
+def test_pages_are_accessible_without_scripts(visits: Visits, all_there: World, place: str) -> None:
     state = state_of(all_there, place)
     with visits.by(state.who) as visit:
         page = visit.page
@@ -131,7 +134,7 @@ def test_without_scripts(visits: Visits, all_there: World, place: str) -> None:
             page.goto(all_there.fill(state.address))
             state.act(page)
             if state.is_left:
-                # What was sent may still be on its way: its page is without scripts too.
+                # A request may still be under way: its page is without scripts too.
                 page.wait_for_load_state("networkidle")
         finally:
             visit.switch(scripts=True)
@@ -141,7 +144,7 @@ def test_without_scripts(visits: Visits, all_there: World, place: str) -> None:
 
 
 @pytest.mark.parametrize("form", first_of(OPENED_ON, count=3))
-def test_as_a_dialog(visits: Visits, all_there: World, form: str) -> None:
+def test_forms_are_accessible_as_dialogs(visits: Visits, all_there: World, form: str) -> None:
     with visits.by("operator") as visit:
         page, where = visit.page, OPENED_ON[form]
         go(page, all_there, State(where) if "/" in where else state_of(all_there, where))

@@ -1,4 +1,4 @@
-"""The focus: never lost, and enough to do everything with."""
+"""The keyboard focus is never lost, and the keyboard is enough for everything."""
 
 import re
 
@@ -18,7 +18,7 @@ def shop(stack: Stack) -> Project:
     return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
 
 
-def test_a_button_keeps_the_focus_that_was_pressed(page: Page, shop: Project) -> None:
+def test_a_pressed_button_keeps_the_focus(page: Page, shop: Project) -> None:
     shop.done(shop.start())
     open_page(page, shop)
     power = page.locator(f"[id='power-{shop.endpoint_id}']")
@@ -26,7 +26,7 @@ def test_a_button_keeps_the_focus_that_was_pressed(page: Page, shop: Project) ->
     for opener in ("Enter", "Space"):
         power.focus()
         page.keyboard.press(opener)
-        # What drops connections is asked about first; who thinks better of it is back where he was.
+        # A button that drops connections asks first. After Cancel, the focus is back on the button.
         dialog.locator("[data-close]").focus()
         page.keyboard.press("Enter")
         expect(dialog).to_have_count(0)
@@ -44,9 +44,7 @@ def test_a_button_keeps_the_focus_that_was_pressed(page: Page, shop: Project) ->
     expect(power).to_be_focused()
 
 
-def test_a_button_that_waits_for_its_answer_leaves_the_focus_to_nobody(
-    page: Page, shop: Project
-) -> None:
+def test_a_button_that_waits_for_its_answer_keeps_the_focus(page: Page, shop: Project) -> None:
     shop.done(shop.suspend())
     open_page(page, shop)
     power = page.locator(f"[id='power-{shop.endpoint_id}']")
@@ -55,7 +53,7 @@ def test_a_button_that_waits_for_its_answer_leaves_the_focus_to_nobody(
     power.focus()
     page.keyboard.press("Enter")
     expect(power).to_be_disabled()
-    # Meanwhile the page renews itself, for what goes on elsewhere.
+    # Meanwhile the page renews itself because of a change made elsewhere.
     with page.expect_response(re.compile("/live")):
         page.evaluate("Perch.renew()")
     expect(page.locator("body.htmx-request")).to_have_count(0)
@@ -82,11 +80,11 @@ def test_after_a_row_is_deleted_the_next_one_has_the_focus(page: Page, stack: St
     expect(page.locator("tbody :focus, thead :focus")).to_have_count(1, timeout=SOON)
 
 
-def test_a_dialog_gives_the_focus_back_to_its_opener(page: Page, shop: Project) -> None:
+def test_a_closed_dialog_returns_the_focus_to_its_opener(page: Page, shop: Project) -> None:
     open_page(page, shop)
     for opener, closing in (("#create-endpoint", "Escape"), ("#create-endpoint", "Enter")):
         page.locator(opener).focus()
-        # It looks like a button.
+        # The opener looks like a button.
         page.keyboard.press("Space")
         expect(page.locator("dialog[open]")).to_be_visible()
         if closing == "Enter":
@@ -96,7 +94,7 @@ def test_a_dialog_gives_the_focus_back_to_its_opener(page: Page, shop: Project) 
         assert focused(page) == opener.removeprefix("#")
 
 
-def test_escape_closes_a_menu_and_no_more(page: Page, shop: Project) -> None:
+def test_escape_closes_only_the_menu(page: Page, shop: Project) -> None:
     open_page(page, shop)
     summary = page.get_by_label(f"More actions for {shop.endpoint_id}")
     tab_to(page, f"More actions for {shop.endpoint_id}")
@@ -106,7 +104,7 @@ def test_escape_closes_a_menu_and_no_more(page: Page, shop: Project) -> None:
     expect(summary).to_be_focused()
 
 
-def test_a_key_that_is_shown_once_is_not_lost_by_escape(page: Page, stack: Stack) -> None:
+def test_escape_does_not_close_a_key_that_is_shown_once(page: Page, stack: Stack) -> None:
     sign_in(page, stack.new_key())
     page.goto("/api-keys")
     page.locator("[hx-get='/api-keys/new']").first.click()
@@ -149,7 +147,7 @@ def test_nothing_is_announced_twice(page: Page, stack: Stack) -> None:
     dialog.get_by_role("button", name="Create endpoint").click()
     expect(page.locator(".notice.success")).to_contain_text("is being created")
     expect(page.locator("#announce")).to_have_text("All operations have finished.", timeout=20_000)
-    # A notice that is still there moves into the next dialog, and out of it.
+    # A notice that is still shown moves into the next dialog, and out of it.
     page.locator("#create-endpoint").click()
     expect(dialog).to_be_visible()
     page.keyboard.press("Escape")

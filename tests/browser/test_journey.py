@@ -1,4 +1,4 @@
-"""What a person does with Perch on the first day, in a real browser, from sign-in to clean-up."""
+"""What a new user does with Perch on the first day, in a real browser, from sign-in to clean-up."""
 
 import re
 
@@ -25,7 +25,7 @@ def sign_out(page: Page) -> None:
 
 
 def mark(page: Page) -> None:
-    """Leave a mark that a reload of the page would wipe off."""
+    """Leave a mark in the page, which a reload would remove."""
     page.evaluate("window.notReloaded = true")
 
 
@@ -34,7 +34,7 @@ def assert_not_reloaded(page: Page) -> None:
 
 
 def expect_quiet(page: Page) -> None:
-    """Wait until the live region says that everything has ended, and has stopped asking."""
+    """Wait until the live region says that no operation is in progress, and no longer polls."""
     expect(page.locator("#poll")).to_have_text(re.compile(QUIET), timeout=30_000)
     expect(page.locator("#poll")).not_to_have_attribute("hx-trigger", re.compile(".*"))
 
@@ -44,7 +44,7 @@ def is_poll(url: str) -> bool:
 
 
 def hide(page: Page) -> None:
-    """As when another tab is looked at."""
+    """Hide the page, as when the user looks at another tab."""
     page.evaluate(
         """() => {
             Object.defineProperty(document, "hidden", {value: true, configurable: true});
@@ -75,7 +75,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     page = signed_in
     dialog = page.locator("dialog[open]")
 
-    # A project, with its first branch and endpoint.
+    # Create a project, with its first branch and endpoint.
     page.get_by_role("button", name="Create your first project").click()
     dialog.get_by_label("Name").fill("shop")
     dialog.get_by_role("button", name="Create project").click()
@@ -84,7 +84,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     expect(page.locator(".endpoints tbody tr")).to_have_count(1)
     expect(page.locator(".endpoints tbody tr")).to_contain_text("Active")
 
-    # A branch without an endpoint; one on it; both by what the pages offer there.
+    # Create a branch without an endpoint, and an endpoint on it, from the pages.
     open_tab(page, "Branches")
     page.get_by_role("button", name="Create branch").click()
     dialog.get_by_label("Name").fill("dev")
@@ -99,7 +99,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     expect_quiet(page)
     endpoint_id = perching.locator(".lead code").first.inner_text()
 
-    # Another branch, and the endpoint moves there.
+    # Create another branch, and move the endpoint there.
     page.get_by_role("link", name="Branches").click()
     expect(page.locator(".branches tbody tr")).to_have_count(2)
     page.get_by_role("button", name="Create branch").click()
@@ -121,7 +121,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     expect_quiet(page)
     expect(row).to_contain_text("Idle")
 
-    # Pooling; where there is no PgBouncer, the reason is told.
+    # Pooling. Without PgBouncer, the page gives the reason.
     open_menu(page, endpoint_id)
     page.get_by_role("button", name="Enable pooling").click()
     told = page.locator(".notice.failure")
@@ -140,7 +140,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     expect(row).to_contain_text("Idle")
     expect_quiet(page)
 
-    # Stop it and let it run again.
+    # Disable it, and enable it again.
     open_menu(page, endpoint_id)
     page.get_by_role("link", name="Disable").click()
     dialog.get_by_role("button", name="Disable").click()
@@ -150,7 +150,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     expect(row.get_by_role("button", name="Start")).to_be_visible()
     expect_quiet(page)
 
-    # Delete it: only once its id has been typed.
+    # Delete it: possible only once its id has been typed.
     open_menu(page, endpoint_id)
     page.locator(f"[id='delete-{endpoint_id}']").click()
     button = dialog.get_by_role("button", name="Delete endpoint")
@@ -161,7 +161,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     expect(page.locator(".endpoints tbody tr")).to_have_count(1)
     assert_not_reloaded(page)
 
-    # Everything that ever ran, with what was asked for, its duration and its outcome.
+    # Every operation, with what was requested, its duration and its outcome.
     open_tab(page, "Operations")
     rows = page.locator(".runs tbody tr")
     asked = rows.locator(".lead > a").all_inner_texts()
@@ -178,7 +178,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     expect(page.locator(".facts")).to_contain_text("Started")
     expect(page.locator(".facts")).to_contain_text("Duration")
 
-    # And the project goes.
+    # Delete the project.
     page.get_by_role("link", name="shop").click()
     open_tab(page, "Settings")
     project_id = page.locator(".about code").first.inner_text()
@@ -188,14 +188,14 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     expect(page.get_by_role("button", name="Create your first project")).to_be_visible()
 
 
-def test_what_is_typed_survives_a_refusal_and_the_polling_behind_it(signed_in: Page) -> None:
+def test_typed_text_survives_a_refusal_and_the_polling_behind_the_dialog(signed_in: Page) -> None:
     page = signed_in
     dialog = page.locator("dialog[open]")
     page.get_by_role("button", name="Create your first project").click()
     dialog.get_by_role("button", name="Create project").click()
     expect(page.locator("#poll")).to_be_visible()
 
-    # Opened while the page is still busy renewing itself.
+    # Opened while the page still renews itself.
     open_tab(page, "Branches")
     page.get_by_role("button", name="Create branch").click()
     dialog.get_by_label("Name").fill("main")
@@ -224,7 +224,7 @@ def test_a_hidden_tab_does_not_poll(signed_in: Page, stack: Stack) -> None:
     page.get_by_role("button", name="Suspend").click()
     page.locator("dialog[open]").get_by_role("button", name="Suspend").click()
     expect(page.locator("#poll")).to_contain_text("in progress")
-    # Several turns of the poll would have come and gone.
+    # In this time, a visible tab would have polled several times.
     page.wait_for_function(
         "start => performance.now() - start > 1200", arg=page.evaluate("performance.now()")
     )
@@ -242,7 +242,7 @@ def test_a_host_is_copied(signed_in: Page) -> None:
     assert copied(page) == host
 
 
-def test_without_scripts_everything_still_works(page: Page, stack: Stack) -> None:
+def test_everything_works_without_scripts(page: Page, stack: Stack) -> None:
     context = page.context.browser.new_context(  # type: ignore[union-attr]
         base_url=stack.console_url, java_script_enabled=False
     )

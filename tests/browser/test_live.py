@@ -1,4 +1,4 @@
-"""Pages that are open while things happen elsewhere, nothing happens, or nothing gets through."""
+"""Open pages: while things change elsewhere, while nothing changes, and during failures."""
 
 import re
 import time
@@ -15,7 +15,7 @@ from tests.support.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
-# Milliseconds: what begins elsewhere appears within.
+# Milliseconds within which a change made elsewhere appears.
 SOON = 3_000
 
 
@@ -25,7 +25,7 @@ def shop(stack: Stack) -> Project:
 
 
 def open_page(page: Page, shop: Project, path: str = "") -> None:
-    """The project's page, or one below it, once it is listening and whole."""
+    """Open the project's page, or one below it, and wait until it is complete and listening."""
     sign_in(page, shop.client.key)
     with page.expect_response(re.compile("/changes")):
         page.goto(f"/projects/{shop.id}{path}")
@@ -34,7 +34,7 @@ def open_page(page: Page, shop: Project, path: str = "") -> None:
 
 
 def connect(shop: Project) -> None:
-    """As a client does, whom the proxy wakes the endpoint for."""
+    """Connect as a client, for which the proxy wakes the endpoint."""
     query = {"role_name": "neondb_owner", "database_name": "neondb"}
     uri = shop.client.get(f"{shop.path}/connection_uri", **query)["uri"]
     psycopg.connect(uri, hostaddr="127.0.0.1").close()
@@ -48,12 +48,12 @@ def idle(page: Page, seconds: float) -> None:
 
 
 def settled(page: Page) -> None:
-    """Whatever has been asked for is answered."""
+    """Wait until every request of the page has its answer."""
     expect(page.locator("body.htmx-request, .htmx-request")).to_have_count(0)
 
 
 @pytest.mark.parametrize("path", ["", "/endpoints/{endpoint}"])
-def test_what_begins_elsewhere_appears_at_once(page: Page, shop: Project, path: str) -> None:
+def test_a_change_made_elsewhere_appears_at_once(page: Page, shop: Project, path: str) -> None:
     shop.done(shop.start())
     open_page(page, shop, path.format(endpoint=shop.endpoint_id))
     state = page.locator("#live .state").first
@@ -66,19 +66,19 @@ def test_what_begins_elsewhere_appears_at_once(page: Page, shop: Project, path: 
     assert_not_reloaded(page)
 
 
-def test_an_idle_page_costs_next_to_nothing(page: Page, shop: Project) -> None:
+def test_an_idle_page_costs_almost_no_bytes(page: Page, shop: Project) -> None:
     shop.start()
     page.clock.install()
     open_page(page, shop)
     idle(page, 2)
     with wire(page) as heard:
-        # Short of the silence after which it would take its channel for a dead one.
+        # Shorter than the silence after which the page takes its channel for dead.
         page.clock.run_for(45_000)
         settled(page)
     assert not heard.answers
 
 
-def test_a_dialog_stays_whatever_happens_behind_it(page: Page, shop: Project) -> None:
+def test_a_dialog_stays_open_while_the_page_behind_it_renews(page: Page, shop: Project) -> None:
     shop.done(shop.start())
     open_page(page, shop, f"/endpoints/{shop.endpoint_id}")
     dialog = page.locator("dialog[open]")
@@ -88,20 +88,20 @@ def test_a_dialog_stays_whatever_happens_behind_it(page: Page, shop: Project) ->
     shop.suspend()
     expect(page.locator("#live .state").first).to_contain_text("Idle", timeout=SOON)
     expect(dialog.get_by_label("Postgres settings")).to_have_value("work_mem = 7MB")
-    # Its reader closes it, and the focus is back where it came from.
+    # The reader closes it, and the focus is back on its opener.
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
     expect(page.get_by_label(re.compile("More actions"))).to_be_focused()
 
 
-def test_a_double_click_on_an_opener_wipes_nothing(page: Page, shop: Project) -> None:
+def test_a_double_click_on_an_opener_keeps_what_was_typed(page: Page, shop: Project) -> None:
     open_page(page, shop, f"/endpoints/{shop.endpoint_id}")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.locator("#edit-settings").dblclick()
     field = page.locator("dialog[open]").get_by_label("Suspend timeout")
     field.fill("77")
-    # As a second answer on its way would.
+    # Act as a second answer that arrives late.
     page.evaluate("document.getElementById('edit-settings').click()")
     idle(page, 0.5)
     expect(field).to_have_value("77")
@@ -109,7 +109,9 @@ def test_a_double_click_on_an_opener_wipes_nothing(page: Page, shop: Project) ->
     assert len([url for url in asked if url.endswith("/settings")]) == 1
 
 
-def test_an_open_menu_the_focus_and_the_place_stay(page: Page, shop: Project) -> None:
+def test_a_renewal_keeps_the_open_menu_the_focus_and_the_scroll_position(
+    page: Page, shop: Project
+) -> None:
     shop.done(shop.start())
     open_page(page, shop)
     menu = page.locator(f"[id='menu-{shop.endpoint_id}']")
@@ -126,7 +128,7 @@ def test_an_open_menu_the_focus_and_the_place_stay(page: Page, shop: Project) ->
     assert page.evaluate("scrollY") == 100
 
 
-def test_a_page_of_what_is_gone_stops_looking_alive(page: Page, stack: Stack) -> None:
+def test_the_page_of_a_deleted_resource_becomes_inert(page: Page, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="short-lived")
     page.clock.install()
     open_page(page, project, f"/endpoints/{project.endpoint_id}")
@@ -142,7 +144,9 @@ def test_a_page_of_what_is_gone_stops_looking_alive(page: Page, stack: Stack) ->
     assert not heard.answers
 
 
-def test_a_broken_connection_is_said_once_and_goes_away(rough_page: Page, shop: Project) -> None:
+def test_a_broken_connection_is_announced_once_and_the_message_goes_away(
+    rough_page: Page, shop: Project
+) -> None:
     page = rough_page
     shop.done(shop.start())
     open_page(page, shop)
@@ -153,7 +157,7 @@ def test_a_broken_connection_is_said_once_and_goes_away(rough_page: Page, shop: 
         idle(page, 4)
         expect(page.locator("#trouble")).to_be_visible()
         expect(page.locator(".notice")).to_have_count(0)
-        # What a button asks may have happened; what only shows a form may not.
+        # A button's request may have been executed; a request that only shows a form has no effect.
         page.locator("#create-endpoint").click()
         expect(page.locator(".notice")).to_have_text("Cannot reach the console.")
         shop.suspend()
@@ -162,8 +166,8 @@ def test_a_broken_connection_is_said_once_and_goes_away(rough_page: Page, shop: 
     assert_not_reloaded(page)
 
 
-def test_a_console_that_never_comes_back_is_told_of(rough_page: Page, shop: Project) -> None:
-    """However quickly each try to come back fails."""
+def test_a_console_that_does_not_come_back_is_reported(rough_page: Page, shop: Project) -> None:
+    """It is reported however quickly each attempt to reconnect fails."""
     page = rough_page
     sign_in(page, shop.client.key)
     page.route("**/changes*", lambda route: route.abort())
@@ -174,14 +178,14 @@ def test_a_console_that_never_comes_back_is_told_of(rough_page: Page, shop: Proj
     expect(trouble).to_be_hidden(timeout=9_000)
 
 
-def test_an_api_that_goes_away_is_said_in_place(elsewhere: Elsewhere, shop: Project) -> None:
+def test_an_api_outage_is_reported_in_place(elsewhere: Elsewhere, shop: Project) -> None:
     page, api = elsewhere.page, elsewhere.relay
     shop.done(shop.start())
     open_page(page, shop)
     api.is_away = True
     expect(page.locator("#poll")).to_contain_text("Retrying", timeout=10_000)
     expect(page.locator(".notice")).to_have_count(0)
-    # Then the page hears of changes again.
+    # Then the page is notified of changes again.
     with page.expect_response(re.compile("/changes")):
         api.is_away = False
         expect(page.locator("#poll")).to_contain_text("No operation in progress", timeout=10_000)
@@ -190,9 +194,7 @@ def test_an_api_that_goes_away_is_said_in_place(elsewhere: Elsewhere, shop: Proj
     assert_not_reloaded(page)
 
 
-def test_a_search_that_fails_says_so_and_comes_to_its_end(
-    elsewhere: Elsewhere, shop: Project
-) -> None:
+def test_a_failed_search_says_so_and_ends(elsewhere: Elsewhere, shop: Project) -> None:
     page, api = elsewhere.page, elsewhere.relay
     open_page(page, shop, f"/endpoints/{shop.endpoint_id}/pg-settings")
     page.evaluate("Perch.renew()")
@@ -215,8 +217,8 @@ def test_a_search_that_fails_says_so_and_comes_to_its_end(
 
 
 @pytest.mark.parametrize("way", ["fails first", "is overtaken"])
-def test_no_renewal_takes_a_search_back(elsewhere: Elsewhere, shop: Project, way: str) -> None:
-    """It would show everything again below a field that says otherwise."""
+def test_no_renewal_reverts_a_search(elsewhere: Elsewhere, shop: Project, way: str) -> None:
+    """A renewal would show all rows again below a field that has a search in it."""
     page, api = elsewhere.page, elsewhere.relay
     open_page(page, shop, f"/endpoints/{shop.endpoint_id}/pg-settings")
     rows = page.locator(".pg-settings tbody tr")
@@ -243,18 +245,20 @@ def test_no_renewal_takes_a_search_back(elsewhere: Elsewhere, shop: Project, way
     expect(rows).to_have_count(25)
 
 
-def test_without_a_stream_of_events_it_is_as_soon(elsewhere: Elsewhere, shop: Project) -> None:
+def test_without_a_stream_of_events_changes_appear_as_soon(
+    elsewhere: Elsewhere, shop: Project
+) -> None:
     page, api = elsewhere.page, elsewhere.relay
     api.missing = {"/events"}
     shop.done(shop.start())
     open_page(page, shop)
     state = page.locator("#live .state").first
-    # What its reader has not begun: the page hears of it by a look alone.
+    # A change that this page's user did not make: the page learns of it only by polling.
     for change, word in ((shop.suspend, "Idle"), (shop.start, "Active"), (shop.suspend, "Idle")):
         idle(page, 1)
         change()
         expect(state).to_contain_text(word, timeout=SOON)
-    # However many pages are open, it is asked for one; and they cost no more than by a stream.
+    # However many pages are open, the API gets one request; a poll costs no more than a stream.
     second = page.context.new_page()
     second.goto(page.url)
     idle(page, 3)
@@ -266,7 +270,7 @@ def test_without_a_stream_of_events_it_is_as_soon(elsewhere: Elsewhere, shop: Pr
     assert not heard.answers
 
 
-def test_without_the_channel_the_page_looks_for_itself(rough_page: Page, shop: Project) -> None:
+def test_without_the_channel_the_page_polls(rough_page: Page, shop: Project) -> None:
     page = rough_page
     shop.done(shop.start())
     sign_in(page, shop.client.key)
@@ -277,14 +281,14 @@ def test_without_the_channel_the_page_looks_for_itself(rough_page: Page, shop: P
     expect(page.locator("[hx-trigger=load]")).to_have_count(0)
     settled(page)
     with wire(page) as heard:
-        # A minute, at the end of which it tries the channel again.
+        # One minute. At its end, the page tries the channel again.
         for _ in range(11):
             with page.expect_response(re.compile("/live")):
                 page.clock.run_for(5_000)
         with page.expect_response(re.compile("/changes")):
             page.clock.run_for(5_000)
         settled(page)
-    # Nothing in them.
+    # They have no body.
     assert len(heard.to("/live")) <= 12
     assert {status for _, status, _ in heard.to("/live")} == {304}
     assert max(size for _, _, size in heard.to("/live")) <= 400
@@ -293,7 +297,7 @@ def test_without_the_channel_the_page_looks_for_itself(rough_page: Page, shop: P
     expect(page.locator("#live .state").first).to_contain_text("Idle", timeout=7_000)
 
 
-def test_who_signed_out_elsewhere_stays_on_the_page(page: Page, stack: Stack) -> None:
+def test_a_page_stays_when_the_user_signs_out_elsewhere(page: Page, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
     project.new_branch_id(name="free")
     open_page(page, project)
@@ -304,7 +308,7 @@ def test_who_signed_out_elsewhere_stays_on_the_page(page: Page, stack: Stack) ->
     other = page.context.new_page()
     other.goto("/")
     sign_out(other)
-    # Something happens, which the page may not see now.
+    # Something changes that the page may not read now.
     project.suspend()
     expect(page.locator("#poll")).to_contain_text("Sign in again", timeout=25_000)
     send = dialog.get_by_role("button", name="Create endpoint")
@@ -324,7 +328,7 @@ def test_who_signed_out_elsewhere_stays_on_the_page(page: Page, stack: Stack) ->
     assert_not_reloaded(page)
 
 
-def test_a_form_from_before_signing_in_anew_asks_once_more(page: Page, stack: Stack) -> None:
+def test_a_form_from_before_a_new_sign_in_asks_for_confirmation(page: Page, stack: Stack) -> None:
     page_of, anew = stack.new_key(), stack.new_key()
     sign_in(page, page_of)
     page.goto("/new-project")
@@ -335,14 +339,14 @@ def test_a_form_from_before_signing_in_anew_asks_once_more(page: Page, stack: St
     sign_out(other)
     sign_in(other, anew)
     page.get_by_role("button", name="Create project").click()
-    # Somebody else may be signed in now.
+    # Another user may be signed in now.
     expect(page.get_by_role("alert")).to_contain_text("You have signed in again")
     expect(name).to_have_value("typed before")
     page.get_by_role("button", name="Create project").click()
     expect(page.get_by_role("heading", name="typed before")).to_be_visible()
 
 
-def test_a_page_of_who_was_switched_from_does_nothing(page: Page, stack: Stack) -> None:
+def test_a_page_of_a_previous_sign_in_changes_nothing(page: Page, stack: Stack) -> None:
     mine, others = stack.new_key(), stack.new_key()
     sign_in(page, mine)
     page.goto("/api-keys")
@@ -359,7 +363,7 @@ def test_a_page_of_who_was_switched_from_does_nothing(page: Page, stack: Stack) 
     expect(page.locator("dialog[open]")).to_be_visible()
 
 
-def test_without_scripts_a_form_is_not_lost_by_signing_out(browser: Browser, stack: Stack) -> None:
+def test_without_scripts_a_form_survives_signing_out(browser: Browser, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
     with opened(browser, stack.console_url, java_script_enabled=False) as plain:
         other = plain.context.new_page()
@@ -379,7 +383,7 @@ def test_without_scripts_a_form_is_not_lost_by_signing_out(browser: Browser, sta
         expect(plain.get_by_role("heading", name="typed before")).to_be_visible()
 
 
-def test_a_hidden_page_rests(page: Page, shop: Project) -> None:
+def test_a_hidden_page_does_not_listen(page: Page, shop: Project) -> None:
     shop.done(shop.start())
     open_page(page, shop)
     hide(page)
@@ -396,9 +400,9 @@ def test_a_hidden_page_rests(page: Page, shop: Project) -> None:
     expect(page.locator("#live .state").first).to_contain_text("Idle", timeout=SOON)
 
 
-def test_times_move_on_by_themselves(page: Page, shop: Project) -> None:
+def test_times_on_the_page_advance(page: Page, shop: Project) -> None:
     open_page(page, shop)
-    # It may have been renewed once, for what happened before it was listening.
+    # The page may have renewed once, for a change made before it was listening.
     idle(page, 2)
     ago = page.locator("#live time[data-moves=ago]").first
     page.evaluate(
@@ -411,7 +415,7 @@ def test_times_move_on_by_themselves(page: Page, shop: Project) -> None:
     wait_for(lambda: "UTC" in (ago.get_attribute("title") or ""), "the exact time")
 
 
-def test_webhooks_are_live_too(page: Page, stack: Stack) -> None:
+def test_webhook_pages_are_live(page: Page, stack: Stack) -> None:
     client = Client(stack.api_url, stack.new_key())
     sign_in(page, client.key)
     with page.expect_response(re.compile("/changes")):
@@ -432,13 +436,13 @@ def test_webhooks_are_live_too(page: Page, stack: Stack) -> None:
     assert_not_reloaded(page)
 
 
-def test_what_becomes_something_else_looks_like_it(page: Page, stack: Stack) -> None:
+def test_an_element_that_changes_its_kind_changes_its_look(page: Page, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
     free = project.new_branch_id(name="free")
     open_page(page, project, f"/branches/{free}")
     region = page.get_by_role("region", name="Endpoint")
     expect(region.locator(".empty")).to_be_visible()
-    # Made elsewhere, so that it comes with a renewal, which is itself a request of htmx.
+    # Created elsewhere, so that it appears with a renewal, which is itself a request of htmx.
     project.done(project.create_endpoint(free))
     expect(region.locator(".perching")).to_be_visible(timeout=20_000)
     expect(region.locator(".empty")).to_have_count(0)

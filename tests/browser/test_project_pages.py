@@ -40,7 +40,7 @@ def assert_connects(url: str) -> None:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_what_is_copied_while_the_password_is_hidden_connects(pages: Page, shop: Project) -> None:
+def test_a_copied_string_with_a_hidden_password_connects(pages: Page, shop: Project) -> None:
     pages.goto(endpoint_url(shop))
     string = pages.locator(".string code")
     expect(string).to_contain_text("********")
@@ -67,7 +67,7 @@ def test_connect_is_on_the_projects_page_too(pages: Page, shop: Project) -> None
     expect(dialog).to_have_count(0)
 
 
-def test_without_a_clipboard_the_text_stands_there_selected(pages: Page, shop: Project) -> None:
+def test_without_a_clipboard_the_text_is_shown_selected(pages: Page, shop: Project) -> None:
     pages.add_init_script(
         "Object.defineProperty(navigator, 'clipboard', {value: undefined});"
         "document.execCommand = () => false;"
@@ -84,9 +84,7 @@ def test_without_a_clipboard_the_text_stands_there_selected(pages: Page, shop: P
     expect(pages.locator(".copy-string")).to_be_focused()
 
 
-def test_signed_out_elsewhere_nothing_is_copied_and_that_is_said(
-    pages: Page, shop: Project
-) -> None:
+def test_after_signing_out_elsewhere_copying_reports_an_error(pages: Page, shop: Project) -> None:
     pages.goto(endpoint_url(shop))
     expect(pages.locator(".string")).to_be_visible()
     other = pages.context.new_page()
@@ -97,7 +95,7 @@ def test_signed_out_elsewhere_nothing_is_copied_and_that_is_said(
     expect(pages.locator("#announce")).not_to_have_text("Copied")
 
 
-def test_a_setting_that_is_refused_stands_beside_its_field(pages: Page, shop: Project) -> None:
+def test_a_refused_setting_is_reported_beside_its_field(pages: Page, shop: Project) -> None:
     pages.goto(endpoint_url(shop))
     pages.locator("#edit-settings").click()
     dialog = pages.locator("dialog[open]")
@@ -113,7 +111,7 @@ def test_a_setting_that_is_refused_stands_beside_its_field(pages: Page, shop: Pr
     assert shop.endpoint()["settings"]["pg_settings"] == {}
 
 
-def test_suspending_is_asked_for_once_more(pages: Page, shop: Project) -> None:
+def test_suspending_asks_for_confirmation(pages: Page, shop: Project) -> None:
     shop.start()
     pages.goto(endpoint_url(shop))
     pages.get_by_role("button", name="Suspend").click()
@@ -126,11 +124,11 @@ def test_suspending_is_asked_for_once_more(pages: Page, shop: Project) -> None:
     dialog.get_by_role("button", name="Suspend").click()
     expect(dialog).to_have_count(0)
     expect(pages.locator("#live .about")).to_contain_text("Idle")
-    # Its activity has moved on too, without a reload.
+    # The activity has been updated too, without a reload.
     expect(pages.locator(".turns tbody tr").first).to_contain_text("Suspended")
 
 
-def test_settings_are_found_as_one_types(pages: Page, shop: Project) -> None:
+def test_typing_filters_the_postgres_settings(pages: Page, shop: Project) -> None:
     pages.goto(f"{endpoint_url(shop)}/pg-settings")
     pages.keyboard.press("/")
     search = pages.get_by_role("searchbox")
@@ -146,7 +144,7 @@ def test_settings_are_found_as_one_types(pages: Page, shop: Project) -> None:
     expect(rows.first).to_contain_text("work_mem")
 
 
-def test_one_goes_from_one_project_to_another(pages: Page, shop: Project) -> None:
+def test_the_switcher_leads_to_another_project(pages: Page, shop: Project) -> None:
     shop.client.finish(shop.client.post("/projects", {"project": {"name": "the blog"}}))
     pages.goto(f"/projects/{shop.id}")
     pages.locator("#switch-project").click()
@@ -157,7 +155,7 @@ def test_one_goes_from_one_project_to_another(pages: Page, shop: Project) -> Non
     expect(pages.get_by_role("heading", name="the blog", level=1)).to_be_visible()
 
 
-def test_the_menu_is_in_reach_at_every_width(pages: Page, shop: Project) -> None:
+def test_the_menu_is_reachable_at_every_width(pages: Page, shop: Project) -> None:
     pages.goto(f"/projects/{shop.id}")
     for width in (320, 821, 1024, 1100):
         pages.set_viewport_size({"width": width, "height": 900})
@@ -169,7 +167,7 @@ def test_the_menu_is_in_reach_at_every_width(pages: Page, shop: Project) -> None
 
 
 def crowded(body: bytes) -> bytes:
-    """An answer of the API with forty branches more, and an endpoint on every second."""
+    """Return an answer of the API with forty more branches, and an endpoint on every second one."""
     data = json.loads(body) if body else {}
     if not isinstance(data, dict):
         return body
@@ -195,15 +193,15 @@ def test_pages_stay_short_with_forty_branches(elsewhere: Elsewhere, shop: Projec
         page.set_viewport_size({"width": 1280, "height": 900})
 
 
-def test_one_connects_right_after_creating(pages: Page) -> None:
-    """A project, and from the page of a branch."""
+def test_connecting_right_after_creating(pages: Page) -> None:
+    """For a project, and from the page of a branch."""
     pages.goto("/")
     pages.get_by_role("button", name="Create project").click()
     dialog = pages.locator("dialog[open]")
     dialog.get_by_label("Name").fill("fresh")
     dialog.get_by_role("button", name="Create project").click()
     expect(pages.get_by_role("heading", name="fresh", level=1)).to_be_visible()
-    # Its address is there at once; who connects before it has started waits.
+    # Its address is shown at once. A client that connects before the start is done waits.
     pages.locator(".copy-string").click()
     assert_connects(copied(pages))
     pages.get_by_role("navigation", name="Project").get_by_role("link", name="Branches").click()

@@ -1,4 +1,4 @@
-"""Runs, their filters, the words of a failure, and events, in a real browser."""
+"""Runs, their filters, failures and events, in a real browser."""
 
 import re
 
@@ -19,7 +19,7 @@ def project(page: Page, stack: Stack) -> Project:
     return made
 
 
-def test_filters_narrow_the_list_as_they_are_chosen(page: Page, project: Project) -> None:
+def test_choosing_filters_narrows_the_list(page: Page, project: Project) -> None:
     made = project.client.post(f"{project.path}/branches", {"branch": {"name": "dev"}})
     project.client.finish(made)
     page.goto(f"/projects/{project.id}/operations")
@@ -30,7 +30,7 @@ def test_filters_narrow_the_list_as_they_are_chosen(page: Page, project: Project
     page.get_by_label("Action").select_option("start_compute")
     expect(rows).to_have_count(1)
     expect(rows).to_contain_text("Create the project with branch main")
-    # The choice is in the address, to be kept and sent on; and nothing else was wiped.
+    # The address has the choice, so that it can be kept and shared. Nothing else was reset.
     expect(page).to_have_url(re.compile("action=start_compute"))
     page.get_by_label("Status", exact=True).select_option("failed,cancelled")
     expect(page.locator("#live")).to_contain_text("No operation matches.")
@@ -42,7 +42,7 @@ def test_filters_narrow_the_list_as_they_are_chosen(page: Page, project: Project
     expect(rows).to_have_count(2)
 
 
-def test_a_failure_is_told_until_its_endpoint_is_gone(
+def test_a_failure_is_shown_until_its_endpoint_is_deleted(
     page: Page, stack: Stack, project: Project
 ) -> None:
     project.client.finish(project.client.post(project.endpoint_path(rest="/suspend")))
@@ -50,7 +50,7 @@ def test_a_failure_is_told_until_its_endpoint_is_gone(
     control.rename(control.with_name("pg_control.away"))
     try:
         (start,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
-        # While its page is open, it comes to its end there.
+        # The page shows the operation's end while it is open.
         page.goto(f"/projects/{project.id}/runs/{start['chain_id']}")
         reason = page.locator(".reason.wrong")
         expect(reason).to_contain_text("Why it failed", timeout=60_000)
@@ -62,12 +62,12 @@ def test_a_failure_is_told_until_its_endpoint_is_gone(
     finally:
         control.with_name("pg_control.away").rename(control)
 
-    # The log is there to be sent to somebody.
+    # The log can be copied to be sent to somebody.
     page.locator(".log summary").click()
     page.get_by_label("Copy log").click()
     assert f"start_compute {start['id']}  failed: " in copied(page)
 
-    # A success of something else does not hide it.
+    # The success of another operation does not hide the failure.
     made = project.client.post(f"{project.path}/branches", {"branch": {"name": "dev"}})
     project.client.finish(made)
     for path in ("", "/branches", "/operations"):
@@ -75,7 +75,7 @@ def test_a_failure_is_told_until_its_endpoint_is_gone(
         expect(page.locator("#poll")).to_contain_text(f"Start compute of {project.endpoint_id}")
     row = page.locator(".runs tbody tr").filter(has_text=f"Start endpoint {project.endpoint_id}")
     expect(row).to_contain_text("Error")
-    # It is marked in the picture, by a shape too.
+    # The timeline marks the failure, by a shape too.
     expect(page.locator(".timeline .bad circle")).to_have_count(1)
 
     project.client.finish(project.client.call("DELETE", project.endpoint_path()).json())
@@ -84,7 +84,7 @@ def test_a_failure_is_told_until_its_endpoint_is_gone(
     expect(page.locator("#poll")).not_to_contain_text("failed")
 
 
-def test_events_lead_to_what_still_exists(page: Page, project: Project) -> None:
+def test_events_link_to_what_still_exists(page: Page, project: Project) -> None:
     made = project.client.post(f"{project.path}/branches", {"branch": {"name": "brief"}})
     project.client.finish(made)
     brief = made["branch"]["id"]
@@ -108,7 +108,7 @@ def test_events_lead_to_what_still_exists(page: Page, project: Project) -> None:
     assert_not_reloaded(page)
 
 
-def test_without_scripts_everything_is_there(page: Page, project: Project, stack: Stack) -> None:
+def test_runs_and_events_work_without_scripts(page: Page, project: Project, stack: Stack) -> None:
     browser = page.context.browser
     assert browser is not None
     context = browser.new_context(
@@ -129,9 +129,9 @@ def test_without_scripts_everything_is_there(page: Page, project: Project, stack
     context.close()
 
 
-def test_on_a_phone_no_word_lies_over_another(page: Page, project: Project) -> None:
+def test_on_a_phone_no_words_overlap(page: Page, project: Project) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
-    # Gone, and told of beside the button that copies its id.
+    # The endpoint is deleted; this is shown beside the button that copies its id.
     made = project.new_branch_id(name="dev")
     gone = project.done(project.client.delete(project.branch_path(made)))["operations"][-1]
     page.goto(f"/projects/{project.id}/timeline")
@@ -147,10 +147,8 @@ def test_on_a_phone_no_word_lies_over_another(page: Page, project: Project) -> N
     assert button["x"] >= word["x"] + word["width"]
 
 
-def test_the_blame_is_on_the_operation_that_failed(
-    page: Page, stack: Stack, project: Project
-) -> None:
-    """And not on the one behind it, which was not run."""
+def test_the_failed_operation_is_blamed(page: Page, stack: Stack, project: Project) -> None:
+    """The operation behind it, which was not run, is not blamed."""
     project.suspend()
     data = stack.data_dir(project.branch_id)
     kept = data.rename(data.with_name("kept"))
@@ -180,7 +178,7 @@ def test_the_blame_is_on_the_operation_that_failed(
     expect(page.locator(":target .operation")).to_contain_text("Create branch")
     expect(culprit).to_be_in_viewport()
 
-    # The line on the project's pages has the same one to blame.
+    # The message on the project's pages blames the same operation.
     page.goto(f"/projects/{project.id}")
     expect(page.locator("#poll")).to_contain_text("Create branch")
     expect(page.locator("#poll")).not_to_contain_text("Start compute")

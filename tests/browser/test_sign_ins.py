@@ -1,4 +1,4 @@
-"""Sign-ins that end by themselves, and to several servers."""
+"""Sessions that end because they are idle, and sign-ins to several servers."""
 
 import re
 
@@ -13,11 +13,11 @@ from tests.support.project import Project
 from tests.support.relay import relay
 from tests.support.stack import Stack
 
-# Seconds that a session may lie idle: more than any page takes, on a busy machine too.
+# Seconds that a session may be idle: more than any page takes, also on a busy machine.
 IDLE = 12
 
 
-def test_an_idle_session_ends_and_what_was_typed_is_kept(browser: Browser, stack: Stack) -> None:
+def test_an_idle_session_ends_and_typed_text_is_kept(browser: Browser, stack: Stack) -> None:
     client = stack.client()
     with (
         another_console(stack.api_url, PERCH_SESSION_IDLE_HOURS=str(IDLE / 3600)) as url,
@@ -29,7 +29,7 @@ def test_an_idle_session_ends_and_what_was_typed_is_kept(browser: Browser, stack
         name = dialog.get_by_label("Name")
         name.fill("typed before")
         mark(page)
-        # The page goes on listening meanwhile, which keeps no session alive.
+        # The page keeps listening meanwhile; this does not extend the session.
         page.wait_for_timeout((IDLE + 1) * 1000)
 
         create = dialog.get_by_role("button", name="Create project")
@@ -42,7 +42,7 @@ def test_an_idle_session_ends_and_what_was_typed_is_kept(browser: Browser, stack
         other.goto("/activity")
         expect(other.get_by_role("heading", name="Sign in to Perch")).to_be_visible()
 
-        # Where it goes on.
+        # The user continues on the same page.
         other.get_by_label("API key").fill(client.key)
         other.get_by_role("button", name="Sign in").click()
         expect(other).to_have_url(re.compile("/activity$"))
@@ -51,8 +51,8 @@ def test_an_idle_session_ends_and_what_was_typed_is_kept(browser: Browser, stack
         expect(page.get_by_role("heading", name="typed before")).to_be_visible()
 
 
-def test_one_switches_between_servers_by_the_menu(browser: Browser, stack: Stack) -> None:
-    """Another address of the same service stands for the other server."""
+def test_the_menu_switches_between_servers(browser: Browser, stack: Stack) -> None:
+    """Another address of the same service acts as the other server."""
     here = Project.create(stack, stack.client(), wait=False, name="Nest here")
     there = Project.create(stack, stack.client(), wait=False, name="Nest there")
     with (
@@ -89,7 +89,7 @@ def name_of(client: Client) -> str:
 
 
 def expect_projects_of(page: Page, project: Project, *, not_of: Project) -> None:
-    """On each page that tells of projects, once the account in the menu is theirs."""
+    """Check each page that shows projects, once the menu shows the right account."""
     expect(page.locator("#menu-account .who")).to_have_text(name_of(project.client))
     for address in ("/", "/activity", "/go"):
         page.goto(address)

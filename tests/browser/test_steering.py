@@ -1,4 +1,4 @@
-"""Following an operation, cancelling it and trying it again, in a real browser."""
+"""Watching, cancelling and retrying an operation, in a real browser."""
 
 import re
 
@@ -10,7 +10,7 @@ from tests.support.project import Project
 from tests.support.stack import Stack
 
 
-def test_an_operation_is_cancelled_and_tried_again(page: Page, stack: Stack) -> None:
+def test_an_operation_is_cancelled_and_retried(page: Page, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
     sign_in(page, project.client.key)
     dialog = page.locator("dialog[open]")
@@ -18,14 +18,14 @@ def test_an_operation_is_cancelled_and_tried_again(page: Page, stack: Stack) -> 
 
     with project.locked():
         suspend, start = project.client.post(project.endpoint_path(rest="/restart"))["operations"]
-        # An operation's own address leads to its run.
+        # The operation's own address redirects to its run.
         page.goto(f"/projects/{project.id}/operations/{start['id']}")
         expect(page).to_have_url(re.compile(f"/runs/{start['chain_id']}#operation-{start['id']}$"))
         mark(page)
         expect(page.locator(".waterfall")).to_contain_text("Waiting for “Suspend compute”")
         expect(page.locator("#poll")).to_contain_text("in progress")
 
-        # Asked first; and who thinks better of it has changed nothing.
+        # The page asks for confirmation; declining changes nothing.
         own = page.locator(f"[id='operation-{start['id']}'] tr.operation .word")
         cancel = page.locator(f"[id='cancel-{start['id']}']")
         cancel.click()
@@ -39,13 +39,13 @@ def test_an_operation_is_cancelled_and_tried_again(page: Page, stack: Stack) -> 
         expect(page.locator(".notice.failure")).to_have_count(0)
         assert_not_reloaded(page)
 
-    # The rest of its run goes on, and the page with it.
+    # The rest of its run continues, and the page shows it.
     other = page.locator(f"[id='operation-{suspend['id']}'] tr.operation")
     expect(other).to_contain_text("OK")
     expect(page.locator("#poll")).not_to_have_attribute("hx-trigger", re.compile(".*"))
     assert project.client.ended(project.id, suspend["id"])["status"] == "finished"
 
-    # A second press of the button, before the first is answered, does nothing more.
+    # A second press of the button before the first answer has no further effect.
     cancelled = page.url
     page.locator("#retry-run").dblclick()
     expect(page).not_to_have_url(re.compile(start["chain_id"]))

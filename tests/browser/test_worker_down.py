@@ -1,4 +1,4 @@
-"""A worker that is down, in pages that were open before."""
+"""Pages that were open before the worker stopped."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.support.processes import held_still
 from tests.support.project import Project
 from tests.support.stack import running_stack
 
-# Milliseconds: a worker is missed once it has been silent for 5 s, and a console asks every 4 s.
+# Milliseconds. The API reports a worker as missing after 5 s of silence; a console asks every 4 s.
 MISSED = 30_000
 
 

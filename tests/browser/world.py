@@ -1,5 +1,5 @@
-"""A service with something of everything on it, and every page and state of the console that there
-is to look at there."""
+"""A service with an example of everything, and a list of every page and state of the console to
+check there."""
 
 import os
 import re
@@ -17,15 +17,15 @@ from tests.support.client import Client
 from tests.support.project import Project, locked
 from tests.support.stack import Stack
 
-# For this process alone, and not for what a test starts.
+# For this process only, not for processes that a test starts.
 with patch.dict(os.environ, DJANGO_SETTINGS_MODULE="console.settings"):
     django.setup()
 
-# A name of one word that is longer than a phone is wide.
+# A name of one word that is wider than a phone.
 LONG = "bob/faster-search-with-a-very-long-name-for-a-branch-of-one-word-" + "x" * 40
 ROLE, DATABASE = "neondb_owner", "neondb"
 
-# Names of addresses that are no page of their own, and why.
+# Names of addresses that are not pages of their own, and why.
 NO_PAGES = {
     **dict.fromkeys(("changes", "project_changes"), "a stream"),
     **dict.fromkeys(
@@ -38,7 +38,7 @@ NO_PAGES = {
         "it answers to a button alone",
     ),
 }
-# Of a page: what it is asked for with.
+# The query with which a page is requested.
 QUERIES = {
     "branch_create": "?parent={branch_id}",
     "role_password": f"?name={ROLE}",
@@ -47,8 +47,8 @@ QUERIES = {
     "database_edit": f"?name={DATABASE}",
     "database_delete": f"?name={DATABASE}",
 }
-# Of a form, and of whatever else is shown in a dialog: the page on which it is opened, by name or
-# by address.
+# Forms and other contents of dialogs, each with the page from which it is opened, by name or
+# address.
 OPENED_ON = {
     "go": "dashboard",
     "shortcuts": "dashboard",
@@ -93,7 +93,8 @@ OPENED_ON = {
 
 
 def names() -> list[str]:
-    """The name of each of the console's addresses. What ends in `_live` is a part of a page."""
+    """The name of each of the console's addresses. A name that ends in `_live` is a part of a
+    page."""
     patterns = [one for one in get_resolver().url_patterns if isinstance(one, URLPattern)]
     return [one.name for one in patterns if one.name and not one.name.endswith("_live")]
 
@@ -105,17 +106,17 @@ Who = Literal["operator", "newcomer", "visitor"]
 
 @dataclass
 class World:
-    """`newcomer` has an account and nothing in it; a visitor has not even that."""
+    """`newcomer` has an account with nothing in it; a visitor has no account."""
 
     stack: Stack
     keys: Mapping[Who, str]
-    # By the names that addresses have for them.
+    # By the names that addresses use.
     ids: dict[str, str] = field(default_factory=dict)
-    # By the name of an address that is of something else.
+    # By the name of an address of another resource.
     own: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def address(self, name: str) -> str:
-        """Of the page of that name."""
+        """Return the address of the page of that name."""
         pattern = next(
             one
             for one in get_resolver().url_patterns
@@ -131,7 +132,7 @@ class World:
 
 @contextmanager
 def world(stack: Stack) -> Iterator[World]:
-    """While this lasts an operation stands still half-way, and the one behind it waits."""
+    """While this lasts, one operation is held half-way, and the one behind it waits."""
     operator = Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
     shop = Project.create(stack, operator, name="Bird shop")
     failing = Project.create(stack, operator, name="Nest")
@@ -194,7 +195,7 @@ def world(stack: Stack) -> Iterator[World]:
         found.own = {
             "operation_cancel": going,
             "chain_cancel": going,
-            # One that has children stays.
+            # A branch with children stays.
             "branch_delete": {"branch_id": long},
         }
         yield found
@@ -210,7 +211,7 @@ def stay(page: Page) -> None:
 
 @dataclass(frozen=True)
 class State:
-    """A page that does not look as its name's page does."""
+    """A page in a state in which it looks different."""
 
     address: str
     # What is done there first.
@@ -220,7 +221,7 @@ class State:
 
     @property
     def is_left(self) -> bool:
-        """Whether something is done there, which may lead on."""
+        """True if something is done there, which may lead to another page."""
         return self.act is not stay
 
 
@@ -272,7 +273,7 @@ def _by_hand(page: Page) -> None:
 
 
 def _gone(page: Page) -> None:
-    """As when what it shows is deleted elsewhere."""
+    """Act as if what the page shows had been deleted elsewhere."""
     page.route(
         "**/live",
         lambda route: route.continue_(url=re.sub(r"/br-[\w-]+", "/br-x", page.url) + "/live"),

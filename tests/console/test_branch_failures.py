@@ -46,12 +46,12 @@ def test_it_works(dave: Person, api: Misbehaving) -> None:
     assert "kept" in page.row("Restore kept")
 
 
-@pytest.mark.parametrize("mood", BAD)
+@pytest.mark.parametrize("failure", BAD)
 @pytest.mark.parametrize("part", ["roles", "databases", "snapshots", "events"])
 def test_a_part_that_fails_spoils_no_other(
-    dave: Person, api: Misbehaving, part: str, mood: str
+    dave: Person, api: Misbehaving, part: str, failure: str
 ) -> None:
-    api.apart = {f"/{part}": BAD[mood]}
+    api.apart = {f"/{part}": BAD[failure]}
     answer = dave.get(URL)
     assert answer.status_code == 200
     page = Page(answer)
@@ -83,20 +83,20 @@ def test_a_key_that_is_revoked_meanwhile_leads_to_signing_in(
     assert dave.get(URL)["Location"].startswith("/sign-in")
 
 
-@pytest.mark.parametrize("mood", BAD)
-def test_a_deletion_says_what_it_cannot_tell(dave: Person, api: Misbehaving, mood: str) -> None:
-    api.apart = dict.fromkeys(("/roles", "/databases", "/snapshots", "/endpoints"), BAD[mood])
+@pytest.mark.parametrize("failure", BAD)
+def test_a_deletion_says_what_it_cannot_tell(dave: Person, api: Misbehaving, failure: str) -> None:
+    api.apart = dict.fromkeys(("/roles", "/databases", "/snapshots", "/endpoints"), BAD[failure])
     page = Page(dave.get(f"{URL}/delete"))
     assert page.fields["typed"] == ""
     shown = ["Databases", "Roles"]
     assert [f"Deleted: {what} unavailable" in page.text for what in shown] == [True] * 2
 
 
-@pytest.mark.parametrize("mood", ["refused", "forbidden", "busy", "broken", "HTML"])
+@pytest.mark.parametrize("failure", ["refused", "forbidden", "busy", "broken", "HTML"])
 def test_a_comparison_that_fails_leaves_the_choice(
-    dave: Person, api: Misbehaving, mood: str
+    dave: Person, api: Misbehaving, failure: str
 ) -> None:
-    api.apart = {"/compare_schema": BAD[mood]}
+    api.apart = {"/compare_schema": BAD[failure]}
     answer = dave.get(f"{URL}/schema")
     assert answer.status_code == 200
     page = Page(answer)

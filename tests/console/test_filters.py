@@ -7,7 +7,7 @@ import pytest
 
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
-from tests.console.test_stories import told
+from tests.console.test_run_page import told
 
 CHOSEN = {
     "action": "create_branch",

@@ -15,7 +15,7 @@ from console.api.errors import NonsenseAnswer
 from console.api.servers import Server
 from console.api.transport import Transport
 from console.live import watches
-from tests.console.test_moods import IDS, addresses
+from tests.console.test_outages import IDS, addresses
 from tests.support.hostile_answers import VALUES, HostileAnswers
 from tests.support.neon_document import serving
 from tests.support.own_document import DocumentAnswers

@@ -7,7 +7,7 @@ import pytest
 
 from tests.console.conftest import Misbehaving, Person
 from tests.console.test_activity import event
-from tests.console.test_stories import RUN, told
+from tests.console.test_run_page import RUN, told
 from tests.selection import first_of
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from console.operations import views as operations
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
-from tests.console.test_stories import answer_with, told
+from tests.console.test_run_page import answer_with, told
 
 
 def test_it_works(carol: Person, still_shop: Shop) -> None:

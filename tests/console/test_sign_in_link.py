@@ -15,7 +15,7 @@ import pytest
 from django.test import Client as Browser
 
 from tests.console.pages import Page
-from tests.console.test_ways_in import name_of
+from tests.console.test_sessions import name_of
 from tests.support.stack import ROOT, Stack
 
 

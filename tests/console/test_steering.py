@@ -7,7 +7,7 @@ import pytest
 
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
-from tests.console.test_stories import answer_with, told
+from tests.console.test_run_page import answer_with, told
 from tests.support.waiting import wait_for
 
 URL = "/projects/p/operations/one"

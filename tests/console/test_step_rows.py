@@ -6,7 +6,7 @@ import pytest
 
 from console.api.resources.operations import Operation
 from console.operations.steps import step_rows
-from tests.console.test_stories import STEPS, told
+from tests.console.test_run_page import STEPS, told
 
 
 @pytest.mark.parametrize(

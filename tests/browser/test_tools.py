@@ -1,4 +1,4 @@
-"""Ways in and around, in a real browser: links, switching, look, palette, keys, queries, status."""
+"""Sign-in links, account menu, theme, palette, shortcuts, queries and status, in a real browser."""
 
 import re
 import subprocess
@@ -72,7 +72,7 @@ def test_a_one_time_link_signs_in(page: Page, stack: Stack) -> None:
     expect(page.get_by_role("heading", name="This link has expired")).to_be_visible()
 
 
-def test_one_switches_and_signs_out_by_the_menu(signed_in: Page, stack: Stack) -> None:
+def test_the_menu_switches_accounts_and_signs_out(signed_in: Page, stack: Stack) -> None:
     page = signed_in
     menu = page.locator("#menu-account")
     menu.locator("summary").click()
@@ -93,7 +93,7 @@ def test_one_switches_and_signs_out_by_the_menu(signed_in: Page, stack: Stack) -
     expect(menu.locator("summary")).to_contain_text("account-")
 
 
-def test_the_look_is_chosen_and_kept(signed_in: Page) -> None:
+def test_the_chosen_theme_is_kept(signed_in: Page) -> None:
     page = signed_in
     systems: tuple[Literal["light", "dark"], ...] = ("light", "dark")
     for system in systems:
@@ -115,7 +115,7 @@ def test_the_look_is_chosen_and_kept(signed_in: Page) -> None:
     assert background(page) == DARK
 
 
-def test_the_palette_by_keyboard_alone(signed_in: Page, shop: Project) -> None:
+def test_the_palette_works_by_keyboard_alone(signed_in: Page, shop: Project) -> None:
     page = signed_in
     page.goto(f"/projects/{shop.id}/operations")
     page.keyboard.press("Control+k")
@@ -123,7 +123,7 @@ def test_the_palette_by_keyboard_alone(signed_in: Page, shop: Project) -> None:
     expect(dialog.get_by_role("heading", name="Go to")).to_be_visible()
     assert focused(page) == "palette-q"
     expect_accessible(page)
-    # Keys that are typed into it lead nowhere else.
+    # Letters typed into the palette are not shortcuts.
     page.keyboard.type("g p ?")
     expect(dialog.get_by_text("No results.")).to_be_visible()
     page.locator("#palette-q").fill("endpoint main")
@@ -139,7 +139,7 @@ def test_the_palette_by_keyboard_alone(signed_in: Page, shop: Project) -> None:
     expect(dialog).to_be_hidden()
 
 
-def test_single_keys(signed_in: Page, shop: Project) -> None:
+def test_single_key_shortcuts(signed_in: Page, shop: Project) -> None:
     page = signed_in
     page.goto(f"/projects/{shop.id}")
     page.keyboard.type("gb")
@@ -150,13 +150,13 @@ def test_single_keys(signed_in: Page, shop: Project) -> None:
     dialog = page.locator("dialog[open]")
     expect(dialog.get_by_role("heading", name="Shortcuts")).to_be_visible()
     expect_accessible(page)
-    # While a dialog is open they rest.
+    # While a dialog is open, shortcuts do nothing.
     page.keyboard.type("gp")
     expect(page).to_have_url(re.compile("/status$"))
     page.keyboard.press("Escape")
 
 
-def test_no_single_key_while_typing_or_switched_off(signed_in: Page, shop: Project) -> None:
+def test_no_shortcut_while_typing_or_when_switched_off(signed_in: Page, shop: Project) -> None:
     page = signed_in
     page.goto(f"/projects/{shop.id}/query")
     page.get_by_label("SQL").click()
@@ -191,7 +191,7 @@ def test_a_query_and_its_errors(signed_in: Page, shop: Project) -> None:
     page.get_by_label("Branch").select_option("dev")
     with page.expect_response(re.compile("/query$")):
         page.get_by_label("Branch").select_option("main")
-    # What was typed stays.
+    # The typed query stays.
     expect(page.get_by_label("SQL")).to_have_value("SELECT 1;\nSELECT nowhere")
     page.get_by_label("Read only").uncheck()
     page.get_by_label("SQL").fill("CREATE TABLE birds AS SELECT 'wren' AS name")
@@ -202,7 +202,7 @@ def test_a_query_and_its_errors(signed_in: Page, shop: Project) -> None:
     expect(page.get_by_role("cell", name="wren")).to_be_visible()
 
 
-def test_a_query_without_scripts(browser: Browser, stack: Stack, shop: Project) -> None:
+def test_a_query_works_without_scripts(browser: Browser, stack: Stack, shop: Project) -> None:
     context = browser.new_context(base_url=stack.console_url, java_script_enabled=False)
     page = context.new_page()
     sign_in(page, shop.client.key)
@@ -219,7 +219,7 @@ def test_a_query_without_scripts(browser: Browser, stack: Stack, shop: Project) 
     context.close()
 
 
-def test_the_status_renews_itself(signed_in: Page) -> None:
+def test_the_status_page_renews_itself(signed_in: Page) -> None:
     page = signed_in
     page.goto("/status")
     with page.expect_response(re.compile("/status/live")):
@@ -227,9 +227,7 @@ def test_the_status_renews_itself(signed_in: Page) -> None:
     expect(page.get_by_role("heading", name="Region local")).to_be_visible()
 
 
-def test_a_read_only_key_is_offered_nothing_that_changes(
-    page: Page, stack: Stack, shop: Project
-) -> None:
+def test_a_read_only_key_is_offered_no_changes(page: Page, stack: Stack, shop: Project) -> None:
     made = shop.client.post("/api_keys", {"key_name": "reader", "read_only": True})
     sign_in(page, made["key"])
     expect(page.get_by_role("button", name="Create project")).to_be_hidden()
@@ -241,7 +239,7 @@ def test_a_read_only_key_is_offered_nothing_that_changes(
         expect_accessible(page)
 
 
-def test_the_same_by_command_follows_what_is_filled_in(signed_in: Page, shop: Project) -> None:
+def test_the_command_line_follows_the_form(signed_in: Page, shop: Project) -> None:
     page = signed_in
     page.goto(f"/projects/{shop.id}/new-branch")
     page.get_by_text("Command line").click()

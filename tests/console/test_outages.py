@@ -1,4 +1,4 @@
-"""Every address of the console, in every mood that the API may be in: a page that says so with a
+"""Every address of the console, in every outage that the API may be in: a page that says so with a
 way out, one line in a region that renews itself, one notice for a button, and a form as it was
 filled in. Nothing is ever a fault of the console's own."""
 
@@ -68,7 +68,7 @@ def slow(api: Misbehaving) -> None:
     api.may_answer.clear()
 
 
-MOODS: dict[str, Callable[[Misbehaving], None]] = {
+OUTAGES: dict[str, Callable[[Misbehaving], None]] = {
     **{str(status): refusing(status) for status in (400, 401, 403, 404, 405, 409, 410, 412)},
     **{str(status): refusing(status) for status in (418, 422, 423, 429, 500, 502, 503)},
     "HTML": answering(b"<!doctype html><title>Welcome to nginx!</title>"),
@@ -87,8 +87,8 @@ MOODS: dict[str, Callable[[Misbehaving], None]] = {
 USUAL = ("401", "404", "500", "HTML with 502", "broken JSON", "closed half-way", "away")
 
 
-@pytest.fixture(params=only(USUAL, (*MOODS, "away")))
-def mood(
+@pytest.fixture(params=only(USUAL, (*OUTAGES, "away")))
+def outage(
     request: pytest.FixtureRequest, dave: Person, misbehaving: Misbehaving, settings: Any
 ) -> str:
     # Too long for a page of several calls to wait for each of them.
@@ -98,7 +98,7 @@ def mood(
             closed.bind(("127.0.0.1", 0))
             settings.MANAGEMENT_API_URL = f"http://127.0.0.1:{closed.getsockname()[1]}/api/v2"
     else:
-        MOODS[request.param](misbehaving)
+        OUTAGES[request.param](misbehaving)
     return str(request.param)
 
 
@@ -115,13 +115,13 @@ def expect_page(answer: Any, name: str) -> None:
         assert 'href="/"' in page.html, name
 
 
-def test_every_page(dave: Person, mood: str) -> None:
+def test_every_page(dave: Person, outage: str) -> None:
     for name, address in addresses(IDS):
         if not name.endswith("_live"):
             expect_page(dave.get(address), name)
 
 
-def test_every_region_that_renews_itself(dave: Person, mood: str) -> None:
+def test_every_region_that_renews_itself(dave: Person, outage: str) -> None:
     for name, address in addresses(IDS):
         if not name.endswith("_live"):
             continue
@@ -137,7 +137,7 @@ def test_every_region_that_renews_itself(dave: Person, mood: str) -> None:
             assert 'id="live"' in page.html, name
 
 
-def test_every_dialog_and_every_button(dave: Person, mood: str) -> None:
+def test_every_dialog_and_every_button(dave: Person, outage: str) -> None:
     for name, address in addresses(IDS):
         if name.endswith("_live"):
             continue
@@ -151,14 +151,14 @@ def test_every_dialog_and_every_button(dave: Person, mood: str) -> None:
         dave.get("/shortcuts")
 
 
-def test_every_form_keeps_what_was_typed(dave: Person, mood: str) -> None:
+def test_every_form_keeps_what_was_typed(dave: Person, outage: str) -> None:
     for send in (dave.post, dave.htmx_post):
         for path, typed in FORMS.items():
             answer = send(path, typed)
             page = Page(answer)
             if 'id="form"' not in page.html:
                 # What an API that says nothing at all has taken.
-                assert mood in ("an empty object", "numbers", "a list"), (path, page.text)
+                assert outage in ("an empty object", "numbers", "a list"), (path, page.text)
                 continue
             assert answer.status_code == 422, path
             for name, value in typed.items():

@@ -1,5 +1,5 @@
-"""Pages that are open, and a form with something typed, while the API falls into each of its moods
-and comes out of it again: one line in its place, nothing lost, and the page lives afterwards."""
+"""Open pages, and a form with typed text, while the API goes through each kind of outage and
+recovers. The page shows one line in place, loses nothing, and is live afterwards."""
 
 import json
 import random
@@ -21,12 +21,11 @@ from tests.support.project import Project
 from tests.support.relay import Relay, relay
 from tests.support.stack import Stack
 
-# Seconds that the console waits for the API; in the same measure, one that is late and one that
-# is too late.
+# Seconds that the console waits for the API, a delay that is shorter, and one that is longer.
 PATIENCE, LATE, TOO_LATE = 2.0, 0.5, 4.5
-# A region that could not be read is asked for again after so long.
+# Milliseconds after which a page requests a region again that could not be read.
 AGAIN = 5_000
-# Until all the pages, which renew themselves at once, show what one shows within SOON.
+# Milliseconds within which all pages, which renew themselves at once, show a change.
 ALL_SOON = 3 * SOON
 
 
@@ -51,8 +50,8 @@ def twists(twist: Callable[[object], object]) -> Callable[[Relay], None]:
 
 
 HTML = b"<!doctype html><title>502 Bad Gateway</title><script>alert(1)</script>"
-# How each begins, and what is said in its place.
-MOODS: dict[str, tuple[Callable[[Relay], None], str]] = {
+# How each outage begins, and a pattern of what the page shows in place.
+OUTAGES: dict[str, tuple[Callable[[Relay], None], str]] = {
     "away": (lambda api: setattr(api, "is_away", True), "Cannot reach|Lost the connection"),
     "too slow": (lambda api: setattr(api, "delay", TOO_LATE), "did not respond in time"),
     "400": (refuses(400), "Invalid request"),
@@ -76,9 +75,9 @@ MOODS: dict[str, tuple[Callable[[Relay], None], str]] = {
     ),
     "closed half-way": (lambda api: setattr(api, "breaks_off", True), "Lost the connection"),
 }
-# One of each kind: not there, failing, unreadable.
+# One of each kind: unreachable, failing, unreadable.
 USUAL = ("away", "500", "broken JSON")
-# In these all goes on.
+# In these cases, the pages work on.
 HARMLESS: dict[str, Callable[[Relay], None]] = {
     "late": lambda api: setattr(api, "delay", LATE),
     "unknown values": twists(strange),
@@ -87,7 +86,7 @@ HARMLESS: dict[str, Callable[[Relay], None]] = {
 
 
 class Scene:
-    """Pages of a console for a server that the test has in its hand, all of them open."""
+    """Open pages of a console for a server that the test controls."""
 
     def __init__(self, console_url: str, api: Relay, shop: Project, pages: dict[str, Page]) -> None:
         self.console_url = console_url
@@ -100,18 +99,18 @@ class Scene:
         return self.pages["project"]
 
     def renew(self) -> None:
-        """All of them at once; what comes of it is waited for elsewhere."""
+        """Make all pages renew themselves. Does not wait for the result."""
         for page in self.pages.values():
             page.evaluate("Perch.renew()")
 
     def wait(self) -> None:
-        """As long as it takes until a region is asked for again."""
+        """Advance the pages' clocks until they request a region again."""
         for page in self.pages.values():
             page.clock.run_for(AGAIN + 500)
 
     def listen_afresh(self) -> None:
-        """As each page does that is shown again. One whose clock was run far ahead has taken its
-        channel for a dead one, and looks for itself."""
+        """Make each page listen again, as it does when it is shown again. A page whose clock was
+        advanced far takes its channel for dead, and polls."""
         for page in self.pages.values():
             with page.expect_response(re.compile("/changes")):
                 page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
@@ -143,7 +142,8 @@ def _scene(browser: Browser, stack: Stack) -> Iterator[Scene]:
     ):
         made: dict[str, Page] = {}
         for name, path in paths.items():
-            # A context of its own for each: of one console a browser has but six connections.
+            # A context of its own for each page, because a browser has only six connections per
+            # host.
             page, _ = new_page(browser, url, may_fail=True)
             page.clock.install()
             sign_in(page, shop.client.key)
@@ -163,7 +163,7 @@ def scene(_scene: Scene) -> Iterator[Scene]:
 
 
 @contextmanager
-def in_the_mood(scene: Scene, begin: Callable[[Relay], None]) -> Iterator[None]:
+def during_outage(scene: Scene, begin: Callable[[Relay], None]) -> Iterator[None]:
     begin(scene.api)
     try:
         yield
@@ -172,7 +172,7 @@ def in_the_mood(scene: Scene, begin: Callable[[Relay], None]) -> Iterator[None]:
 
 
 def expect_whole(scene: Scene) -> None:
-    """No page complains of anything, or waits for anything."""
+    """Check that no page shows a problem or waits for anything."""
     for name, page in scene.pages.items():
         expect(page.locator("#poll [role=alert]"), name).to_have_count(0)
         expect(page.locator(".notice.failure"), name).to_have_count(0)
@@ -182,7 +182,7 @@ def expect_whole(scene: Scene) -> None:
 
 
 def expect_alive(scene: Scene) -> None:
-    """What changes elsewhere appears."""
+    """Check that changes made elsewhere appear."""
     state = scene.project.locator("#live .state").first
     for change, word in ((scene.shop.suspend, "Idle"), (scene.shop.start, "Active")):
         if state.text_content() != word:
@@ -192,7 +192,7 @@ def expect_alive(scene: Scene) -> None:
 
 
 def type_something(scene: Scene) -> str:
-    """Into a form of the project's page; what was typed."""
+    """Type into a form of the project's page. Returns what was typed."""
     page = scene.project
     typed = str(random.randint(100, 9_999))
     page.get_by_label(f"More actions for {scene.shop.endpoint_id}").click()
@@ -205,14 +205,14 @@ def expect_typed(page: Page, typed: str) -> None:
     expect(page.locator("dialog[open]").get_by_label("Suspend timeout")).to_have_value(typed)
 
 
-@pytest.mark.parametrize("mood", only(USUAL, MOODS))
-def test_a_mood_passes(scene: Scene, mood: str) -> None:
-    begin, words = MOODS[mood]
+@pytest.mark.parametrize("outage", only(USUAL, OUTAGES))
+def test_each_outage_recovers(scene: Scene, outage: str) -> None:
+    begin, words = OUTAGES[outage]
     page = scene.project
     dialog = page.locator("dialog[open]")
     headings = {name: one.locator("h1").inner_text() for name, one in scene.pages.items()}
     typed = type_something(scene)
-    with in_the_mood(scene, begin):
+    with during_outage(scene, begin):
         scene.renew()
         for name, one in scene.pages.items():
             line = one.locator("#poll [role=alert]")
@@ -220,7 +220,7 @@ def test_a_mood_passes(scene: Scene, mood: str) -> None:
             expect(line, name).to_have_count(1)
             expect(one.locator("h1"), name).to_have_text(headings[name])
             expect(one.locator(".notice.failure"), name).to_have_count(0)
-        # It is said once, however long it lasts.
+        # It is announced once, however long it lasts.
         scene.wait()
         expect(page.locator("#poll [role=alert]")).to_have_count(1)
         expect_typed(page, typed)
@@ -239,11 +239,11 @@ def test_a_mood_passes(scene: Scene, mood: str) -> None:
     expect_alive(scene)
 
 
-@pytest.mark.parametrize("mood", first_of(HARMLESS))
-def test_what_is_odd_or_late_is_no_trouble(scene: Scene, mood: str) -> None:
+@pytest.mark.parametrize("outage", first_of(HARMLESS))
+def test_odd_or_late_answers_are_no_problem(scene: Scene, outage: str) -> None:
     page = scene.project
     dialog = page.locator("dialog[open]")
-    with in_the_mood(scene, HARMLESS[mood]):
+    with during_outage(scene, HARMLESS[outage]):
         scene.renew()
         scene.wait()
         expect_typed(page, type_something(scene))
@@ -255,18 +255,19 @@ def test_what_is_odd_or_late_is_no_trouble(scene: Scene, mood: str) -> None:
     expect_alive(scene)
 
 
-def test_what_was_gone_by_mistake_comes_back(scene: Scene) -> None:
-    with in_the_mood(scene, refuses(404)):
+def test_a_page_recovers_from_a_mistaken_404(scene: Scene) -> None:
+    with during_outage(scene, refuses(404)):
         scene.renew()
         for name, page in scene.pages.items():
-            # Of what a server may lack as a whole the page says that, and asks again.
+            # For a page that a server may not offer, the message says that, and the page asks
+            # again.
             gone = page.locator("#main.gone").or_(page.get_by_text("Not supported by this server"))
             expect(gone.first, name).to_be_visible()
         scene.wait()
         page = scene.pages["endpoint"]
         expect(page.locator("#main.gone")).to_be_visible()
         expect(page.locator("#poll [role=alert]")).to_have_count(1)
-    # At once where its page is shown again, and else within a minute.
+    # At once if its page is shown again, otherwise within a minute.
     hide(page)
     page.evaluate(
         """() => {
@@ -295,9 +296,9 @@ def query(browser: Browser, _scene: Scene) -> Iterator[Page]:
     page.context.close()
 
 
-@pytest.mark.parametrize("mood", first_of(MOODS))
-def test_a_mood_passes_over_an_open_query(scene: Scene, query: Page, mood: str) -> None:
-    begin, words = MOODS[mood]
+@pytest.mark.parametrize("outage", first_of(OUTAGES))
+def test_an_open_query_page_survives_each_outage(scene: Scene, query: Page, outage: str) -> None:
+    begin, words = OUTAGES[outage]
     said = re.compile(f"{words}|refused by the test", re.IGNORECASE)
     sql, run = query.get_by_label("SQL"), query.locator("#run")
     answer, tables = query.locator("#answer"), query.locator("#tables")
@@ -309,8 +310,8 @@ def test_a_mood_passes_over_an_open_query(scene: Scene, query: Page, mood: str) 
     chosen = query.evaluate(CHOSEN)
     typed = "SELECT 'what is typed since'\n  -- and not run yet"
     sql.fill(typed)
-    with in_the_mood(scene, begin):
-        # Asked for by a change of the branch: what was answered stays, as does what was chosen.
+    with during_outage(scene, begin):
+        # A change of the branch requests this. The answer and the chosen values stay.
         query.evaluate("document.getElementById('choose-branch').click()")
         expect(query.locator(".notice.failure")).to_contain_text(said)
         expect(query.locator(".htmx-request")).to_have_count(0)
@@ -335,11 +336,11 @@ def test_a_mood_passes_over_an_open_query(scene: Scene, query: Page, mood: str) 
     assert_not_reloaded(query)
 
 
-# What is chosen and what is on offer, in every list of the form.
+# The chosen value and the number of options of every list in the form.
 CHOSEN = """() => [...document.querySelectorAll("form.query select")]
     .map((one) => [one.name, one.value, one.options.length])"""
 
-# Where what happens to an endpoint is seen, and how: it goes to sleep, or wakes.
+# Where each page shows an endpoint's state.
 SEEN = {
     "project": "#live .endpoints .state",
     "endpoint": "#live .about .state",
@@ -347,7 +348,7 @@ SEEN = {
     "branches": "#live .branches .perched",
     "dashboard": "#live .projects .state",
 }
-# And where its story is, the newest at the top.
+# Where the history is shown, the newest entry at the top.
 TOLD = {
     "operations": "#live .runs tbody tr",
     "events": "#live .activity > li",
@@ -355,7 +356,7 @@ TOLD = {
 }
 
 
-def test_what_begins_elsewhere_appears_on_every_page(scene: Scene) -> None:
+def test_a_change_made_elsewhere_appears_on_every_page(scene: Scene) -> None:
     scene.shop.done(scene.shop.start())
     for name, where in SEEN.items():
         expect(scene.pages[name].locator(where).first, name).to_contain_text("Active")

@@ -1,5 +1,5 @@
-"""What was once wrong on pages: what waits, pooling, whose operations there are, who is signed in,
-one project among many."""
+"""Former defects of pages: waiting operations, pooling, an endpoint's operations, cookies after
+sign-out, and searches among many projects."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def shop(stack: Stack) -> Project:
     return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
 
 
-def test_what_waits_is_nowhere_said_to_run(page: Page, shop: Project) -> None:
+def test_a_waiting_operation_is_not_shown_as_running(page: Page, shop: Project) -> None:
     endpoint_page = f"{shop.path}/endpoints/{shop.endpoint_id}"
     shop.start()
     sign_in(page, shop.client.key)
@@ -32,7 +32,7 @@ def test_what_waits_is_nowhere_said_to_run(page: Page, shop: Project) -> None:
             expect(page.locator("#live")).to_be_visible()
             expect(page.locator("[hx-trigger=load]")).to_have_count(0)
             expect(page.locator("main")).not_to_contain_text(re.compile("running for", re.I))
-        # On its run's page, and in the list of its endpoint.
+        # On its run's page, and in its endpoint's list.
         expect(page.locator(f"[id='operation-{start['id']}'] tr.operation .word")).to_have_text(
             "Waiting"
         )
@@ -43,12 +43,13 @@ def test_what_waits_is_nowhere_said_to_run(page: Page, shop: Project) -> None:
         for name, status in (("Start compute", "Waiting"), ("Suspend compute", "In progress")):
             row = page.locator(".operations tbody tr").filter(has_text=name).first
             expect(row.locator(".status")).to_have_text(status)
-        # About to start again, it is said where it is, and what is under way.
+        # While a restart is pending, the page shows the present state and the operation in
+        # progress.
         expect(page.locator("#live .about .state.pending")).to_have_text("suspending…")
     shop.client.ended(shop.id, start["id"])
 
 
-def test_pooling_is_said_one_way(page: Page, shop: Project) -> None:
+def test_pooling_has_the_same_words_everywhere(page: Page, shop: Project) -> None:
     sign_in(page, shop.client.key)
     dialog = page.locator("dialog[open]")
     endpoint_page = f"{shop.path}/endpoints/{shop.endpoint_id}"
@@ -76,10 +77,8 @@ def test_pooling_is_said_one_way(page: Page, shop: Project) -> None:
     expect(dialog.get_by_label("Pooling")).to_be_visible()
 
 
-def test_an_endpoint_finds_its_operations_however_busy_its_project(
-    page: Page, stack: Stack
-) -> None:
-    """And no renewal of its page, which its project's work brings, closes a dialog over it."""
+def test_an_endpoints_operations_are_found_in_a_busy_project(page: Page, stack: Stack) -> None:
+    """A renewal of the endpoint's page, caused by other work of the project, closes no dialog."""
     busy = Project.create(stack, Client(stack.api_url, stack.new_key()), name="busy")
     quiet = busy.endpoint_id
     other = busy.create_endpoint(busy.new_branch_id(name="dev"))["endpoint"]["id"]
@@ -100,14 +99,14 @@ def test_an_endpoint_finds_its_operations_however_busy_its_project(
     with page.expect_response(re.compile("/live"), timeout=SOON):
         busy.suspend(other)
     expect(field).to_have_value("work_mem = 7MB")
-    # Its own, which comes to be its newest, neither.
+    # The endpoint's own operation, which becomes the newest, does not close it either.
     busy.suspend(quiet)
     expect(page.locator("#live .about .state").first).to_contain_text("Idle", timeout=SOON)
     expect(own.filter(has_text="Suspend compute")).to_have_count(1)
     expect(field).to_have_value("work_mem = 7MB")
 
 
-def test_a_cookie_is_worth_nothing_after_signing_out(
+def test_a_cookie_is_invalid_after_signing_out(
     page: Page, browser: Browser, stack: Stack, shop: Project
 ) -> None:
     sign_in(page, shop.client.key)
@@ -122,7 +121,7 @@ def test_a_cookie_is_worth_nothing_after_signing_out(
 
 
 def many_projects(body: bytes) -> bytes:
-    """A list of projects with two hundred more in it."""
+    """Return a list of projects with two hundred more in it."""
     data = json.loads(body) if body else {}
     if isinstance(data, dict) and data.get("projects"):
         first = data["projects"][0]
@@ -131,7 +130,7 @@ def many_projects(body: bytes) -> bytes:
     return json.dumps(data).encode()
 
 
-def test_among_two_hundred_projects_one_is_soon_found(elsewhere: Elsewhere, shop: Project) -> None:
+def test_a_project_is_found_quickly_among_two_hundred(elsewhere: Elsewhere, shop: Project) -> None:
     page = elsewhere.page
     sign_in(page, shop.client.key)
     elsewhere.relay.twists = many_projects
