@@ -13,7 +13,7 @@ from requests.auth import AuthBase
 from urllib3.exceptions import HTTPError
 
 from console import logs
-from console.api import prose
+from console.api import message_parsing
 from console.api.bounded_http import (
     READ_AT_ONCE,
     BoundedAdapter,
@@ -269,7 +269,7 @@ def _refusal(answer: requests.Response, content: bytes) -> APIError:
 def _field_errors(data: Mapping[str, Any], message: str) -> Sequence[FieldError]:
     found = data.get("errors")
     if not isinstance(found, list):
-        return prose.field_errors(message)
+        return message_parsing.field_errors(message)
     return [
         FieldError(text(one, "field"), text(one, "message")[:LONGEST_MESSAGE])
         for one in found[:MOST_FIELDS]

@@ -49,7 +49,7 @@ class EventsQuery(Schema):
         "`Last-Event-ID` cannot be sent",
     )
 
-    def wanted(self) -> EventFilter:
+    def as_filter(self) -> EventFilter:
         """The filter that the parameters describe. Raises Invalid for a bad value."""
         actors, actor_name = actors_named(self.actor)
         return EventFilter(

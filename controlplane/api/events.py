@@ -1,4 +1,4 @@
-"""`/events` and `/projects/{project_id}/events`: events as pages of a list or as a stream."""
+"""`/events` and `/projects/{project_id}/events`: pages of a list of events, or a stream of them."""
 
 from typing import Any
 
@@ -70,16 +70,16 @@ def list_project_events(
 def _answer(
     request: AuthenticatedRequest, project_id: str | None, query: EventsQuery
 ) -> HttpResponseBase:
-    wanted = query.wanted()
+    event_filter = query.as_filter()
     if STREAM in request.headers.get("Accept", ""):
         last = request.headers.get("Last-Event-ID", "") or query.last_event_id
-        return open_stream(request, project_id, wanted, last_event_id=last)
+        return open_stream(request, project_id, event_filter, last_event_id=last)
     page = events.list_events(
-        request.auth, project_id, wanted, cursor=query.cursor, limit=query.limit
+        request.auth, project_id, event_filter, cursor=query.cursor, limit=query.limit
     )
     answer: dict[str, Any] = {"events": [as_json(event) for event in page]}
     if page:
         answer["pagination"] = {"cursor": events.cursor_of(page[-1])}
-    # `as_json` already returns the final shape, so the response is not rendered by its schema. The
-    # schema only describes it in the document.
+    # `as_json` has already made what the client gets. So this response is not rendered by the
+    # schema `EventsPage`, which only describes it in the API's document.
     return JsonResponse(answer)

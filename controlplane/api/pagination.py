@@ -87,7 +87,7 @@ class OperationsQuery(Schema):
         None, description="Created before this time: a timestamp with a time zone."
     )
 
-    def wanted(self) -> OperationFilter:
+    def as_filter(self) -> OperationFilter:
         return filter_of(**self.dict(exclude={"cursor", "limit"}, exclude_none=True))
 
 

@@ -6,7 +6,7 @@ import pytest
 from django import forms
 
 from console.api.errors import Conflict, FieldError, Unprocessable
-from console.api.prose import field_errors
+from console.api.message_parsing import field_errors
 from console.api.resources.events import Event, OfOperation
 from console.api.resources.operations import Operation
 from console.api.transport import MOST_FIELDS, _field_errors

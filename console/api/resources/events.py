@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from console.api import prose
+from console.api import message_parsing
 from console.api.fields import (
     IDENTIFIER,
     JSONObject,
@@ -32,7 +32,7 @@ class OfOperation:
         """Read it from the event's own fields; None if the event is about no operation."""
         if told := inner(data, "operation"):
             return cls(action=text(told, "action"), error=text(told, "error"))
-        action, error = prose.operation_in(text(data, "summary"))
+        action, error = message_parsing.operation_in(text(data, "summary"))
         is_about = action and text(data, "type").startswith("operation.")
         return cls(action=action, error=error) if is_about else None
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from console.api import prose
+from console.api import message_parsing
 from console.api.fields import JSONObject, identifier, inner, moment, number, own_id, text, whole
 from console.api.resources.actors import Actor
 
@@ -78,7 +78,7 @@ class Operation:
             initiator=Actor.read(data.get("initiator")),
             retry_of=text(data, "retry_of"),
             not_run_because=identifier(data, "not_run_because")
-            or prose.not_run_because(text(data, "error")),
+            or message_parsing.not_run_because(text(data, "error")),
             steps=_steps(data),
         )
 

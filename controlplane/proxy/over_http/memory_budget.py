@@ -1,12 +1,12 @@
-"""Limits the memory that requests and answers take up in the proxy at once: each may be large, and
-there may be many."""
+"""Limits the memory that all requests and responses over HTTP take up together in a proxy process.
+Each of them may be large, and there may be many at once."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from controlplane.proxy.over_http.errors import MemoryExhausted
 
-# Bytes for each process.
+# Bytes, in each process.
 MOST_HELD = 256 * 1024 * 1024
 
 
@@ -16,7 +16,7 @@ class MemoryBudget:
 
     @contextmanager
     def reserve(self) -> Iterator["MemoryReservation"]:
-        """Gives a reservation. The memory taken by it is free again at the end of the block."""
+        """Yields an empty reservation. At the end of the block, its memory is released."""
         reservation = MemoryReservation(self)
         try:
             yield reservation
@@ -24,19 +24,20 @@ class MemoryBudget:
             self._left += reservation.taken
 
     def take(self, size: int) -> None:
+        """Takes `size` bytes from what is left. Raises MemoryExhausted."""
         if size > self._left:
             raise MemoryExhausted
         self._left -= size
 
 
 class MemoryReservation:
-    """One request's part of the memory."""
+    """The memory that one request and its response take up."""
 
-    def __init__(self, memory: MemoryBudget) -> None:
-        self._memory = memory
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
         self.taken = 0
 
     def grow(self, size: int) -> None:
-        """Takes `size` more bytes. Raises MemoryExhausted."""
-        self._memory.take(size)
+        """Adds `size` bytes to the reservation. Raises MemoryExhausted."""
+        self._budget.take(size)
         self.taken += size
