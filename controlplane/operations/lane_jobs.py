@@ -1,23 +1,24 @@
-"""Hands out the jobs of one lane, or of the webhooks, so that no account ever takes all its slots.
+"""Takes the jobs of one lane, or of the webhooks, from the queue, so that no account ever occupies
+all slots of the lane.
 
-The share is enforced where a worker takes a job, not where an operation is scheduled. In the second
-case every transaction of an account would have to wait for one lock, and the end of an operation
-would have to search other projects for the account's next operation. Here the worker takes the jobs
-of a lane one after another and knows without a query what it has under way. A job that has to wait
-costs only its row.
+The worker enforces this when it takes a job. If it were enforced when an operation is scheduled,
+every transaction of an account would have to wait for one lock, and the end of an operation would
+have to search other projects for the account's next operation. But the worker takes the jobs of a
+lane one after another, and knows without a query which jobs it has under way. A job that has to
+wait costs only its row.
 
 The rule: an account may take another slot while it holds fewer slots than are free, or fewer than
-two. The first account therefore gets half of the lane, the next one half of the rest: however many
-operations of some accounts hang, slots are left for the next account. Among the jobs that may be
-taken, the oldest goes first, and an account without a job under way may always take one. So no job
+two. The first account therefore gets half of the lane, and the next one half of the rest. However
+many operations of some accounts hang, slots are left for the next account. Among the jobs that may
+be taken, the oldest goes first. An account without a job under way may always take one, so no job
 waits forever.
 
-A job that runs for longer than a start usually takes probably hangs. So that an account's other
-projects do not wait for its hanging jobs, it may hold two quick jobs of projects in which nothing
-hangs beside them, as long as a quarter of the lane stays free for other accounts.
+The exception: a job that takes longer than HANGS_AFTER probably hangs. An account that has its
+share may then take jobs of its other projects, in which nothing hangs. It may hold two jobs that do
+not hang in this way, as long as a quarter of the lane is free for other accounts.
 
-The worker keeps trying to write a job's end and its own heartbeat, however often the database
-fails. Procrastinate by itself gives up both at the first failure.
+If the database fails, the worker tries again to write a job's end and its own heartbeat, as often
+as necessary. Procrastinate itself would try only once.
 """
 
 import asyncio
@@ -39,29 +40,28 @@ from controlplane import clock
 log = logging.getLogger(__name__)
 
 LEAST_SHARE = 2  # slots
-# Seconds after which a job probably hangs; and the part of the lane that stays free when an account
-# takes another slot beside such jobs.
+# Seconds after which a job probably hangs, since a start usually takes less; and the part of the
+# lane that must be free for an account to take a slot by the exception.
 HANGS_AFTER, LEFT_FREE = 5.0, 0.25
 # Seconds before a failed write is tried again.
 WRITE_PAUSE = 1.0
 # Stands for the account of a job that has none.
 NOBODY = 0
 
-# Like procrastinate_fetch_job_v2, but without the accounts that have their share, and without the
-# projects in which something hangs of the accounts that have it because of that. The lock keeps two
-# jobs of one operation from running at the same time.
+# Like procrastinate_fetch_job_v2, but it leaves out what `_Excluded` names. The lock keeps two jobs
+# of one operation from running at the same time.
 TAKE = """
 UPDATE procrastinate_jobs SET status = 'doing', worker_id = %(worker)s
 WHERE id = (
     SELECT id FROM procrastinate_jobs AS waiting
     WHERE status = 'todo' AND queue_name = ANY(%(queues)s)
         AND (scheduled_at IS NULL OR scheduled_at <= now())
-        AND NOT coalesce((args->>'account')::bigint, 0) = ANY(%(full)s::bigint[])
+        AND NOT coalesce((args->>'account')::bigint, 0) = ANY(%(accounts)s::bigint[])
         AND NOT EXISTS (
             SELECT FROM controlplane_operation AS operation
-            WHERE (waiting.args->>'account')::bigint = ANY(%(hindered)s::bigint[])
+            WHERE (waiting.args->>'account')::bigint = ANY(%(partly)s::bigint[])
                 AND operation.id = (waiting.args->>'operation_id')::uuid
-                AND operation.project_id = ANY(%(hanging)s::text[])
+                AND operation.project_id = ANY(%(hanging_projects)s::text[])
         )
         AND NOT EXISTS (
             SELECT FROM procrastinate_jobs AS taken
@@ -75,7 +75,7 @@ RETURNING id, status, task_name, priority, lock, queueing_lock, args, scheduled_
     (SELECT project_id FROM controlplane_operation WHERE id = (args->>'operation_id')::uuid)
         AS project_id
 """
-# What Procrastinate's own triggers send when a job is inserted into a queue.
+# The notification that Procrastinate's own triggers send when a job is inserted into a queue.
 LOOK_AGAIN = """
 SELECT pg_notify('procrastinate_queue_v1#' || %(queue)s, '{"type": "job_inserted", "job_id": 0}')
 """
@@ -92,13 +92,15 @@ class _Taken:
 
 @dataclass(frozen=True)
 class _Excluded:
-    """What may not be taken now."""
+    """The jobs that may not be taken now."""
 
-    # Accounts that have their share.
-    full: list[int]
-    # Accounts that have it too, but may take jobs of projects that are not in `hanging`.
-    hindered: list[int]
-    hanging: list[str]
+    # Accounts of which no job may be taken, because they have their share.
+    accounts: list[int]
+    # Accounts that have their share, but may take jobs by the exception: only the jobs of
+    # `hanging_projects` may not be taken.
+    partly: list[int]
+    # Projects in which a job hangs.
+    hanging_projects: list[str]
 
 
 class LaneJobs(JobManager):
@@ -109,7 +111,7 @@ class LaneJobs(JobManager):
         self._slots = slots
         # By the job's id.
         self._under_way: dict[int, _Taken] = {}
-        # True if jobs may be waiting only because their account has its share.
+        # Whether the last fetch may have passed over jobs because their account has its share.
         self._passed_over = False
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
@@ -121,7 +123,7 @@ class LaneJobs(JobManager):
         except UniqueViolation:
             # Another worker of this queue took a job with the same lock at the same moment.
             return None
-        self._passed_over = bool(excluded.full or excluded.hindered) and not rows
+        self._passed_over = bool(excluded.accounts or excluded.partly) and not rows
         if not rows:
             return None
         project = rows[0].pop("project_id")
@@ -155,8 +157,9 @@ class LaneJobs(JobManager):
         await self._look_again(job)
 
     async def update_heartbeat(self, worker_id: int) -> None:
-        """Write the heartbeat. Does not raise if the database fails: that would end the worker's
-        heartbeat, and every job of the living worker would be given to it again and again."""
+        """Write the heartbeat. Does not raise if the database fails. An exception would end the
+        task that writes heartbeats. The worker would then count as dead, and its jobs would be
+        given to it again and again."""
         try:
             await super().update_heartbeat(worker_id)
         except ConnectorException as error:
@@ -170,11 +173,13 @@ class LaneJobs(JobManager):
         hangs_since = time.monotonic() - HANGS_AFTER
         quick = Counter(job.account for job in under_way if job.at > hangs_since)
         leaves_enough = free > self._slots * LEFT_FREE
-        hindered = [who for who in have_share if leaves_enough and quick[who] < LEAST_SHARE]
+        partly = [who for who in have_share if leaves_enough and quick[who] < LEAST_SHARE]
         return _Excluded(
-            full=[who for who in have_share if who not in hindered],
-            hindered=hindered,
-            hanging=[job.project for job in under_way if job.project and job.at <= hangs_since],
+            accounts=[who for who in have_share if who not in partly],
+            partly=partly,
+            hanging_projects=[
+                job.project for job in under_way if job.project and job.at <= hangs_since
+            ],
         )
 
     def _end(self, job: Job) -> None:
@@ -182,8 +187,8 @@ class LaneJobs(JobManager):
         self._under_way.pop(job.id, None)
 
     async def _look_again(self, job: Job) -> None:
-        """Make the worker fetch jobs that it passed over. Otherwise it would find them only at its
-        next poll."""
+        """Make the worker fetch the jobs that it has passed over because their account had its
+        share. Otherwise it would find them only at its next poll."""
         if not self._passed_over:
             return
         try:
