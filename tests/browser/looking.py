@@ -127,7 +127,7 @@ WITHOUT_SHAPE = f"""() => {{
 
 
 def expect_rings(page: Page) -> None:
-    """Check that each control with the focus has a visible ring: light, dark and in forced colours."""
+    """Check that each control with the focus has a visible ring: light, dark, in forced colours."""
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         found = page.evaluate(WITHOUT_RING)
