@@ -1,4 +1,4 @@
-"""Webhooks: where the account's events are sent, and whether the deliveries succeed."""
+"""The pages of webhooks: the URLs that the account's events are sent to, and their deliveries."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -57,19 +57,19 @@ class WebhookForm(forms.Form):
         offer(self, "project_id", [every, *((one.id, project_in_list(one)) for one in projects)])
 
 
-# The latest deliveries.
+# The page of a webhook shows this many of its latest deliveries.
 DELIVERIES_SHOWN = 30
-# For this time after a delivery was created, the page polls for whether it has succeeded.
-WATCHED_FOR = timedelta(seconds=30)
-WATCHED_EVERY = "1s"
+# While a delivery is pending and younger than POLLED_FOR, the page polls, to show its outcome.
+POLLED_FOR = timedelta(seconds=30)
+POLLED_EVERY = "1s"
 
 
 def _list(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
-    rows = [(one, _what_it_tells(one)) for one in request.api.webhooks.list()]
+    rows = [(one, _event_labels(one)) for one in request.api.webhooks.list()]
     return {"rows": rows}, Polling(reverse("webhooks_live"))
 
 
-def _what_it_tells(webhook: Webhook) -> list[str]:
+def _event_labels(webhook: Webhook) -> list[str]:
     if list(webhook.event_types) == [ALL_EVENTS]:
         return ["All events"]
     return [event_type(value).label for value in webhook.event_types]
@@ -117,20 +117,20 @@ def _one(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Poll
     context = {
         "webhook": webhook,
         "most": DELIVERIES_SHOWN,
-        "types": _what_it_tells(webhook),
+        "types": _event_labels(webhook),
         "here": reverse("webhook", args=[webhook_id]),
         "rows": [(one, event_type(one.event_type), delivery_status(one)) for one in deliveries],
     }
     url = reverse("webhook_live", args=[webhook_id])
-    # The page polls, because a delivery causes no event.
-    return context, Polling(url, url, WATCHED_EVERY if _is_on_its_way(deliveries) else "")
+    # A delivery causes no event by which the page would learn of its outcome, so the page polls.
+    return context, Polling(url, url, POLLED_EVERY if _is_any_awaited(deliveries) else "")
 
 
 show, show_live = page_and_region(_one, "webhook.html", "_webhook.html")
 
 
-def _is_on_its_way(found: Sequence[Delivery]) -> bool:
-    since = datetime.now(UTC) - WATCHED_FOR
+def _is_any_awaited(found: Sequence[Delivery]) -> bool:
+    since = datetime.now(UTC) - POLLED_FOR
     return any(
         one.status == "pending" and one.created_at and one.created_at > since for one in found
     )
@@ -159,11 +159,12 @@ def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         return done(request, reverse("webhooks"), "Webhook deleted.", is_live=False)
 
     def page() -> FormPage:
-        # A page must not ask to confirm the deletion of a webhook that does not exist.
+        # Reading the webhook makes the response 404 if it does not exist.
         found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
+        which = f"The webhook sends to {found[0].url}" if found else f"The webhook is {webhook_id}"
         return FormPage(
             title="Delete webhook",
-            intro=f"To {found[0].url if found else webhook_id}. This cannot be undone. It deletes:",
+            intro=f"{which}. This cannot be undone. It deletes:",
             submit="Delete webhook",
             danger=True,
             back=reverse("webhook", args=[webhook_id]),

@@ -68,8 +68,8 @@ def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchCo
     own = [one for one in snapshots.items if one.source_branch_id == branch_id]
     taking = [found for one in own if (found := _taking(one))]
     operations = [*taking, *(one for one in page.items if one.branch_id == branch_id)]
-    perched = [endpoint_row(each, branches, page.items) for each in endpoints]
-    rows = {row.branch.id: row for row in branch_rows(branches, perched)}
+    endpoint_rows = [endpoint_row(each, branches, page.items) for each in endpoints]
+    rows = {row.branch.id: row for row in branch_rows(branches, endpoint_rows)}
     if branch_id not in rows:
         raise NotFound("branch not found", status=404)
     return BranchContents(

@@ -1,4 +1,5 @@
-"""The branches of a project: their tree as a picture and as a list, and the form for a new one."""
+"""The page of a project's branches, which shows their tree as a picture and as a list, and the form
+for a new branch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from django.views.decorators.http import require_http_methods
 from console.api.parallel import in_parallel, part
 from console.branches.forms import BranchForm
 from console.branches.picture import describe, pictures
-from console.branches.rows import BranchRow, branch_rows, with_limbs
+from console.branches.rows import BranchRow, branch_rows, with_tree_lines
 from console.endpoints.rows import endpoint_row
 from console.forms.api_requests import body_of
 from console.pages.addresses import back
@@ -53,32 +54,34 @@ ORDERS: Mapping[str, Order[BranchRow]] = {
 @dataclass(frozen=True)
 class BranchList:
     listing: Listing[BranchRow]
-    # The rows of the page; with the lines of the tree if it is one.
+    # The rows of the page. If they are shown as a tree, they have its lines.
     rows: Sequence[BranchRow]
     is_tree: bool
-    # The ancestors of the first row, if the page begins inside the tree; the root first.
+    # If the page begins inside the tree: the ancestors of the first row, the root first.
     above: Sequence[BranchRow]
 
     @property
-    def begins_with_all(self) -> bool:
-        """Whether the page begins with the first of all branches, in whatever order."""
+    def is_first_of_all(self) -> bool:
+        """Whether this is the first page of the list of all branches, in any order."""
         return self.listing.page == 1 and not self.listing.search
 
 
 def branch_list(request: HttpRequest, rows: Sequence[BranchRow]) -> BranchList:
-    """Return the page that the request asks for. `rows` are all branches, in order of descent."""
-    found = listing(request, rows, words=_words, orders=ORDERS, size=ROWS_A_PAGE)
+    """Return the page of the list that the request asks for. `rows` are all branches, each parent
+    before its children."""
+    found = listing(request, rows, words=_searched, orders=ORDERS, size=ROWS_A_PAGE)
     is_tree = found.sort == DESCENT and not found.search
     begins_below = is_tree and found.page > 1 and found.rows
     return BranchList(
         listing=found,
-        rows=with_limbs(found.rows) if is_tree else found.rows,
+        rows=with_tree_lines(found.rows) if is_tree else found.rows,
         is_tree=is_tree,
         above=_ancestors(found.rows[0], rows) if begins_below else (),
     )
 
 
-def _words(row: BranchRow) -> Iterable[str]:
+def _searched(row: BranchRow) -> Iterable[str]:
+    """Return the texts in which a search looks for the row."""
     endpoint_id = row.endpoint.endpoint.id if row.endpoint else ""
     return (row.branch.name, row.branch.id, endpoint_id)
 
@@ -93,13 +96,14 @@ def _ancestors(row: BranchRow, rows: Sequence[BranchRow]) -> list[BranchRow]:
     return found
 
 
-# More than the branches need: an endpoint's pending word may come from an older operation.
+# More than the page shows: the pending state of an endpoint may come from an older operation.
 OPERATIONS_READ = 50
 
 
 def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
     api = request.api
-    # Operations are read before what they change, as on the project's page.
+    # Operations are read before the branches and endpoints that they change, as on the project's
+    # page.
     operations, project = in_parallel(
         lambda: api.operations(project_id, limit=OPERATIONS_READ),
         lambda: api.project(project_id),
@@ -109,8 +113,8 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         lambda: api.endpoints(project_id),
         part(lambda: api.snapshots.list(project_id)),
     )
-    perched = [endpoint_row(each, branches, operations.items) for each in endpoints]
-    rows = branch_rows(branches, perched)
+    endpoint_rows = [endpoint_row(each, branches, operations.items) for each in endpoints]
+    rows = branch_rows(branches, endpoint_rows)
     known = {branch.id for branch in branches}
     found = branch_list(request, rows)
     query = f"?{found.listing.query}" if found.listing.query else ""
@@ -118,7 +122,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     context = {
         "project": project,
         "here": here,
-        # The page of the list to which forms return.
+        # The URL to which forms return, with the page and the search of the list.
         "origin": here + query,
         "listing": found.listing,
         "count": len(rows),
@@ -126,7 +130,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         "branches": found.rows,
         "pictures": pictures(rows, project_id),
         "picture_words": describe(rows),
-        # Snapshots of branches that are deleted. All others are on the page of their branch.
+        # The snapshots of deleted branches. All others are on the page of their branch.
         "orphans": [one for one in snapshots.items if one.source_branch_id not in known],
     }
     url = reverse("branches_live", args=[project_id]) + query

@@ -1,6 +1,7 @@
 """The forms for a branch's roles: create, delete, and show or reset the password.
 
-The role's name is in the query, because it may hold characters that no path can.
+The role's name is a query parameter, because it may contain characters that are not possible in a
+URL's path.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,8 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def password(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    """Show the password after a press of a button, so that only the answer to a POST holds it."""
+    """Show the password after the user has pressed a button, so that only the response to a POST
+    request contains it."""
     name = request.GET.get("name", "")
     page = FormPage(
         title=f"Password of {name}",
@@ -106,7 +108,7 @@ def _deletion_page(name: str, branch_name: str, url: str, owned: Sequence[str] =
             submit="Delete role",
             back=url,
             blocked=f"{name} owns the database{'s' * are_many} {', '.join(owned)}. "
-            f"Give {'them' if are_many else 'it'} another owner first.",
+            f"Give {'these databases' if are_many else 'the database'} another owner first.",
         )
     return FormPage(
         title=f"Delete role {name}",

@@ -9,22 +9,22 @@ from console.api.resources.branches import Branch
 from console.endpoints.rows import EndpointRow
 from console.pages.statuses import branch_word
 
-# Pixels: the width of one level, and the most for all levels. A phone has no more room, as the name
-# needs some too.
-LIMB_WIDTH = 20
+# Pixels: the width of one level, and the most for all levels. On a phone, more would leave too
+# little room for the name.
+LEVEL_WIDTH = 20
 TREE_WIDTH = 120
 # Levels that are drawn. The level of a branch further down is shown as text.
 DEEPEST_DRAWN = 30
 
 
 @dataclass(frozen=True)
-class Limb:
+class TreeLine:
     """One level of the lines that the tree draws before a branch."""
 
     x: float
-    # Whether the line goes on down to a later sibling.
+    # Whether the vertical line continues down to a later sibling.
     goes_on: bool
-    # The length of the line to the branch itself; 0 at all levels but its own.
+    # The length of the horizontal line to the branch itself; 0 at all levels but its own.
     reach: float = 0
 
 
@@ -38,9 +38,10 @@ class BranchRow:
     children: int
     # The number of its ancestors.
     level: int
-    # For each level drawn, the branch's own last: whether a later sibling follows there.
+    # For each level that is drawn, from the outermost to the branch's own: whether a later sibling
+    # follows at that level.
     goes_on: Sequence[bool] = field(default=())
-    limbs: Sequence[Limb] = field(default=())
+    tree_lines: Sequence[TreeLine] = field(default=())
 
     @property
     def stays_because(self) -> str:
@@ -53,7 +54,7 @@ class BranchRow:
 
     @property
     def tree_width(self) -> float:
-        return self.limbs[-1].x + self.limbs[-1].reach + 2 if self.limbs else 0
+        return self.tree_lines[-1].x + self.tree_lines[-1].reach + 2 if self.tree_lines else 0
 
     @property
     def is_too_deep_to_draw(self) -> bool:
@@ -61,9 +62,10 @@ class BranchRow:
 
 
 def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) -> list[BranchRow]:
-    """Return all branches, parents before their children, older children first; without limbs."""
+    """Return all branches, without the tree's lines. Each parent comes before its children, and
+    older children come before younger ones."""
     known = {branch.id: branch for branch in branches}
-    perched = {row.endpoint.branch_id: row for row in endpoints}
+    by_branch = {row.endpoint.branch_id: row for row in endpoints}
     children: dict[str, list[Branch]] = defaultdict(list)
     for branch in sorted(known.values(), key=_age):
         # A branch whose parent is not in the list is drawn as a root.
@@ -81,7 +83,7 @@ def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) ->
             rows[branch.id] = BranchRow(
                 branch=branch,
                 pending=branch_word(branch),
-                endpoint=perched.get(branch.id),
+                endpoint=by_branch.get(branch.id),
                 parent=known.get(branch.parent_id) if level else None,
                 children=len(below),
                 level=level,
@@ -98,17 +100,17 @@ def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) ->
     return list(rows.values())
 
 
-def with_limbs(rows: Sequence[BranchRow]) -> list[BranchRow]:
-    """Return the rows of one page with their limbs, as narrow as the deepest row requires."""
+def with_tree_lines(rows: Sequence[BranchRow]) -> list[BranchRow]:
+    """Return the rows of one page with the tree's lines, as narrow as the deepest row requires."""
     deepest = max((len(row.goes_on) for row in rows), default=0)
-    step = min(LIMB_WIDTH, TREE_WIDTH / deepest) if deepest else LIMB_WIDTH
-    return [replace(row, limbs=_limbs(row.goes_on, step)) for row in rows]
+    step = min(LEVEL_WIDTH, TREE_WIDTH / deepest) if deepest else LEVEL_WIDTH
+    return [replace(row, tree_lines=_tree_lines(row.goes_on, step)) for row in rows]
 
 
-def _limbs(goes_on: Sequence[bool], step: float) -> list[Limb]:
+def _tree_lines(goes_on: Sequence[bool], step: float) -> list[TreeLine]:
     last = len(goes_on) - 1
     return [
-        Limb(
+        TreeLine(
             x=round(place * step + step * 0.4, 1),
             goes_on=on,
             reach=round(step / 2, 1) if place == last else 0,

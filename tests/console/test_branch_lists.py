@@ -12,7 +12,7 @@ from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.branches.index import ROWS_A_PAGE, BranchList, branch_list
 from console.branches.picture import MOST_NAMED, NARROW, WIDE, Picture, describe, draw
-from console.branches.rows import DEEPEST_DRAWN, TREE_WIDTH, BranchRow, branch_rows, with_limbs
+from console.branches.rows import DEEPEST_DRAWN, TREE_WIDTH, BranchRow, branch_rows, with_tree_lines
 from console.endpoints.rows import endpoint_row
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
@@ -57,15 +57,15 @@ def rows(branches: Sequence[Branch], endpoints: Sequence[Any] = ()) -> list[Bran
 
 
 def test_below_level_six_every_level_has_its_place() -> None:
-    drawn = with_limbs(rows(chain(20)))
+    drawn = with_tree_lines(rows(chain(20)))
     assert [row.level for row in drawn] == list(range(20))
-    ends = [row.limbs[-1].x for row in drawn[1:]]
+    ends = [row.tree_lines[-1].x for row in drawn[1:]]
     assert ends == sorted(set(ends))
     assert drawn[-1].tree_width <= TREE_WIDTH + 2
 
 
 def test_beyond_what_can_be_drawn_the_level_is_said() -> None:
-    drawn = with_limbs(rows(chain(DEEPEST_DRAWN + 5)))
+    drawn = with_tree_lines(rows(chain(DEEPEST_DRAWN + 5)))
     assert not drawn[DEEPEST_DRAWN].is_too_deep_to_draw
     assert drawn[-1].is_too_deep_to_draw
     assert drawn[-1].tree_width <= TREE_WIDTH + 2
@@ -73,9 +73,9 @@ def test_beyond_what_can_be_drawn_the_level_is_said() -> None:
 
 def test_a_line_goes_on_as_long_as_siblings_follow() -> None:
     family = [branch(0, None), branch(1, 0), branch(2, 1), branch(3, 0)]
-    drawn = with_limbs(rows(family))
+    drawn = with_tree_lines(rows(family))
     assert [row.branch.name for row in drawn] == ["b0", "b1", "b2", "b3"]
-    assert [[limb.goes_on for limb in row.limbs] for row in drawn] == [
+    assert [[line.goes_on for line in row.tree_lines] for row in drawn] == [
         [],
         [True],
         [True, False],
@@ -97,9 +97,9 @@ def test_pages_are_short_and_say_where_they_begin() -> None:
     assert len(found.rows) == ROWS_A_PAGE
     assert found.rows[0].branch.name == f"b{ROWS_A_PAGE}"
     assert [row.branch.name for row in found.above][-1] == f"b{ROWS_A_PAGE - 1}"
-    assert found.rows[0].limbs
-    assert not found.begins_with_all
-    assert listed(rows(chain(60))).begins_with_all
+    assert found.rows[0].tree_lines
+    assert not found.is_first_of_all
+    assert listed(rows(chain(60))).is_first_of_all
 
 
 def test_searching_finds_names_ids_and_endpoints() -> None:
@@ -107,7 +107,7 @@ def test_searching_finds_names_ids_and_endpoints() -> None:
     found = listed(rows(branches, perched(branches, 7)), search="EP-7")
     assert [row.branch.name for row in found.rows] == ["b7"]
     assert not found.is_tree
-    assert not found.rows[0].limbs
+    assert not found.rows[0].tree_lines
     assert listed(rows(branches), search="br-39").listing.found == 1
     assert listed(rows(branches), search="nothing").rows == []
 

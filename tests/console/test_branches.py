@@ -46,7 +46,7 @@ def test_a_tree_is_drawn_with_children_below_their_parent(alice: Person, shop: S
         body = {"branch": {"name": name, "parent_id": parent}}
         alice.api.finish(alice.api.post(f"/projects/{shop.id}/branches", body))
     rows = alice.get(f"{shop.url}/branches").context["branches"]
-    drawn = [(row.branch.name, len(row.limbs)) for row in rows]
+    drawn = [(row.branch.name, len(row.tree_lines)) for row in rows]
     assert drawn == [("main", 0), ("dev", 1), ("z-child", 2), ("e-sibling", 1)]
 
 

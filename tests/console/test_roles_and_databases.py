@@ -90,7 +90,7 @@ def test_a_new_password_is_asked_for_before_it_is_made(alice: Person, shop: Shop
 
 def test_a_role_that_owns_a_database_stays(alice: Person, url: str) -> None:
     asked = f"{url}/role/delete?name=neondb_owner"
-    words = "neondb_owner owns the database neondb. Give it another owner first."
+    words = "neondb_owner owns the database neondb. Give the database another owner first."
     assert words in Page(alice.get(asked)).text
     answer = alice.post(asked)
     assert answer.status_code == 422
