@@ -42,7 +42,9 @@ class PostgresProgram(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--role", metavar="NAME", help="by default the database's owner")
         parser.add_argument("--database", metavar="NAME", help="by default the branch's first one")
-        parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
+        parser.add_argument(
+            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
+        )
         parser.add_argument(
             "endpoint", metavar="ENDPOINT", help="its id, such as ep-quiet-heron-123456"
         )

@@ -39,7 +39,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--verify", action="store_true", help="make no backup, but verify the one at TARGET"
         )
-        parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
+        parser.add_argument(
+            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
+        )
 
     def handle(self, *args: Any, target: str, **options: Any) -> None:
         # SIGTERM raises SystemExit, so that an unfinished backup is removed.

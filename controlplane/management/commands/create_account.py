@@ -17,7 +17,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--plan", default=Plan.FREE, metavar="PLAN", help=f"one of: {', '.join(Plan.values)}"
         )
-        parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
+        parser.add_argument(
+            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
+        )
 
     def handle(self, *args: Any, name: str, plan: str, **options: Any) -> None:
         try:

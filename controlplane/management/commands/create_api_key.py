@@ -35,7 +35,9 @@ class Command(BaseCommand):
             help="when the key expires, such as 2027-01-31 or 2027-01-31T12:00:00Z; in UTC if "
             "it has no time zone",
         )
-        parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
+        parser.add_argument(
+            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
+        )
 
     def handle(
         self,

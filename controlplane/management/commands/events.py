@@ -1,4 +1,5 @@
-"""`manage.py events`: lists the events of all accounts, and those of no known account."""
+"""`manage.py events`: lists the latest events of all accounts, and those that belong to no
+account."""
 
 import json
 from typing import Any
@@ -12,30 +13,41 @@ from controlplane.services.event_filters import EventFilter, types_named
 
 
 class Command(BaseCommand):
-    help = "Lists the latest events, of all accounts or of one."
+    help = "Lists the latest events of all accounts, the newest last."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--account", metavar="NAME", help='of this one; "" for those of none')
-        parser.add_argument("--type", metavar="TYPES", default="", help="as connection.refused")
-        parser.add_argument("--limit", type=int, default=50, metavar="N")
+        parser.add_argument(
+            "--account", metavar="NAME", help='only events of this account; "" for those of none'
+        )
+        parser.add_argument(
+            "--type",
+            metavar="TYPES",
+            default="",
+            help="only these types, separated by commas, such as connection.refused,endpoint.*",
+        )
+        parser.add_argument(
+            "--limit", type=int, default=50, metavar="N", help="at most this many; 50 by default"
+        )
         parser.add_argument("--json", action="store_true", help="one JSON object per line")
-        parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
+        parser.add_argument(
+            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            wanted = EventFilter(types=types_named(options["type"]))
+            event_filter = EventFilter(types=types_named(options["type"]))
         except Invalid as error:
             raise CommandError(error.message) from error
-        events = wanted.narrow(Event.objects.select_related("account"))
+        events = event_filter.narrow(Event.objects.select_related("account"))
         if (name := options["account"]) is not None:
             events = events.filter(account=_account(name))
         newest = events.order_by("-at", "-id")[: max(1, options["limit"])]
         for event in reversed(newest):
-            self.stdout.write(_as_object(event) if options["json"] else _as_line(event))
+            self.stdout.write(_json_line(event) if options["json"] else _text_line(event))
 
 
 def _account(name: str) -> Account | None:
-    """The account with that name; None for "". Raises CommandError."""
+    """Return the account with that name; None for "". Raises CommandError if no account has it."""
     if not name:
         return None
     account = Account.objects.filter(name=name).first()
@@ -44,11 +56,11 @@ def _account(name: str) -> Account | None:
     return account
 
 
-def _as_object(event: Event) -> str:
+def _json_line(event: Event) -> str:
     return json.dumps({"account": event.account and event.account.name, **as_json(event)})
 
 
-def _as_line(event: Event) -> str:
+def _text_line(event: Event) -> str:
     shape = as_json(event)
     actor = " ".join(filter(None, (event.actor_type, event.actor_name, event.address)))
     account = event.account.name if event.account else "-"

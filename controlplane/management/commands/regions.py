@@ -27,7 +27,9 @@ class Command(BaseCommand):
     help = "Lists the regions, or drains, resumes, adopts or removes one."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
+        parser.add_argument(
+            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
+        )
         actions = parser.add_subparsers(dest="action")
         actions.add_parser("list", help="list the regions, which is the default")
         for name, help_text in (

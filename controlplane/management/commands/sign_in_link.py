@@ -12,7 +12,9 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--state-dir", metavar="DIR", help="as given to `up`")
+        parser.add_argument(
+            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
+        )
         parser.add_argument(
             "--console-url",
             metavar="URL",
