@@ -1,5 +1,5 @@
-"""No field is taken and ignored: each that the API's document names is shown to act, or refused
-(`field_declarations`)."""
+"""The API ignores no field of a request: each field in the API's document has an effect or is
+refused, as `field_declarations` says."""
 
 import functools
 import json
@@ -14,11 +14,11 @@ from controlplane.api.router import api as described
 from controlplane.models import Account, Branch, Database, Endpoint, Region, Role
 from tests.controlplane.field_declarations import (
     DECLARED,
-    Answers,
+    CheckedBy,
     Declaration,
-    Mirrors,
     Refused,
-    Shown,
+    Returned,
+    StoredOnly,
 )
 from tests.controlplane.request_fields import request_fields, schema_of
 from tests.controlplane.routes import BODIES
@@ -28,8 +28,8 @@ from tests.support.stack import ROOT
 FLAT: dict[str, Declaration] = {
     f"{route} {name}": one for route, fields in DECLARED.items() for name, one in fields.items()
 }
-SHOWN = sorted({one.test for one in FLAT.values() if isinstance(one, Shown)})
-PROBED = [name for name, one in FLAT.items() if isinstance(one, Answers | Refused)]
+NAMED_TESTS = sorted({one.test for one in FLAT.values() if isinstance(one, CheckedBy)})
+PROBED = [name for name, one in FLAT.items() if isinstance(one, Returned | Refused)]
 
 
 @functools.cache
@@ -39,13 +39,13 @@ def document() -> Any:
 
 def test_every_field_of_the_document_is_declared_and_no_other() -> None:
     found = set(request_fields(document()))
-    assert found - FLAT.keys() == set(), "nothing says what these do"
+    assert found - FLAT.keys() == set(), "these fields have no declaration"
     assert FLAT.keys() - found == set(), "the document has no such fields"
 
 
 @functools.cache
 def known_tests() -> set[str]:
-    """As "test_file.py::test_name"."""
+    """Return the tests of all suites, each as "test_file.py::test_name"."""
     return {
         f"{path.name}::{name}"
         for path in (ROOT / "tests").glob("*/test_*.py")
@@ -53,15 +53,15 @@ def known_tests() -> set[str]:
     }
 
 
-@pytest.mark.parametrize("test", SHOWN)
-def test_what_shows_an_effect_is_there(test: str) -> None:
-    """The beginning of a name will do."""
+@pytest.mark.parametrize("test", NAMED_TESTS)
+def test_each_named_test_exists(test: str) -> None:
+    """A declaration may name a test by the beginning of its name."""
     assert any(known.startswith(test) for known in known_tests())
 
 
 @pytest.fixture
 def ids(account: Account, region: Region) -> dict[str, str]:
-    """Of a project whose branch `bare` has no endpoint, in a region with a pooler."""
+    """Return ids of a project, in a region with a pooler. Its branch `bare` has no endpoint."""
     region.pooling_available, region.pooler_version = True, "1.25"
     region.save()
     project = make_project(account, region)
@@ -82,10 +82,12 @@ def ids(account: Account, region: Region) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", PROBED)
-def test_it_acts_or_is_refused(api: DjangoClient, ids: dict[str, str], name: str) -> None:
+def test_a_field_is_returned_or_refused_as_declared(
+    api: DjangoClient, ids: dict[str, str], name: str
+) -> None:
     route, field = name.rsplit(" ", 1)
     declaration = FLAT[name]
-    assert isinstance(declaration, Answers | Refused)
+    assert isinstance(declaration, Returned | Refused)
     value = declaration.value(ids) if callable(declaration.value) else declaration.value
     response = send(api, route, ids, field, value)
     if isinstance(declaration, Refused):
@@ -94,7 +96,7 @@ def test_it_acts_or_is_refused(api: DjangoClient, ids: dict[str, str], name: str
     assert response.status_code in (200, 201), response.content
     found = at(response.json(), declaration.at or field)
     assert found == value
-    if isinstance(declaration, Mirrors):
+    if isinstance(declaration, StoredOnly):
         said = schema_of(document(), route, field).get("description", "")
         assert "Stored" in said, "the document does not say so"
 
@@ -107,7 +109,7 @@ def _assert_refused(response: Any, field: str, declaration: Refused) -> None:
 
 
 def send(api: DjangoClient, route: str, ids: Mapping[str, str], field: str, value: Any) -> Any:
-    """A body that the route takes, with the field beside what must be there."""
+    """Send a valid request of the route that contains the field, and return the response."""
     method, template = route.split(" ")
     path = template
     for part in ("project", "branch", "endpoint", "webhook", "org"):
@@ -133,7 +135,7 @@ def at(answer: Any, place: str) -> Any:
     return answer
 
 
-def test_a_field_nobody_declared_would_be_noticed() -> None:
-    told = json.loads(json.dumps(document()))
-    told["components"]["schemas"]["NewProject"]["properties"]["colour"] = {"type": "string"}
-    assert "POST /projects project.colour" in set(request_fields(told)) - FLAT.keys()
+def test_a_field_without_a_declaration_is_found() -> None:
+    changed = json.loads(json.dumps(document()))
+    changed["components"]["schemas"]["NewProject"]["properties"]["colour"] = {"type": "string"}
+    assert "POST /projects project.colour" in set(request_fields(changed)) - FLAT.keys()
