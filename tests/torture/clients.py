@@ -89,7 +89,7 @@ class Client(Actor):
         if not endpoints:
             return None
         endpoint = self.chance.choice(endpoints)
-        self.world.places[endpoint["id"]].add(endpoint["branch_id"])
+        self.world.possible_branches[endpoint["id"]].add(endpoint["branch_id"])
         role = f"{path}/branches/{endpoint['branch_id']}/roles/{OWNER}"
         revealed = api.get(f"{role}/reveal_password")
         if revealed is None:
@@ -112,7 +112,7 @@ class Client(Actor):
 
     def has_come_to(self, target: Target, branch_id: str) -> None:
         """The endpoint led there: it must have been asked to be there."""
-        if branch_id not in self.world.places[target.endpoint_id]:
+        if branch_id not in self.world.possible_branches[target.endpoint_id]:
             told = f"{target.endpoint_id} led to {branch_id}"
             self.world.journal.broken("an endpoint leads to its branch", told)
 
@@ -159,7 +159,7 @@ class Reader(Client):
             if missing := self.world.ledger.must_hold(branch_id, mark) - rows:
                 told = f"{branch_id} by {target.endpoint_id}: {sorted(missing)[:20]}"
                 self.world.journal.broken("an acknowledged row is there", told)
-            if strangers := self.world.ledger.strangers(target.project_id, rows):
+            if strangers := self.world.ledger.never_written(target.project_id, rows):
                 told = f"{branch_id} by {target.endpoint_id}: {strangers[:20]}"
                 self.world.journal.broken("nobody's rows go astray", told)
             self.world.journal.count("reads", "complete")

@@ -76,7 +76,7 @@ class Reading:
         self.world.journal.count("branches read", "with rows" if rows else "empty")
         must = self.world.ledger.must_hold(self.branch_id)
         missing = sorted(must - rows)
-        strangers = self.world.ledger.strangers(self.project_id, rows)
+        strangers = self.world.ledger.never_written(self.project_id, rows)
         faults = {
             "an endpoint leads to its branch": here != self.branch_id and f"led to {here}",
             "an acknowledged row is there": missing

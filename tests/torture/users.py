@@ -1,12 +1,13 @@
-"""Users of the API: they create, change and delete at random, and mind no refusal."""
+"""Users of the API. They create, change and delete at random, and ignore refusals."""
 
 from tests.support.client import ENDED
 from tests.torture.actor import Actor
 from tests.torture.checked_api import Answer, CheckedApi
-from tests.torture.visits import WISHES, Visit
+from tests.torture.user_requests import REQUEST_WEIGHTS, ProjectClient
 from tests.torture.world import World
 
-WAITS_AT_MOST = 20.0  # seconds; what takes longer is seen at the end
+# Seconds. The checks at the end of the run find operations that take longer.
+WAITS_AT_MOST = 20.0
 
 
 class User(Actor):
@@ -23,12 +24,12 @@ class User(Actor):
             self._create_project()
             return
         project_id = self.chance.choice(mine)
-        visit = self._visit(project_id)
-        if visit is None:
+        project = self._read_project(project_id)
+        if project is None:
             self.rest(0.2, 1.0)
             return
-        wishes, weights = zip(*WISHES.items(), strict=True)
-        answer = self.chance.choices(wishes, weights)[0](visit)
+        requests, weights = zip(*REQUEST_WEIGHTS.items(), strict=True)
+        answer = self.chance.choices(requests, weights)[0](project)
         if answer and answer.ok and self.chance.random() < 0.4:
             self._await(project_id, answer)
         self.rest(0.05, 1.5)
@@ -40,17 +41,18 @@ class User(Actor):
             self.world.projects[answer.body["project"]["id"]] = self.key
             self._await(answer.body["project"]["id"], answer)
             return
-        # Made it may be, and its answer lost.
+        # The project may have been created although its response was lost.
         self._learn_projects()
         self.rest(0.2, 1.0)
 
     def _learn_projects(self) -> None:
         for project in (self.api.get("/projects?limit=400") or {"projects": ()})["projects"]:
-            if project["id"] not in self.world.doomed:
+            if project["id"] not in self.world.deletion_requested:
                 self.world.projects[project["id"]] = self.key
 
-    def _visit(self, project_id: str) -> Visit | None:
-        """What the project has now; None where that cannot be had."""
+    def _read_project(self, project_id: str) -> ProjectClient | None:
+        """Return the project with its present branches and endpoints; None if these cannot be
+        read."""
         branches = self.api.call("GET", f"/projects/{project_id}/branches")
         endpoints = self.api.call("GET", f"/projects/{project_id}/endpoints")
         for answer in (branches, endpoints):
@@ -58,7 +60,7 @@ class User(Actor):
                 self._forget(project_id)
         if not (branches and branches.ok and endpoints and endpoints.ok):
             return None
-        visit = Visit(
+        project = ProjectClient(
             self.world,
             self.api,
             self.chance,
@@ -66,16 +68,19 @@ class User(Actor):
             branches.body["branches"],
             endpoints.body["endpoints"],
         )
-        visit.learn()
-        return visit
+        project.record_listed()
+        return project
 
     def _forget(self, project_id: str) -> None:
-        if project_id not in self.world.doomed:
-            self.world.journal.broken("what nobody deleted is there", f"project {project_id}")
+        if project_id not in self.world.deletion_requested:
+            self.world.journal.broken(
+                "what no user has deleted still exists", f"project {project_id}"
+            )
         self.world.projects.pop(project_id, None)
 
     def _await(self, project_id: str, answer: Answer) -> None:
-        """Poll as clients do, for a while."""
+        """Poll the response's operations until they have ended, but not longer than
+        WAITS_AT_MOST."""
         waited = 0.0
         for operation in answer.body.get("operations", ()):
             path = f"/projects/{project_id}/operations/{operation['id']}"

@@ -47,9 +47,11 @@ class Verdict(Actor):
             for branch in self.listed(api, project["id"], "branches")
         ]
         for reading in readings:
-            self.world.ledger.born(reading.branch_id, reading.branch["name"].split()[0])
+            self.world.ledger.note_branch(reading.branch_id, reading.branch["name"].split()[0])
         living = {reading.branch_id for reading in readings}
-        self.insist("what nobody deleted is there", lambda: self.vanished(living), within=0)
+        self.insist(
+            "what no user has deleted still exists", lambda: self.vanished(living), within=0
+        )
         self.does("read every branch")
         with ThreadPoolExecutor(READ_AT_ONCE) as threads:
             for faults in threads.map(Reading.faults, readings):
@@ -60,7 +62,7 @@ class Verdict(Actor):
         """All is deleted, and nothing of it left."""
         for api in self.apis.values():
             for project in self.projects(api):
-                self.world.doomed.add(project["id"])
+                self.world.deletion_requested.add(project["id"])
                 api.call("DELETE", f"/projects/{project['id']}")
         self.insist("every operation ends", self.unfinished, within=ENDED_WITHIN)
         self.nothing_left_over()
@@ -139,7 +141,7 @@ class Verdict(Actor):
     def vanished(self, living: set[str]) -> list[str]:
         """Branches with rows that are gone, though neither they nor their projects were to be."""
         projects = dict(self.query("SELECT id, project_id FROM controlplane_branch"))
-        doomed = self.world.doomed
+        doomed = self.world.deletion_requested
         return [
             f"{branch_id} with {self.world.ledger.written_on(branch_id)} rows"
             for branch_id in self.world.ledger.branches() - living - doomed

@@ -1,4 +1,4 @@
-"""What all actors of a run share."""
+"""The state that all actors of a run share."""
 
 import random
 import threading
@@ -15,7 +15,7 @@ from tests.torture.ledger import Ledger
 
 @dataclass(frozen=True)
 class Size:
-    """How much goes on at once."""
+    """How many accounts, projects and actors a run has, and how often it strikes the service."""
 
     accounts: int = 3
     projects: int = 2  # of each account
@@ -23,15 +23,16 @@ class Size:
     users: int = 2  # of each account
     writers: int = 6
     readers: int = 2
-    # Seconds between two blows to the service: at least, at most.
+    # The shortest and the longest time between two blows to the service, in seconds.
     blows: tuple[float, float] = (0.5, 5.0)
-    # How many blows come between two that hit the whole of it, about.
+    # About how many blows to single processes come between two restarts of the whole service.
     blows_per_restart: int = 25
 
 
 @dataclass(frozen=True)
 class SeenOperation:
-    """As an answer told of it that came at `at`, on the monotonic clock."""
+    """An operation as a response contained it. `at` is when the response came, on the monotonic
+    clock."""
 
     at: float
     status: str
@@ -40,7 +41,7 @@ class SeenOperation:
 
 @dataclass
 class World:
-    """The service under torture, and what the actors know of it."""
+    """The service under torture, and what the actors know about it."""
 
     seed: int
     size: Size
@@ -50,16 +51,17 @@ class World:
     ledger: Ledger = field(default_factory=Ledger)
     # The keys of the accounts.
     keys: list[str] = field(default_factory=list)
-    # Living projects, to their account's key.
+    # The projects that exist, each with its account's key.
     projects: dict[str, str] = field(default_factory=dict)
-    # What somebody has asked to delete, whether or not an answer came.
-    doomed: set[str] = field(default_factory=set)
-    # Every branch that an endpoint may have been on.
-    places: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    # What one actor has seen of an operation, the next must not see undone.
+    # The ids of what a user has requested to delete, whether or not a response came.
+    deletion_requested: set[str] = field(default_factory=set)
+    # For each endpoint, every branch that it may have been on.
+    possible_branches: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    # The newest state of each operation that an actor has seen. No actor may see an older state
+    # later.
     operations: dict[str, SeenOperation] = field(default_factory=dict)
     over: threading.Event = field(default_factory=threading.Event)
-    # Held while the whole service is brought down and up again on purpose.
+    # Held while the whole service is stopped and started again on purpose.
     restarting: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -67,7 +69,7 @@ class World:
         return self.service.state_dir
 
     def chance(self, name: str) -> random.Random:
-        """The choices of one actor: the same for the same seed."""
+        """Return the random generator of one actor. It is the same for the same seed."""
         return random.Random(f"{self.seed}/{name}")
 
     def known_projects(self) -> Mapping[str, str]:
