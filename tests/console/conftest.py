@@ -1,4 +1,4 @@
-"""People with accounts at the running API, and their browsers at the console."""
+"""Users with accounts at the running API, and their browsers at the console."""
 
 import atexit
 import contextlib
@@ -24,7 +24,7 @@ from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack, new_state_dir, running_stack
 
-# For good: while a test ends, the settings may not be without one either.
+# Set for good: the settings must have a value also while a test ends.
 django_settings.SECRET_KEY = "a secret of the tests"
 django_settings.ALLOWED_HOSTS = ["testserver"]
 django_settings.STATE_DIR = tempfile.mkdtemp(prefix="perch-tests-")
@@ -33,7 +33,7 @@ atexit.register(shutil.rmtree, django_settings.STATE_DIR, ignore_errors=True)
 
 @dataclass
 class Person:
-    """Somebody with an account: signed in at the console, and able to ask the API directly."""
+    """A user with an account, who is signed in at the console and can call the API directly."""
 
     browser: Browser
     api: Client
@@ -80,7 +80,7 @@ class Shop(Project):
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """A running service, and the console in this process is one to it."""
+    """A running service, of which the console in this process is the console."""
     with new_state_dir() as state_dir, running_stack(state_dir) as running:
         django_settings.MANAGEMENT_API_URL = running.api_url
         yield running
@@ -95,7 +95,7 @@ def _signed_in(api: Client) -> Person:
 
 @pytest.fixture(scope="session")
 def left_as_new() -> list[Shop]:
-    """Shops that the tests before have left as they found them."""
+    """Shops that earlier tests have left as they found them."""
     return []
 
 
@@ -108,7 +108,7 @@ def _delete_all_of(api: Client) -> None:
 def _person(api: Client) -> Iterator[Person]:
     person = _signed_in(api)
     yield person
-    # A Postgres runs for each: too many would slow down the tests that follow.
+    # A Postgres runs for each shop: too many would slow down the tests that follow.
     _delete_all_of(person.api)
 
 
@@ -120,7 +120,7 @@ def alice(
         with _person(stack.client()) as person:
             yield person
     else:
-        # Whose shop it is; the shop itself sees to its end.
+        # The owner of the shop, which the fixture `shop` deletes.
         yield _signed_in(left_as_new[-1].client if left_as_new else stack.client())
 
 
@@ -132,14 +132,14 @@ def bob(stack: Stack) -> Iterator[Person]:
 
 @pytest.fixture(scope="session")
 def carol(stack: Stack) -> Iterator[Person]:
-    """Whose project is only ever looked at."""
+    """The owner of a project that no test changes."""
     with _person(stack.client()) as person:
         yield person
 
 
 @pytest.fixture
 def visitor() -> Browser:
-    """Somebody who has not signed in, at a console that may have no API to ask."""
+    """A user who is not signed in. The console may have no API."""
     return Browser()
 
 
@@ -155,7 +155,7 @@ def shop(stack: Stack, alice: Person, left_as_new: list[Shop]) -> Iterator[Shop]
 
 @pytest.fixture(scope="session")
 def still_shop(stack: Stack, carol: Person) -> Shop:
-    """Carol's, just like Alice's."""
+    """Carol's project, which is just like Alice's."""
     return _shop(stack, carol)
 
 
@@ -167,29 +167,30 @@ def _shop(stack: Stack, person: Person) -> Shop:
 
 @dataclass
 class Misbehaving:
-    """A server where the API should be, and how it answers: what a failing network looks like."""
+    """A server in place of the API that answers as a test chooses, and can fail as a network
+    does."""
 
     url: str
     status: int = 200
     body: bytes = b"{}"
     headers: dict[str, str] = field(default_factory=dict)
-    # What paths that end so are answered in place of that: the status and the body.
+    # The status and body of the answer, by the end of the path, instead of the usual answer.
     apart: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-    # Held until set; already set unless a test clears it.
+    # Answers wait until this is set. It is set unless a test clears it.
     may_answer: threading.Event = field(default_factory=threading.Event)
     asked: list[str] = field(default_factory=list)
-    # The keys by which the wishes were to be known again; of those that had one.
+    # The idempotency keys of the requests that had one.
     once: list[str] = field(default_factory=list)
-    # Makes the body of each answer, by the path asked for, where it is set.
+    # If set, makes the body of each answer from the requested path.
     respond: Callable[[str], bytes] | None = None
-    # Seconds between any two bytes of the body, and two headers.
+    # Seconds between two bytes of the body, and between two headers.
     pause: float = 0.0
-    # How long the body is said to be, where that is not how long it is: the connection is then
-    # closed half-way.
+    # The announced length of the body, if it is not the real one: the connection is then closed
+    # half-way.
     length: int = 0
 
     def asked_for(self, words: str) -> int:
-        """How many times anything with these words was."""
+        """Return how many requests contained these words."""
         return sum(words in one for one in self.asked)
 
     def refuse(self, status: int, message: str = "", **headers: str) -> None:
@@ -213,7 +214,7 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             behaviour.once.extend(self.headers.get_all("Idempotency-Key") or [])
             behaviour.may_answer.wait(30)
-            # Who asked may have had enough.
+            # The client may have closed the connection.
             with contextlib.suppress(ConnectionError):
                 self.send()
 
@@ -253,7 +254,7 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
 
 @pytest.fixture
 def dave(misbehaving: Misbehaving, settings: Any) -> Person:
-    """Somebody who is signed in at the server that is no API: his test needs no service."""
+    """A user who is signed in at the server that is not an API. His tests need no service."""
     settings.MANAGEMENT_API_URL = misbehaving.url
     misbehaving.body = b'{"login": "dave"}'
     person = _signed_in(Client(misbehaving.url, "daves-key"))
@@ -262,7 +263,7 @@ def dave(misbehaving: Misbehaving, settings: Any) -> Person:
     return person
 
 
-# In a process of its own, as this one is the console's, and with a state directory of its own.
+# In a process of its own, because this one is the console's, and with its own state directory.
 DOCUMENT = """
 import sys, tests.environment, django
 django.setup()

@@ -1,4 +1,4 @@
-"""Reading the console's answers as a person would: words, rows, fields, without the markup."""
+"""Reads the console's answers as a user would: words, rows and fields, without the markup."""
 
 import re
 from html.parser import HTMLParser
@@ -43,7 +43,7 @@ class _Reader(HTMLParser):
         if tag == "select":
             self._select = ""
         if tag == "textarea":
-            # As a browser does with the line break that Django writes before the value.
+            # Django writes a line break before the value. Browsers ignore it.
             self.fields[self._textarea] = re.sub(r"\A\r?\n", "", self.fields[self._textarea])
             self._textarea = ""
 
@@ -68,7 +68,7 @@ class Page:
         self._rows = [[_plain(cell) for cell in row] for row in reader.rows if row]
 
     def row(self, words: str) -> str:
-        """The one table row with these words in it, as text."""
+        """Return the text of the only table row with these words in it."""
         found = [" | ".join(row) for row in self._rows if words in " ".join(row)]
         assert len(found) == 1, f"{len(found)} rows with {words!r}: {self._rows}"
         return found[0]
@@ -78,7 +78,7 @@ class Page:
 
     @property
     def polls(self) -> bool:
-        """Whether the live region asks again."""
+        """True if the live region polls."""
         return bool(re.search(r'<p id="poll"[^>]* hx-trigger="every', self.html))
 
 

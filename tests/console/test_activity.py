@@ -1,4 +1,4 @@
-"""Activity: who did what and when, in plain sentences, of a project and of the account."""
+"""Activity: who did what and when, of a project and of the account."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -34,7 +34,9 @@ def answer_with(api: Misbehaving, *events: dict[str, Any], cursor: str = "") -> 
     api.body = json.dumps(body).encode()
 
 
-def test_the_days_are_those_of_the_reader(dave: Person, misbehaving: Misbehaving) -> None:
+def test_events_are_grouped_by_days_in_the_readers_time_zone(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
     answer_with(
         misbehaving,
         event(2, "endpoint.idle", at="2026-03-06T23:30:00Z"),
@@ -76,13 +78,13 @@ def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     assert "by key laptop from 192.0.2.7" in page.text
     assert "maximum size 0.5 → 1" in page.text
     assert "pooling no → yes" in page.text
-    # Of the settings, those that differ.
+    # Of the settings, only those that changed.
     assert "work_mem 4MB → empty" in page.text
     assert "a<b 1" in page.text
     assert "jit" not in page.text
     assert "description new" in page.text
     assert " work_mem 8MB" in page.text
-    # The sentence has said it, or there is nothing to say.
+    # The sentence says it already, or there is no change to list.
     assert "current state" not in page.text
     assert "same" not in page.text
     assert "by idleness" in page.text
@@ -91,11 +93,11 @@ def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     )
     assert 'href="/projects/p/endpoints/ep-a"' in page.html
     assert 'href="/projects/p/operations/op-1"' in page.html
-    # What is gone has no page.
+    # A deleted resource has no page.
     assert page.html.count('href="/projects/p"') == 2
 
 
-def test_a_projects_own(dave: Person, misbehaving: Misbehaving) -> None:
+def test_a_projects_own_activity(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving, event(1, "branch.created"))
     page = Page(dave.get("/projects/p/events"))
     assert "branch.created happened." in page.text
@@ -103,7 +105,7 @@ def test_a_projects_own(dave: Person, misbehaving: Misbehaving) -> None:
     assert 'aria-current="page"' in page.html
 
 
-def test_where_it_was_before_leads_there(dave: Person) -> None:
+def test_the_former_address_redirects_to_the_activity(dave: Person) -> None:
     answer = dave.get("/projects/p/activity?actor=user")
     assert answer["Location"] == "/projects/p/events?actor=user"
 
@@ -123,7 +125,7 @@ def test_filters_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
     assert "Newest" in page.text
 
 
-def test_a_type_that_is_not_known_stays_chosen_and_has_words(
+def test_an_unknown_event_type_stays_chosen_and_has_words(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     answer_with(misbehaving, event(1, "mirror.polished_twice", summary="", actor=None))
@@ -132,7 +134,7 @@ def test_a_type_that_is_not_known_stays_chosen_and_has_words(
     assert "Mirror: polished twice" in page.text
 
 
-def test_what_is_done_here_is_told_here(alice: Person, shop: Shop) -> None:
+def test_a_change_made_in_the_console_is_listed(alice: Person, shop: Shop) -> None:
     alice.post(f"{shop.url}/rename", {"name": "store"})
     page = Page(alice.get(f"{shop.url}/events?type=project.updated&actor=user"))
     assert "name shop → store" in page.text
@@ -141,13 +143,13 @@ def test_what_is_done_here_is_told_here(alice: Person, shop: Shop) -> None:
     account = Page(alice.get("/activity"))
     assert "name shop → store" in account.text
     assert f'href="{shop.url}"' in account.html
-    # Each type of events that the page offers is known to the service; they go by groups.
+    # The service knows each type of event that the page offers. Types are grouped.
     for group in (value for value in account.options["type"] if "," in value):
         assert alice.browser.get("/activity", {"type": group}).status_code == 200, group
 
 
 @pytest.mark.parametrize("status", [404, 405])
-def test_a_server_that_keeps_none_says_so(
+def test_a_server_without_events_says_so(
     dave: Person, misbehaving: Misbehaving, status: int
 ) -> None:
     misbehaving.refuse(status, "no such route")
@@ -171,7 +173,9 @@ def test_odd_events_do_no_harm(dave: Person, misbehaving: Misbehaving) -> None:
     assert "Unknown date" in page.text
 
 
-def test_nothing_is_said_to_be_nothing(dave: Person, misbehaving: Misbehaving) -> None:
+def test_an_empty_list_says_that_there_is_no_activity(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
     answer_with(misbehaving)
     assert "No events yet." in Page(dave.get("/activity")).text
     assert "No event matches." in Page(dave.get("/activity?actor=user")).text

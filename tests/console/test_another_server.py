@@ -1,4 +1,4 @@
-"""The console of a server that is made of Neon's public OpenAPI document: no page fails."""
+"""The console with a server that is generated from Neon's public OpenAPI document."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,12 +13,12 @@ from tests.support.neon_document import KINDS, Answers, serving
 pytestmark = pytest.mark.slow
 
 ID = "quiet-heron-12345678"
-# What that API does not have, or nothing of that name; the console says so.
+# Resources that this API lacks or does not have under that name. The console says so.
 NOT_THERE = (
     *("account_activity", "project_activity", "query", "status", "webhook", "run"),
-    # Of later versions of it.
+    # Only later versions of the API have these.
     *("endpoint_connect", "endpoint_pg_settings", "snapshot"),
-    # Named by a parameter that is not given here.
+    # These are named by a parameter that is not given here.
     *("database", "role"),
 )
 IS_FOR_POST = 405
@@ -47,7 +47,7 @@ def test_no_page_fails(kind: str, settings: Any) -> None:
                 answer = browser.get(path, headers=headers)
                 if answer.status_code in (200, 286, 302, IS_FOR_POST):
                     continue
-                # In lists of nothing no branch is found.
+                # An empty list contains no branch.
                 is_none = kind == "empty" and name.startswith("branch")
                 if answer.status_code == 404 and (name.startswith(NOT_THERE) or is_none):
                     continue

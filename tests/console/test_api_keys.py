@@ -23,7 +23,7 @@ def test_it_works(alice: Person) -> None:
     assert "just now" in page.row("laptop")
 
 
-def test_a_name_is_needed_and_kept(alice: Person) -> None:
+def test_a_name_is_required_and_a_refused_name_is_kept(alice: Person) -> None:
     assert alice.post("/api-keys/new", {"name": " "}).status_code == 422
     answer = alice.post("/api-keys/new", {"name": "n" * 100})
     assert answer.status_code == 422
@@ -47,7 +47,7 @@ def test_revoking(alice: Person) -> None:
     assert Browser().post("/sign-in", {"key": made["key"]}).status_code == 422
 
 
-def test_anothers_key_stays(alice: Person, bob: Person) -> None:
+def test_another_users_key_stays(alice: Person, bob: Person) -> None:
     made = alice.api.post("/api_keys", {"key_name": "mine"})
     answer = bob.post(f"/api-keys/{made['id']}/revoke")
     assert answer.status_code == 422

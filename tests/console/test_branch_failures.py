@@ -1,4 +1,4 @@
-"""A branch's page where parts of the API refuse, fail, talk nonsense, or are not there."""
+"""A branch's page while parts of the API refuse, fail, answer invalidly, or are not offered."""
 
 import json
 from typing import Any
@@ -48,7 +48,7 @@ def test_it_works(dave: Person, api: Misbehaving) -> None:
 
 @pytest.mark.parametrize("failure", BAD)
 @pytest.mark.parametrize("part", ["roles", "databases", "snapshots", "events"])
-def test_a_part_that_fails_spoils_no_other(
+def test_a_part_that_fails_does_not_affect_the_others(
     dave: Person, api: Misbehaving, part: str, failure: str
 ) -> None:
     api.apart = {f"/{part}": BAD[failure]}
@@ -59,7 +59,7 @@ def test_a_part_that_fails_spoils_no_other(
     assert ("Reveal password" in page.text) == (part != "roles")
     assert ("Change database shop" in page.text) == (part != "databases")
     assert ("Restore kept" in page.text) == (part != "snapshots")
-    # Who made what is told where it is known, and missed nowhere.
+    # The page says who created what if that is known, and shows nothing otherwise.
     assert page.html.count('role="alert"') == (part != "events")
     assert "No roles yet" not in page.text
     assert "No databases yet" not in page.text
@@ -76,7 +76,7 @@ def test_a_server_without_snapshots_and_events(dave: Person, api: Misbehaving) -
 
 
 @pytest.mark.parametrize("part", ["roles", "databases", "snapshots"])
-def test_a_key_that_is_revoked_meanwhile_leads_to_signing_in(
+def test_a_key_that_is_revoked_meanwhile_leads_to_the_sign_in_page(
     dave: Person, api: Misbehaving, part: str
 ) -> None:
     api.apart = {f"/{part}": (401, b"{}")}
@@ -84,7 +84,9 @@ def test_a_key_that_is_revoked_meanwhile_leads_to_signing_in(
 
 
 @pytest.mark.parametrize("failure", BAD)
-def test_a_deletion_says_what_it_cannot_tell(dave: Person, api: Misbehaving, failure: str) -> None:
+def test_a_deletion_says_what_could_not_be_read(
+    dave: Person, api: Misbehaving, failure: str
+) -> None:
     api.apart = dict.fromkeys(("/roles", "/databases", "/snapshots", "/endpoints"), BAD[failure])
     page = Page(dave.get(f"{URL}/delete"))
     assert page.fields["typed"] == ""
@@ -93,7 +95,7 @@ def test_a_deletion_says_what_it_cannot_tell(dave: Person, api: Misbehaving, fai
 
 
 @pytest.mark.parametrize("failure", ["refused", "forbidden", "busy", "broken", "HTML"])
-def test_a_comparison_that_fails_leaves_the_choice(
+def test_a_comparison_that_fails_keeps_the_choice(
     dave: Person, api: Misbehaving, failure: str
 ) -> None:
     api.apart = {"/compare_schema": BAD[failure]}
@@ -104,12 +106,12 @@ def test_a_comparison_that_fails_leaves_the_choice(
     assert page.fields["base"] == "a"
 
 
-def test_a_server_that_compares_no_schemas(dave: Person, api: Misbehaving) -> None:
+def test_a_server_that_does_not_compare_schemas(dave: Person, api: Misbehaving) -> None:
     api.apart = {"/compare_schema": (404, b'{"message": "not found"}')}
     assert "Not supported by this server" in Page(dave.get(f"{URL}/schema")).text
 
 
-def test_an_answer_without_a_password_is_no_password(dave: Person, api: Misbehaving) -> None:
+def test_an_answer_without_a_password_shows_an_error(dave: Person, api: Misbehaving) -> None:
     for path in ("role/password?name=r", "role/new-password?name=r"):
         answer = dave.post(f"{URL}/{path}")
         assert answer.status_code == 422
@@ -118,7 +120,7 @@ def test_an_answer_without_a_password_is_no_password(dave: Person, api: Misbehav
     assert answer.status_code == 422
 
 
-def test_what_is_said_of_a_setting_names_its_field(dave: Person, api: Misbehaving) -> None:
+def test_an_error_about_a_setting_names_its_field(dave: Person, api: Misbehaving) -> None:
     words = "autoscaling_limit_min_cu 3 is more than autoscaling_limit_max_cu 2"
     api.refuse(422, words)
     answer = dave.post("/projects/p/endpoints/e/settings", {"min_cu": "3", "max_cu": "2"})

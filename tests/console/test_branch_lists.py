@@ -1,4 +1,4 @@
-"""The list and the picture of many branches; no service is needed to draw them."""
+"""The list and the picture of many branches. Drawing them needs no service."""
 
 import re
 from collections.abc import Sequence
@@ -43,12 +43,12 @@ def perched(branches: Sequence[Branch], *numbers: int, **fields: Any) -> list[An
 
 
 def star(count: int) -> list[Branch]:
-    """All are children of the first."""
+    """Return branches that are all children of the first."""
     return [branch(0, None), *(branch(number, 0) for number in range(1, count))]
 
 
 def chain(count: int) -> list[Branch]:
-    """Each is the child of the one before."""
+    """Return branches of which each is the child of the one before."""
     return [branch(number, number - 1 if number else None) for number in range(count)]
 
 
@@ -56,7 +56,7 @@ def rows(branches: Sequence[Branch], endpoints: Sequence[Any] = ()) -> list[Bran
     return branch_rows(branches, endpoints)
 
 
-def test_below_level_six_every_level_has_its_place() -> None:
+def test_each_level_below_six_has_its_own_indentation() -> None:
     drawn = with_tree_lines(rows(chain(20)))
     assert [row.level for row in drawn] == list(range(20))
     ends = [row.tree_lines[-1].x for row in drawn[1:]]
@@ -64,14 +64,14 @@ def test_below_level_six_every_level_has_its_place() -> None:
     assert drawn[-1].tree_width <= TREE_WIDTH + 2
 
 
-def test_beyond_what_can_be_drawn_the_level_is_said() -> None:
+def test_a_level_that_cannot_be_drawn_is_given_in_words() -> None:
     drawn = with_tree_lines(rows(chain(DEEPEST_DRAWN + 5)))
     assert not drawn[DEEPEST_DRAWN].is_too_deep_to_draw
     assert drawn[-1].is_too_deep_to_draw
     assert drawn[-1].tree_width <= TREE_WIDTH + 2
 
 
-def test_a_line_goes_on_as_long_as_siblings_follow() -> None:
+def test_a_line_continues_while_siblings_follow() -> None:
     family = [branch(0, None), branch(1, 0), branch(2, 1), branch(3, 0)]
     drawn = with_tree_lines(rows(family))
     assert [row.branch.name for row in drawn] == ["b0", "b1", "b2", "b3"]
@@ -83,7 +83,7 @@ def test_a_line_goes_on_as_long_as_siblings_follow() -> None:
     ]
 
 
-def test_branches_that_are_each_others_parents_are_shown_all_the_same() -> None:
+def test_branches_that_are_each_others_parents_are_listed() -> None:
     strange = [branch(0, None), branch(1, 2), branch(2, 1), branch(3, 3)]
     assert {row.branch.id for row in rows(strange)} == {"br-0", "br-1", "br-2", "br-3"}
 
@@ -92,7 +92,7 @@ def listed(rows: Sequence[BranchRow], **asked: str) -> BranchList:
     return branch_list(RequestFactory().get("/", asked), rows)
 
 
-def test_pages_are_short_and_say_where_they_begin() -> None:
+def test_pages_are_short_and_keep_the_line_to_the_parent() -> None:
     found = listed(rows(chain(60)), page="2")
     assert len(found.rows) == ROWS_A_PAGE
     assert found.rows[0].branch.name == f"b{ROWS_A_PAGE}"
@@ -146,7 +146,7 @@ def test_a_picture_of_any_tree_stays_small_and_within_its_frame(
     assert picture.height < 1400
 
 
-def test_no_two_names_stand_in_each_others_way() -> None:
+def test_no_two_names_overlap() -> None:
     family = [*star(6), *(branch(number, number % 5) for number in range(6, 13))]
     for width in (WIDE, NARROW):
         perches = draw(rows(family), "p", width=width).perches
@@ -157,7 +157,7 @@ def test_no_two_names_stand_in_each_others_way() -> None:
                     assert one.end <= other.x
 
 
-def test_birds_tell_the_states() -> None:
+def test_birds_show_the_states() -> None:
     branches = star(4)
     endpoints = [
         *perched(branches, 0, current_state="active"),
@@ -172,7 +172,7 @@ def test_birds_tell_the_states() -> None:
     assert describe(rows(star(1))) == "1 branch: 1 without an endpoint."
 
 
-def test_who_has_children_is_named_before_others() -> None:
+def test_branches_with_children_are_labelled_first() -> None:
     family = [*star(100), branch(200, 50), branch(201, 200)]
     named = {perch.name for perch in draw(rows(family), "p", width=WIDE).perches}
     assert named == {"b0", "b50", "b200", "b201"}

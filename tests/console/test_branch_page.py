@@ -1,4 +1,4 @@
-"""The page of one branch, and what can be done to the branch there."""
+"""The page of one branch, and the actions on it."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -28,25 +28,25 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
     assert "No snapshots yet. A snapshot is" in page.text
 
 
-def test_of_a_branch_without_an_endpoint(carol: Person, still_shop: Shop) -> None:
+def test_the_page_of_a_branch_without_an_endpoint(carol: Person, still_shop: Shop) -> None:
     page = Page(carol.get(branch_url(still_shop, still_shop.dev_id)))
     assert "No endpoint" in page.text
     assert f"new-endpoint?branch={still_shop.dev_id}" in page.html
     assert f'href="{branch_url(still_shop, still_shop.main_id)}">main</a>' in page.html
 
 
-def test_anothers_is_not_found(bob: Person, still_shop: Shop) -> None:
+def test_another_users_branch_is_not_found(bob: Person, still_shop: Shop) -> None:
     assert bob.get(branch_url(still_shop, still_shop.main_id)).status_code == 404
     assert bob.get(branch_url(still_shop, "br-no-such-123456")).status_code == 404
 
 
-def test_a_branch_that_is_gone_is_no_branch(carol: Person, still_shop: Shop) -> None:
+def test_a_deleted_branch_is_not_found(carol: Person, still_shop: Shop) -> None:
     answer = carol.get(branch_url(still_shop, "br-no-such-123456"))
     assert answer.status_code == 404
     assert "Not found" in Page(answer).text
 
 
-def test_a_parent_that_is_gone_is_no_link(dave: Person, misbehaving: Misbehaving) -> None:
+def test_a_deleted_parent_is_not_a_link(dave: Person, misbehaving: Misbehaving) -> None:
     misbehaving.body = b"""{
         "project": {"id": "p"}, "operations": [], "endpoints": [], "events": [], "roles": [],
         "databases": [], "snapshots": [],
@@ -60,7 +60,7 @@ def test_a_parent_that_is_gone_is_no_link(dave: Person, misbehaving: Misbehaving
     assert "No databases yet." in page.text
 
 
-def test_everything_about_a_new_branch_may_be_chosen(alice: Person, shop: Shop) -> None:
+def test_every_field_of_a_new_branch_can_be_chosen(alice: Person, shop: Shop) -> None:
     sent = {
         "name": "of the schema",
         "parent_id": shop.main_id,
@@ -82,7 +82,7 @@ def test_everything_about_a_new_branch_may_be_chosen(alice: Person, shop: Shop) 
     assert branches(alice, shop)["safe"]["protected"] is True
 
 
-def test_until_a_time_of_ones_own(alice: Person, shop: Shop) -> None:
+def test_a_branch_expires_at_a_typed_time(alice: Person, shop: Shop) -> None:
     url = f"{branch_url(shop, shop.dev_id)}/expiry"
     assert "At a specific time" in Page(alice.get(url)).text
     for until, words in (("", "Enter a time"), ("soon", "Enter a valid date")):
@@ -94,23 +94,25 @@ def test_until_a_time_of_ones_own(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(answer["Location"]))
     assert "2999-01-31 12:00:00 UTC" in page.text
     assert Page(alice.get(url)).fields["until"] == "2999-01-31T12:00"
-    # Whatever zone its reader is in.
+    # In UTC, whatever the reader's time zone is.
     alice.browser.cookies["perch_zone"] = "Asia/Tokyo"
     assert Page(alice.get(url)).fields["until"] == "2999-01-31T12:00"
     alice.post(url, {"lifetime": "at", "until": "2998-12-01T10:00"})
     assert branches(alice, shop)["dev"]["expires_at"] == "2998-12-01T10:00:00Z"
-    # Typed, and then not chosen.
+    # A typed time is ignored if another choice is selected.
     assert alice.post(url, {"lifetime": "", "until": "soon"}).status_code == 302
     assert "expires_at" not in branches(alice, shop)["dev"]
 
 
-def test_what_may_not_expire_says_so_beside_the_field(carol: Person, still_shop: Shop) -> None:
+def test_a_branch_that_may_not_expire_is_refused_beside_the_field(
+    carol: Person, still_shop: Shop
+) -> None:
     url = f"{branch_url(still_shop, still_shop.main_id)}/expiry"
     page = Page(carol.post(url, {"lifetime": "3600"}))
     assert "The default branch cannot expire" in page.text
     assert page.fields["lifetime"] == "3600"
     page = Page(carol.post(url, {"lifetime": "at", "until": "2001-01-01T00:00"}))
-    # By the field's label, not by the API's name of it.
+    # By the field's label, not by its name in the API.
     assert "“Expires” must be in the future" in page.text
 
 
@@ -136,7 +138,7 @@ def test_reset_from_the_parent(alice: Person, shop: Shop) -> None:
     assert branches(alice, shop)["dev"]["last_reset_at"]
 
 
-def test_a_reset_of_a_parent_asks_where_its_children_go(alice: Person, shop: Shop) -> None:
+def test_a_reset_of_a_parent_asks_for_a_name_for_the_old_data(alice: Person, shop: Shop) -> None:
     shop.new_branch_id(name="child", parent_id=shop.dev_id)
     url = branch_url(shop, shop.dev_id)
     assert "Its child branches (child)" in Page(alice.get(f"{url}/reset")).text
@@ -166,7 +168,7 @@ def test_restore_from_another_branch(alice: Person, shop: Shop) -> None:
     assert "kept" in found
 
 
-def test_a_root_has_nothing_to_be_reset_from(carol: Person, still_shop: Shop) -> None:
+def test_a_root_branch_cannot_be_reset(carol: Person, still_shop: Shop) -> None:
     url = branch_url(still_shop, still_shop.main_id)
     page = Page(carol.get(f"{url}/reset"))
     assert "This branch has no parent" in page.text
@@ -174,7 +176,7 @@ def test_a_root_has_nothing_to_be_reset_from(carol: Person, still_shop: Shop) ->
     assert "/reset" not in carol.get(url).content.decode()
 
 
-def test_deleting_names_what_goes_with_it(alice: Person, shop: Shop) -> None:
+def test_deleting_names_what_is_deleted_with_it(alice: Person, shop: Shop) -> None:
     made = alice.api.post(f"/projects/{shop.id}/endpoints", wanted(shop.dev_id))
     alice.api.finish(made)
     url = f"{branch_url(shop, shop.dev_id)}/delete"
@@ -182,7 +184,7 @@ def test_deleting_names_what_goes_with_it(alice: Person, shop: Shop) -> None:
     for words in ("Delete branch dev", made["endpoint"]["host"], "neondb", "neondb_owner"):
         assert words in page.text, words
     assert "closed at once" in page.text
-    # Named again where what was typed is wrong.
+    # The names are repeated when the typed id is wrong.
     assert made["endpoint"]["host"] in Page(alice.post(url, {"typed": "dev"})).text
 
 
@@ -197,7 +199,7 @@ def test_children_that_forbid_the_deletion_are_named(alice: Person, shop: Shop) 
     )
 
 
-def test_while_its_data_is_replaced_that_is_said_beside_the_form(alice: Person, shop: Shop) -> None:
+def test_while_a_branchs_data_is_replaced_a_form_says_so(alice: Person, shop: Shop) -> None:
     url = branch_url(shop, shop.dev_id)
     with shop.locked(shop.dev_id):
         alice.post(f"{url}/reset")
@@ -210,7 +212,7 @@ def test_while_its_data_is_replaced_that_is_said_beside_the_form(alice: Person, 
     wait_until_quiet(alice, url)
 
 
-def test_what_sql_made_is_told(alice: Person, shop: Shop) -> None:
+def test_a_role_created_by_sql_is_marked(alice: Person, shop: Shop) -> None:
     shop.start()
     shop.sql("CREATE ROLE by_hand LOGIN")
     url = branch_url(shop, shop.main_id)

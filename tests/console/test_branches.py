@@ -1,4 +1,4 @@
-"""Branches: their tree as a list and as a picture; creating, and what changes one."""
+"""Branches: their tree as a list and as a picture, and the forms that create or change them."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def test_a_tree_is_drawn_with_children_below_their_parent(alice: Person, shop: S
     assert drawn == [("main", 0), ("dev", 1), ("z-child", 2), ("e-sibling", 1)]
 
 
-def test_without_an_endpoint_if_so_wished(alice: Person, shop: Shop) -> None:
+def test_a_branch_without_an_endpoint(alice: Person, shop: Shop) -> None:
     alice.post(f"{shop.url}/new-branch", {"name": "bare", "parent_id": shop.main_id})
     wait_until_quiet(alice, shop)
     assert "Create endpoint" in Page(alice.get(f"{shop.url}/branches")).row(
@@ -58,7 +58,9 @@ def test_without_an_endpoint_if_so_wished(alice: Person, shop: Shop) -> None:
     )
 
 
-def test_what_the_api_refuses_is_told_and_kept(carol: Person, still_shop: Shop) -> None:
+def test_a_refused_branch_shows_the_reason_and_keeps_the_form(
+    carol: Person, still_shop: Shop
+) -> None:
     for fields in (
         {"name": "dev"},
         {"name": "x" * 300},
@@ -71,7 +73,7 @@ def test_what_the_api_refuses_is_told_and_kept(carol: Person, still_shop: Shop) 
         assert 'role="alert"' in page.html
         assert page.fields["name"] == sent["name"]
         assert page.fields["parent_id"] == sent["parent_id"]
-        # The box that was left open stays open.
+        # The part of the form that was open stays open.
         assert page.fields["with_endpoint"] == ""
 
 
@@ -94,7 +96,7 @@ def test_renaming(alice: Person, shop: Shop) -> None:
     assert Page(answer).fields["name"] == "main"
 
 
-def test_a_branch_that_expires_says_when(alice: Person, shop: Shop) -> None:
+def test_a_branch_that_expires_shows_when(alice: Person, shop: Shop) -> None:
     path = f"/projects/{shop.id}/branches/{shop.dev_id}"
     alice.api.patch(path, {"branch": {"expires_at": "2999-01-31T12:00:00Z"}})
     assert "expires 2999-01-31 12:00:00 UTC" in Page(alice.get(f"{shop.url}/branches")).row(
@@ -104,21 +106,21 @@ def test_a_branch_that_expires_says_when(alice: Person, shop: Shop) -> None:
     assert "expires" not in Page(alice.get(f"{shop.url}/branches")).row(shop.dev_id)
 
 
-def test_another_default(alice: Person, shop: Shop) -> None:
+def test_another_branch_becomes_the_default(alice: Person, shop: Shop) -> None:
     answer = alice.post(f"{shop.url}/branches/{shop.dev_id}/set-default")
     assert answer["Location"] == f"{shop.url}/branches/{shop.dev_id}"
     assert branches(alice, shop)["dev"]["default"] is True
     assert "default" in Page(alice.get(f"{shop.url}/branches")).row(shop.dev_id)
 
 
-def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
+def test_deleting_requires_the_typed_id(alice: Person, shop: Shop) -> None:
     url = f"{shop.url}/branches/{shop.dev_id}/delete"
     assert alice.post(url, {"typed": "dev"}).status_code == 422
     assert alice.post(url, {"typed": shop.dev_id})["Location"] == f"{shop.url}/branches"
     wait_for(lambda: "dev" not in branches(alice, shop), "the branch is gone")
 
 
-def test_the_default_branch_and_a_parent_stay(alice: Person, shop: Shop) -> None:
+def test_the_default_branch_and_a_parent_cannot_be_deleted(alice: Person, shop: Shop) -> None:
     alice.api.finish(
         alice.api.post(
             f"/projects/{shop.id}/branches",
@@ -136,7 +138,7 @@ def test_the_default_branch_and_a_parent_stay(alice: Person, shop: Shop) -> None
     assert set(branches(alice, shop)) == {"main", "dev", "child"}
 
 
-def test_anothers_branch_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
+def test_another_users_branch_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
     url = f"{still_shop.url}/branches/{still_shop.dev_id}"
     assert bob.get(f"{url}/rename").status_code == 404
     assert bob.get(f"{url}/delete").status_code == 404

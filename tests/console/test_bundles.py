@@ -1,4 +1,4 @@
-"""The scripts as browsers get them: small, and still what was written."""
+"""The scripts as browsers get them: minified without a change of meaning."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from console.bundles import KINDS, bundle, sources
 
 
-def test_what_is_others_comes_as_it_is() -> None:
+def test_code_of_others_is_unchanged() -> None:
     content = bundle("js").content.decode()
     for path in sources("js"):
         if "vendor" in path.parts or "django_htmx" in path.parts:
@@ -16,10 +16,10 @@ def test_what_is_others_comes_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("path", sources("js"), ids=lambda path: path.name)
-def test_spaces_in_words_stay(path: Path) -> None:
+def test_spaces_in_strings_are_kept(path: Path) -> None:
     source = re.sub(r"(?m)^\s*//.*$|/\*[\s\S]*?\*/", "", path.read_text())
     small = KINDS["js"].minify(source)
-    # The minifier knows no template within a template, and takes the rest for code.
+    # The minifier does not understand a template within a template; it takes the rest for code.
     assert not re.search(r"\$\{[^}`]*`", source)
     for words in re.findall(r"`[^`\n]* [^`\n]*`", source):
         assert words in small

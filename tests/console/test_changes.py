@@ -1,4 +1,4 @@
-"""The live channel: what it tells, whom it asks for that, and how it ends."""
+"""The live channel: what it sends, which API calls it makes, and how it ends."""
 
 import itertools
 import threading
@@ -25,7 +25,8 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def listening(person: Person, url: str) -> Iterator[list[str]]:
-    """What the channel at `url` says to a page, while the block lasts."""
+    """Yields the list of what the channel at `url` sends to a page. It grows while the block
+    lasts."""
     answer = person.get(url)
     assert answer["Content-Type"].startswith("text/event-stream")
     assert not answer.has_header("Content-Encoding")
@@ -33,7 +34,7 @@ def listening(person: Person, url: str) -> Iterator[list[str]]:
 
     def hear() -> None:
         for piece in answer.streaming_content:
-            said.append(piece.decode())  # noqa: PERF401 # as each comes
+            said.append(piece.decode())  # noqa: PERF401 # in the order of arrival
         said.append("")
 
     thread = threading.Thread(target=hear, daemon=True)
@@ -52,7 +53,7 @@ def changed(said: list[str]) -> int:
 def test_it_works(alice: Person, shop: Shop) -> None:
     endpoint = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
     with listening(alice, f"{shop.url}/changes") as said:
-        # Whoever comes without a mark may have missed something before there was a watch.
+        # A page without a mark may have missed a change before the watch began.
         wait_for(lambda: changed(said) == 1, "the beginning")
         assert "data: here" in said[0]
         alice.api.finish(alice.api.post(f"{endpoint}/suspend"))
@@ -60,7 +61,7 @@ def test_it_works(alice: Person, shop: Shop) -> None:
         alice.api.finish(alice.api.post(f"{endpoint}/start"))
 
 
-def test_what_was_only_read_changes_nothing(carol: Person, still_shop: Shop) -> None:
+def test_reading_is_not_reported_as_a_change(carol: Person, still_shop: Shop) -> None:
     def shown() -> int:
         query = {"type": "role.password_revealed", "limit": 100}
         return len(carol.api.get(f"/projects/{still_shop.id}/events", **query)["events"])
@@ -68,7 +69,7 @@ def test_what_was_only_read_changes_nothing(carol: Person, still_shop: Shop) -> 
     with listening(carol, f"{still_shop.url}/changes") as said:
         wait_for(lambda: changed(said) == 1, "the beginning")
         before = shown()
-        # Where its reader asks for the password.
+        # The reader asks for the password, which records an event.
         assert carol.post(f"{still_shop.endpoint_url}/connect").status_code == 200
         wait_for(lambda: shown() > before, "the event")
         time.sleep(1)
@@ -90,12 +91,12 @@ def test_what_was_only_read_changes_nothing(carol: Person, still_shop: Shop) -> 
         (b"data: \xff", True),
     ],
 )
-def test_whatever_else_an_event_says_is_a_change(line: bytes, tells: bool) -> None:
+def test_any_other_content_of_an_event_is_a_change(line: bytes, tells: bool) -> None:
     assert _tells_of_change(line) is tells
 
 
-def test_a_stream_that_breaks_off_is_told_of(settings: Any, alice: Person, shop: Shop) -> None:
-    """So that the page asks for itself, and says what it finds."""
+def test_a_broken_stream_is_reported(settings: Any, alice: Person, shop: Shop) -> None:
+    """The page is notified, so that it reads again and shows what it finds."""
     with relay(settings.MANAGEMENT_API_URL) as api:
         settings.MANAGEMENT_API_URL = api.url
         with listening(alice, f"{shop.url}/changes") as said:
@@ -106,14 +107,14 @@ def test_a_stream_that_breaks_off_is_told_of(settings: Any, alice: Person, shop:
             wait_for(lambda: changed(said) == 3, "that it is back")
 
 
-def test_the_account_hears_of_all_its_projects(alice: Person) -> None:
+def test_the_accounts_channel_reports_changes_of_all_projects(alice: Person) -> None:
     with listening(alice, "/changes") as said:
         wait_for(lambda: changed(said) == 1, "the beginning")
         alice.api.new_project(name="fresh", wait=False)
         wait_for(lambda: changed(said) > 1, "the new project", timeout=3)
 
 
-def test_who_has_seen_it_all_is_told_nothing(carol: Person, still_shop: Shop) -> None:
+def test_a_page_that_is_up_to_date_is_not_notified(carol: Person, still_shop: Shop) -> None:
     with listening(carol, f"{still_shop.url}/changes") as first:
         wait_for(lambda: changed(first) == 1, "the beginning")
         html = carol.get(still_shop.url).content.decode()
@@ -126,14 +127,15 @@ def test_who_has_seen_it_all_is_told_nothing(carol: Person, still_shop: Shop) ->
         assert url.endswith(mark)
 
 
-def test_many_pages_are_one_watch(settings: Any, carol: Person, still_shop: Shop) -> None:
+def test_many_pages_share_one_watch(settings: Any, carol: Person, still_shop: Shop) -> None:
     with relay(settings.MANAGEMENT_API_URL) as api:
         settings.MANAGEMENT_API_URL = api.url
         url = f"{still_shop.url}/changes"
         with listening(carol, url) as one, listening(carol, url) as two:
             wait_for(lambda: changed(one) and changed(two), "the beginning")
             assert api.asked_for("/events") == 1
-            # How the service fares is another question, asked once in some seconds.
+            # The request for the service's status is independent of this, and is made every few
+            # seconds.
             assert [one for one in api.asked if one != "GET /status"] == [
                 f"GET /projects/{still_shop.id}/events"
             ]
@@ -148,7 +150,7 @@ def plain_api(settings: Any, alice: Person) -> Iterator[Relay]:
         yield api
 
 
-def test_a_server_without_events_is_looked_at(
+def test_a_server_without_events_is_polled(
     plain_api: Relay, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watches, "LOOK_EVERY", 0.2)
@@ -156,7 +158,7 @@ def test_a_server_without_events_is_looked_at(
     with listening(alice, f"{shop.url}/changes") as said:
         wait_for(lambda: changed(said) == 1, "the beginning")
         wait_for(lambda: plain_api.asked_for("/operations") > 6, "some looks")
-        # What has been made just now may still be measured.
+        # A new project's size may still be measured.
         before = changed(said)
         assert before <= 3
         alice.api.finish(alice.api.post(f"{endpoint}/suspend"))
@@ -164,10 +166,8 @@ def test_a_server_without_events_is_looked_at(
     alice.api.finish(alice.api.post(f"{endpoint}/start"))
 
 
-def test_what_is_looked_for_is_told_in_time_for_the_page_to_be_read(
-    plain_api: Relay, alice: Person, shop: Shop
-) -> None:
-    """Within the three seconds that a change has to appear."""
+def test_polling_reports_a_change_soon_enough(plain_api: Relay, alice: Person, shop: Shop) -> None:
+    """A change has to appear within three seconds, which include reading the page."""
     dev = f"/projects/{shop.id}/branches/{shop.dev_id}"
     with listening(alice, f"{shop.url}/changes") as said:
         wait_for(lambda: changed(said), "the beginning")
@@ -179,13 +179,13 @@ def test_what_is_looked_for_is_told_in_time_for_the_page_to_be_read(
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred times as fast."""
+    """Make the watches a hundred times as fast."""
     for name in ("LOOK_EVERY", "AFTER_A_BREAK", "AFTER_TOO_MANY", "AFTER_NONE", "MOST_AFTER_ONE"):
         monkeypatch.setattr(watches, name, getattr(watches, name) / 100)
 
 
 @pytest.mark.usefixtures("hurried")
-def test_a_server_without_events_is_asked_for_them_ever_more_rarely(
+def test_a_server_without_events_is_asked_for_them_less_and_less_often(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     misbehaving.apart["/events"] = (404, b"")
@@ -201,7 +201,7 @@ def test_a_server_without_events_is_asked_for_them_ever_more_rarely(
 def test_a_server_that_had_events_is_soon_asked_for_them_again(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
-    """However often it has said meanwhile, as what stands in front of it may, that it has none."""
+    """Also if it has answered several times that it has none, as a proxy before it may."""
     stream = (200, b"data: {}\n\n")
     misbehaving.headers = {"Content-Type": "text/event-stream"}
     misbehaving.apart["/events"] = stream
@@ -215,7 +215,7 @@ def test_a_server_that_had_events_is_soon_asked_for_them_again(
 
 
 @pytest.mark.usefixtures("hurried")
-def test_a_server_that_asks_for_a_pause_is_looked_at_more_rarely(
+def test_a_server_that_asks_for_a_pause_is_polled_less_often(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     misbehaving.refuse(429)
@@ -224,13 +224,13 @@ def test_a_server_that_asks_for_a_pause_is_looked_at_more_rarely(
         wait_for(lambda: misbehaving.asked_for("/branches") > 4, "some looks")
         before = misbehaving.asked_for("/branches")
         time.sleep(1)
-        # At LOOK_EVERY these would be eighty.
+        # At intervals of LOOK_EVERY, there would be eighty.
         assert misbehaving.asked_for("/branches") - before <= 10
         misbehaving.status = 200
         wait_for(lambda: misbehaving.asked_for("/branches") - before > 40, "looks again")
 
 
-def test_an_account_is_looked_at_a_few_projects_at_a_time(
+def test_an_account_is_polled_a_few_projects_at_a_time(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     projects = ", ".join(f'{{"id": "p{number}"}}' for number in range(20))
@@ -243,10 +243,10 @@ def test_an_account_is_looked_at_a_few_projects_at_a_time(
     assert len(set(asked)) == 20
 
 
-def test_an_api_that_goes_and_comes_back_is_told_of(
+def test_an_api_outage_and_its_end_are_reported(
     plain_api: Relay, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that the page asks for itself, and says what it finds."""
+    """The page is notified, so that it reads again and shows what it finds."""
     monkeypatch.setattr(watches, "LOOK_EVERY", 0.1)
     with listening(alice, f"{shop.url}/changes") as said:
         wait_for(lambda: changed(said) == 1, "the beginning")
@@ -260,7 +260,7 @@ def test_an_api_that_goes_and_comes_back_is_told_of(
     "body", first_of([b"", b"{", b"[]", b'{"operations": 1}', b"data: {}\n\n"], count=2)
 )
 @pytest.mark.parametrize("status", [200, 401, 403, 404, 429, 500])
-def test_whatever_the_api_answers_is_told_once(
+def test_each_different_answer_of_the_api_is_reported_once(
     dave: Person,
     misbehaving: Misbehaving,
     monkeypatch: pytest.MonkeyPatch,
@@ -272,7 +272,7 @@ def test_whatever_the_api_answers_is_told_once(
     misbehaving.status, misbehaving.body = status, body
     for url in ("/changes", "/projects/p/changes"):
         if status == 404 and "/p/" in url and body.startswith(b'{"'):
-            # The API says that there is no such project.
+            # The API answers that there is no such project.
             continue
         misbehaving.asked.clear()
         with listening(dave, url) as said:
@@ -280,7 +280,7 @@ def test_whatever_the_api_answers_is_told_once(
             assert changed(said) == 1
 
 
-def test_a_stream_without_end_of_line_is_no_stream(
+def test_a_stream_without_line_ends_is_replaced_by_polling(
     dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("console.api.changes.LONGEST_LINE", 1000)
@@ -290,7 +290,9 @@ def test_a_stream_without_end_of_line_is_no_stream(
         wait_for(lambda: changed(said) == 1, "a look instead")
 
 
-def test_signing_out_ends_it(alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signing_out_ends_the_channel(
+    alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream, "HEARTBEAT", 0.1)
     with listening(alice, f"{shop.url}/changes") as said:
         wait_for(lambda: changed(said) == 1, "the beginning")
@@ -299,7 +301,7 @@ def test_signing_out_ends_it(alice: Person, shop: Shop, monkeypatch: pytest.Monk
     assert alice.get(f"{shop.url}/changes", Accept="text/event-stream").status_code == 401
 
 
-def test_without_readers_the_watch_ends(
+def test_a_watch_without_readers_ends(
     dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watches, "LOOK_EVERY", 0.02)
@@ -311,12 +313,12 @@ def test_without_readers_the_watch_ends(
     asked = len(misbehaving.asked)
     time.sleep(0.1)
     assert len(misbehaving.asked) == asked
-    # The next reader finds another.
+    # The next reader gets a new watch.
     with watches.watching(ChangeCalls(Transport("daves-key", default_server())), "p") as another:
         assert another is not watch
 
 
-def test_too_many_readers_get_along_without(
+def test_readers_beyond_the_limit_get_no_stream(
     dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watches, "MOST_READERS", 1)
@@ -324,7 +326,7 @@ def test_too_many_readers_get_along_without(
     with watches.watching(calls, "p") as one, watches.watching(calls, "q") as two:
         assert one
         assert two is None
-        # Their pages look for themselves, which they do when there is no stream.
+        # Their pages poll, as they do without a stream.
         for path in ("/changes", "/projects/p/changes", "/projects/q/changes"):
             assert dave.get(path).status_code == 429
         other = ChangeCalls(Transport("another-key", default_server()))
@@ -335,7 +337,7 @@ def test_too_many_readers_get_along_without(
     answer.close()
 
 
-def test_a_key_has_but_so_many_watches(
+def test_the_watches_of_a_key_are_limited(
     dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watches, "MOST_WATCHES", 2)
@@ -351,28 +353,32 @@ def test_a_key_has_but_so_many_watches(
             assert r
 
 
-def test_what_is_not_there_is_not_watched(dave: Person, misbehaving: Misbehaving) -> None:
-    """Ids are typed as easily as they are many."""
+def test_a_project_that_does_not_exist_is_not_watched(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    """Otherwise anybody could start any number of watches by inventing ids."""
     misbehaving.refuse(404, "project not found")
     with listening(dave, "/projects/p/changes") as said:
         wait_for(lambda: said[-1] == "", "its end")
-        # So that a page that was open while it went finds it gone.
+        # An open page of a deleted project is notified, and finds the project missing.
         assert changed(said) == 1
     asked = len(misbehaving.asked)
     assert 0 < asked < 6
 
 
-def test_nobody_hears_what_another_key_sees(alice: Person, bob: Person, shop: Shop) -> None:
+def test_no_channel_reports_changes_of_another_account(
+    alice: Person, bob: Person, shop: Shop
+) -> None:
     with listening(alice, f"{shop.url}/changes") as said:
         wait_for(lambda: changed(said) == 1, "the beginning")
         html = bob.get("/").content.decode()
         assert "seen=" not in html.split("data-changes")[1].split(">")[0]
         with listening(bob, f"{shop.url}/changes") as bobs:
-            # That there is nothing for him.
+            # His answer is that there is no such project.
             wait_for(lambda: changed(bobs) == 1, "the beginning")
             assert len(watches._watches) >= 2
 
 
-def test_who_is_not_signed_in_hears_nothing(visitor: Browser) -> None:
+def test_a_visitor_gets_no_channel(visitor: Browser) -> None:
     answer = visitor.get("/changes", headers={"Accept": "text/event-stream"})
     assert answer.status_code == 401

@@ -1,4 +1,4 @@
-"""How to connect: the forms people paste, the password on demand, an endpoint that wakes."""
+"""How to connect: forms to paste, the password on demand, an endpoint that wakes."""
 
 import re
 import shlex
@@ -20,7 +20,7 @@ def password_of(person: Person, shop: Shop) -> str:
 
 
 def string_in(answer: Any) -> str:
-    """The connection that a page offers to copy."""
+    """Return the connection that a page offers to copy."""
     found = re.search(r"<pre><code>(.*?)</code></pre>", answer.content.decode(), re.DOTALL)
     assert found, "no connection on the page"
     return unescape(found[1])
@@ -46,7 +46,7 @@ def test_the_password_is_shown_only_on_demand(carol: Person, still_shop: Shop) -
     assert password_of(carol, still_shop) not in carol.get(f"{address}?style=url").content.decode()
 
 
-def test_only_a_shown_password_is_recorded_as_one(alice: Person, shop: Shop) -> None:
+def test_only_showing_the_password_is_recorded(alice: Person, shop: Shop) -> None:
     def shown() -> int:
         query = {"type": "role.password_revealed"}
         return len(alice.api.get(f"/projects/{shop.id}/events", **query)["events"])
@@ -69,7 +69,7 @@ def test_a_shown_password_stays_while_another_form_is_chosen(
     assert f'hx-get="{address}" hx-trigger="change' in hidden
 
 
-def test_pooled_psycopg_prepares_nothing(carol: Person, still_shop: Shop) -> None:
+def test_psycopg_with_pooling_does_not_prepare_statements(carol: Person, still_shop: Shop) -> None:
     answer = carol.get(f"{still_shop.endpoint_url}/connect?style=psycopg&pooled=on")
     assert "prepare_threshold=None" in string_in(answer)
 
@@ -95,20 +95,20 @@ def test_each_form_is_offered(carol: Person, still_shop: Shop, style: str, words
 
 
 @pytest.mark.parametrize("style", ["psql", "url"])
-def test_what_it_says_connects(stack: Stack, carol: Person, still_shop: Shop, style: str) -> None:
+def test_each_form_connects(stack: Stack, carol: Person, still_shop: Shop, style: str) -> None:
     shown = string_in(carol.post(f"{still_shop.endpoint_url}/connect", {"style": style}))
     url = shlex.split(shown)[1] if style == "psql" else shown
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT current_user").fetchone() == ("neondb_owner",)
 
 
-def test_the_pooled_host_is_a_choice(carol: Person, still_shop: Shop) -> None:
+def test_the_pooled_host_can_be_chosen(carol: Person, still_shop: Shop) -> None:
     answer = carol.htmx_get(f"{still_shop.endpoint_url}/connect?pooled=on", target="connect")
     assert f"endpoint%3D{still_shop.endpoint_id}-pooler" in string_in(answer)
 
 
 def test_a_host_that_names_the_endpoint_is_kept() -> None:
-    """As servers of this API have it whose names resolve."""
+    """Servers of this API whose host names resolve have such hosts."""
     uri = "postgresql://o:secret@ep-a-b-1-pooler.eu.example.com/neondb?sslmode=require"
     target = Target.read(uri)
     assert in_style("url", target, reveal=True) == uri
@@ -136,7 +136,7 @@ def test_another_accounts_endpoint_is_not_found(bob: Person, shop: Shop) -> None
 
 
 @pytest.mark.parametrize("status", [403, 404, 500])
-def test_what_a_page_brings_along_fails_in_its_place(
+def test_a_connection_that_cannot_be_read_is_reported_in_its_place(
     dave: Person, misbehaving: Misbehaving, status: int
 ) -> None:
     misbehaving.status, misbehaving.body = status, b"{}"
@@ -146,5 +146,5 @@ def test_what_a_page_brings_along_fails_in_its_place(
     assert "notice" not in answer.content.decode()
     assert "Try again" in Page(answer).text
     assert f'hx-get="{address}"' in Page(answer).html
-    # Who asks for it is told so.
+    # A reader who asks for the connection itself gets the error.
     assert dave.htmx_get(address, target="dialog").status_code >= 400

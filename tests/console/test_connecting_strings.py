@@ -1,4 +1,4 @@
-"""Copied connection strings: each, as it is, in the hands of the program that it is for."""
+"""Copied connection strings: each is used unchanged by the program that it is for."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ REACHED = "reached neondb_owner"
 
 
 def copied(person: Person, shop: Shop, style: str, **chosen: str) -> str:
-    """What the copy button of the page puts into the clipboard."""
+    """Return what the page's copy button puts into the clipboard."""
     answer = person.post(f"{shop.endpoint_url}/connection-string", {"style": style, **chosen})
     assert answer.status_code == 200, answer.content
     assert answer["Content-Type"] == "text/plain; charset=utf-8"
@@ -97,8 +97,8 @@ def test_sqlalchemy_connects(carol: Person, still_shop: Shop, pooled: str) -> No
     named["engine"].dispose()
 
 
-def test_what_sqlalchemy_and_prisma_get_is_the_url(carol: Person, still_shop: Shop) -> None:
-    """As they hand it on to the driver: psycopg, or a parser of URLs."""
+def test_sqlalchemy_and_prisma_get_the_url(carol: Person, still_shop: Shop) -> None:
+    """They pass it on to the driver: psycopg, or a parser of URLs."""
     found = re.search(r'"(postgresql\+psycopg://.*?)"', copied(carol, still_shop, "sqlalchemy"))
     assert found
     assert asks(found[1].replace("+psycopg", "")) == REACHED
@@ -106,7 +106,7 @@ def test_what_sqlalchemy_and_prisma_get_is_the_url(carol: Person, still_shop: Sh
 
 
 def reached_by_node_postgres(text: str) -> str:
-    """Whom the client of a pasted program is connected as, or what the program says."""
+    """Return the user as which the program connects, or the program's error."""
     try:
         nodejs.install()
     except nodejs.NoNode as problem:
@@ -116,7 +116,7 @@ def reached_by_node_postgres(text: str) -> str:
         f'console.log(Object.values((await client.query("{QUERY}")).rows[0])[0])\n'
         "await client.end()\n"
     )
-    # Beside the modules, as node looks for them from where the file is.
+    # Beside the modules, because Node.js looks for them from the file's directory upwards.
     ran = nodejs.run("node", "--input-type=module", "-e", text, timeout=60)
     return ran.output.strip() or ran.told
 
@@ -127,10 +127,9 @@ def test_node_postgres_connects(carol: Person, still_shop: Shop, pooled: str) ->
     assert reached_by_node_postgres(text) == REACHED
 
 
-def test_node_postgres_connects_where_the_server_asks_for_tls(
-    carol: Person, still_shop: Shop
-) -> None:
-    """As behind a region's host name: the authority is one that Node.js does not know."""
+def test_node_postgres_connects_if_the_server_requires_tls(carol: Person, still_shop: Shop) -> None:
+    """As with a region's host name, the certificate's authority is one that Node.js does not
+    know."""
     target = Target.read(copied(carol, still_shop, "url") + "&sslmode=require")
     assert reached_by_node_postgres(in_style("node", target, reveal=True)) == REACHED
     assert "uselibpqcompat=true" in in_style("prisma", target, reveal=True)
@@ -143,7 +142,7 @@ def test_jdbc_connects(carol: Person, still_shop: Shop, pooled: str) -> None:
     assert ask_by_jdbc(copied(carol, still_shop, "jdbc", pooled=pooled)) == REACHED
 
 
-def test_the_name_that_needs_dns_comes_second(carol: Person, still_shop: Shop) -> None:
+def test_the_host_name_that_needs_dns_is_listed_second(carol: Person, still_shop: Shop) -> None:
     html = carol.get(f"{still_shop.endpoint_url}/connect").content.decode()
     first, second = re.findall(r'<option value="(name|)"', html.partition('name="address"')[2])
     assert (first, second) == ("", "name")
@@ -154,13 +153,13 @@ def test_the_name_that_needs_dns_comes_second(carol: Person, still_shop: Shop) -
     assert url.endswith("?sslmode=require")
     pooled = copied(carol, still_shop, "url", address="name", pooled="on")
     assert urlsplit(pooled).hostname == f"{still_shop.endpoint_id}-pooler.localhost"
-    # Where it resolves, it works.
+    # If the name resolves, it connects.
     with psycopg.connect(url, hostaddr="127.0.0.1") as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 @pytest.mark.parametrize("style", LABELS)
-def test_what_is_odd_in_a_name_stays_whole(style: str) -> None:
+def test_special_characters_in_a_name_are_escaped(style: str) -> None:
     target = Target('o"$`\\ ü', "p'%&*", "h.example", None, "a b/c?", "")
     text = in_style(style, target, reveal=True)
     assert "\n\n\n" not in text
@@ -170,7 +169,7 @@ def test_what_is_odd_in_a_name_stays_whole(style: str) -> None:
         assert Target.read(f"postgresql{found[1]}") == target
 
 
-def test_a_key_that_only_reads_copies_nothing(carol: Person, still_shop: Shop) -> None:
+def test_a_read_only_key_copies_nothing(carol: Person, still_shop: Shop) -> None:
     made = carol.api.post("/api_keys", {"key_name": "looking", "read_only": True})
     reader = Person(type(carol.browser)(), carol.api)
     assert reader.post("/sign-in", {"key": made["key"]}).status_code == 302
@@ -179,16 +178,14 @@ def test_a_key_that_only_reads_copies_nothing(carol: Person, still_shop: Shop) -
     assert "read-only" in answer.content.decode()
 
 
-def test_who_is_signed_out_copies_nothing_and_is_told_so(
-    visitor: Browser, still_shop: Shop
-) -> None:
+def test_after_signing_out_copying_reports_an_error(visitor: Browser, still_shop: Shop) -> None:
     url = f"{still_shop.endpoint_url}/connection-string"
     answer = visitor.post(url, {"style": "url"})
     assert answer.status_code == 401
     assert answer.content.decode().startswith("Nothing was copied: you are signed out.")
 
 
-def test_of_a_branch_and_of_a_project(carol: Person, still_shop: Shop) -> None:
+def test_the_connection_of_a_branch_and_of_a_project(carol: Person, still_shop: Shop) -> None:
     wanted = f"{still_shop.endpoint_url}/connect?branch={still_shop.main_id}"
     assert carol.get(f"{still_shop.url}/connect")["Location"] == wanted
     branch = f"{still_shop.url}/branches/"

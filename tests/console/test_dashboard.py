@@ -35,13 +35,13 @@ def test_endpoints_are_counted_by_state(alice: Person, shop: Shop) -> None:
     assert "Idle" not in row
 
 
-def test_without_projects_it_says_what_to_do(alice: Person) -> None:
+def test_without_projects_it_says_how_to_create_one(alice: Person) -> None:
     page = Page(alice.get("/"))
     assert "No projects yet" in page.text
     assert "/new-project" in page.html
 
 
-def test_other_accounts_projects_are_not_there(
+def test_other_accounts_projects_are_not_listed(
     carol: Person, bob: Person, still_shop: Shop
 ) -> None:
     assert still_shop.id not in Page(bob.get("/")).text
@@ -63,7 +63,7 @@ def test_projects_come_page_by_page(alice: Person, monkeypatch: pytest.MonkeyPat
 
 
 def test_projects_are_searched_and_sorted(alice: Person) -> None:
-    # No id, which is made of words, has such a one.
+    # No generated id contains this word.
     for name in ("xx 1bee", "xx 2ant", "xx 3cat"):
         alice.api.new_project(name=name, wait=False)
 
@@ -79,7 +79,7 @@ def test_projects_are_searched_and_sorted(alice: Person) -> None:
     assert "No project matches “dog”" in Page(alice.browser.get("/", {"search": "dog"})).text
 
 
-def test_it_tells_what_goes_on_and_what_went_wrong(alice: Person, shop: Shop) -> None:
+def test_it_shows_what_is_in_progress_and_what_has_failed(alice: Person, shop: Shop) -> None:
     path = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
     with shop.locked():
         alice.api.post(f"{path}/restart")
@@ -97,7 +97,9 @@ def test_it_tells_what_goes_on_and_what_went_wrong(alice: Person, shop: Shop) ->
     assert "“Apply configuration” has failed" in page.text
 
 
-def test_with_many_projects_it_makes_no_more_calls(dave: Person, misbehaving: Misbehaving) -> None:
+def test_the_number_of_calls_does_not_grow_with_the_projects(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
     found = [{"id": f"p-{number}", "name": f"project {number}"} for number in range(200)]
     states = [
         {"project_id": "p-7", "endpoints": {"active": 2}, "unfinished_operations": 1},
@@ -114,7 +116,7 @@ def test_with_many_projects_it_makes_no_more_calls(dave: Person, misbehaving: Mi
     assert len(page.rows()) <= 25
 
 
-# As a list, and as one of states.
+# The response as a list, and as the states of projects.
 NAMED = {"p": "shop", "q": "still"}
 PROJECTS = json.dumps(
     {"projects": [{"id": one, "project_id": one, "name": name} for one, name in NAMED.items()]}
@@ -127,9 +129,7 @@ def failed(number: int, project_id: str) -> dict[str, Any]:
     return {"id": str(number), "type": "operation.failed", **about}
 
 
-def test_a_failure_is_found_among_however_many_wakes(
-    dave: Person, misbehaving: Misbehaving
-) -> None:
+def test_a_failure_is_found_among_many_wakes(dave: Person, misbehaving: Misbehaving) -> None:
     def perch(path: str) -> bytes:
         if "/events" not in path:
             return PROJECTS
@@ -146,13 +146,13 @@ def test_a_failure_is_found_among_however_many_wakes(
     assert "1 failed 300+ woke" in page.row("shop")
 
 
-def test_more_failures_than_are_read_are_told_as_at_least_so_many(
+def test_failures_beyond_those_read_are_counted_as_at_least(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     def perch(path: str) -> bytes:
         if "/events" not in path:
             return PROJECTS
-        # The newest are of projects that are gone.
+        # The newest failures are of deleted projects.
         found = [failed(number, "gone") for number in range(projects.EVENTS_READ - 1)]
         found.append(failed(500, "p"))
         return json.dumps({"events": found, "pagination": {"cursor": "c"}}).encode()
@@ -166,7 +166,9 @@ def test_more_failures_than_are_read_are_told_as_at_least_so_many(
 
 
 @pytest.mark.parametrize("call", ["/projects/states", "/events"])
-def test_what_could_not_be_read_is_told(dave: Person, misbehaving: Misbehaving, call: str) -> None:
+def test_a_list_that_cannot_be_read_is_reported(
+    dave: Person, misbehaving: Misbehaving, call: str
+) -> None:
     misbehaving.body = PROJECTS[:-1] + b', "events": []}'
     failure = b'{"message": "the disk is full"}'
     misbehaving.apart = {call: (500, failure)}
@@ -174,13 +176,13 @@ def test_what_could_not_be_read_is_told(dave: Person, misbehaving: Misbehaving, 
     assert "The management API failed: the disk is full" in page.text
     assert "shop" in page.row("shop")
     assert "No failures" not in page.text
-    # What a server has not, and what a key may not see, is no failure.
+    # A call that the server lacks, or that the key may not make, is not a failure.
     for status in (403, 404):
         misbehaving.apart = {call: (status, failure)}
         assert "the disk is full" not in Page(dave.get("/")).text
 
 
-def test_another_server_is_asked_for_those_that_are_shown_alone(
+def test_another_server_is_asked_only_for_the_projects_shown(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     found = [{"id": f"p-{number}", "name": f"project {number}"} for number in range(200)]
@@ -193,12 +195,12 @@ def test_another_server_is_asked_for_those_that_are_shown_alone(
     misbehaving.respond = another
     page = Page(dave.get("/"))
     assert len(misbehaving.asked) == 4 + 25
-    # Of whose operations nothing is known.
+    # Nothing is known of the operations of this project.
     assert "quiet" not in page.text
     assert all("1 Idle" in row for row in page.rows())
 
 
-def test_a_broken_cursor_is_a_page_not_a_crash(carol: Person, still_shop: Shop) -> None:
+def test_a_broken_cursor_shows_an_error_page(carol: Person, still_shop: Shop) -> None:
     assert carol.browser.get("/", {"cursor": "no such place"}).status_code in (200, 400)
 
 
@@ -227,7 +229,7 @@ def test_projects_of_all_pages_can_be_chosen(
     assert "p-249" in html
 
 
-def test_a_list_of_projects_without_end_is_read_in_part(
+def test_an_endless_list_of_projects_is_read_in_part(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     numbers = itertools.count()

@@ -1,4 +1,4 @@
-"""An endpoint's activity band: its last day and week, from events or from operations alone."""
+"""An endpoint's activity: its last day and week, from events or from operations alone."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ def band_of(
     since: float = 168,
     name: str = "The last 24 hours",
 ) -> Any:
-    """The last day's."""
+    """Return the band of the last day."""
     endpoint = Endpoint.read(
         {"id": "e", "current_state": state, "created_at": hours_ago(created).isoformat()}
     )
@@ -53,7 +53,7 @@ def test_it_works() -> None:
     assert [tick.words for tick in band.ticks] == ["24 h", "18 h", "12 h", "6 h", "now"]
 
 
-def test_what_began_before_the_strip_is_drawn_from_its_edge() -> None:
+def test_a_run_that_began_before_the_strip_is_drawn_from_its_edge() -> None:
     band = band_of(woke(30), Turn(hours_ago(23), SLEPT))
     assert band.active == "M0 12h60v20H0z"
     assert "woke never" in band.summary
@@ -61,7 +61,7 @@ def test_what_began_before_the_strip_is_drawn_from_its_edge() -> None:
     assert band_of(state="idle").active == ""
 
 
-def test_nothing_is_guessed_of_what_is_not_known() -> None:
+def test_unknown_periods_are_not_guessed() -> None:
     band = band_of(woke(2), since=6)
     assert band.known == "M1080 12h360v20H1080z"
     assert "Earlier: unknown." in band.summary
@@ -69,7 +69,7 @@ def test_nothing_is_guessed_of_what_is_not_known() -> None:
     assert young.known == "M1380 12h60v20H1380z"
 
 
-def test_an_empty_strip_says_why_it_is() -> None:
+def test_an_empty_strip_gives_the_reason() -> None:
     unknown, young = band_of(woke(2), since=6), band_of(woke(1), state="active", created=1)
     assert unknown.before
     assert (unknown.before.words, unknown.before.x) == ("Unknown", "37.500%")
@@ -79,7 +79,7 @@ def test_an_empty_strip_says_why_it_is() -> None:
     assert band_of(woke(2), since=20).before is None
 
 
-def test_what_is_young_has_a_strip_of_an_hour() -> None:
+def test_a_new_endpoint_has_a_strip_of_an_hour() -> None:
     band = band_of(woke(0.5), state="active", created=0.75, name="The last hour")
     assert band.known == "M360 12h1080v20H360z"
     assert band.active == "M720 12h720v20H720z"
@@ -88,13 +88,13 @@ def test_what_is_young_has_a_strip_of_an_hour() -> None:
         band_of(woke(0.5), created=4, name="The last hour")
 
 
-def test_failures_are_told_and_shown() -> None:
+def test_failures_are_shown_in_words_and_in_the_strip() -> None:
     band = band_of(Turn(hours_ago(6), FAILED, what="start_compute has failed"))
     assert band.failures == "M1080 2v36"
     assert "failed once" in band.summary
 
 
-def test_many_short_ones_make_a_short_picture() -> None:
+def test_the_picture_of_many_short_runs_is_small() -> None:
     turns = [
         Turn(hours_ago(24 - place / 100), kind=WOKE if place % 2 else SLEPT)
         for place in range(2400)
@@ -103,7 +103,7 @@ def test_many_short_ones_make_a_short_picture() -> None:
     assert len(band.active) + len(band.wakes) < 30_000
 
 
-def test_a_client_that_woke_it_is_told_with_its_wait(alice: Person, shop: Shop) -> None:
+def test_a_wake_by_a_client_is_shown_with_its_duration(alice: Person, shop: Shop) -> None:
     endpoint = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
     alice.api.finish(alice.api.post(f"{endpoint}/suspend"))
     uri = string_in(alice.post(f"{shop.endpoint_url}/connect", {"style": "url"}))
@@ -120,7 +120,9 @@ def test_a_client_that_woke_it_is_told_with_its_wait(alice: Person, shop: Shop) 
     assert "Suspended" in page.text
 
 
-def test_without_events_the_operations_tell(dave: Person, misbehaving: Misbehaving) -> None:
+def test_without_events_the_activity_comes_from_operations(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
     def operation(number: int, action: str, status: str, hours: float) -> dict[str, Any]:
         at = hours_ago(hours).isoformat()
         return {
@@ -152,7 +154,7 @@ def test_without_events_the_operations_tell(dave: Person, misbehaving: Misbehavi
     assert "Failed: Suspend compute" in page.text
 
 
-def test_what_could_not_be_read_is_told(dave: Person, misbehaving: Misbehaving) -> None:
+def test_activity_that_cannot_be_read_is_reported(dave: Person, misbehaving: Misbehaving) -> None:
     misbehaving.body = (
         b'{"operations": [], "endpoint": {"id": "e"}, "branches": [], "project": {"id": "p"}}'
     )

@@ -1,4 +1,4 @@
-"""The endpoint's page finds all its operations, on servers that filter and on those that don't."""
+"""The endpoint's page finds its operations, whether or not the server filters."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from tests.support.waiting import wait_for
 
 
 def operations(count: int, *own: int) -> list[dict[str, Any]]:
-    """So many of the project, those at `own` places of the endpoint."""
+    """Return so many operations of the project. Those at the places in `own` are the endpoint's."""
     return [
         {
             "id": f"op-{place}",
@@ -31,7 +31,7 @@ def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answer_with(api: Misbehaving, rows: list[dict[str, Any]]) -> None:
-    """As a server does that passes over filters. Its lists are the operations' alone."""
+    """Answer as a server that ignores filters. Only the lists of operations have rows."""
 
     def answer(path: str) -> bytes:
         query = parse_qs(urlsplit(path).query)
@@ -49,7 +49,7 @@ def answer_with(api: Misbehaving, rows: list[dict[str, Any]]) -> None:
     api.respond = answer
 
 
-def test_it_pages_on_until_it_has_found_enough(
+def test_it_reads_pages_until_it_has_found_enough(
     dave: Person, misbehaving: Misbehaving, short_pages: None
 ) -> None:
     answer_with(misbehaving, operations(45, 37))
@@ -58,7 +58,7 @@ def test_it_pages_on_until_it_has_found_enough(
     assert "No operation" not in page.text.replace("No operation in progress", "")
 
 
-def test_it_never_says_none_where_it_has_not_looked_at_all(
+def test_it_does_not_say_none_before_it_has_read_all(
     dave: Person, misbehaving: Misbehaving, short_pages: None
 ) -> None:
     answer_with(misbehaving, operations(95, 77))
@@ -69,7 +69,7 @@ def test_it_never_says_none_where_it_has_not_looked_at_all(
     assert "op-77" in further.html
 
 
-def test_it_says_none_where_there_is_none(
+def test_it_says_none_if_there_is_none(
     dave: Person, misbehaving: Misbehaving, short_pages: None
 ) -> None:
     answer_with(misbehaving, operations(15))
@@ -77,16 +77,16 @@ def test_it_says_none_where_there_is_none(
     assert "No operations yet" in page.text
 
 
-def test_a_busy_project_hides_none(alice: Person, shop: Shop) -> None:
-    """Perch filters by itself: one call, however many others there are."""
+def test_other_operations_of_a_busy_project_hide_none(alice: Person, shop: Shop) -> None:
+    """Perch filters by itself: one call is enough, however many other operations there are."""
     page = Page(alice.get(shop.endpoint_url))
     assert any("Start compute | OK" in row for row in page.rows())
     assert "of the latest" not in page.text
     assert f"operations?endpoint_id={shop.endpoint_id}" in page.html
 
 
-def test_what_has_begun_is_not_offered_again(alice: Person, shop: Shop) -> None:
-    """A start that is under way can be taken back, and so can a suspension."""
+def test_an_action_in_progress_is_not_offered_again(alice: Person, shop: Shop) -> None:
+    """A start in progress can be cancelled, and so can a suspend."""
     shop.suspend()
     start, suspend = f"{shop.endpoint_url}/start", f"{shop.endpoint_url}/suspend"
     with shop.locked():

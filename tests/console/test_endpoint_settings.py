@@ -1,4 +1,4 @@
-"""Each setting of endpoints is declared once in the console, and all of the console knows it."""
+"""Each setting of endpoints is declared once in the console. Every part of the console uses it."""
 
 import json
 from typing import Any
@@ -29,7 +29,7 @@ PRESENT = {
     "pooler_enabled": True,
     "pooler_mode": "transaction",
 }
-# The names of the hidden fields that have what the page was made with begin with this.
+# The prefix of the hidden fields with the values that the page was made with.
 START = "initial-"
 INVENTED = EndpointSetting(
     attribute="greeting", kind=str, label="Greeting", words="greeting", heading="Greets with"
@@ -41,7 +41,7 @@ def endpoint(**returned: Any) -> Endpoint:
 
 
 @DECLARED
-def test_forms_errors_events_and_examples_know_it(one: EndpointSetting) -> None:
+def test_forms_errors_events_and_examples_have_the_setting(one: EndpointSetting) -> None:
     field = EndpointForm().fields[one.field]
     assert field.label == one.label
     assert (one.field in EndpointSettingsForm().fields) == one.is_in_change_form
@@ -53,7 +53,7 @@ def test_forms_errors_events_and_examples_know_it(one: EndpointSetting) -> None:
 
 @DECLARED
 @pytest.mark.parametrize("schema", ["NewEndpoint", "EndpointChanges", "EndpointOut"])
-def test_perchs_document_has_it_and_says_what_it_is(
+def test_perchs_document_describes_the_setting(
     document: Any, one: EndpointSetting, schema: str
 ) -> None:
     known = document["components"]["schemas"][schema]["properties"][one.attribute]
@@ -61,7 +61,7 @@ def test_perchs_document_has_it_and_says_what_it_is(
     assert KINDS[one.kind] in [shape["type"] for shape in shapes]
 
 
-def test_the_page_says_what_is_set() -> None:
+def test_the_page_shows_the_values() -> None:
     assert setting_rows(endpoint(**PRESENT)) == [
         ("Compute size", "0.25 to 2 CU"),
         ("Suspend timeout", "90 s"),
@@ -85,7 +85,7 @@ def test_only_changed_values_are_sent() -> None:
         assert body_of(form, "endpoint_settings").get("endpoint", {}) == sent
 
 
-def test_a_declaration_is_all_that_a_form_needs() -> None:
+def test_a_declaration_is_enough_for_a_form() -> None:
     class Invented(SettingFields):
         offered = (
             INVENTED,
@@ -101,8 +101,8 @@ def test_a_declaration_is_all_that_a_form_needs() -> None:
     assert not Invented({"seats": "many"}).is_valid()
 
 
-def test_a_server_that_does_not_have_a_setting(dave: Person, misbehaving: Misbehaving) -> None:
-    """It is neither shown nor offered."""
+def test_a_setting_that_the_server_lacks(dave: Person, misbehaving: Misbehaving) -> None:
+    """The setting is neither shown nor offered."""
     returned = {"id": "e", "branch_id": "b", "host": "e.example", "autoscaling_limit_max_cu": 2}
     answer = {"endpoint": returned, "project": {"id": "p"}, "branches": [], "operations": []}
     misbehaving.body = json.dumps({**answer, "events": []}).encode()

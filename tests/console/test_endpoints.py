@@ -1,4 +1,4 @@
-"""Endpoints: one's page, creating, reassigning, switching, starting, deleting."""
+"""Endpoints: their page, creating, reassigning, switching, starting, deleting."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def test_creating_offers_only_free_branches(alice: Person, shop: Shop) -> None:
     answer = alice.post(f"{shop.url}/new-endpoint", {"branch_id": shop.dev_id, "max_cu": "2"})
     created = alice.api.get(f"/projects/{shop.id}/endpoints")["endpoints"]
     (new,) = {e["id"] for e in created} - {shop.endpoint_id}
-    # Where one sees it start, and how to connect.
+    # On its page, which shows the start and how to connect.
     assert answer["Location"] == f"{shop.url}/endpoints/{new}"
     assert {e["branch_id"] for e in created} == {shop.main_id, shop.dev_id}
     assert 2 in [e["autoscaling_limit_max_cu"] for e in created]
@@ -38,7 +38,7 @@ def test_creating_offers_only_free_branches(alice: Person, shop: Shop) -> None:
     assert "Every branch already has an endpoint" in page.text
 
 
-def test_a_branch_that_was_taken_meanwhile_is_told_with_who_took_it(
+def test_a_branch_that_was_taken_meanwhile_is_refused_with_the_endpoint(
     carol: Person, still_shop: Shop
 ) -> None:
     body = {"branch_id": still_shop.main_id, "min_cu": "0.5"}
@@ -50,7 +50,7 @@ def test_a_branch_that_was_taken_meanwhile_is_told_with_who_took_it(
     assert page.fields["min_cu"] == "0.5"
 
 
-def test_each_bad_field_is_told_at_its_place(carol: Person, still_shop: Shop) -> None:
+def test_each_invalid_field_has_its_own_error(carol: Person, still_shop: Shop) -> None:
     body = {"branch_id": still_shop.dev_id, "max_cu": "100", "suspend_timeout": "-5"}
     answer = carol.post(f"{still_shop.url}/new-endpoint", body)
     errors = dict(answer.context["form"].errors)
@@ -72,7 +72,7 @@ RUBBISH = [
 ]
 
 
-def test_rubbish_is_refused_and_kept(carol: Person, still_shop: Shop) -> None:
+def test_invalid_values_are_refused_and_kept_in_the_form(carol: Person, still_shop: Shop) -> None:
     for fields in RUBBISH:
         sent = {"branch_id": still_shop.dev_id, **fields}
         answer = carol.post(f"{still_shop.url}/new-endpoint", sent)
@@ -84,7 +84,7 @@ def test_rubbish_is_refused_and_kept(carol: Person, still_shop: Shop) -> None:
     assert len(carol.api.get(f"/projects/{still_shop.id}/endpoints")["endpoints"]) == 1
 
 
-def test_an_error_stands_beside_the_field_at_fault(carol: Person, still_shop: Shop) -> None:
+def test_an_error_is_shown_beside_the_field_at_fault(carol: Person, still_shop: Shop) -> None:
     sent = {"branch_id": still_shop.dev_id, "max_cu": "1000"}
     form = carol.post(f"{still_shop.url}/new-endpoint", sent).context["form"]
     assert list(form.errors) == ["max_cu"]
@@ -125,7 +125,7 @@ def test_suspending_and_starting(alice: Person, shop: Shop) -> None:
     assert "Active" in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
 
 
-def test_pressing_twice_does_no_harm(alice: Person, shop: Shop) -> None:
+def test_pressing_a_button_twice_does_no_harm(alice: Person, shop: Shop) -> None:
     for _ in range(2):
         answer = alice.post(f"{shop.endpoint_url}/suspend", {"next": shop.url})
         assert answer.status_code == 302
@@ -146,7 +146,7 @@ def test_a_stopped_endpoint_refuses_to_start_with_the_reason(alice: Person, shop
     assert "Stopped" not in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
 
 
-def test_switching_pooling_works_or_says_why_not(alice: Person, shop: Shop) -> None:
+def test_pooling_is_switched_or_the_reason_is_shown(alice: Person, shop: Shop) -> None:
     alice.post(f"{shop.endpoint_url}/pooling", {"to": "on", "next": shop.endpoint_url})
     page = Page(alice.get(shop.endpoint_url))
     if "PgBouncer" in page.text:
@@ -158,7 +158,7 @@ def test_switching_pooling_works_or_says_why_not(alice: Person, shop: Shop) -> N
     assert endpoint(alice, shop)["pooler_enabled"] is False
 
 
-def test_only_what_was_changed_is_sent(alice: Person, shop: Shop) -> None:
+def test_only_changed_settings_are_sent(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(f"{shop.endpoint_url}/settings"))
     before = endpoint(alice, shop)
     answer = alice.post(f"{shop.endpoint_url}/settings", page.fields)
@@ -179,12 +179,12 @@ def test_only_what_was_changed_is_sent(alice: Person, shop: Shop) -> None:
 
 
 def set_pg_settings(person: Person, shop: Shop, **pg_settings: str) -> None:
-    """Past the console, as another client of the API does."""
+    """Set them by the API, as another client does, not by the console."""
     body = {"endpoint": {"settings": {"pg_settings": pg_settings}}}
     person.api.finish(person.api.patch(f"/projects/{shop.id}/endpoints/{shop.endpoint_id}", body))
 
 
-def test_what_others_set_meanwhile_stays(alice: Person, shop: Shop) -> None:
+def test_settings_that_others_changed_meanwhile_stay(alice: Person, shop: Shop) -> None:
     set_pg_settings(alice, shop, work_mem="6MB", log_statement="ddl", jit="off")
     page = Page(alice.get(f"{shop.endpoint_url}/settings"))
     set_pg_settings(alice, shop, work_mem="6MB", log_statement="all", jit="off", geqo="off")
@@ -209,14 +209,16 @@ def test_what_others_set_meanwhile_stays(alice: Person, shop: Shop) -> None:
     }
 
 
-def test_settings_that_cannot_be_read_are_refused_and_kept(carol: Person, still_shop: Shop) -> None:
+def test_settings_that_cannot_be_parsed_are_refused_and_kept(
+    carol: Person, still_shop: Shop
+) -> None:
     for text in ("work_mem 8MB", "= 8MB", "work_mem = 8MB\nwork_mem = 9MB"):
         answer = carol.post(f"{still_shop.endpoint_url}/settings", {"pg_settings": text})
         assert answer.status_code == 422, text
         assert text in Page(answer).fields["pg_settings"]
 
 
-def test_what_postgres_alone_can_judge_shows_in_its_words(alice: Person, shop: Shop) -> None:
+def test_a_setting_that_postgres_refuses_shows_postgres_error(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(f"{shop.endpoint_url}/settings"))
     sent = page.fields | {"pg_settings": "timezone = UTC+200"}
     alice.post(f"{shop.endpoint_url}/settings", sent)
@@ -226,7 +228,7 @@ def test_what_postgres_alone_can_judge_shows_in_its_words(alice: Person, shop: S
     assert 'invalid value for parameter "TimeZone"' in page.text
 
 
-def test_a_setting_that_the_api_refuses_is_kept_in_the_form(alice: Person, shop: Shop) -> None:
+def test_a_setting_that_the_api_refuses_stays_in_the_form(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(f"{shop.endpoint_url}/settings"))
     sent = page.fields | {"pg_settings": "work_mem = lots"}
     answer = alice.post(f"{shop.endpoint_url}/settings", sent)
@@ -238,7 +240,7 @@ def test_a_setting_that_the_api_refuses_is_kept_in_the_form(alice: Person, shop:
     assert Page(answer).fields["pg_settings"] == "work_mem = lots"
 
 
-def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
+def test_deleting_requires_the_typed_id(alice: Person, shop: Shop) -> None:
     answer = alice.post(f"{shop.endpoint_url}/delete", {"typed": "ep-other-one-123456"})
     assert answer.status_code == 422
     page = Page(answer)
@@ -251,7 +253,7 @@ def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
     assert alice.get(f"{shop.endpoint_url}/delete").status_code == 404
 
 
-def test_anothers_endpoint_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
+def test_another_users_endpoint_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
     for path in ("", "/reassign", "/settings", "/delete"):
         assert bob.get(still_shop.endpoint_url + path).status_code == 404, path
     for path in ("/start", "/suspend", "/restart", "/pooling", "/disable", "/enable"):
@@ -268,7 +270,7 @@ def test_a_button_has_no_page_of_its_own(carol: Person, still_shop: Shop) -> Non
     assert "Method not allowed" in Page(answer).text
 
 
-def test_what_drops_connections_is_asked_for_once_more(alice: Person, shop: Shop) -> None:
+def test_actions_that_drop_connections_ask_for_confirmation(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(shop.endpoint_url))
     for what in ("suspend", "restart", "disable"):
         assert f'href="{shop.endpoint_url}/{what}?' in page.html
@@ -283,7 +285,7 @@ def test_what_drops_connections_is_asked_for_once_more(alice: Person, shop: Shop
     assert endpoint(alice, shop)["started_at"] > before
 
 
-def test_the_settings_that_postgres_takes_are_listed_with_what_they_may_be(
+def test_the_allowed_postgres_settings_are_listed_with_their_ranges(
     carol: Person, still_shop: Shop
 ) -> None:
     address = f"{still_shop.endpoint_url}/pg-settings"
@@ -301,5 +303,7 @@ def test_the_settings_that_postgres_takes_are_listed_with_what_they_may_be(
     assert region.startswith('<div id="live"')
 
 
-def test_it_is_told_since_when(carol: Person, still_shop: Shop) -> None:
+def test_the_page_says_since_when_the_endpoint_is_in_its_state(
+    carol: Person, still_shop: Shop
+) -> None:
     assert "Active for" in Page(carol.get(still_shop.endpoint_url)).text

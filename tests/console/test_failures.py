@@ -1,4 +1,5 @@
-"""What the console says when the API refuses, fails, is slow, is away, or talks nonsense."""
+"""What the console says when the API refuses, fails, is slow, is unreachable, or answers
+invalidly."""
 
 import gzip
 import socket
@@ -80,7 +81,7 @@ REFUSALS = {
 
 @pytest.fixture
 def bad_api(dave: Person, misbehaving: Misbehaving) -> Misbehaving:
-    """What Dave's console asks."""
+    """The server that Dave's console asks."""
     return misbehaving
 
 
@@ -97,12 +98,12 @@ def test_it_works(dave: Person, bad_api: Misbehaving) -> None:
 
 
 @pytest.mark.parametrize("status", REFUSALS)
-def test_every_refusal_is_a_page_with_a_way_out(
+def test_every_refusal_shows_a_page_with_a_link_out(
     dave: Person, bad_api: Misbehaving, status: int
 ) -> None:
     bad_api.refuse(status, "invalid request: <b>so it is</b>")
     for path in PAGES:
-        # Of what other servers may lack the page says that.
+        # For a page that other servers may lack, the page says that.
         if status == 404 and (path == "/" or "/pg-settings" in path):
             continue
         answer = dave.get(path)
@@ -117,7 +118,7 @@ def test_every_refusal_is_a_page_with_a_way_out(
 
 @pytest.mark.parametrize("path", FORMS)
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 423, 429, 500])
-def test_a_form_that_is_refused_keeps_what_was_typed(
+def test_a_refused_form_keeps_what_was_typed(
     dave: Person, bad_api: Misbehaving, path: str, status: int
 ) -> None:
     bad_api.refuse(status, "no <i>way</i>")
@@ -136,7 +137,7 @@ def test_a_form_that_is_refused_keeps_what_was_typed(
 @pytest.mark.parametrize(
     "path", ["/projects/p/endpoints/e/start", "/projects/p/endpoints/e/pooling"]
 )
-def test_a_button_that_is_refused_tells_why_where_it_stands(
+def test_a_refused_button_shows_the_reason_in_place(
     dave: Person, bad_api: Misbehaving, path: str
 ) -> None:
     bad_api.refuse(423, "project already has running conflicting operations")
@@ -159,7 +160,7 @@ def test_a_button_without_a_good_key_returns_to_its_page(
     assert answer["Location"] == "/sign-in?next=%2F"
 
 
-def test_an_api_that_is_away(dave: Person, settings: Any) -> None:
+def test_an_api_that_is_unreachable(dave: Person, settings: Any) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         settings.MANAGEMENT_API_URL = f"http://127.0.0.1:{closed.getsockname()[1]}/api/v2"
@@ -177,18 +178,20 @@ def test_an_api_that_is_slow(dave: Person, bad_api: Misbehaving, settings: Any) 
     answer = dave.get("/api-keys")
     assert answer.status_code == 504
     assert "did not respond in time" in Page(answer).text
-    # Nothing was asked for that could.
+    # No request was sent that could have made a change.
     assert "may still be made" not in Page(answer).text
     bad_api.asked.clear()
     page = Page(dave.post("/projects/p/new-branch", FORMS["/projects/p/new-branch"]))
     assert "The change may still be made" in page.text
     assert page.fields["name"] == "what I typed"
-    # Neither sent twice, nor waited for twice to fill the form's choices.
+    # The form is neither sent twice, nor is there a second timeout to fill its choices.
     assert bad_api.asked == ["POST /api/v2/projects/p/branches"]
 
 
-def test_an_api_that_drips_its_answer(dave: Person, bad_api: Misbehaving, settings: Any) -> None:
-    """Each byte comes soon enough, but the answer does not end."""
+def test_an_api_that_sends_its_answer_byte_by_byte(
+    dave: Person, bad_api: Misbehaving, settings: Any
+) -> None:
+    """Each byte arrives in time, but the answer does not end."""
     settings.MANAGEMENT_API_TIMEOUT = 0.5
     bad_api.pause = 0.1
     for bad_api.body, bad_api.headers in (
@@ -201,7 +204,7 @@ def test_an_api_that_drips_its_answer(dave: Person, bad_api: Misbehaving, settin
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_an_api_that_talks_without_end(
+def test_an_api_that_answers_without_end(
     dave: Person, bad_api: Misbehaving, monkeypatch: pytest.MonkeyPatch, packed: bool
 ) -> None:
     monkeypatch.setattr("console.api.bounded_http.LONGEST_ANSWER", 1 << 20)
@@ -214,7 +217,7 @@ def test_an_api_that_talks_without_end(
     assert "The answer is longer than 1 MiB" in Page(answer).text
 
 
-def test_the_key_goes_to_no_proxy_on_the_way_to_this_host(
+def test_the_key_is_not_sent_to_an_http_proxy(
     dave: Person, misbehaving: Misbehaving, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy"):
@@ -222,7 +225,7 @@ def test_the_key_goes_to_no_proxy_on_the_way_to_this_host(
     monkeypatch.setenv("no_proxy", "")
     misbehaving.body = b"[]"
     assert dave.get("/api-keys").status_code == 200
-    # Asked directly: of a proxy one wants whole addresses.
+    # The request goes directly to the server; a request to a proxy would have a full address.
     assert misbehaving.asked == ["GET /api/v2/api_keys"]
     misbehaving.asked.clear()
     for host in ("localhost", "api.localhost", "127.8.9.10", "[::1]", "0.0.0.0"):
@@ -250,12 +253,14 @@ def test_the_key_goes_to_no_proxy_on_the_way_to_this_host(
         b'{"projects": [{"id": 5}]}',
     ],
 )
-def test_nonsense_is_called_nonsense(dave: Person, bad_api: Misbehaving, body: bytes) -> None:
+def test_an_invalid_response_is_reported_as_invalid(
+    dave: Person, bad_api: Misbehaving, body: bytes
+) -> None:
     bad_api.body = body
     for path in PAGES:
         answer = dave.get(path)
         if answer.status_code == 200:
-            # No keys, or as good as none: nothing to complain of.
+            # An empty list of keys, or its equivalent, is not invalid.
             assert path == "/api-keys"
             continue
         assert answer.status_code == 502, path
@@ -271,7 +276,7 @@ def test_a_redirect_is_not_followed_with_the_key(dave: Person, bad_api: Misbehav
     assert all("elsewhere" not in path for path in bad_api.asked)
 
 
-def test_fields_that_are_missing_or_new_do_no_harm(dave: Person, bad_api: Misbehaving) -> None:
+def test_missing_or_additional_fields_do_no_harm(dave: Person, bad_api: Misbehaving) -> None:
     bad_api.body = b"""{
         "project": {"id": "p", "colour": "green"},
         "endpoint": {"id": "e", "current_state": "hibernating", "settings": null},
@@ -299,7 +304,7 @@ def test_fields_that_are_missing_or_new_do_no_harm(dave: Person, bad_api: Misbeh
     assert not page.polls
 
 
-def test_one_projects_failure_does_not_spoil_the_dashboard(
+def test_the_failure_of_one_project_does_not_affect_the_dashboard(
     dave: Person, bad_api: Misbehaving
 ) -> None:
     bad_api.body = b'{"projects": [{"id": "p", "name": "shop"}]}'

@@ -1,4 +1,4 @@
-"""Filters: of the operations' list and of activity."""
+"""The filters of the operations' list and of activity."""
 
 import json
 from urllib.parse import parse_qs, urlsplit
@@ -34,7 +34,7 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
     assert found(initiator="client") == []
     assert found(since="2999-01-01T00:00") == []
     assert len(found(until="2999-01-01T00:00")) == 2
-    # Whatever is on offer is known to the service.
+    # The service knows every value that is offered.
     options = Page(carol.get(url)).options
     for name, values in options.items():
         for value in values:
@@ -58,18 +58,18 @@ def listing(misbehaving: Misbehaving) -> Misbehaving:
 
 
 def asked_for_operations(api: Misbehaving) -> dict[str, str]:
-    # Beside it, the timeline's and what completes the runs.
+    # Other requests are for the timeline, and to complete the runs.
     path = next(path for path in api.asked if "/operations" in path and "limit=25" in path)
     return {name: value for name, (value,) in parse_qs(urlsplit(path).query).items()}
 
 
-def test_all_that_is_chosen_is_asked_for_and_kept(dave: Person, listing: Misbehaving) -> None:
+def test_all_filters_are_sent_and_kept(dave: Person, listing: Misbehaving) -> None:
     answer = dave.browser.get("/projects/p/operations", CHOSEN)
     sent = asked_for_operations(listing)
     assert sent.pop("limit") == "25"
     assert sent == CHOSEN | {"since": "2026-11-20T08:30:00Z", "until": "2026-11-21T08:30:00Z"}
     page = Page(answer)
-    # The form keeps what was chosen; the pages after and the live region do too.
+    # The form, the later pages and the live region keep what was chosen.
     assert {name: page.fields[name] for name in CHOSEN} == CHOSEN
     assert "status=failed%2Ccancelled" in answer.context["polling"].region_url
     older = page.html.split('id="older" href="')[1].split('"')[0]
@@ -80,7 +80,7 @@ def test_all_that_is_chosen_is_asked_for_and_kept(dave: Person, listing: Misbeha
     assert "Filtered" in page.text
 
 
-def test_times_are_utc_whatever_zone_the_reader_is_in(dave: Person, listing: Misbehaving) -> None:
+def test_times_are_utc_whatever_the_readers_time_zone(dave: Person, listing: Misbehaving) -> None:
     dave.browser.cookies["perch_zone"] = "Asia/Tokyo"
     page = Page(dave.browser.get("/projects/p/operations", {"since": "2026-11-20T08:30"}))
     assert asked_for_operations(listing)["since"] == "2026-11-20T08:30:00Z"
@@ -95,15 +95,15 @@ def test_times_are_utc_whatever_zone_the_reader_is_in(dave: Person, listing: Mis
         ("2026-11-20T08:30:00+09:00", "2026-11-19T23:30"),
     ],
 )
-def test_a_time_stays_in_its_field_on_the_pages_after(
+def test_a_time_stays_in_its_field_on_later_pages(
     dave: Person, listing: Misbehaving, given: str, shown: str
 ) -> None:
-    """Whose addresses hold it with its zone, which no browser shows."""
+    """Their addresses hold the time with its zone, which a browser's field does not accept."""
     page = Page(dave.browser.get("/projects/p/operations", {"since": given}))
     assert page.fields["since"] == shown
 
 
-def test_nothing_chosen_asks_for_nothing(dave: Person, listing: Misbehaving) -> None:
+def test_without_filters_none_is_sent(dave: Person, listing: Misbehaving) -> None:
     page = Page(dave.browser.get("/projects/p/operations", dict.fromkeys(CHOSEN, "")))
     assert asked_for_operations(listing) == {"limit": "25"}
     assert page.options["status"][:2] == ["", "scheduling,running,cancelling"]
@@ -112,14 +112,14 @@ def test_nothing_chosen_asks_for_nothing(dave: Person, listing: Misbehaving) -> 
     assert "Filtered" not in page.text
 
 
-def test_what_is_not_on_offer_stays_chosen(dave: Person, listing: Misbehaving) -> None:
+def test_an_unknown_value_stays_chosen(dave: Person, listing: Misbehaving) -> None:
     page = Page(dave.browser.get("/projects/p/operations", {"branch_id": "br-deleted"}))
     assert asked_for_operations(listing)["branch_id"] == "br-deleted"
     assert page.fields["branch_id"] == "br-deleted"
 
 
 @pytest.mark.parametrize("given", ["soon", "9999-12-31T23:59:00-09:00"])
-def test_a_time_that_is_none_is_told_beside_its_field(
+def test_an_invalid_time_is_reported_beside_its_field(
     dave: Person, listing: Misbehaving, given: str
 ) -> None:
     page = Page(dave.browser.get("/projects/p/operations", {"since": given, "status": "failed"}))
@@ -130,7 +130,7 @@ def test_a_time_that_is_none_is_told_beside_its_field(
     assert "Enter a valid date/time" in page.text
 
 
-def test_a_server_that_passes_over_them_is_not_said_to_heed_them(
+def test_no_filters_are_offered_if_the_server_ignores_them(
     dave: Person, listing: Misbehaving
 ) -> None:
     body = json.loads(listing.body)
@@ -142,7 +142,9 @@ def test_a_server_that_passes_over_them_is_not_said_to_heed_them(
     assert "Filtered" not in page.text
 
 
-def test_no_match_is_not_no_operation(dave: Person, misbehaving: Misbehaving) -> None:
+def test_no_match_is_distinguished_from_no_operation(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
     misbehaving.body = (
         b'{"operations": [], "endpoints": [], "branches": [], "project": {"id": "p"}}'
     )

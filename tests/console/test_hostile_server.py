@@ -1,5 +1,5 @@
-"""A server among PERCH_CONSOLE_SERVERS that wishes the console ill: no page of it fails, holds
-markup of the server's, or leads elsewhere, and it takes nothing from other servers' pages."""
+"""A hostile server among PERCH_CONSOLE_SERVERS. No page of the console fails, holds markup from the
+server, or links elsewhere; and the server gets nothing from other servers' pages."""
 
 import re
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ LONGEST_PAGE = 8 << 20
 
 
 class Foreign(HTMLParser):
-    """What of a page the console would never write."""
+    """Finds what the console itself would never write into a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -59,12 +59,10 @@ def problems_of(answer: Any) -> Iterator[str]:
             yield f"{len(answer.content)} bytes"
 
 
-# Every third: which field has which value in one of them is as good as drawn by lot.
+# Every third seed. Which field gets which value depends on the seed.
 @pytest.mark.parametrize("turn", range(0, len(VALUES), 3))
-def test_no_page_fails_or_holds_what_is_not_its_own(
-    document: Any, turn: int, settings: Any
-) -> None:
-    """Django's client raises what a page would hide behind a 500."""
+def test_no_page_fails_or_holds_foreign_markup(document: Any, turn: int, settings: Any) -> None:
+    """Django's client raises exceptions that would otherwise become a 500 page."""
     answers = HostileAnswers(DocumentAnswers(document, required=False))
     with serving(answers) as url:
         settings.MANAGEMENT_API_URL = url
@@ -99,21 +97,21 @@ def streaming(calls: ChangeCalls, pieces: Iterator[bytes], monkeypatch: Any) -> 
     return calls.follow("")
 
 
-def test_events_are_read_wherever_the_stream_is_cut(calls: ChangeCalls, monkeypatch: Any) -> None:
+def test_events_are_read_wherever_the_stream_is_split(calls: ChangeCalls, monkeypatch: Any) -> None:
     said = b': here\n\ndata: {"type": "role.password_revealed"}\n\ndata: {"type": "x"}\n\nid: 4\n\n'
     for length in (1, 7, 40, 200):
         pieces = (said[start : start + length] for start in range(0, len(said), length))
         assert sum(streaming(calls, pieces, monkeypatch)) == 1, length
 
 
-def test_a_line_without_end_is_broken_off(calls: ChangeCalls, monkeypatch: Any) -> None:
-    """In pieces of one byte, each of which once cost a copy of all before it."""
+def test_a_line_without_end_is_refused(calls: ChangeCalls, monkeypatch: Any) -> None:
+    """In pieces of one byte. Formerly each of them caused a copy of all previous ones."""
     pieces = (b"x" for _ in range(2 * LONGEST_LINE))
     with pytest.raises(NonsenseAnswer):
         list(streaming(calls, pieces, monkeypatch))
 
 
-def test_a_flood_of_events_is_read_in_turns(calls: ChangeCalls, monkeypatch: Any) -> None:
+def test_a_flood_of_events_is_read_in_portions(calls: ChangeCalls, monkeypatch: Any) -> None:
     rests: list[float] = []
     watch = watches.Watch(calls, "")
     watch.join()

@@ -1,4 +1,4 @@
-"""What is checked where it comes in: bodies of browsers, and odd answers of a server."""
+"""The checks of input: bodies from browsers, and odd answers of a server."""
 
 import contextlib
 import http.server
@@ -24,38 +24,38 @@ from tests.console.conftest import Misbehaving
 from tests.console.pages import Page
 
 
-def test_no_more_is_read_of_a_form_than_one_may_hold() -> None:
-    """Files are no part of Django's own bound, and would be put on the disk."""
+def test_the_bytes_read_of_a_form_are_limited() -> None:
+    """Django's own limit does not include files, which would be written to the disk."""
     sent = {"key": "x", "file": SimpleUploadedFile("much", bytes(3 << 20))}
     answer = Browser().post("/sign-in", sent, headers={"Origin": "http://testserver"})
     assert answer.status_code == 413
     assert "Requests can have at most 1 MiB" in Page(answer).text
 
 
-def test_text_holds_whole_characters() -> None:
+def test_lone_surrogates_in_text_are_replaced() -> None:
     assert text(read_json(rb'{"name": "a\ud800b"}'), "name") == "a\ufffdb"
     assert text({"name": 5}, "name") == ""
 
 
-def test_numbers_are_those_that_one_can_count_with() -> None:
+def test_numbers_are_finite_and_bounded() -> None:
     found = [10**400, -(10**400), float("inf"), float("nan"), True, "5", None, 5]
     assert [number({"n": one}, "n", -1) for one in found] == [-1, -1, -1, -1, -1, -1, -1, 5]
 
 
-def test_moments_are_those_that_a_clock_of_any_zone_can_tell() -> None:
+def test_times_that_some_time_zone_cannot_represent_are_refused() -> None:
     assert moment({"at": "9999-12-31T23:59:59Z"}, "at") is None
     assert moment({"at": "0001-01-01T00:00:00Z"}, "at") is None
     assert moment({"at": "2026-11-22T00:00:00Z"}, "at") is not None
 
 
 @pytest.mark.parametrize("odd", ["a.b", "a/b", "", " ", "ž", 7])
-def test_ids_are_those_that_an_address_can_hold(odd: Any) -> None:
+def test_ids_that_cannot_be_part_of_an_address_are_refused(odd: Any) -> None:
     assert own_id({"id": "quiet-heron-1"}) == "quiet-heron-1"
     with pytest.raises(NonsenseAnswer):
         own_id({"id": odd})
 
 
-def test_what_follows_a_page_can_be_asked_for_where_pages_are_shorter() -> None:
+def test_the_next_page_is_requested_if_pages_are_shorter_than_the_limit() -> None:
     def read(count: int, *, limit: int) -> str:
         items = [{"id": f"p{n}"} for n in range(count)]
         data = {"projects": items, "pagination": {"cursor": "more"}}
@@ -67,7 +67,7 @@ def test_what_follows_a_page_can_be_asked_for_where_pages_are_shorter() -> None:
     assert read(24, limit=25) == ""
 
 
-def test_a_comparison_without_a_difference_is_none_that_found_none(
+def test_an_answer_without_a_diff_is_not_equality(
     misbehaving: Misbehaving,
 ) -> None:
     calls = BranchCalls(Transport("key", Server("", misbehaving.url)))
@@ -78,7 +78,7 @@ def test_a_comparison_without_a_difference_is_none_that_found_none(
         calls.schema_difference("p", "b", base_id="c", database="d")
 
 
-def test_a_refusals_words_are_bounded(misbehaving: Misbehaving) -> None:
+def test_the_length_of_an_error_message_is_bounded(misbehaving: Misbehaving) -> None:
     misbehaving.refuse(422, "invalid: " + "a (" * 8000)
     with pytest.raises(Unprocessable) as refused:
         Transport("key", Server("", misbehaving.url)).get("projects")
@@ -87,7 +87,7 @@ def test_a_refusals_words_are_bounded(misbehaving: Misbehaving) -> None:
 
 @pytest.fixture
 def hangs_up() -> Iterator[str]:
-    """The address of a server that reads what it is asked, and ends the connection."""
+    """Yields the address of a server that reads a request and closes the connection."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -105,18 +105,18 @@ def hangs_up() -> Iterator[str]:
         thread.join()
 
 
-def test_what_was_sent_may_have_happened(hangs_up: str) -> None:
+def test_a_request_without_an_answer_may_have_been_executed(hangs_up: str) -> None:
     with pytest.raises(BrokenOff) as broken:
         Transport("key", Server("", hangs_up)).send("POST", "projects", body={})
     assert "may have been made" in broken.value.advice
 
 
-def test_addresses_of_numbers_have_their_brackets() -> None:
+def test_ipv6_addresses_have_brackets() -> None:
     uri = "postgresql://ann:secret@[::1]:5432/shop?sslmode=require"
     assert Target.read(uri).url() == uri
 
 
-def test_a_name_with_blanks_at_its_ends_can_be_confirmed() -> None:
+def test_a_name_with_spaces_at_its_ends_can_be_confirmed() -> None:
     assert ConfirmForm({"typed": " odd "}, expected=" odd ").is_valid()
     assert ConfirmForm({"typed": " pasted "}, expected="pasted").is_valid()
     assert not ConfirmForm({"typed": "odd"}, expected=" odd ").is_valid()

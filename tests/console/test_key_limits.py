@@ -1,4 +1,4 @@
-"""Keys of a smaller reach: made and listed, and the console of who is signed in with one."""
+"""Keys with limits: creating and listing them, and the console of a user who signs in with one."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ TOMORROW = datetime.now(UTC).date() + timedelta(days=1)
 
 
 def new_key(person: Person, **fields: Any) -> str:
-    """Made at the console, as a person does."""
+    """Create a key at the console, as a user does."""
     answer = person.post("/api-keys/new", {"name": "limited", **fields})
     assert answer.status_code == 200, Page(answer).text
     found = re.search(r"<code>(\S{20,})</code>", answer.content.decode())
@@ -33,7 +33,7 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
     assert "All projects" in Page(carol.get("/api-keys")).row("tests")
 
 
-def test_a_day_that_is_none_stays_in_the_form(carol: Person) -> None:
+def test_an_invalid_day_stays_in_the_form(carol: Person) -> None:
     for typed in ("soon", "9999-12-31", "2020-01-01"):
         answer = carol.post("/api-keys/new", {"name": "x", "expires_at": typed})
         assert answer.status_code == 422
@@ -41,7 +41,7 @@ def test_a_day_that_is_none_stays_in_the_form(carol: Person) -> None:
         assert Page(answer).fields["expires_at"] == typed
 
 
-def test_who_may_see_one_project_is_led_there(carol: Person, still_shop: Shop) -> None:
+def test_a_key_of_one_project_leads_to_that_project(carol: Person, still_shop: Shop) -> None:
     visitor = Person(Browser(), carol.api)
     key = new_key(carol, project_id=still_shop.id)
     assert visitor.post("/sign-in", {"key": key})["Location"] == still_shop.url
@@ -58,7 +58,7 @@ def test_who_may_see_one_project_is_led_there(carol: Person, still_shop: Shop) -
     assert asked_for["Location"] == f"{still_shop.url}/operations"
 
 
-def test_who_may_only_read_sees_all_and_is_told_what_is_refused(
+def test_a_read_only_key_sees_everything_and_refusals_have_a_reason(
     carol: Person, still_shop: Shop
 ) -> None:
     reader = Person(Browser(), carol.api)
@@ -71,7 +71,7 @@ def test_who_may_only_read_sees_all_and_is_told_what_is_refused(
     assert Page(answer).fields["name"] == "mine"
     answer = reader.htmx_post(f"{still_shop.endpoint_url}/suspend", at=still_shop.endpoint_url)
     assert "read-only" in Page(answer).text
-    # The page of an endpoint brings this with it: no notice may jump up there.
+    # The endpoint's page loads this by itself, so a refusal must not appear as a notice.
     answer = reader.htmx_get(f"{still_shop.endpoint_url}/connect", target="connect")
     assert answer.status_code == 200
     assert "cannot see passwords" in Page(answer).text
@@ -80,7 +80,7 @@ def test_who_may_only_read_sees_all_and_is_told_what_is_refused(
     assert "it cannot read passwords" in Page(answer).text
 
 
-def test_a_key_that_has_expired_signs_nobody_in(carol: Person, stack: Any) -> None:
+def test_an_expired_key_cannot_sign_in(carol: Person, stack: Any) -> None:
     key = new_key(carol, expires_at=str(TOMORROW))
     with stack.database() as database:
         database.execute(
@@ -92,7 +92,7 @@ def test_a_key_that_has_expired_signs_nobody_in(carol: Person, stack: Any) -> No
 
 
 @pytest.mark.parametrize("limit", [{"project_id": "p"}, {"read_only": "on"}])
-def test_a_server_that_makes_keys_of_one_kind(
+def test_a_server_whose_keys_have_no_limits(
     dave: Person, misbehaving: Misbehaving, limit: dict[str, str]
 ) -> None:
     misbehaving.body = b'[{"id": 1, "name": "laptop"}]'

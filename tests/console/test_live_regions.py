@@ -1,4 +1,4 @@
-"""Live regions: what htmx asks for and gets while operations are unfinished."""
+"""Live regions: what htmx requests and gets while operations are unfinished."""
 
 import re
 from typing import Any
@@ -40,7 +40,7 @@ def test_it_works(alice: Person) -> None:
     assert "Active" in Page(answers[-1]).text
 
 
-def test_a_region_with_nothing_unfinished_carries_no_trigger(
+def test_a_region_without_unfinished_operations_does_not_poll(
     carol: Person, still_shop: Shop
 ) -> None:
     for path in ("", "/operations", f"/endpoints/{still_shop.endpoint_id}"):
@@ -52,7 +52,7 @@ def test_a_region_with_nothing_unfinished_carries_no_trigger(
         assert not Page(answer).polls
 
 
-def test_the_pace_slows_down(
+def test_polls_become_less_frequent(
     carol: Person, monkeypatch: pytest.MonkeyPatch, still_shop: Shop
 ) -> None:
     monkeypatch.setattr(outcomes, "is_unfinished", lambda operation: True)
@@ -65,7 +65,7 @@ def test_the_pace_slows_down(
 
 
 @pytest.mark.parametrize("status", ["scheduling", "running", "cancelling"])
-def test_every_unfinished_status_keeps_it_going(
+def test_every_unfinished_status_keeps_it_polling(
     dave: Person, misbehaving: Misbehaving, status: str
 ) -> None:
     misbehaving.body = (
@@ -76,9 +76,7 @@ def test_every_unfinished_status_keeps_it_going(
     assert pace(answer) == "500ms"
 
 
-def test_the_end_of_what_was_asked_for_is_announced_though_it_was_quick(
-    carol: Person, still_shop: Shop
-) -> None:
+def test_the_end_of_a_quick_operation_is_announced(carol: Person, still_shop: Shop) -> None:
     def announced(known: str) -> bool:
         answer = carol.htmx_get(f"{still_shop.url}/live?{known}")
         return 'id="announce"' in answer.content.decode()
@@ -87,12 +85,12 @@ def test_the_end_of_what_was_asked_for_is_announced_though_it_was_quick(
     assert f'data-newest="{newest}"' in carol.get(still_shop.url).content.decode()
     assert announced("known=another")
     assert announced("known=")
-    # Nothing has begun since, or nobody has asked for anything.
+    # No operation has begun since, or none was requested.
     assert not announced(f"known={newest}")
     assert not announced("")
 
 
-def test_a_poll_that_fails_says_so_in_place_and_goes_on(
+def test_a_poll_that_fails_shows_the_error_in_place_and_continues(
     carol: Person, still_shop: Shop, settings: Any, misbehaving: Misbehaving
 ) -> None:
     settings.MANAGEMENT_API_URL = misbehaving.url
@@ -115,7 +113,7 @@ def test_a_poll_without_a_good_key_offers_to_sign_in(alice: Person, shop: Shop) 
     assert f"/sign-in?next={shop.url.replace('/', '%2F')}" in page.html
 
 
-def test_a_poll_of_what_is_gone_ends(carol: Person, still_shop: Shop) -> None:
+def test_a_poll_for_a_deleted_resource_ends(carol: Person, still_shop: Shop) -> None:
     answer = carol.htmx_get(f"{still_shop.url}/endpoints/ep-gone-gone-123456/live?n=3")
     assert not pace(answer)
     assert "endpoint not found" in Page(answer).text
@@ -135,12 +133,12 @@ def test_a_change_made_on_the_page_renews_its_region(alice: Person, shop: Shop) 
     assert "Branch renamed to store." in Page(answer).text
 
 
-def test_a_change_made_elsewhere_goes_to_the_page(alice: Person, shop: Shop) -> None:
+def test_a_change_made_elsewhere_redirects_to_the_page(alice: Person, shop: Shop) -> None:
     answer = alice.htmx_post(f"{shop.url}/rename", {"name": "store"}, at=shop.url)
     assert answer["HX-Redirect"] == f"{shop.url}/settings"
 
 
-def test_a_refused_form_comes_back_alone_with_what_was_typed(
+def test_a_refused_form_is_returned_alone_with_what_was_typed(
     carol: Person, still_shop: Shop
 ) -> None:
     answer = carol.htmx_post(f"{still_shop.url}/new-branch", {"name": "dev"}, at=still_shop.url)
@@ -149,7 +147,7 @@ def test_a_refused_form_comes_back_alone_with_what_was_typed(
     assert Page(answer).fields["name"] == "dev"
 
 
-def test_a_refused_button_tells_why_and_renews_the_region(alice: Person, shop: Shop) -> None:
+def test_a_refused_button_shows_the_reason_and_renews_the_region(alice: Person, shop: Shop) -> None:
     path = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
     alice.api.finish(alice.api.patch(path, {"endpoint": {"disabled": True}}))
     sent = {"next": shop.url}
@@ -169,8 +167,8 @@ def test_a_refused_button_tells_why_and_renews_the_region(alice: Person, shop: S
         ("/operations", 5),
         ("/operations-live", 5),
         ("/timeline", 4),
-        # Then what was asked for, and the story of each of its two operations; one more for what
-        # did its work anew, where it failed or was cancelled.
+        # Then the events of the request and the steps of each of its two operations, and one more
+        # call for retries if an operation failed or was cancelled.
         ("/runs/{run}", 4 + 1 + 2),
         # Two more for its activity, in the second round.
         ("/endpoints/{endpoint}", 6),
@@ -185,7 +183,7 @@ def test_a_page_makes_the_same_few_calls_whatever_it_shows(
     real = Transport._call
 
     def counted(self: Transport, session: Any, method: str, path: Any, **named: Any) -> Any:
-        # How the service fares is asked beside any page, once in some seconds.
+        # The request for the service's status is made every few seconds, whatever the page is.
         if path != ("status",):
             made.append(method)
         return real(self, session, method, path, **named)
@@ -204,7 +202,7 @@ def test_a_page_makes_the_same_few_calls_whatever_it_shows(
 def test_the_states_are_not_older_than_the_operations(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
-    """Else the last poll could show a finished operation beside the state from before it."""
+    """Otherwise the last poll could show a finished operation and the state from before its end."""
     misbehaving.body = (
         b'{"operations": [], "endpoints": [], "branches": [], "project": {"id": "p"}}'
     )
@@ -213,7 +211,9 @@ def test_the_states_are_not_older_than_the_operations(
     assert asked.index("operations") < min(asked.index("endpoints"), asked.index("branches"))
 
 
-def test_the_end_says_when_an_operation_has_failed(dave: Person, misbehaving: Misbehaving) -> None:
+def test_the_announced_end_says_that_an_operation_has_failed(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
     misbehaving.body = (
         b'{"operations": [{"id": "new", "status": "finished"},'
         b'{"id": "o", "action": "start_compute", "status": "failed", "error": "<b>no disk</b>"}],'
@@ -228,7 +228,7 @@ def test_the_end_says_when_an_operation_has_failed(dave: Person, misbehaving: Mi
     assert "<b>no disk" not in page.html
 
 
-def test_a_failure_goes_with_what_it_was_about(dave: Person, misbehaving: Misbehaving) -> None:
+def test_a_failure_disappears_with_the_resource(dave: Person, misbehaving: Misbehaving) -> None:
     for there, is_told in ((b'{"id": "ep-a"}', True), (b"", False)):
         misbehaving.body = (
             b'{"operations": [{"id": "o", "endpoint_id": "ep-a", "status": "failed"}],'

@@ -1,4 +1,4 @@
-"""The console's log: a line for each request, whose id the API's lines bear too."""
+"""The console's log: one line for each request, with an id that the API's lines have too."""
 
 import re
 
@@ -10,7 +10,7 @@ from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
 
-def test_a_pages_id_is_that_of_all_it_asked_the_api(stack: Stack) -> None:
+def test_a_page_and_its_api_calls_have_the_same_request_id(stack: Stack) -> None:
     client = stack.client()
     browser = signed_in(stack, client)
     before = len(read_log(stack.state_dir, "web"))
@@ -20,7 +20,7 @@ def test_a_pages_id_is_that_of_all_it_asked_the_api(stack: Stack) -> None:
         lines = read_log(stack.state_dir, "web")[before:]
         return [line for line in lines if line.get("path") == "/"]
 
-    # Supervisor writes what it is told when it comes to it.
+    # Supervisor writes a process's output with a delay.
     wait_for(shown, "the page's line")
     (page,) = shown()
     assert (page["method"], page["status"], page["client"]) == ("GET", "200", "127.0.0.1")
@@ -31,7 +31,7 @@ def test_a_pages_id_is_that_of_all_it_asked_the_api(stack: Stack) -> None:
     assert client.key not in log
 
 
-def test_what_is_streamed_has_its_line_too(stack: Stack) -> None:
+def test_a_stream_has_its_line_in_the_log(stack: Stack) -> None:
     page = requests.get(f"{stack.console_url}/sign-in", timeout=10).text
     found = re.search(r'(/static/[^"\s>]+\.css)', page)
     assert found
@@ -46,7 +46,7 @@ def signed_in(stack: Stack, client: Client) -> requests.Session:
     token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.text)
     assert token
     form = {"csrfmiddlewaretoken": token[1], "key": client.key}
-    # Not on to the page that it leads to: that has a line of its own.
+    # Does not follow the redirect: the page there has a line of its own.
     answer = browser.post(page.url, data=form, timeout=10, allow_redirects=False)
     assert answer.status_code == 302
     return browser

@@ -1,4 +1,4 @@
-"""Operations as runs: the list, page by page, and one's page."""
+"""Operations as runs: the paged list, and one run's page."""
 
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -27,19 +27,19 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
     assert "2 runs" in page.text
 
 
-def test_older_ones_come_by_cursor_and_no_run_is_cut_in_two(
+def test_older_runs_come_by_cursor_and_no_run_is_split(
     carol: Person, still_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "OPERATIONS_A_PAGE", 2)
     first = carol.get(f"{still_shop.url}/operations")
-    # Of the second run, one operation is on the API's page, and all on ours.
+    # Of the second run, the API's page has one operation; the console shows all of them.
     assert [row.title for row in first.context["runs"]] == [
         "Create branch dev",
         "Create the project with branch main",
     ]
     assert len(first.context["runs"][1].operations) == 2
     second = carol.get(f"{still_shop.url}/operations?{first.context['older_query']}")
-    # What is left of it has been told there.
+    # The next page does not list the rest of that run again.
     assert second.context["runs"] == []
     page = Page(second)
     assert "No older operations." in page.text
@@ -55,7 +55,7 @@ def test_a_run_is_found_by_any_of_its_operations_and_shown_whole(
     assert [part.name for part in row.operations] == ["Create timeline", "Start compute"]
 
 
-def test_a_broken_cursor_is_a_page_with_a_way_out(carol: Person, still_shop: Shop) -> None:
+def test_a_broken_cursor_shows_a_page_with_a_link_out(carol: Person, still_shop: Shop) -> None:
     answer = carol.browser.get(f"{still_shop.url}/operations", {"cursor": "yesterday"})
     assert answer.status_code == 400
     page = Page(answer)
@@ -63,7 +63,7 @@ def test_a_broken_cursor_is_a_page_with_a_way_out(carol: Person, still_shop: Sho
     assert "All projects" in page.text
 
 
-def test_a_run_tells_its_course(carol: Person, still_shop: Shop) -> None:
+def test_a_run_shows_its_steps(carol: Person, still_shop: Shop) -> None:
     first = carol.api.get(f"/projects/{still_shop.id}/operations")["operations"][-1]
     page = Page(carol.get(f"{still_shop.url}/runs/{first['chain_id']}"))
     for words in (
@@ -75,7 +75,7 @@ def test_a_run_tells_its_course(carol: Person, still_shop: Shop) -> None:
     assert not page.polls
 
 
-def test_an_unfinished_one_polls(alice: Person, shop: Shop) -> None:
+def test_an_unfinished_run_polls(alice: Person, shop: Shop) -> None:
     path = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}/suspend"
     (suspend,) = alice.api.post(path)["operations"]
     url = f"{shop.url}/runs/{suspend['chain_id']}"
@@ -85,18 +85,18 @@ def test_an_unfinished_one_polls(alice: Person, shop: Shop) -> None:
     assert alice.htmx_get(f"{url}/live").status_code == 286
 
 
-def test_an_unknown_one_is_not_found(carol: Person, still_shop: Shop) -> None:
+def test_an_unknown_run_is_not_found(carol: Person, still_shop: Shop) -> None:
     for operation_id in ("00000000-0000-0000-0000-000000000000", "rubbish"):
         assert carol.get(f"{still_shop.url}/operations/{operation_id}").status_code == 404
 
 
-def test_of_another_project_is_not_found(alice: Person, shop: Shop) -> None:
+def test_a_run_of_another_project_is_not_found(alice: Person, shop: Shop) -> None:
     other = alice.api.new_project(name="other", wait=False)
     foreign = other["operations"][0]["id"]
     assert alice.get(f"{shop.url}/operations/{foreign}").status_code == 404
 
 
-def test_the_timeline_says_the_same_as_a_table(carol: Person, still_shop: Shop) -> None:
+def test_the_timeline_is_shown_as_a_table_too(carol: Person, still_shop: Shop) -> None:
     listed = carol.get(f"{still_shop.url}/operations?hours=1").content.decode()
     assert "Last hour" in Page(carol.get(f"{still_shop.url}/operations?hours=1")).text
     assert listed.count('role="img" aria-label="') >= 2
@@ -104,7 +104,7 @@ def test_the_timeline_says_the_same_as_a_table(carol: Person, still_shop: Shop) 
     row = page.row("Create the project with branch main")
     assert row.startswith(still_shop.endpoint_id)
     assert "OK" in row
-    # By one clock: the picture's is the table's, and the day is told.
+    # The picture and the table use the same time zone, and the day is shown.
     carol.browser.cookies["perch_zone"] = "Asia/Tokyo"
     page = Page(carol.get(f"{still_shop.url}/timeline?hours=24"))
     assert "<small>JST</small>" in page.html
@@ -112,13 +112,13 @@ def test_the_timeline_says_the_same_as_a_table(carol: Person, still_shop: Shop) 
     local = datetime.fromisoformat(began).astimezone(ZoneInfo("Asia/Tokyo"))
     assert f"{local:%Y-%m-%d %H:%M:%S}" in page.row("Create the project with branch main")
     del carol.browser.cookies["perch_zone"]
-    # What is no choice is the usual one, of a project that is new its first hour.
+    # An invalid choice means the usual hours; a new project begins with its first hour.
     assert "Last hour" in Page(carol.get(f"{still_shop.url}/timeline?hours=7000")).text
     assert "Last 6 hours" in Page(carol.get(f"{still_shop.url}/timeline?hours=6")).text
     assert carol.htmx_get(f"{still_shop.url}/timeline-live").status_code == 286
 
 
-def test_an_older_page_does_not_tell_of_failures_that_may_be_put_right(
+def test_an_older_page_does_not_report_failures_that_may_be_resolved(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     answer_with(misbehaving, told(status="failed", updated_at=""))

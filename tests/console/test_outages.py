@@ -1,6 +1,6 @@
-"""Every address of the console, in every outage that the API may be in: a page that says so with a
-way out, one line in a region that renews itself, one notice for a button, and a form as it was
-filled in. Nothing is ever a fault of the console's own."""
+"""Every address of the console during every kind of API outage. A page says what is wrong and has a
+link out, a live region shows one line, a button gives one notice, and a form keeps what was typed.
+The console itself never fails."""
 
 import json
 import re
@@ -34,12 +34,12 @@ QUERIES = dict.fromkeys(
     ("role_password", "role_reset", "role_delete", "database_edit", "database_delete"),
     "?name=neondb",
 )
-# What asks no API, or never ends.
+# Addresses that do not ask the API, or never end.
 WITHOUT = ("switch", "sign_out", "sign_in", "sign_in_link", "changes", "project_changes")
 
 
 def addresses(ids: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The name and the address of everything that the console answers."""
+    """Yield the name and the address of everything that the console answers."""
     for pattern in get_resolver().url_patterns:
         assert isinstance(pattern, URLPattern)
         if pattern.name and pattern.name not in WITHOUT:
@@ -83,7 +83,7 @@ OUTAGES: dict[str, Callable[[Misbehaving], None]] = {
 }
 
 
-# One of each kind: refused, unknown, failing, unreadable, broken off, not there.
+# One of each kind: refused, unknown, failing, unreadable, broken off, unreachable.
 USUAL = ("401", "404", "500", "HTML with 502", "broken JSON", "closed half-way", "away")
 
 
@@ -91,7 +91,7 @@ USUAL = ("401", "404", "500", "HTML with 502", "broken JSON", "closed half-way",
 def outage(
     request: pytest.FixtureRequest, dave: Person, misbehaving: Misbehaving, settings: Any
 ) -> str:
-    # Too long for a page of several calls to wait for each of them.
+    # Too slow for a page of several calls to wait for each of them.
     settings.MANAGEMENT_API_TIMEOUT = 0.1
     if request.param == "away":
         with socket.socket() as closed:
@@ -103,7 +103,7 @@ def outage(
 
 
 def expect_page(answer: Any, name: str) -> None:
-    """What a browser may show."""
+    """Check that the answer is something that a browser may show."""
     if answer.status_code in (302, 405):
         return
     page = Page(answer)
@@ -115,13 +115,13 @@ def expect_page(answer: Any, name: str) -> None:
         assert 'href="/"' in page.html, name
 
 
-def test_every_page(dave: Person, outage: str) -> None:
+def test_every_page_reports_the_outage(dave: Person, outage: str) -> None:
     for name, address in addresses(IDS):
         if not name.endswith("_live"):
             expect_page(dave.get(address), name)
 
 
-def test_every_region_that_renews_itself(dave: Person, outage: str) -> None:
+def test_every_live_region_reports_the_outage(dave: Person, outage: str) -> None:
     for name, address in addresses(IDS):
         if not name.endswith("_live"):
             continue
@@ -129,7 +129,7 @@ def test_every_region_that_renews_itself(dave: Person, outage: str) -> None:
         page = Page(answer)
         assert answer.status_code < 400, (name, answer.status_code)
         if answer.get("HX-Retarget") == "#poll":
-            # In its one line, and asked for again unless it is gone.
+            # In its one line; the region polls again unless its resource is gone.
             assert page.html.count('role="alert"') == 1, name
             assert (answer["HX-Trigger"] == "perch:gone") != page.polls, name
             assert answer["HX-Reswap"] == "morph", name
@@ -137,7 +137,7 @@ def test_every_region_that_renews_itself(dave: Person, outage: str) -> None:
             assert 'id="live"' in page.html, name
 
 
-def test_every_dialog_and_every_button(dave: Person, outage: str) -> None:
+def test_every_dialog_and_every_button_reports_the_outage(dave: Person, outage: str) -> None:
     for name, address in addresses(IDS):
         if name.endswith("_live"):
             continue
@@ -147,7 +147,7 @@ def test_every_dialog_and_every_button(dave: Person, outage: str) -> None:
         assert answer.status_code != 500, name
         if answer.get("HX-Reswap") == "none":
             assert Page(answer).html.count('<div class="notice ') == 1, name
-        # What is told on the page that a button leads to.
+        # The message is on the page that the button leads to.
         dave.get("/shortcuts")
 
 
@@ -157,7 +157,7 @@ def test_every_form_keeps_what_was_typed(dave: Person, outage: str) -> None:
             answer = send(path, typed)
             page = Page(answer)
             if 'id="form"' not in page.html:
-                # What an API that says nothing at all has taken.
+                # An API that answers without content has accepted the form.
                 assert outage in ("an empty object", "numbers", "a list"), (path, page.text)
                 continue
             assert answer.status_code == 422, path
@@ -166,11 +166,11 @@ def test_every_form_keeps_what_was_typed(dave: Person, outage: str) -> None:
             assert 'role="alert"' in page.html, path
 
 
-# Answers of the real API, of which something is missing or another than anybody knows.
+# Answers of the real API in which something is missing or unknown.
 
 
 class Twisted:
-    """What the real API answers to somebody, changed on the way."""
+    """The real API's answers to a user, changed on the way."""
 
     def __init__(self, person: Person, twist: Callable[[Any], Any]) -> None:
         self._person = person
@@ -202,13 +202,14 @@ def real_ids(carol: Person, still_shop: Shop) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("twist", first_of(TWISTS))
-def test_what_is_missing_or_new_does_no_harm(
+def test_missing_fields_and_unknown_values_do_no_harm(
     dave: Person, misbehaving: Misbehaving, carol: Person, real_ids: dict[str, Any], twist: str
 ) -> None:
     misbehaving.respond = Twisted(carol, TWISTS[twist])
     for name, address in addresses(real_ids):
         if name.startswith(("snapshot_", "webhook", "status", "query")) and name != "webhooks":
-            # There is none here, the status is the operator's, and Dave's server is no Perch.
+            # No such resource exists, the status is only for operators, and Dave's server is
+            # not Perch.
             continue
         if name.endswith("_live"):
             answer = dave.htmx_get(address)
@@ -221,7 +222,7 @@ def test_what_is_missing_or_new_does_no_harm(
 
 
 @pytest.mark.parametrize("seed", first_of(range(8)))
-def test_wrong_types_are_nonsense_and_no_more(
+def test_wrong_types_are_reported_as_an_invalid_response(
     dave: Person, misbehaving: Misbehaving, carol: Person, real_ids: dict[str, Any], seed: int
 ) -> None:
     misbehaving.respond = Twisted(carol, jumbled(seed))
@@ -232,10 +233,10 @@ def test_wrong_types_are_nonsense_and_no_more(
             expect_page(dave.get(address), name)
 
 
-def test_every_page_that_lives_has_an_address_of_its_region_alone(
+def test_every_live_page_has_an_address_for_its_region_alone(
     carol: Person, real_ids: dict[str, Any]
 ) -> None:
-    """What comes from there is put into the page that is open."""
+    """The answer from there is put into the open page."""
     found = set()
     for name, address in addresses(real_ids):
         html = carol.get(address).content.decode()

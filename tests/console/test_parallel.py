@@ -1,4 +1,4 @@
-"""The calls of one page, side by side."""
+"""The parallel API calls of one page."""
 
 import threading
 
@@ -15,8 +15,8 @@ def test_it_works() -> None:
     assert each_or_none(lambda number: number, []) == []
 
 
-def test_pages_that_wait_hold_up_no_other() -> None:
-    """As those of a server that does not answer, which whoever likes asks it for by signing in."""
+def test_pages_that_wait_do_not_delay_others() -> None:
+    """Anybody can cause such pages by signing in at a server that does not answer."""
     may_answer = threading.Event()
 
     def page() -> None:
@@ -35,7 +35,7 @@ def test_pages_that_wait_hold_up_no_other() -> None:
     assert not was_held_up
 
 
-def test_a_failure_is_told_without_waiting_for_the_rest() -> None:
+def test_a_failure_is_raised_without_waiting_for_the_other_calls() -> None:
     may_answer = threading.Event()
 
     def fail() -> None:

@@ -34,7 +34,7 @@ def test_each_tab_is_a_page_of_its_own(carol: Person, still_shop: Shop) -> None:
         assert html.count("<h1") == 1
 
 
-def test_the_settings_tell_of_the_project(carol: Person, still_shop: Shop) -> None:
+def test_the_settings_page_describes_the_project(carol: Person, still_shop: Shop) -> None:
     page = Page(carol.get(f"{still_shop.url}/settings"))
     for words in ("shop", still_shop.id, "local", "Rename…", "Delete…"):
         assert words in page.text
@@ -42,7 +42,7 @@ def test_the_settings_tell_of_the_project(carol: Person, still_shop: Shop) -> No
     assert all(name.replace("_", " ").capitalize() in page.text for name in settings)
 
 
-def test_who_deletes_is_told_what_is_lost(carol: Person, still_shop: Shop) -> None:
+def test_the_deletion_form_names_what_will_be_lost(carol: Person, still_shop: Shop) -> None:
     page = Page(carol.get(f"{still_shop.url}/delete"))
     assert "Delete project shop" in page.text
     assert "2 branches" in page.text
@@ -56,7 +56,7 @@ def test_each_endpoint_shows_host_type_region_and_state(carol: Person, still_sho
         assert words in row
 
 
-def test_an_endpoint_says_what_is_pending(alice: Person, shop: Shop) -> None:
+def test_an_endpoint_shows_its_pending_state(alice: Person, shop: Shop) -> None:
     created = alice.api.new_project(name="fresh", wait=False)
     page = Page(alice.get(f"/projects/{created['project']['id']}"))
     assert page.polls
@@ -67,7 +67,7 @@ def test_an_endpoint_says_what_is_pending(alice: Person, shop: Shop) -> None:
     )
 
 
-def test_creating_goes_to_the_new_projects_page(alice: Person) -> None:
+def test_creating_leads_to_the_new_projects_page(alice: Person) -> None:
     answer = alice.post("/new-project", {"name": "shop", "region_id": "local"})
     assert answer.status_code == 302
     page = Page(alice.get(answer["Location"]))
@@ -86,7 +86,7 @@ def test_the_form_offers_the_regions(alice: Person) -> None:
 @pytest.mark.parametrize(
     ("name", "region"), [("x" * 300, "local"), ("shop", "aws-nowhere-1"), ("a\0b", "local")]
 )
-def test_what_the_api_refuses_is_told_beside_the_form(
+def test_a_refusal_by_the_api_is_shown_beside_the_form(
     alice: Person, name: str, region: str
 ) -> None:
     answer = alice.post("/new-project", {"name": name, "region_id": region})
@@ -112,7 +112,7 @@ def test_renaming_to_nothing_is_refused(carol: Person, still_shop: Shop) -> None
     assert "shop" in Page(carol.get(still_shop.url)).text
 
 
-def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
+def test_deleting_requires_the_typed_id(alice: Person, shop: Shop) -> None:
     for typed in ("", "shop", shop.id.upper()):
         answer = alice.post(f"{shop.url}/delete", {"typed": typed})
         assert answer.status_code == 422
@@ -124,7 +124,7 @@ def test_deleting_takes_the_typed_id(alice: Person, shop: Shop) -> None:
     assert shop.id not in Page(alice.get("/")).html.replace(f"Project {shop.id} is deleted", "")
 
 
-def test_anothers_project_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
+def test_another_users_project_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
     for path in (
         "",
         "/settings",
@@ -142,13 +142,13 @@ def test_anothers_project_is_not_found(carol: Person, bob: Person, still_shop: S
     assert carol.get(still_shop.url).status_code == 200
 
 
-def test_an_unknown_address_is_a_page(alice: Person) -> None:
+def test_an_unknown_address_has_a_404_page(alice: Person) -> None:
     answer = alice.get("/nothing/here")
     assert answer.status_code == 404
     assert "Page not found" in Page(answer).text
 
 
-def test_endpoints_are_searched_and_the_search_stays_while_the_page_renews(
+def test_endpoints_are_searched_and_the_search_survives_a_renewal(
     carol: Person, still_shop: Shop
 ) -> None:
     page = Page(carol.get(f"{still_shop.url}?search=main&sort=branch"))
@@ -160,7 +160,7 @@ def test_endpoints_are_searched_and_the_search_stays_while_the_page_renews(
     assert "0 of 1" in none.text
 
 
-def test_other_projects_are_a_step_away(alice: Person, shop: Shop) -> None:
+def test_the_switcher_lists_other_projects(alice: Person, shop: Shop) -> None:
     alice.api.new_project(name="blog", wait=False)
     page = Page(alice.get(f"{shop.url}/switch"))
     assert "blog" in page.text
@@ -169,7 +169,7 @@ def test_other_projects_are_a_step_away(alice: Person, shop: Shop) -> None:
     assert f'<a href="{shop.url}" aria-current' not in found.html
 
 
-def test_how_to_connect_stands_there_right_after_creation(alice: Person) -> None:
+def test_a_new_projects_page_shows_how_to_connect(alice: Person) -> None:
     answer = alice.post("/new-project", {"name": "fresh", "region_id": ""})
     page = Page(alice.get(answer["Location"]))
     (address,) = re.findall(r'class="connection"[^>]* hx-get="([^"]+)"', page.html)

@@ -27,7 +27,7 @@ from tests.console.pages import Page
 
 @pytest.fixture(scope="module")
 def asked(carol: Person, still_shop: Shop) -> Any:
-    """Sends a query of Carol's; the page that answers."""
+    """Returns a function that sends a query as Carol and returns the page with the answer."""
 
     def ask(sql: str, *, htmx: bool = False, read_only: bool = True, **fields: str) -> Page:
         data = {
@@ -55,9 +55,9 @@ def test_it_works(asked: Any) -> None:
     assert page.fields["role"] == "neondb_owner"
 
 
-def test_what_is_on_offer(carol: Person, still_shop: Shop) -> None:
+def test_the_choices_of_the_form(carol: Person, still_shop: Shop) -> None:
     page = Page(carol.get(f"{still_shop.url}/query"))
-    # The other branch has no endpoint to ask through.
+    # The other branch has no endpoint, so it cannot be queried.
     assert page.options["branch"] == [still_shop.main_id]
     assert page.options["database"] == ["neondb"]
     assert "neondb_owner" in page.options["role"]
@@ -65,20 +65,20 @@ def test_what_is_on_offer(carol: Person, still_shop: Shop) -> None:
     assert f'href="{still_shop.url}/query" aria-current="page"' in page.html
 
 
-def test_htmx_gets_the_answer_alone(asked: Any) -> None:
+def test_htmx_gets_only_the_answer(asked: Any) -> None:
     page = asked("SELECT 1", htmx=True)
     assert page.html.strip().startswith('<section id="answer"')
     assert asked("", htmx=True, act="choose").html.strip().startswith('<div class="place"')
 
 
-def test_it_wakes_what_sleeps(alice: Person, shop: Shop) -> None:
+def test_a_query_wakes_an_idle_endpoint(alice: Person, shop: Shop) -> None:
     shop.client.finish(shop.client.post(f"{shop.path}/endpoints/{shop.endpoint_id}/suspend"))
     data = {"branch": shop.main_id, "database": "neondb", "role": "neondb_owner"}
     page = Page(alice.post(f"{shop.url}/query", {**data, "sql": "SELECT 'awake'"}))
     assert "awake" in page.rows()[-1]
 
 
-def test_several_run_in_one_transaction(asked: Any) -> None:
+def test_several_statements_run_in_one_transaction(asked: Any) -> None:
     page = asked(
         "CREATE TEMP TABLE t (n int); INSERT INTO t VALUES (1), (2);\nSELECT sum(n) FROM t;",
         read_only=False,
@@ -88,7 +88,7 @@ def test_several_run_in_one_transaction(asked: Any) -> None:
     assert page.rows()[-1] == "3"
 
 
-def test_an_error_is_marked_where_it_is(asked: Any) -> None:
+def test_an_error_is_marked_at_its_position(asked: Any) -> None:
     page = asked("SELECT 1;\n\nSELECT *\nFROM nowhere WHERE true")
     assert 'Relation "nowhere" does not exist (42P01)' in page.text
     assert "Line 4 FROM nowhere WHERE true" in page.text
@@ -105,7 +105,7 @@ def test_explaining_runs_nothing(asked: Any) -> None:
     assert "<mark>nowhere</mark>" in page.html
 
 
-def test_it_only_reads_unless_told(asked: Any) -> None:
+def test_a_query_is_read_only_unless_chosen_otherwise(asked: Any) -> None:
     page = asked("CREATE TABLE mine (n int)")
     assert "read-only transaction" in page.text
     assert "Turn off “Read only” to change data" in page.text
@@ -113,7 +113,7 @@ def test_it_only_reads_unless_told(asked: Any) -> None:
     assert "DROP" in page.text
 
 
-# Each tries to delete the rows of `kept`, in a session that "Read only" is on for.
+# Each tries to delete the rows of `kept`, in a session with "Read only".
 HOSTILE = [
     "SET TRANSACTION READ WRITE; DELETE FROM kept",
     "SET transaction_read_only = off; DELETE FROM kept",
@@ -149,7 +149,7 @@ HOSTILE = [
 ]
 
 
-def test_nothing_that_is_typed_undoes_reading_only(asked: Any) -> None:
+def test_no_typed_sql_disables_read_only(asked: Any) -> None:
     asked(
         "CREATE TABLE kept (n int); INSERT INTO kept VALUES (7); "
         "CREATE PROCEDURE wipe() LANGUAGE plpgsql AS $$BEGIN SET default_transaction_read_only"
@@ -164,7 +164,7 @@ def test_nothing_that_is_typed_undoes_reading_only(asked: Any) -> None:
     asked("DROP TABLE kept; DROP PROCEDURE wipe; DROP FUNCTION wiped", read_only=False)
 
 
-def test_a_statement_that_only_may_read_answers_as_it_is(asked: Any) -> None:
+def test_several_statements_run_in_read_only_mode(asked: Any) -> None:
     page = asked("SHOW transaction_read_only; COMMIT; SELECT 'after'")
     assert re.findall(r"Statement (\d)", page.text) == ["1", "2", "3"]
     assert page.rows()[-1] == "after"
@@ -172,14 +172,14 @@ def test_a_statement_that_only_may_read_answers_as_it_is(asked: Any) -> None:
     assert "<mark>nowhere</mark>" in page.html
 
 
-def test_what_takes_too_long_is_ended(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_that_takes_too_long_is_ended(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueryForm.base_fields["seconds"], "choices", [(1, "1 s")])
     page = asked("SELECT pg_sleep(20)", seconds="1")
     assert "statement timeout" in page.text
     assert "Choose a longer timeout" in page.text
 
 
-def test_of_many_rows_the_first_are_shown(asked: Any) -> None:
+def test_only_the_first_of_many_rows_are_shown(asked: Any) -> None:
     page = asked("SELECT n FROM generate_series(1, 1200) n")
     assert f"1200 rows, of which the first {MOST_ROWS} are shown" in page.text
     assert str(MOST_ROWS) in page.rows()[-1]
@@ -191,7 +191,7 @@ def test_a_long_value_is_cut(asked: Any) -> None:
     assert "x" * 1001 not in page.text
 
 
-def test_an_answer_beyond_bounds_is_refused_in_words(
+def test_an_answer_that_is_too_large_is_refused_with_a_reason(
     asked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_over_http, "LONGEST_ANSWER", 1 << 20)
@@ -210,11 +210,11 @@ def test_markup_in_values_stays_text(asked: Any) -> None:
     assert "<b>" not in page.html
 
 
-def test_a_role_that_is_not_there_is_told(asked: Any) -> None:
+def test_a_role_that_does_not_exist_is_reported(asked: Any) -> None:
     assert "Role not found" in asked("SELECT 1", role="nobody").text
 
 
-class TestLookingAround:
+class TestTables:
     def test_it_works(self, asked: Any) -> None:
         asked(
             'CREATE SCHEMA "my shop"; CREATE TABLE "my shop"."the ""birds" (id int PRIMARY KEY, '
@@ -240,17 +240,17 @@ class TestLookingAround:
         assert "This database has no tables yet." in page.text
         assert page.html.strip().startswith('<section id="tables"')
 
-    def test_a_failure_stays_where_the_tables_are(self, asked: Any) -> None:
+    def test_a_failure_is_shown_in_place_of_the_tables(self, asked: Any) -> None:
         page = asked("", act="tables", htmx=True, role="nobody")
         assert page.html.strip().startswith('<section id="tables"')
         assert "Role not found" in page.text
 
     @pytest.mark.parametrize("value", ["x", "[1, 2]", '["a"]', '["a", "b\\u0000"]'])
-    def test_what_is_no_table_is_none(self, asked: Any, value: str) -> None:
+    def test_an_invalid_list_of_tables_is_left_out(self, asked: Any, value: str) -> None:
         assert "42" in asked("SELECT 42", table=value).rows()[-1]
 
 
-class TestWhoMay:
+class TestAccess:
     def test_a_read_only_key_sees_no_password(self, carol: Person, still_shop: Shop) -> None:
         made = carol.api.post("/api_keys", {"key_name": "r", "read_only": True})
         reader = Browser()
@@ -268,25 +268,23 @@ class TestWhoMay:
         assert "No endpoint" in Page(alice.get(f"{shop.url}/query")).text
 
 
-class TestTheWayThere:
-    def test_the_certificate_is_looked_at(
-        self, asked: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+class TestConnection:
+    def test_the_certificate_is_verified(self, asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sql_over_http, "_authority", lambda server: "")
         assert "The console does not trust the certificate" in asked("SELECT 1").text
 
     @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "ep-x.localhost"])
-    def test_another_server_leads_nobody_to_this_machine(self, host: str) -> None:
+    def test_another_server_cannot_name_this_machine(self, host: str) -> None:
         server = Server("far", "https://api.example.com/api/v2")
         with pytest.raises(SqlFailed, match="leads to"):
             sql_over_http._address(server, f"postgresql://a:b@{host}:5432/db")
 
     @pytest.mark.parametrize("uri", ["", "postgresql:///db", "postgresql://a@h:port/db", "x://[/"])
-    def test_what_is_no_connection_string(self, uri: str) -> None:
+    def test_an_invalid_connection_string(self, uri: str) -> None:
         with pytest.raises(SqlFailed, match="connection string"):
             sql_over_http._address(Server("", "http://127.0.0.1/api/v2"), uri)
 
-    def test_bounds_travel_with_the_endpoints_name(self) -> None:
+    def test_limits_are_sent_with_the_endpoints_name(self) -> None:
         uri = "postgresql://a:p%40ss@localhost:1/db?sslmode=require&options=endpoint%3Dep-x"
         sent = sql_over_http._with_options(uri, seconds=10, read_only=True)
         assert sent.startswith("postgresql://a:p%40ss@localhost:1/db?")
@@ -310,16 +308,16 @@ class TestStatements:
             ("select 'unclosed ; ", ["select 'unclosed ; "]),
         ],
     )  # fmt: skip
-    def test_where_one_ends(self, typed: str, found: list[str] | None) -> None:
+    def test_where_a_statement_ends(self, typed: str, found: list[str] | None) -> None:
         texts = [one.text for one in split(typed)]
         assert texts == found if found is not None else len(texts) == 2
 
-    def test_each_knows_where_it_begins(self) -> None:
+    def test_each_statement_has_its_position(self) -> None:
         typed = "  -- first\n select 1 ;\n\n /* x */ select 2"
         for one in split(typed):
             assert typed[one.start :].startswith(one.text)
 
-    def test_long_ones_are_read_at_once(self) -> None:
+    def test_long_statements_are_parsed_quickly(self) -> None:
         for typed in ("'" + "''" * 200_000, "/*" * 200_000, "$a$" + "$" * 200_000, "(" * 200_000):
             assert len(split(typed)) <= 1
 
@@ -329,14 +327,14 @@ class TestMarks:
         failure = SqlFailed("x", position=position, statement=statement)
         return mark_of(failure, typed, split(typed))
 
-    def test_at_the_end_of_the_input(self) -> None:
+    def test_an_error_at_the_end_of_the_input(self) -> None:
         mark = self.mark("SELECT (", 9)
         assert (mark.before, mark.marked, mark.after) == ("SELECT (", "", "")
 
-    def test_after_what_is_no_ascii(self) -> None:
+    def test_an_error_after_characters_outside_ascii(self) -> None:
         assert self.mark("SELECT 'žluť', x", 16).marked == "x"
 
-    def test_where_nothing_is_known(self) -> None:
+    def test_an_error_without_a_position(self) -> None:
         assert self.mark("SELECT 1", 0) is None
         assert self.mark("SELECT 1", 99) is None
         assert self.mark("SELECT 1", 1, statement=4) is None
@@ -351,8 +349,8 @@ def test_rows_of_any_shape_are_shown() -> None:
     assert [[cell.text for cell in row] for row in shown.rows] == [["x"], ["NULL"], []]
 
 
-def test_what_is_shown_has_room_on_one_page() -> None:
-    """However little is in a cell, and however many results there are."""
+def test_the_results_shown_fit_on_one_page() -> None:
+    """However small the cells are, and however many results there are."""
     columns = [Column(f"c{n}", "") for n in range(1600)]
     wide = Result("SELECT", 500, columns, [[""] * 1600] * 500)
     results = all_shown([wide] * 5)
@@ -361,16 +359,16 @@ def test_what_is_shown_has_room_on_one_page() -> None:
     assert [one.came for one in results] == [500] * 5
 
 
-def test_a_table_nested_without_end_is_none() -> None:
+def test_an_endlessly_nested_table_is_invalid() -> None:
     assert read_table("[" * 100_000) is None
 
 
-def test_only_so_many_statements_run_at_once(asked: Any) -> None:
+def test_the_statements_of_one_query_are_limited(asked: Any) -> None:
     page = asked("SELECT 1;" * (MOST_STATEMENTS + 1))
     assert f"At most {MOST_STATEMENTS} statements" in page.text
 
 
-def test_htmx_is_told_in_place_what_cannot_be_asked(asked: Any) -> None:
+def test_htmx_gets_a_refusal_in_place(asked: Any) -> None:
     page = asked("SELECT 1", htmx=True, branch="")
     assert page.html.strip().startswith('<section id="answer"')
     assert "Choose an existing branch" in page.text
@@ -378,8 +376,8 @@ def test_htmx_is_told_in_place_what_cannot_be_asked(asked: Any) -> None:
     assert page.html.strip().startswith('<section id="tables"')
 
 
-class TestFromAPageThatIsOutOfDate:
-    """Somebody has signed in anew, or out, in another tab."""
+class TestOutdatedPage:
+    """The user has signed in again, or out, in another tab."""
 
     data: ClassVar = {
         "branch": "br-1",
@@ -389,7 +387,7 @@ class TestFromAPageThatIsOutOfDate:
         "csrfmiddlewaretoken": "of-before",
     }
 
-    def test_nothing_is_run(self, carol: Person, still_shop: Shop) -> None:
+    def test_nothing_is_executed(self, carol: Person, still_shop: Shop) -> None:
         strict = Browser(enforce_csrf_checks=True)
         strict.cookies = carol.browser.cookies
         data = self.data | {"branch": still_shop.main_id}
@@ -400,7 +398,7 @@ class TestFromAPageThatIsOutOfDate:
         assert not page.rows()
 
     @pytest.mark.parametrize("by", [{}, {"HX-Request": "true"}])
-    def test_what_was_typed_stays_where_nobody_is_signed_in(
+    def test_the_typed_query_stays_after_signing_out(
         self, still_shop: Shop, by: dict[str, str]
     ) -> None:
         page = Page(Browser().post(f"{still_shop.url}/query", self.data, headers=by))
@@ -408,7 +406,7 @@ class TestFromAPageThatIsOutOfDate:
         assert by or page.fields["sql"] == self.data["sql"]
 
 
-def test_an_answer_is_not_lost_for_want_of_the_lists(
+def test_an_answer_is_shown_even_if_the_lists_cannot_be_read(
     carol: Person, still_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Beside each form, the request that does the same: for curl, and for neonctl."""
+"""Each form shows the equivalent request, for curl and for neonctl."""
 
 import html
 import re
@@ -21,13 +21,13 @@ def commands(answer: Any) -> dict[str, str]:
     found = re.findall(r'<code data-kind="(\w+)">(.*?)</code>', answer.content.decode(), re.DOTALL)
     texts = {kind: html.unescape(text) for kind, text in found}
     if "neonctl" in texts:
-        # A line for each option.
+        # Each option is on a line of its own.
         texts["neonctl"] = texts["neonctl"].replace(" \\\n  ", " ")
     return texts
 
 
-def test_it_does_what_the_form_does(alice: Person, stack: Any) -> None:
-    """Filled in wrongly the form comes back, with what was filled in."""
+def test_the_example_does_what_the_form_does(alice: Person, stack: Any) -> None:
+    """An invalid form is returned with what was typed, so its example has these values."""
     data = {"name": 'it\'s a "bird" shop', "region_id": "nowhere"}
     found = commands(alice.post("/new-project", data))
     assert f"--name {shlex.quote(data['name'])}" in found["neonctl"]
@@ -45,7 +45,7 @@ def test_it_does_what_the_form_does(alice: Person, stack: Any) -> None:
     assert data["name"] in Page(alice.get("/")).text
 
 
-def test_what_is_not_filled_in_is_not_sent(alice: Person) -> None:
+def test_empty_fields_are_not_sent(alice: Person) -> None:
     assert commands(alice.get("/new-project"))["curl"].endswith(
         '-d \'{"project": {"region_id": "local"}}\''
     )
@@ -63,7 +63,7 @@ def test_what_is_not_filled_in_is_not_sent(alice: Person) -> None:
         ("/endpoints/{endpoint}/delete", "DELETE", None),
     ],
 )
-def test_every_form_has_one(
+def test_every_form_has_an_example(
     carol: Person, still_shop: Shop, path: str, method: str, neonctl: str | None
 ) -> None:
     ids = {"id": still_shop.id, "dev": still_shop.dev_id, "endpoint": still_shop.endpoint_id}
@@ -73,7 +73,7 @@ def test_every_form_has_one(
     assert found["curl"].startswith(
         f"curl -X {method} {carol.api.api_url}/projects/{still_shop.id}"
     )
-    # Nothing was changed yet, and of settings nothing is sent but changes. A name always is.
+    # Nothing was changed yet, and a change sends only changed settings; but always the name.
     assert ("-d" in found["curl"].split()) == (method == "POST" or path.endswith("rename"))
     if neonctl:
         assert neonctl.format(**ids) in found["neonctl"]
@@ -81,14 +81,14 @@ def test_every_form_has_one(
         assert "neonctl" not in found
 
 
-def test_only_what_was_changed_is_in_a_change(alice: Person, shop: Shop) -> None:
+def test_the_example_of_a_change_has_only_changed_fields(alice: Person, shop: Shop) -> None:
     path = f"{shop.endpoint_url}/settings"
     fields = Page(alice.get(path)).fields
     found = commands(alice.post(path, {**fields, "min_cu": "999"}))
     assert found["curl"].endswith('-d \'{"endpoint": {"autoscaling_limit_min_cu": 999}}\'')
 
 
-def test_a_form_that_asks_nothing_of_the_api_has_none(alice: Person) -> None:
+def test_a_form_without_an_api_request_has_no_example(alice: Person) -> None:
     assert commands(alice.get("/preferences")) == {}
     assert commands(alice.get("/sign-out-everywhere")) == {}
 
@@ -131,7 +131,7 @@ def test_a_form_that_asks_nothing_of_the_api_has_none(alice: Person) -> None:
         (EndpointSettingsForm({"min_cu": "1", "initial-min_cu": "1"}), "endpoint_settings", {}),
     ],
 )
-def test_a_form_is_sent_as_its_example_says(
+def test_a_form_sends_what_its_example_says(
     form: forms.Form, url_name: str, body: dict[str, Any]
 ) -> None:
     assert form.is_valid()

@@ -1,4 +1,5 @@
-"""Beside the forms about branches and what is on them, the same for curl: it does the same."""
+"""The curl examples of the forms about branches, roles, databases and snapshots do what the forms
+do."""
 
 import json
 import subprocess
@@ -24,8 +25,8 @@ def url(shop: Shop) -> str:
 
 
 def run(person: Person, answer: Any, **replaced: str) -> Any:
-    """What the curl beside a form answers; of one that was refused, with something in place of what
-    was wrong with it."""
+    """Run the curl command of a form and return its answer. For a form that was refused, first
+    replace the invalid values."""
     curl = commands(answer)["curl"]
     for wrong, right in replaced.items():
         assert wrong in curl
@@ -57,7 +58,7 @@ def test_roles(alice: Person, shop: Shop, url: str) -> None:
     assert "ann" not in roles(alice, shop)
 
 
-def test_a_name_that_shells_and_addresses_have_a_meaning_for(
+def test_a_name_with_special_characters_of_shells_and_addresses(
     alice: Person, shop: Shop, url: str
 ) -> None:
     name = "ann's [name] {x} & 100%"
@@ -69,7 +70,7 @@ def test_a_name_that_shells_and_addresses_have_a_meaning_for(
 
 
 @pytest.mark.parametrize("name", [".", "..", ""])
-def test_nothing_is_said_of_a_name_that_leads_elsewhere(
+def test_a_name_that_would_change_the_path_has_no_example(
     carol: Person, still_shop: Shop, name: str
 ) -> None:
     """curl would delete the branch."""
@@ -90,7 +91,7 @@ def test_databases(alice: Person, shop: Shop, url: str) -> None:
     assert "ledger" not in databases(alice, shop)
 
 
-def test_a_branch_and_what_is_asked_of_it(alice: Person, shop: Shop) -> None:
+def test_creating_and_changing_a_branch(alice: Person, shop: Shop) -> None:
     sent = {"name": "dev", "parent_id": shop.main_id, "lifetime": "at", "until": LATER}
     refused = alice.post(f"{shop.url}/new-branch", {**sent, "schema_only": "on"})
     found = run(alice, refused, **{'"dev"': '"preview"'})["branch"]
@@ -108,7 +109,7 @@ def test_a_branch_and_what_is_asked_of_it(alice: Person, shop: Shop) -> None:
     assert commands(refused)["neonctl"].endswith("--name dev --protected")
 
 
-def test_when_a_branch_goes(alice: Person, shop: Shop, url: str) -> None:
+def test_the_expiry_of_a_branch(alice: Person, shop: Shop, url: str) -> None:
     refused = alice.post(f"{url}/expiry", {"lifetime": "at", "until": PAST})
     run(alice, refused, **{PAST: LATER})
     assert branches(alice, shop)["dev"]["expires_at"] == f"{LATER}:00Z"

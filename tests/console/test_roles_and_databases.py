@@ -12,7 +12,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture
 def url(shop: Shop) -> str:
-    """Of the branch that everything here is about; it has no endpoint."""
+    """The page of the branch that these tests use. It has no endpoint."""
     return f"{shop.url}/branches/{shop.dev_id}"
 
 
@@ -40,9 +40,7 @@ def test_a_role_is_created_and_its_password_shown(alice: Person, shop: Shop, url
     assert "reporting" in Page(alice.get(url)).row("Reveal password of reporting")
 
 
-def test_a_role_that_is_refused_keeps_its_name_in_the_field(
-    alice: Person, shop: Shop, url: str
-) -> None:
+def test_a_refused_role_keeps_its_name_in_the_field(alice: Person, shop: Shop, url: str) -> None:
     before = roles(alice, shop)
     for name in ("neondb_owner", "pg_monitor", "a/b", "x" * 64):
         answer = alice.post(f"{url}/new-role", {"name": name})
@@ -51,7 +49,7 @@ def test_a_role_that_is_refused_keeps_its_name_in_the_field(
     assert roles(alice, shop) == before
 
 
-def test_a_password_is_shown_on_a_press_and_stands_in_no_page(
+def test_a_password_is_shown_on_demand_and_is_in_no_other_page(
     alice: Person, shop: Shop, url: str
 ) -> None:
     password = password_of(alice, shop, "neondb_owner")
@@ -73,11 +71,11 @@ def test_a_password_that_is_not_stored_is_not_shown(alice: Person, shop: Shop, u
 
     wait_for(lambda: refused().status_code == 422, "the password is SQL's")
     assert "was set by SQL" in Page(refused()).text
-    # So that the next test finds a password that is stored.
+    # Set a stored password again for the next test.
     alice.post(f"{main}/role/new-password?name=neondb_owner")
 
 
-def test_a_new_password_is_asked_for_before_it_is_made(alice: Person, shop: Shop, url: str) -> None:
+def test_a_new_password_asks_for_confirmation(alice: Person, shop: Shop, url: str) -> None:
     before = password_of(alice, shop, "neondb_owner")
     asked = f"{url}/role/new-password?name=neondb_owner"
     assert "The present password stops working" in Page(alice.get(asked)).text
@@ -88,7 +86,7 @@ def test_a_new_password_is_asked_for_before_it_is_made(alice: Person, shop: Shop
     assert after in Page(answer).text
 
 
-def test_a_role_that_owns_a_database_stays(alice: Person, url: str) -> None:
+def test_a_role_that_owns_a_database_cannot_be_deleted(alice: Person, url: str) -> None:
     asked = f"{url}/role/delete?name=neondb_owner"
     words = "neondb_owner owns the database neondb. Give the database another owner first."
     assert words in Page(alice.get(asked)).text
@@ -128,7 +126,7 @@ def test_a_database_is_created_changed_and_deleted(alice: Person, shop: Shop, ur
     assert databases(alice, shop) == {"neondb": "neondb_owner"}
 
 
-def test_a_database_that_is_refused(alice: Person, shop: Shop, url: str) -> None:
+def test_a_refused_database_shows_the_reason(alice: Person, shop: Shop, url: str) -> None:
     for name in ("neondb", "postgres"):
         sent = {"name": name, "owner_name": "neondb_owner"}
         answer = alice.post(f"{url}/new-database", sent)
@@ -138,13 +136,15 @@ def test_a_database_that_is_refused(alice: Person, shop: Shop, url: str) -> None
     assert "Database owner not found" in Page(answer).text
 
 
-def test_what_is_not_there_has_no_forms(alice: Person, url: str) -> None:
+def test_roles_and_databases_that_do_not_exist_have_no_forms(alice: Person, url: str) -> None:
     for path in ("database/edit", "database/delete"):
         assert alice.get(f"{url}/{path}?name=nothing").status_code == 404, path
 
 
 @pytest.mark.parametrize("name", [".", "..", "", "a/b", "<b>", "naïve", "a b", "100%"])
-def test_no_name_leads_astray(dave: Person, misbehaving: Misbehaving, name: str) -> None:
+def test_no_name_leads_to_another_address(
+    dave: Person, misbehaving: Misbehaving, name: str
+) -> None:
     misbehaving.refuse(404, "role not found")
     answer = dave.post(f"/projects/p/branches/b/role/delete?name={quote(name, safe='')}")
     assert answer.status_code == 422

@@ -1,4 +1,4 @@
-"""A run's page: its operations step by step, why it failed, its log, what does its work anew."""
+"""A run's page: its operations step by step, why it failed, its log, and what retries it."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -53,7 +53,7 @@ def told(**fields: Any) -> dict[str, Any]:
 def answer_with(api: Misbehaving, operation: dict[str, Any], *others: dict[str, Any]) -> None:
     body = {
         "operation": operation,
-        # The newest first, as the API lists them.
+        # Newest first, as in the API's lists.
         "operations": [*others[::-1], operation],
         "branches": [],
         "endpoints": [],
@@ -74,18 +74,18 @@ def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     assert page.row("Polishing") == words
     assert "<b>mirror" not in page.html
     assert not page.polls
-    # In their order, each a place of its own.
+    # In their order, each in its own section.
     assert page.html.index('id="operation-one"') < page.html.index('id="operation-two"')
     assert "2026-11-21T10:00:01.000Z Copying the data · 42 MB · of 84 MB 2500 ms" in page.text
 
 
-def test_an_operation_leads_to_its_run(dave: Person, misbehaving: Misbehaving) -> None:
+def test_an_operations_address_redirects_to_its_run(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving, told())
     answer = dave.get("/projects/p/operations/one")
     assert answer["Location"] == f"{RUN}#operation-one"
 
 
-def test_what_was_asked_for_is_told_as_the_server_has_noted_it(
+def test_the_request_is_described_by_the_servers_events(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     def event(number: int, at: str, summary: str, **fields: Any) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def test_what_was_asked_for_is_told_as_the_server_has_noted_it(
     assert "Foreign" not in page.text
 
 
-def test_the_one_that_failed_is_blamed_and_not_its_victims(
+def test_the_failed_operation_is_blamed_and_not_those_behind_it(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     steps = [STEPS[0], STEPS[2], STEPS[2]]
@@ -130,7 +130,7 @@ def test_the_one_that_failed_is_blamed_and_not_its_victims(
     assert "The branch has no data yet." in page.text
     assert "Start compute Not run" in page.text
     assert "An earlier operation failed." in page.text
-    # What every attempt failed with is told once.
+    # If every attempt failed with the same error, the error is shown once.
     assert page.text.count("failed with the same error") == 1
 
 
@@ -138,14 +138,14 @@ def test_the_one_that_failed_is_blamed_and_not_its_victims(
     ("state", "retry_of", "title", "after"),
     [
         ("ready", None, "Restore branch dev", "The branch keeps its previous data."),
-        # Its creation failed, and so has another try.
+        # Its creation failed, and so did a retry.
         ("init", "zero", "Create branch dev", "The branch has no data yet."),
         ("init", None, "Create branch dev", "The branch has no data yet."),
-        # What was tried again, a restore or the branch's creation, is not told.
+        # The page does not say whether a restore or a creation was retried.
         ("ready", "zero", "Copy the data of branch dev again", "The branch keeps its data."),
     ],
 )
-def test_another_try_to_make_a_branch_is_no_restore(
+def test_retrying_a_creation_is_not_called_a_restore(
     dave: Person,
     misbehaving: Misbehaving,
     state: str,
@@ -165,7 +165,7 @@ def test_another_try_to_make_a_branch_is_no_restore(
     assert after in page.text
 
 
-def test_an_operation_that_no_worker_takes_is_said_to_be_stuck(
+def test_an_operation_that_no_worker_takes_has_a_warning(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     at = (datetime.now(UTC) - timedelta(seconds=45)).isoformat()
@@ -182,7 +182,7 @@ def test_an_operation_that_no_worker_takes_is_said_to_be_stuck(
     assert "No worker" not in Page(dave.get(RUN)).text
 
 
-def test_what_has_not_begun_is_waiting_and_not_running(
+def test_an_operation_that_has_not_begun_is_waiting_and_not_running(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     answer_with(misbehaving, told(status="scheduling", steps=[]))
@@ -193,7 +193,9 @@ def test_what_has_not_begun_is_waiting_and_not_running(
     assert "In progress for" in Page(dave.get(RUN)).text
 
 
-def test_what_it_is_about_is_a_link_while_it_exists(dave: Person, misbehaving: Misbehaving) -> None:
+def test_the_resource_of_a_run_is_a_link_while_it_exists(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
     answer_with(misbehaving, told(endpoint_id="ep-a", branch_id="br-a"))
     body = json.loads(misbehaving.body)
     body["endpoints"], body["branches"] = [{"id": "ep-a"}], [{"id": "br-a", "name": "dev"}]
@@ -208,16 +210,14 @@ def test_what_it_is_about_is_a_link_while_it_exists(dave: Person, misbehaving: M
     assert page.text.count("deleted") == 2
 
 
-def test_who_is_waited_for_is_called_by_its_name_where_it_is_of_the_same_request(
+def test_a_wait_for_an_operation_of_the_same_run_has_its_name(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     answer_with(misbehaving, told(), told(id="other-1", action="create_timeline"))
     assert "Waiting for “Create timeline”" in Page(dave.get(RUN)).text
 
 
-def test_another_server_tells_less_and_nothing_looks_broken(
-    dave: Person, misbehaving: Misbehaving
-) -> None:
+def test_another_servers_run_is_shown_without_steps(dave: Person, misbehaving: Misbehaving) -> None:
     plain = told()
     for name in ("chain_id", "initiator", "steps"):
         del plain[name]
@@ -229,7 +229,7 @@ def test_another_server_tells_less_and_nothing_looks_broken(
         for words in (" by key", "Try", "Cancel…", "Request"):
             assert words not in page.text, status
         assert "<form" not in page.html.partition('id="live"')[2].partition("</main>")[0]
-        # Nor is it asked for what it does not know.
+        # It is not asked for calls that it does not have.
         assert len(misbehaving.asked) == 4
         listed = Page(dave.get("/projects/p/operations"))
         assert "Filter" not in listed.text
@@ -237,7 +237,7 @@ def test_another_server_tells_less_and_nothing_looks_broken(
         assert dave.get("/projects/p/operations/one/live").status_code in (200, 286)
 
 
-def test_it_polls_until_the_last_of_the_request_has_ended(
+def test_it_polls_until_the_last_operation_has_ended(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     answer_with(misbehaving, told(), told(id="two", status="cancelling"))
@@ -247,7 +247,7 @@ def test_it_polls_until_the_last_of_the_request_has_ended(
     assert dave.htmx_get(f"{RUN}/live?n=4").status_code == 286
 
 
-def test_what_did_its_work_anew_is_linked_both_ways(dave: Person, misbehaving: Misbehaving) -> None:
+def test_a_run_and_its_retry_link_to_each_other(dave: Person, misbehaving: Misbehaving) -> None:
     retried = told(status="failed", error="no disk")
     anew = told(id="two", chain_id="chain-2", retry_of="one", initiator={"type": "retry"})
     answer_with(misbehaving, retried, anew)
@@ -260,14 +260,16 @@ def test_what_did_its_work_anew_is_linked_both_ways(dave: Person, misbehaving: M
     assert "by a retry" in page.text
 
 
-def test_an_unknown_run_is_a_page_with_a_way_out(dave: Person, misbehaving: Misbehaving) -> None:
+def test_an_unknown_run_shows_a_page_with_a_link_out(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
     answer_with(misbehaving, told())
     answer = dave.get("/projects/p/runs/chain-9")
     assert answer.status_code == 404
     assert "There is no such run" in Page(answer).text
 
 
-def test_the_page_stands_where_only_its_operations_can_be_read(
+def test_the_page_is_shown_if_only_its_operations_can_be_read(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     answer_with(misbehaving, told(status="failed", error="no disk"))
@@ -280,7 +282,7 @@ def test_the_page_stands_where_only_its_operations_can_be_read(
 
 
 @pytest.mark.parametrize("chain_id", ["a/b", "ü", "x" * 300, " "])
-def test_ids_that_no_page_of_ours_can_have_do_no_harm(
+def test_ids_that_cannot_be_part_of_an_address_do_no_harm(
     dave: Person, misbehaving: Misbehaving, chain_id: str
 ) -> None:
     answer_with(misbehaving, told(chain_id=chain_id, branch_id="b/b"))

@@ -1,4 +1,4 @@
-"""What a run is called, what it has come to, how long it took; and where its picture puts it."""
+"""A run's name, status and duration, and its position in the timeline."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -54,7 +54,7 @@ def run(*actions: str, **fields: Any) -> Run:
         (("",), {}, "An operation"),
     ],
 )
-def test_a_run_says_what_was_asked_for(
+def test_a_run_is_named_after_what_was_requested(
     actions: tuple[str, ...], fields: dict[str, Any], words: str
 ) -> None:
     told = {"endpoint_id": "ep-a", **fields}
@@ -67,7 +67,7 @@ def test_a_run_says_what_was_asked_for(
         (("finished", "finished"), "OK"),
         (("running", "scheduling"), "In progress"),
         (("scheduling", "scheduling"), "Waiting"),
-        # Between two operations it has not gone back to waiting for its turn.
+        # Between two operations, the run is not shown as queued again.
         (("finished", "scheduling"), "In progress"),
         (("finished", "failed"), "Error"),
         (("cancelling", "cancelling"), "Cancelling"),
@@ -76,11 +76,11 @@ def test_a_run_says_what_was_asked_for(
         (("teleported",), "Teleported"),
     ],
 )
-def test_a_run_has_come_to_what_its_operations_have(statuses: tuple[str, ...], label: str) -> None:
+def test_a_runs_status_follows_from_its_operations(statuses: tuple[str, ...], label: str) -> None:
     assert Run([operation("x", status) for status in statuses]).status.label == label
 
 
-def test_operations_of_one_chain_are_one_run_in_their_order() -> None:
+def test_operations_of_one_chain_are_one_run_in_order() -> None:
     listed = [
         operation("start_compute", chain_id="c2"),
         operation("create_branch", chain_id="c2"),
@@ -95,23 +95,23 @@ def test_operations_of_one_chain_are_one_run_in_their_order() -> None:
     ]
 
 
-def test_how_long_a_run_took() -> None:
+def test_the_duration_of_a_run() -> None:
     later = (AT + timedelta(seconds=2)).isoformat()
     assert run("x", updated_at=later).duration_ms == 2000
-    # Where its times are to the second only, what it took is told more exactly.
+    # The operations' durations are more exact than times in whole seconds.
     assert run("x", updated_at=AT.isoformat(), total_duration_ms=149).duration_ms == 149
     assert run("x", updated_at=later, total_duration_ms=1149).duration_ms == 1149
     assert run("x", created_at="", updated_at="", total_duration_ms=7).duration_ms == 7
     assert run("x", created_at="", updated_at="").duration_ms is None
 
 
-def test_a_scale_puts_moments_in_their_places() -> None:
+def test_a_scale_maps_times_to_positions() -> None:
     scale = Scale.over([(AT, AT + timedelta(seconds=4)), None, (AT, AT + timedelta(seconds=8))])
     assert scale is not None
     bar = scale.bar((AT + timedelta(seconds=4), AT + timedelta(seconds=6)))
     assert (bar.left, bar.width) == ("50.00%", "25.00%")
     assert [mark.label for mark in scale.marks_since_begin()] == ["0", "2 s", "4 s", "6 s", "8 s"]
-    # What takes no time is still to be seen, and what lies outside is cut off.
+    # A moment without a duration is still visible, and what is outside is cut off.
     narrow = scale.bar((AT + timedelta(seconds=8), AT + timedelta(seconds=90)))
     assert (narrow.left, narrow.width) == ("99.40%", "0.60%")
     assert Scale.over([None]) is None
@@ -131,18 +131,18 @@ def test_an_axis_has_few_round_marks(seconds: float, labels: list[str]) -> None:
     assert [mark.label for mark in scale.marks_since_begin()] == labels
 
 
-def test_an_axis_of_the_day_tells_the_time() -> None:
+def test_an_axis_of_a_day_shows_the_time() -> None:
     scale = Scale(AT - timedelta(hours=6), AT + timedelta(minutes=7))
-    # What stands at the very edge is left out.
+    # A mark at the very edge is left out.
     assert [mark.label for mark in scale.marks_of_day()] == ["06:00", "08:00"]
-    # Round where the reader is.
+    # Marks are round in the reader's time zone.
     with timezone.override(ZoneInfo("Asia/Kolkata")):
         marks = scale.marks_of_day()
     assert {mark.label[3:] for mark in marks} == {"00"}
     assert scale.marks_of_day()[0].left not in [mark.left for mark in marks]
 
 
-def test_the_timeline_of_a_new_project_begins_with_it() -> None:
+def test_the_timeline_of_a_new_project_begins_with_its_creation() -> None:
     now = datetime.now(UTC)
     run = operation("start_compute", created_at=(now - timedelta(seconds=40)).isoformat())
 

@@ -1,4 +1,4 @@
-"""What keeps the key and the user safe: headers, cookies, the encrypted session, settings."""
+"""What protects the key and the user: headers, cookies, the encrypted session, settings."""
 
 import io
 import logging
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_it_works(alice: Person) -> None:
-    """Nothing may load or run but what comes from here."""
+    """A page may load and run only what comes from the console."""
     policy = alice.get("/")["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -57,11 +57,11 @@ def test_static_files_are_cached_for_ever_by_their_hash(alice: Person) -> None:
         answer = alice.get(address)
         assert "immutable" in answer["Cache-Control"]
         assert not answer.cookies
-        # As during an upgrade: what is not this content must not be kept as it.
+        # During an upgrade, content with another hash must not be cached under this address.
         assert alice.get(f"{address}0")["Cache-Control"] == "no-store"
 
 
-def test_the_key_cannot_be_read_off_the_cookie(alice: Person) -> None:
+def test_the_cookie_does_not_reveal_the_key(alice: Person) -> None:
     cookie = alice.browser.cookies["perch_session"]
     assert alice.api.key not in cookie.value
     assert cookie["httponly"]
@@ -69,13 +69,13 @@ def test_the_key_cannot_be_read_off_the_cookie(alice: Person) -> None:
     assert not cookie["secure"]
 
 
-def test_cookies_are_secure_where_the_page_is(visitor: Browser) -> None:
+def test_cookies_are_secure_if_the_page_is(visitor: Browser) -> None:
     answer = visitor.get("/sign-in", secure=True)
     assert answer.cookies["perch_csrf"]["secure"]
 
 
 @pytest.mark.parametrize("cookie", ["", "x", "gAAAAAB" + "x" * 100, "\x00", "é"])
-def test_a_forged_session_is_no_session(visitor: Browser, cookie: str) -> None:
+def test_a_forged_session_is_ignored(visitor: Browser, cookie: str) -> None:
     visitor.cookies["perch_session"] = cookie
     assert visitor.get("/").status_code == 302
 
@@ -85,12 +85,12 @@ def test_another_secret_ends_every_session(alice: Person, settings: Any) -> None
     assert alice.get("/").status_code == 302
 
 
-def test_a_session_ends_of_itself(alice: Person, settings: Any) -> None:
+def test_a_session_expires(alice: Person, settings: Any) -> None:
     settings.SESSION_COOKIE_AGE = -1
     assert alice.get("/").status_code == 302
 
 
-def test_a_forms_post_needs_its_token(alice: Person) -> None:
+def test_a_post_needs_the_forms_token(alice: Person) -> None:
     careful = Browser(enforce_csrf_checks=True)
     careful.cookies = alice.browser.cookies
     answer = careful.post("/new-project", {"name": "x"})
@@ -105,7 +105,7 @@ def test_an_unknown_host_name_is_refused_with_a_hint(visitor: Browser) -> None:
 
 
 @pytest.mark.parametrize("host", ["elsewhere.example", "a b", "x/y", "[::"])
-def test_a_bad_host_name_is_one_line_of_the_log_without_a_trace(
+def test_a_bad_host_name_is_one_log_line_without_a_traceback(
     visitor: Browser, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     written = io.StringIO()
@@ -119,7 +119,9 @@ def test_a_bad_host_name_is_one_line_of_the_log_without_a_trace(
     assert "raceback" not in written.getvalue()
 
 
-def test_a_bug_is_a_page_without_a_trace(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_shows_a_page_without_a_traceback(
+    alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*args: Any, **named: Any) -> None:
         raise RuntimeError("a secret detail")
 
@@ -144,7 +146,7 @@ def start(**environment: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_without_a_secret_it_does_not_start_and_says_why() -> None:
+def test_without_a_secret_it_does_not_start_and_gives_the_reason() -> None:
     failed = start()
     assert failed.returncode != 0
     assert "PERCH_SECRET_KEY is not set" in failed.stderr
@@ -152,7 +154,7 @@ def test_without_a_secret_it_does_not_start_and_says_why() -> None:
     assert start(PERCH_DEBUG="1").returncode == 0
 
 
-def test_it_keeps_to_its_own_settings_beside_the_control_plane() -> None:
+def test_the_console_uses_its_own_settings_beside_the_control_plane() -> None:
     started = start(PERCH_SECRET_KEY="s", DJANGO_SETTINGS_MODULE="controlplane.settings")
     assert started.returncode == 0, started.stderr
 
@@ -168,7 +170,7 @@ def test_a_form_of_another_site_is_refused(alice: Person) -> None:
     assert alice.api.get("/projects")["projects"] == []
 
 
-def test_an_old_form_of_our_own_comes_back_and_does_nothing(alice: Person) -> None:
+def test_an_outdated_form_of_the_console_comes_back_and_changes_nothing(alice: Person) -> None:
     careful = Browser(enforce_csrf_checks=True)
     careful.cookies = alice.browser.cookies
     headers = {"Origin": "http://testserver"}

@@ -1,4 +1,4 @@
-"""A branch's schema beside another's."""
+"""The comparison of a branch's schema with another branch's."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def test_it_works(alice: Person, shop: Shop) -> None:
     shop.sql("CREATE TABLE orders (id bigint)")
     url = f"{shop.url}/branches/{shop.dev_id}/schema"
     page = Page(alice.get(url))
-    # What the parent has alone is missing here.
+    # What only the parent has is shown as missing here.
     assert "CREATE TABLE public.orders" in page.text
     assert "0 lines only in dev" in page.text
     page = Page(alice.get(f"{shop.url}/branches/{shop.main_id}/schema?base={shop.dev_id}"))
@@ -21,7 +21,7 @@ def test_it_works(alice: Person, shop: Shop) -> None:
     assert "No differences" in Page(alice.get(url)).text
 
 
-def test_what_cannot_be_compared_says_why_and_keeps_the_choice(
+def test_a_failed_comparison_gives_the_reason_and_keeps_the_choice(
     carol: Person, still_shop: Shop
 ) -> None:
     url = f"{still_shop.url}/branches/{still_shop.dev_id}/schema"
@@ -34,7 +34,9 @@ def test_what_cannot_be_compared_says_why_and_keeps_the_choice(
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 405, 409, 422, 423, 429, 500])
-def test_a_server_that_compares_none(dave: Person, misbehaving: Misbehaving, status: int) -> None:
+def test_a_server_that_does_not_compare_schemas(
+    dave: Person, misbehaving: Misbehaving, status: int
+) -> None:
     misbehaving.refuse(status, "no <b>such</b> thing")
     assert dave.get("/projects/p/branches/b/schema").status_code >= 400
 
@@ -54,7 +56,7 @@ def test_the_lines_of_a_diff() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "+", "@@", "--- a\n+++ b\n"])
-def test_what_is_no_diff_has_no_lines(text: str) -> None:
+def test_text_that_is_not_a_diff_has_no_lines(text: str) -> None:
     assert read_diff(text).lines == []
 
 

@@ -26,18 +26,18 @@ def sign_in(browser: Browser, key: str, **fields: str) -> Any:
 
 
 def name_of(browser: Browser) -> str:
-    """Who the dashboard says is signed in."""
+    """Return the name of the signed-in user on the dashboard."""
     found = re.search(r'<span class="who"[^>]*>(\S+?)[ <]', browser.get("/").content.decode())
     assert found
     return found[1]
 
 
 def others(browser: Browser, path: str = "/") -> list[str]:
-    """The ids of the sign-ins that one may switch to."""
+    """Return the ids of the sign-ins to which the user may switch."""
     return re.findall(r'name="sign_in" value="([^"]+)"', browser.get(path).content.decode())
 
 
-class TestSeveral:
+class TestSeveralSignIns:
     def test_it_works(self, visitor: Browser, stack: Stack) -> None:
         sign_in(visitor, stack.new_key())
         first = name_of(visitor)
@@ -55,7 +55,7 @@ class TestSeveral:
         sign_in(visitor, key)
         assert others(visitor) == []
 
-    def test_who_signs_out_is_out_and_goes_on_as_another(
+    def test_signing_out_continues_with_another_sign_in(
         self, visitor: Browser, stack: Stack
     ) -> None:
         sign_in(visitor, stack.new_key())
@@ -69,7 +69,7 @@ class TestSeveral:
         visitor.post("/switch", {"sign_in": other})
         assert name_of(visitor) == first
 
-    def test_all_of_this_browser_are_signed_out_at_once(
+    def test_all_sign_ins_of_this_browser_are_signed_out_at_once(
         self, visitor: Browser, stack: Stack
     ) -> None:
         sign_in(visitor, stack.new_key())
@@ -81,14 +81,16 @@ class TestSeveral:
             assert browser.get("/").status_code == 302
             assert others(browser, "/sign-in") == []
 
-    def test_who_is_no_sign_in_is_not_switched_to(self, visitor: Browser, stack: Stack) -> None:
+    def test_switching_to_an_unknown_sign_in_is_refused(
+        self, visitor: Browser, stack: Stack
+    ) -> None:
         sign_in(visitor, stack.new_key())
         name = name_of(visitor)
         answer = visitor.post("/switch", {"sign_in": "x"}, follow=True)
         assert "This session has ended" in Page(answer).text
         assert name_of(visitor) == name
 
-    def test_a_form_of_before_the_switch_is_out_of_date(self, stack: Stack) -> None:
+    def test_a_form_from_before_the_switch_is_out_of_date(self, stack: Stack) -> None:
         browser = Browser(enforce_csrf_checks=True)
         for _ in range(2):
             form = Page(browser.get("/sign-in"))
@@ -100,7 +102,7 @@ class TestSeveral:
         answer = browser.post("/new-project", {"name": "x", "csrfmiddlewaretoken": token})
         assert answer.status_code == 403
 
-    def test_the_oldest_makes_room_in_the_cookie(
+    def test_the_oldest_sign_in_is_dropped_when_the_cookie_is_full(
         self, visitor: Browser, settings: Any, misbehaving: Misbehaving
     ) -> None:
         settings.MANAGEMENT_API_URL = misbehaving.url
@@ -134,7 +136,7 @@ class TestServers:
 
     @pytest.mark.usefixtures("staging")
     @pytest.mark.parametrize("server", ["http://127.0.0.1:1/api/v2", "prod", "staging "])
-    def test_nobody_names_a_server_of_their_own(
+    def test_a_user_cannot_name_a_server(
         self, visitor: Browser, staging: Misbehaving, server: str
     ) -> None:
         answer = sign_in(visitor, "a-key", server=server)
@@ -144,7 +146,7 @@ class TestServers:
         )
         assert staging.asked == []
 
-    def test_a_server_that_is_no_longer_named_is_asked_nothing(
+    def test_a_server_that_is_no_longer_configured_gets_no_request(
         self, visitor: Browser, settings: Any, staging: Misbehaving
     ) -> None:
         sign_in(visitor, "sams-key", server="staging")
@@ -153,10 +155,10 @@ class TestServers:
         assert visitor.get("/").status_code == 302
         assert len(staging.asked) == asked
 
-    def test_without_others_there_is_nothing_to_choose(self, visitor: Browser) -> None:
+    def test_without_other_servers_there_is_no_choice(self, visitor: Browser) -> None:
         assert "server" not in Page(visitor.get("/sign-in")).options
 
-    def test_the_operator_is_told_of_a_list_that_is_none(
+    def test_an_invalid_list_of_servers_is_an_error_for_the_operator(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("X", "a=https://a.example/api/v2/, b=http://b.example")
@@ -167,8 +169,8 @@ class TestServers:
                 envnamed("X")
 
 
-class TestEverywhere:
-    def test_who_is_not_signed_in_any_more_is_not_told_that_it_is_done(self, dave: Person) -> None:
+class TestSignOutEverywhere:
+    def test_signing_out_everywhere_needs_a_valid_sign_in(self, dave: Person) -> None:
         kept = Browser()
         kept.cookies[COOKIE] = dave.browser.cookies[COOKIE].value
         dave.post("/sign-out")
@@ -176,7 +178,7 @@ class TestEverywhere:
         assert answer.status_code == 422
         assert "You are not signed in" in Page(answer).text
 
-    def test_what_could_not_be_written_down_is_told(
+    def test_a_sign_out_that_cannot_be_stored_is_reported(
         self, dave: Person, settings: Any, tmp_path: Path
     ) -> None:
         elsewhere = Browser()
@@ -202,12 +204,12 @@ class TestEverywhere:
             302,
             200,
         ]
-        # The key stays good.
+        # The key stays valid.
         sign_in(visitor, key)
         assert visitor.get("/").status_code == 200
         assert elsewhere.get("/").status_code == 302
 
-    def test_what_is_kept_of_it_tells_nothing_of_the_key(
+    def test_the_stored_record_does_not_reveal_the_key(
         self, visitor: Browser, stack: Stack
     ) -> None:
         from django.conf import settings
@@ -219,9 +221,9 @@ class TestEverywhere:
         assert not {sha256(text.encode()).hexdigest() for text in (key, f" {key}")} & names
 
 
-class TestIdle:
+class TestIdleSessions:
     def age(self, browser: Browser, seconds: float) -> None:
-        """Make the cookie one that was given so long ago."""
+        """Make the cookie as old as this."""
         fernet = sessions._fernet()
         token = browser.cookies[COOKIE].value
         older = int(time.time() - seconds)
@@ -229,14 +231,14 @@ class TestIdle:
             fernet.decrypt(token.encode()), older
         ).decode()
 
-    def test_it_is_over_after_the_time_that_is_set(
+    def test_a_session_ends_after_the_configured_time(
         self, visitor: Browser, stack: Stack, settings: Any
     ) -> None:
         settings.SESSION_COOKIE_AGE = 3600
         sign_in(visitor, stack.new_key())
         self.age(visitor, 3500)
         assert visitor.get("/").status_code == 200
-        # Who has opened a page has all the time again.
+        # Opening a page starts the time anew.
         age = time.time() - Fernet.extract_timestamp(
             sessions._fernet(), visitor.cookies[COOKIE].value.encode()
         )
@@ -244,7 +246,7 @@ class TestIdle:
         self.age(visitor, 3700)
         assert visitor.get("/").status_code == 302
 
-    def test_what_took_long_does_not_write_the_cookie_of_when_it_was_asked(
+    def test_a_slow_answer_does_not_overwrite_a_newer_cookie(
         self, dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another tab may have switched, signed in or signed out meanwhile."""
@@ -252,7 +254,7 @@ class TestIdle:
         self.age(dave.browser, 7200)
         monkeypatch.setattr("console.middleware.AT_ONCE", 0.0)
         assert COOKIE not in dave.get("/").cookies
-        # Nor does what shows a message, or finds that a sign-in has ended.
+        # Neither does an answer that shows a message, or finds that a sign-in has ended.
         dave.post("/switch", {"sign_in": "x"})
         answer = dave.get("/sign-in")
         assert "This session has ended" in Page(answer).text
@@ -263,7 +265,9 @@ class TestIdle:
         dave.post("/sign-out")
         assert COOKIE not in kept.get("/sign-in").cookies
 
-    def test_a_page_that_was_left_open_keeps_none_alive(self, alice: Person, shop: Shop) -> None:
+    def test_a_page_that_was_left_open_does_not_extend_the_session(
+        self, alice: Person, shop: Shop
+    ) -> None:
         self.age(alice.browser, 7200)
         before = alice.browser.cookies[COOKIE].value
         alice.htmx_get(f"{shop.url}/live")
@@ -284,25 +288,25 @@ class TestPreferences:
         assert "data-theme" not in html
         assert "data-shortcuts" not in html
 
-    def test_it_goes_back_to_any_page_of_ours(self, visitor: Browser) -> None:
+    def test_it_returns_only_to_pages_of_the_console(self, visitor: Browser) -> None:
         sent = {"theme": "dark", "next": "/a\nb"}
         answer = visitor.post("/preferences", sent, headers={"HX-Request": "true"})
         assert answer["HX-Redirect"] == "/a%0Ab"
 
-    def test_what_is_no_theme_is_none(self, visitor: Browser) -> None:
+    def test_an_unknown_theme_is_ignored(self, visitor: Browser) -> None:
         assert visitor.post("/preferences", {"theme": '"><script>'}).status_code == 422
         visitor.cookies["perch_theme"] = "x y"
         assert b"data-theme" not in visitor.get("/sign-in").content
 
 
-class TestReach:
+class TestKeyLimits:
     def key(self, person: Person, **limits: Any) -> Person:
         made = person.api.post("/api_keys", {"key_name": "limited", **limits})
         limited = Person(Browser(), person.api)
         sign_in(limited.browser, made["key"])
         return limited
 
-    def test_a_read_only_key_is_told_before_it_fills_in_a_form(
+    def test_a_read_only_key_is_warned_before_filling_in_a_form(
         self, carol: Person, still_shop: Shop
     ) -> None:
         reader = self.key(carol, read_only=True)
@@ -312,13 +316,13 @@ class TestReach:
         assert '<body class="read-only"' in page.html
         assert "read only" in page.text
 
-    def test_a_key_of_one_project_too(self, carol: Person, still_shop: Shop) -> None:
+    def test_a_key_of_one_project_is_warned_too(self, carol: Person, still_shop: Shop) -> None:
         limited = self.key(carol, project_id=still_shop.id)
         for path in ("/new-project", f"{still_shop.url}/delete"):
             page = Page(limited.get(path))
             assert f"a key that is limited to the project {still_shop.id}" in page.text, path
         assert "name" in Page(limited.get(f"{still_shop.url}/rename")).fields
 
-    def test_its_end_is_in_the_accounts_menu(self, carol: Person) -> None:
+    def test_the_keys_expiry_is_in_the_account_menu(self, carol: Person) -> None:
         limited = self.key(carol, expires_at="2100-01-31T00:00:00Z")
         assert "This key expires 2100-01-31" in Page(limited.get("/")).text

@@ -31,7 +31,7 @@ def test_it_works(visitor: Browser, stack: Stack) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/api-keys", "/projects/some-project-12345678?x=1", "/projects/a-b-1/operations"]
 )
-def test_everything_else_asks_to_sign_in_first_and_returns(
+def test_every_other_page_asks_to_sign_in_first_and_returns(
     visitor: Browser, stack: Stack, path: str
 ) -> None:
     answer = visitor.get(path)
@@ -42,7 +42,7 @@ def test_everything_else_asks_to_sign_in_first_and_returns(
     assert signed_in["Location"] == path
 
 
-def test_a_fragment_asks_to_sign_in_and_leaves_the_page_as_it_is(visitor: Browser) -> None:
+def test_a_fragment_asks_to_sign_in_and_leaves_the_page_unchanged(visitor: Browser) -> None:
     headers = {"HX-Request": "true", "HX-Current-URL": "http://testserver/projects/a-b-1"}
     answer = visitor.get("/projects/a-b-1/rename", headers=headers)
     assert answer.status_code == 401
@@ -75,13 +75,15 @@ def test_a_button_pressed_after_signing_out_does_nothing(alice: Person) -> None:
 @pytest.mark.parametrize(
     "elsewhere", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x"]
 )
-def test_it_returns_to_nowhere_else(visitor: Browser, stack: Stack, elsewhere: str) -> None:
+def test_it_returns_only_to_pages_of_the_console(
+    visitor: Browser, stack: Stack, elsewhere: str
+) -> None:
     answer = visitor.post("/sign-in", {"key": stack.new_key(), "next": elsewhere})
     assert answer["Location"] == "/"
 
 
 @pytest.mark.usefixtures("stack")
-def test_a_wrong_key_is_told_beside_the_field_and_stays_there(visitor: Browser) -> None:
+def test_a_wrong_key_is_reported_beside_the_field_and_stays_there(visitor: Browser) -> None:
     answer = visitor.post("/sign-in", {"key": "not-a-key"})
     assert answer.status_code == 422
     page = Page(answer)
@@ -91,11 +93,11 @@ def test_a_wrong_key_is_told_beside_the_field_and_stays_there(visitor: Browser) 
 
 
 @pytest.mark.parametrize("key", ["", "two words", "clé", "a\tb"])
-def test_what_cannot_be_a_key_is_not_sent(visitor: Browser, key: str) -> None:
+def test_a_value_that_cannot_be_a_key_is_not_sent(visitor: Browser, key: str) -> None:
     assert visitor.post("/sign-in", {"key": key}).status_code == 422
 
 
-def test_a_revoked_key_signs_nobody_in(visitor: Browser, alice: Person) -> None:
+def test_a_revoked_key_cannot_sign_in(visitor: Browser, alice: Person) -> None:
     made = alice.api.post("/api_keys", {"key_name": "short-lived"})
     alice.api.delete(f"/api_keys/{made['id']}")
     answer = visitor.post("/sign-in", {"key": made["key"]})
@@ -111,34 +113,36 @@ def test_a_key_revoked_later_asks_to_sign_in_again(alice: Person, visitor: Brows
     assert answer["Location"] == "/sign-in?next=%2Fapi-keys"
 
 
-def test_signing_out_leaves_nothing_behind(alice: Person) -> None:
+def test_signing_out_removes_the_session(alice: Person) -> None:
     assert alice.browser.get("/sign-out").status_code == 405
     alice.post("/sign-out")
     assert alice.get("/").status_code == 302
     assert alice.api.key not in str(alice.browser.cookies)
 
 
-def test_a_copy_of_the_cookie_ends_with_the_session(alice: Person, visitor: Browser) -> None:
+def test_a_copy_of_the_cookie_is_invalid_after_signing_out(alice: Person, visitor: Browser) -> None:
     visitor.cookies["perch_session"] = alice.browser.cookies["perch_session"].value
     assert visitor.get("/").status_code == 200
     alice.post("/sign-out")
     assert visitor.get("/").status_code == 302
     assert visitor.post("/api-keys/new", {"name": "mine"}).status_code == 422
     assert len(alice.api.get("/api_keys")) == 1
-    # Who signs in again begins another session, and that one goes on.
+    # A new sign-in begins another session, which continues.
     alice.post("/sign-in", {"key": alice.api.key})
     assert alice.get("/").status_code == 200
 
 
-def test_signing_in_again_ends_the_session_before(alice: Person, visitor: Browser) -> None:
+def test_signing_in_again_ends_the_previous_session(alice: Person, visitor: Browser) -> None:
     visitor.cookies["perch_session"] = alice.browser.cookies["perch_session"].value
     alice.post("/sign-in", {"key": alice.api.key})
     assert alice.get("/").status_code == 200
     assert visitor.get("/").status_code == 302
 
 
-def test_every_process_of_the_console_knows_it(stack: Stack, alice: Person, settings: Any) -> None:
-    """The one of this test and that of the service, with the same secret and directory."""
+def test_every_process_of_the_console_knows_ended_sessions(
+    stack: Stack, alice: Person, settings: Any
+) -> None:
+    """This test's process and the service's have the same secret and directory."""
     settings.SECRET_KEY = (stack.state_dir / "secret-key").read_text().strip()
     settings.STATE_DIR = str(stack.state_dir / "console")
     alice.post("/sign-in", {"key": alice.api.key})
@@ -153,7 +157,7 @@ def test_every_process_of_the_console_knows_it(stack: Stack, alice: Person, sett
     assert status() == 302
 
 
-def test_the_forms_secret_turns_with_the_session(visitor: Browser, stack: Stack) -> None:
+def test_the_csrf_secret_changes_with_the_session(visitor: Browser, stack: Stack) -> None:
     secrets = [visitor.get("/sign-in").cookies["perch_csrf"].value]
     for path, form in (("/sign-in", {"key": stack.new_key()}), ("/sign-out", {})):
         secrets.append(visitor.post(path, form).cookies["perch_csrf"].value)
@@ -173,7 +177,7 @@ def test_ended_sessions_are_forgotten_with_their_cookies(settings: Any, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["link", "open to all"])
-def test_a_directory_of_others_is_refused(settings: Any, tmp_path: Path, kind: str) -> None:
+def test_a_directory_of_another_user_is_refused(settings: Any, tmp_path: Path, kind: str) -> None:
     place = tmp_path / "place"
     if kind == "link":
         place.symlink_to(tmp_path)
@@ -185,7 +189,7 @@ def test_a_directory_of_others_is_refused(settings: Any, tmp_path: Path, kind: s
         ended_sessions.prepare()
 
 
-def test_when_the_api_fails_the_key_is_kept(
+def test_a_typed_key_is_kept_when_the_api_fails(
     visitor: Browser, settings: Any, misbehaving: Misbehaving
 ) -> None:
     settings.MANAGEMENT_API_URL = misbehaving.url
@@ -195,7 +199,7 @@ def test_when_the_api_fails_the_key_is_kept(
     assert page.fields["key"] == "abc"
 
 
-def test_an_organizations_key_is_good_enough(
+def test_an_organizations_key_can_sign_in(
     visitor: Browser, settings: Any, misbehaving: Misbehaving
 ) -> None:
     settings.MANAGEMENT_API_URL = misbehaving.url
@@ -205,10 +209,10 @@ def test_an_organizations_key_is_good_enough(
     assert "GET /api/v2/projects?limit=1" in misbehaving.asked
 
 
-def test_what_the_server_has_is_found_out_at_sign_in(
+def test_the_features_of_a_server_are_detected_at_sign_in(
     visitor: Browser, settings: Any, misbehaving: Misbehaving
 ) -> None:
-    """Another server of this API has no record of who did what, and sends nothing on."""
+    """Another server of this API has no events and no webhooks."""
     settings.MANAGEMENT_API_URL = misbehaving.url
     misbehaving.body = b'{"login": "eve", "projects": [], "events": [], "webhooks": []}'
     visitor.post("/sign-in", {"key": "abc"})
@@ -218,7 +222,7 @@ def test_what_the_server_has_is_found_out_at_sign_in(
     assert not {"Activity", "Webhooks"} & set(Page(visitor.get("/")).text.split())
 
 
-def test_a_one_time_link_stays_good_while_the_api_does_not_answer(
+def test_a_one_time_link_stays_valid_while_the_api_does_not_answer(
     visitor: Browser, settings: Any, tmp_path: Path, misbehaving: Misbehaving
 ) -> None:
     settings.STATE_DIR, settings.MANAGEMENT_API_URL = str(tmp_path), misbehaving.url
@@ -237,7 +241,7 @@ def test_a_one_time_link_stays_good_while_the_api_does_not_answer(
     assert Page(answer).fields["code"] == "x"
     assert answer_of(200, b'{"login": "dave"}').status_code == 302
     assert answer_of(200, b'{"login": "dave"}').status_code == 410
-    # A key that is no longer good makes the link one that is not.
+    # A key that is invalid now makes the link invalid.
     file.touch(mode=0o600)
     file.write_text(json.dumps({"key": "k", "until": time.time() + 60}))
     assert answer_of(401, b'{"message": "no such key"}').status_code == 410

@@ -39,12 +39,12 @@ class TestLink:
     def code(self, link: str) -> str:
         return str(link.partition("code=")[2])
 
-    def test_that_of_up_works_once(self, visitor: Browser, stack: Stack, console: str) -> None:
+    def test_the_link_of_up_works_once(self, visitor: Browser, stack: Stack, console: str) -> None:
         found = re.search(r"http\S+code=\S+", (stack.state_dir / "up.log").read_text())
         assert found
         assert found[0].startswith(f"{console}/sign-in/link?")
         code = self.code(found[0])
-        # Whoever only looks uses nothing up.
+        # Opening the link does not use it up.
         for _ in range(2):
             assert Page(visitor.get(f"/sign-in/link?code={code}")).fields["code"] == code
         assert visitor.post("/sign-in/link", {"code": code})["Location"] == "/"
@@ -54,7 +54,9 @@ class TestLink:
         assert again.get(f"/sign-in/link?code={code}").status_code == 410
         assert again.get("/").status_code == 302
 
-    def test_another_is_a_command_away(self, visitor: Browser, stack: Stack, console: str) -> None:
+    def test_a_command_prints_another_link(
+        self, visitor: Browser, stack: Stack, console: str
+    ) -> None:
         link = self.link(stack, "--console-url", "https://console.example.com/")
         assert link.startswith("https://console.example.com/sign-in/link?code=")
         assert self.link(stack).startswith(console)
@@ -62,7 +64,7 @@ class TestLink:
         assert name_of(visitor) == "local"
 
     @pytest.mark.usefixtures("console")
-    def test_it_is_good_for_minutes(self, visitor: Browser, stack: Stack) -> None:
+    def test_a_link_is_valid_for_minutes(self, visitor: Browser, stack: Stack) -> None:
         code = self.code(self.link(stack))
         file = stack.state_dir / "console" / "links" / sha256(code.encode()).hexdigest()
         assert stat.filemode(file.stat().st_mode) == "-rw-------"
@@ -73,10 +75,10 @@ class TestLink:
         assert not file.exists()
 
     @pytest.mark.parametrize("code", ["", "x", "../../api-key", "a" * 5000])
-    def test_what_is_no_code_signs_nobody_in(self, visitor: Browser, code: str) -> None:
+    def test_an_invalid_code_signs_nobody_in(self, visitor: Browser, code: str) -> None:
         assert visitor.post("/sign-in/link", {"code": code}).status_code == 410
 
-    def test_what_others_may_write_is_no_link(
+    def test_a_file_that_others_may_write_is_not_accepted_as_a_link(
         self, visitor: Browser, settings: Any, tmp_path: Path
     ) -> None:
         settings.STATE_DIR = str(tmp_path)

@@ -1,4 +1,4 @@
-"""Each tab goes on as who it was opened by."""
+"""Each tab keeps the sign-in with which it was opened."""
 
 import json
 import re
@@ -15,11 +15,12 @@ OWN = "http://testserver"
 
 
 class TestTabs:
-    """All tabs have one cookie: what is open in one may be of somebody who another has left."""
+    """All tabs share one cookie: a tab may show an account that another tab has left."""
 
     @pytest.fixture
     def tab(self, misbehaving: Misbehaving, settings: Any) -> Person:
-        """Xena's page, after Yves has signed in beside it. It sends what its scripts do."""
+        """Xena's page, after Yves has signed in in another tab. Sends what the page's scripts
+        send."""
         settings.MANAGEMENT_API_URL = misbehaving.url
         settings.CSRF_TRUSTED_ORIGINS = [OWN]
         tab = Person(Browser(enforce_csrf_checks=True), Client(misbehaving.url, "y"))
@@ -34,7 +35,7 @@ class TestTabs:
         return tab
 
     def sent(self, target: str = "live") -> dict[str, str]:
-        """The headers of what xena's page asks."""
+        """Return the headers of the requests from Xena's page."""
         (mark,) = re.findall(r'<body[^>]* hx-headers=.{"Perch-Sign-In":"(\w+)"}', self.html)
         return {
             "HX-Request": "true",
@@ -43,7 +44,7 @@ class TestTabs:
             "Origin": OWN,
         }
 
-    def test_nothing_is_shown_to_a_page_of_another(
+    def test_a_page_of_another_sign_in_is_shown_nothing(
         self, tab: Person, misbehaving: Misbehaving
     ) -> None:
         answer = tab.get("/api-keys/7/revoke", **self.sent("dialog"))
@@ -55,8 +56,10 @@ class TestTabs:
         assert "You are yves in another tab now" in Page(answer).text
         assert misbehaving.asked == []
 
-    def test_nothing_is_done_for_it(self, tab: Person, misbehaving: Misbehaving) -> None:
-        # Even with a token of the one who is there now.
+    def test_a_page_of_another_sign_in_changes_nothing(
+        self, tab: Person, misbehaving: Misbehaving
+    ) -> None:
+        # Even with a token of the present sign-in.
         token = Page(tab.get("/new-project")).fields["csrfmiddlewaretoken"]
         misbehaving.asked.clear()
         fields = {"csrfmiddlewaretoken": token}
@@ -64,13 +67,13 @@ class TestTabs:
             answer = tab.post(path, fields, **self.sent("form"))
             assert answer.status_code == 409, path
             assert "You are yves in another tab now" in Page(answer).text
-        # What copies a connection is no request of htmx.
+        # Copying a connection is not a request by htmx.
         answer = tab.post("/projects/p/endpoints/ep-a/connection-string", Origin=OWN)
         assert answer.status_code == 409
         assert answer.content.startswith(b"Nothing was copied")
         assert misbehaving.asked == []
 
-    def test_a_form_comes_back_to_be_sent_once_more(
+    def test_a_form_of_another_sign_in_comes_back_to_be_confirmed(
         self, tab: Person, misbehaving: Misbehaving
     ) -> None:
         mark = self.sent()["Perch-Sign-In"]
@@ -82,7 +85,7 @@ class TestTabs:
         answer = tab.post("/new-project", page.fields, **self.sent("form"))
         assert answer["HX-Redirect"] == "/projects/p"
 
-    def test_who_signs_in_with_the_same_key_goes_on(
+    def test_a_new_sign_in_with_the_same_key_continues(
         self, tab: Person, misbehaving: Misbehaving
     ) -> None:
         misbehaving.body = b'{"login": "xena", "projects": []}'
@@ -90,7 +93,7 @@ class TestTabs:
         tab.post("/sign-in", {"key": "xena"}, Origin=OWN)
         assert tab.get("/live", **self.sent()).status_code == 286
 
-    def test_signing_out_is_no_exception(self, tab: Person) -> None:
+    def test_signing_out_from_such_a_page_is_refused_too(self, tab: Person) -> None:
         answer = tab.browser.post("/sign-out", headers={"Origin": OWN}, follow=True)
         assert "meanwhile signed in as yves" in Page(answer).text
         page = Page(tab.post("/sign-out-everywhere", Origin=OWN))

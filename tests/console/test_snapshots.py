@@ -1,4 +1,5 @@
-"""Snapshots: on the page of their branch, and on the list of branches once that is gone."""
+"""Snapshots: on the page of their branch, and on the list of branches once their branch is
+deleted."""
 
 from typing import Any
 
@@ -32,7 +33,7 @@ def test_it_works(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(branch_url(shop, shop.dev_id)))
     assert "before" in page.row(snapshot_id)
     assert "being taken" not in page.text
-    # Of another branch nothing is said of it.
+    # The page of another branch does not show it.
     assert snapshot_id not in Page(alice.get(branch_url(shop, shop.main_id))).text
     url = f"{shop.url}/snapshots/{snapshot_id}/delete"
     page = Page(alice.get(url))
@@ -42,7 +43,7 @@ def test_it_works(alice: Person, shop: Shop) -> None:
     assert snapshots(alice, shop) == {}
 
 
-def test_its_name_and_its_end_are_changed(alice: Person, shop: Shop) -> None:
+def test_a_snapshots_name_and_expiry_are_changed(alice: Person, shop: Shop) -> None:
     snapshot_id = take(alice, shop, "before")
     url = f"{shop.url}/snapshots/{snapshot_id}/edit"
     fields = Page(alice.get(url)).fields
@@ -59,7 +60,7 @@ def test_its_name_and_its_end_are_changed(alice: Person, shop: Shop) -> None:
     forget(alice, shop, snapshot_id)
 
 
-def test_the_time_it_was_taken_is_told_in_utc_whatever_the_server_writes(
+def test_the_time_of_a_snapshot_is_in_utc_whatever_the_server_writes(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     misbehaving.body = b"""{"snapshots": [
@@ -73,7 +74,7 @@ def test_restored_as_a_new_branch(alice: Person, shop: Shop) -> None:
     snapshot_id = take(alice, shop, "before")
     url = f"{shop.url}/snapshots/{snapshot_id}/restore"
     form = Page(alice.get(url))
-    # The branch that it was taken of stands first among those it may replace.
+    # The snapshot's own branch is the first choice to replace.
     assert form.options["target_id"] == ["", shop.dev_id, shop.main_id]
     answer = alice.post(url, {"target_id": shop.dev_id, "name": "again"})
     assert "Only a new branch can have a name" in Page(answer).text
@@ -87,7 +88,7 @@ def test_restored_as_a_new_branch(alice: Person, shop: Shop) -> None:
     forget(alice, shop, snapshot_id)
 
 
-def test_restored_in_the_place_of_a_branchs_data(alice: Person, shop: Shop) -> None:
+def test_restored_in_place_of_a_branchs_data(alice: Person, shop: Shop) -> None:
     snapshot_id = take(alice, shop, "before")
     url = f"{shop.url}/snapshots/{snapshot_id}/restore"
     answer = alice.post(url, {"target_id": shop.dev_id, "name": ""})
@@ -109,12 +110,10 @@ def test_a_snapshot_outlives_its_branch(alice: Person, shop: Shop) -> None:
     forget(alice, shop, snapshot_id)
 
 
-def test_where_the_server_takes_none_nothing_is_said_of_them(
-    dave: Person, misbehaving: Misbehaving
-) -> None:
+def test_a_server_without_snapshots_shows_none(dave: Person, misbehaving: Misbehaving) -> None:
     misbehaving.body = b"""{
         "project": {"id": "p"}, "operations": [], "endpoints": [], "branches": [{"id": "b"}]
     }"""
-    # The stand-in answers every call alike: a list of snapshots is missing in it.
+    # The stand-in gives the same answer to every call, without a list of snapshots.
     page = Page(dave.get("/projects/p/branches"))
     assert "Snapshots" not in page.text

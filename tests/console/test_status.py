@@ -1,4 +1,4 @@
-"""The status of the service, and the word of it on every page."""
+"""The status page of the service, and the notice on every page when a process is down."""
 
 import json
 from typing import Any
@@ -40,21 +40,21 @@ def test_it_works(operator: Person) -> None:
     assert 'href="/status"' in Page(operator.get("/")).html
 
 
-def test_it_is_the_operators(alice: Person) -> None:
+def test_the_status_page_is_only_for_operators(alice: Person) -> None:
     assert 'href="/status"' not in Page(alice.get("/")).html
     answer = alice.get("/status")
     assert answer.status_code == 403
     assert "PERCH_OPERATORS" in Page(answer).text
 
 
-def test_another_server_has_none(dave: Person, misbehaving: Misbehaving) -> None:
+def test_another_server_has_no_status_page(dave: Person, misbehaving: Misbehaving) -> None:
     misbehaving.refuse(404, "not found")
     answer = dave.get("/status")
     assert answer.status_code == 404
     assert "Not supported by this server" in Page(answer).text
 
 
-def test_what_has_not_changed_is_not_sent_again(dave: Person, misbehaving: Misbehaving) -> None:
+def test_an_unchanged_status_is_not_sent_again(dave: Person, misbehaving: Misbehaving) -> None:
     def answered(ago: float, **headers: str) -> Any:
         host = {"id": "eu", "missing": ["worker"], "worker_seen_seconds_ago": ago}
         host |= {"proxy_seen_seconds_ago": ago % 3}
@@ -65,15 +65,15 @@ def test_what_has_not_changed_is_not_sent_again(dave: Person, misbehaving: Misbe
     assert "Worker Not responding last seen 2 h ago" in Page(answer).text
     assert "Proxy Up Computes" in Page(answer).text
     shown = {"If-None-Match": answer["ETag"]}
-    # The times of two looks may lie on both sides of a border.
+    # Rounding may put the times of two calls into different intervals.
     assert 304 in [answered(7230, **shown).status_code, answered(7231, **shown).status_code]
     assert answered(60, **shown).status_code == 200
 
 
-class TestTheWord:
+class TestServiceNotice:
     @pytest.fixture
     def pat(self, misbehaving: Misbehaving, settings: Any) -> Person:
-        """At a server that is Perch."""
+        """A user at a server that is Perch."""
         settings.MANAGEMENT_API_URL = misbehaving.url
         misbehaving.body = json.dumps(AUTH | DOWN).encode()
         return _signed_in(Client(misbehaving.url, "a-key"))
@@ -82,10 +82,10 @@ class TestTheWord:
         wait_for(lambda: "does not respond" in Page(person.get("/")).text, "the word")
         return Page(person.get("/")).text
 
-    def test_a_worker_that_is_down_is_said_on_every_page(self, pat: Person) -> None:
+    def test_every_page_says_that_the_worker_is_down(self, pat: Person) -> None:
         assert "The worker of this service does not respond: operations wait" in self.heard(pat)
 
-    def test_a_region_is_named_where_there_are_several(
+    def test_the_region_is_named_if_there_are_several(
         self, pat: Person, misbehaving: Misbehaving
     ) -> None:
         regions = [*DOWN["regions"], {"id": "eu", "missing": ["proxy", "moon"]}]
@@ -95,7 +95,7 @@ class TestTheWord:
         assert "The proxy of the region eu does not respond: clients cannot connect" in words
         assert "The moon of the region eu" in words
 
-    def test_it_comes_with_what_is_renewed(
+    def test_a_renewal_brings_the_notice(
         self, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(service_notice, "_words", lambda server: ["Down."])
@@ -103,8 +103,10 @@ class TestTheWord:
         assert 'id="service"' in html
         assert "Down." in html
 
-    def test_no_page_waits_for_it(self, pat: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What asks may take as long as it likes."""
+    def test_no_page_waits_for_the_status(
+        self, pat: Person, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The request for the status may take any time."""
         asked: list[Any] = []
         monkeypatch.setattr(service_notice._threads, "submit", lambda *given: asked.append(given))
         for _ in range(3):
@@ -115,7 +117,7 @@ class TestTheWord:
         dave.get("/")
         assert not [path for path in misbehaving.asked if "status" in path]
 
-    def test_a_server_that_fails_is_not_called_down(
+    def test_a_failing_server_is_not_reported_as_down(
         self, pat: Person, misbehaving: Misbehaving
     ) -> None:
         misbehaving.refuse(500, "oh")
@@ -123,7 +125,7 @@ class TestTheWord:
             pat.get("/")
         assert "does not respond" not in Page(Browser().get("/sign-in")).text
 
-    def test_all_is_well(self, alice: Person, stack: Stack) -> None:
+    def test_no_notice_while_all_processes_run(self, alice: Person, stack: Stack) -> None:
         alice.get("/")
         wait_for(lambda: service_notice._heard[stack.api_url].heard_at > 0, "the answer")
         assert "does not respond" not in Page(alice.get("/")).text

@@ -1,4 +1,4 @@
-"""Cancelling and retrying: what is offered when, asked first, sent once, and told when refused."""
+"""Cancelling and retrying: when they are offered, confirmed, sent once, and refused."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def test_it_works(alice: Person, shop: Shop) -> None:
     assert f"Retried as run {anew.rpartition('/')[2]}" in Page(alice.get(run)).text
 
 
-def test_a_refusal_of_the_api_is_told_in_its_words(carol: Person, still_shop: Shop) -> None:
+def test_a_refusal_shows_the_apis_message(carol: Person, still_shop: Shop) -> None:
     (start,) = (row for row in still_shop.operations() if row["action"] == "start_compute")
     url = f"{still_shop.url}/operations/{start['id']}"
     for verb in ("cancel", "retry"):
@@ -61,7 +61,7 @@ def test_a_refusal_of_the_api_is_told_in_its_words(carol: Person, still_shop: Sh
         ("cancelled", {"retry"}),
     ],
 )
-def test_only_what_makes_sense_is_offered(
+def test_only_possible_actions_are_offered(
     dave: Person, misbehaving: Misbehaving, status: str, offered: set[str]
 ) -> None:
     answer_with(misbehaving, told(status=status))
@@ -81,7 +81,7 @@ def test_only_what_makes_sense_is_offered(
         (("finished", "finished"), set()),
     ],
 )
-def test_the_same_of_a_whole_request(
+def test_only_possible_actions_are_offered_for_a_run(
     dave: Person, misbehaving: Misbehaving, statuses: tuple[str, str], offered: set[str]
 ) -> None:
     first, second = statuses
@@ -91,7 +91,9 @@ def test_the_same_of_a_whole_request(
     assert {verb for verb in ("cancel", "retry") if f"{chain}/{verb}" in html} == offered
 
 
-def test_cancelling_is_asked_first_and_sent_once(dave: Person, misbehaving: Misbehaving) -> None:
+def test_cancelling_asks_for_confirmation_and_is_sent_once(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
     answer_with(misbehaving, told(status="running"))
     question = Page(dave.get(f"{URL}/cancel"))
     assert "“Create branch”" in question.text
@@ -104,13 +106,13 @@ def test_cancelling_is_asked_first_and_sent_once(dave: Person, misbehaving: Misb
         assert answer["Location"] == URL
     posts = [path for path in misbehaving.asked if "POST" in path]
     assert posts == ["POST /api/v2/projects/p/operations/one/cancel"] * 2
-    # By the same key, so that the second finds its answer and does nothing.
+    # With the same idempotency key, so that the second request gets the first one's answer.
     assert len(misbehaving.once) == 2
     assert len(set(misbehaving.once)) == 1
     assert "The operation is cancelled." in Page(dave.get(RUN)).text
 
 
-def test_one_that_is_being_stopped_is_not_said_to_be(
+def test_an_operation_that_is_being_cancelled_shows_that(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     answer_with(misbehaving, told(status="cancelling"), told(id="two", status="cancelled"))
@@ -119,14 +121,16 @@ def test_one_that_is_being_stopped_is_not_said_to_be(
     assert answer["HX-Trigger"] == "perch:changed"
 
 
-def test_one_that_has_ended_is_not_asked_about(dave: Person, misbehaving: Misbehaving) -> None:
+def test_cancelling_an_ended_operation_asks_for_no_confirmation(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
     answer_with(misbehaving, told(status="finished"))
     page = Page(dave.get(f"{URL}/cancel"))
     assert "It has already ended: OK." in page.text
     assert "once" not in page.fields
 
 
-def test_a_refused_cancel_says_why_in_its_place_and_may_be_sent_anew(
+def test_a_refused_cancel_gives_the_reason_in_place_and_may_be_sent_anew(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     misbehaving.refuse(409, "operation has already ended")
@@ -134,11 +138,11 @@ def test_a_refused_cancel_says_why_in_its_place_and_may_be_sent_anew(
     assert answer.status_code == 422
     page = Page(answer)
     assert "Operation has already ended." in page.text
-    # The API would answer the first key as it did, for a day.
+    # For a day, the API would give the first key the same answer.
     assert page.fields["once"] not in ("", "first")
 
 
-def test_what_was_not_answered_is_asked_again_by_the_same_key(
+def test_an_unanswered_request_is_repeated_with_the_same_key(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     misbehaving.refuse(503, "try later")
@@ -160,7 +164,7 @@ def test_a_retry_leads_to_the_new_run(dave: Person, misbehaving: Misbehaving) ->
     assert len(set(misbehaving.once)) == 1
 
 
-def test_a_refused_retry_says_why_where_it_stands(dave: Person, misbehaving: Misbehaving) -> None:
+def test_a_refused_retry_gives_the_reason_in_place(dave: Person, misbehaving: Misbehaving) -> None:
     misbehaving.refuse(409, "the branch was deleted")
     answer = dave.htmx_post(f"{URL}/retry", {"next": URL}, at=URL)
     assert "The branch was deleted." in Page(answer).text
@@ -170,7 +174,7 @@ def test_a_refused_retry_says_why_where_it_stands(dave: Person, misbehaving: Mis
 
 
 @pytest.mark.parametrize("rubbish", ["", "x" * 500, "line\nbreak", "é", "\x00"])
-def test_a_key_of_somebodys_own_does_no_harm(
+def test_an_invented_idempotency_key_does_no_harm(
     dave: Person, misbehaving: Misbehaving, rubbish: str
 ) -> None:
     misbehaving.body = b'{"operations": []}'
@@ -178,7 +182,7 @@ def test_a_key_of_somebodys_own_does_no_harm(
     assert misbehaving.once == []
 
 
-def test_both_by_chain(dave: Person, misbehaving: Misbehaving) -> None:
+def test_a_chain_is_cancelled_and_retried(dave: Person, misbehaving: Misbehaving) -> None:
     chain = "/projects/p/chains/chain-1"
     page = Page(dave.get(f"{chain}/cancel?next={URL}"))
     assert "All operations of this run are cancelled" in page.text
@@ -193,6 +197,6 @@ def test_both_by_chain(dave: Person, misbehaving: Misbehaving) -> None:
     ]
 
 
-def test_buttons_answer_to_nothing_but_a_press(dave: Person) -> None:
+def test_the_addresses_of_buttons_accept_only_post(dave: Person) -> None:
     for path in (f"{URL}/retry", "/projects/p/chains/chain-1/retry"):
         assert dave.get(path).status_code == 405

@@ -1,4 +1,4 @@
-"""What the console reads from the API's fields, and from its messages where these are absent."""
+"""What the console reads from the API's structured errors, and from messages if there are none."""
 
 from typing import Any
 
@@ -66,13 +66,13 @@ def test_the_structure_counts_however_the_message_is_worded() -> None:
 
 
 @pytest.mark.parametrize("errors", [None, "x", {}])
-def test_a_server_without_structured_errors_is_read_by_its_words(errors: object) -> None:
+def test_without_structured_errors_the_message_is_parsed(errors: object) -> None:
     message = "settings.pg_settings.work_mem: must be less"
     expected = [FieldError("settings.pg_settings.work_mem", "must be less")]
     assert _field_errors({"errors": errors}, message) == expected
 
 
-def test_nonsense_in_errors_is_bounded_and_left_out() -> None:
+def test_invalid_structured_errors_are_left_out() -> None:
     found = _field_errors({"errors": [7, None, *[{"field": 3}] * 1000]}, "")
     assert len(found) == MOST_FIELDS - 2
     assert set(found) == {FieldError("", "")}

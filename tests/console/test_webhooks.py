@@ -1,4 +1,4 @@
-"""Webhooks: listed, made, tried, switched and deleted, and what became of what was sent."""
+"""Webhooks: listing, creating, testing, switching and deleting them, and their deliveries."""
 
 import json
 import re
@@ -72,13 +72,13 @@ def test_it_works(alice: Person) -> None:
     assert "No webhooks yet" in Page(alice.get("/webhooks")).text
 
 
-def test_an_address_that_nobody_may_name_is_refused_beside_its_field(alice: Person) -> None:
+def test_an_address_that_is_not_allowed_is_refused_beside_its_field(alice: Person) -> None:
     answer = alice.post("/webhooks/new", {"url": "http://10.0.0.1/"})
     assert answer.status_code == 422
     assert list(answer.context["form"].errors) == ["url"]
 
 
-def test_each_type_on_offer_is_known_to_the_service(alice: Person) -> None:
+def test_the_service_knows_each_offered_event_type(alice: Person) -> None:
     form = alice.get("/webhooks/new").content.decode()
     every = re.findall(r'name="event_types" value="([^"]+)"', form)
     assert len(every) > 30
@@ -112,7 +112,7 @@ def test_rows_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
         ({"project_id": None}, "All projects"),
     ],
 )
-def test_how_it_fares(
+def test_the_state_of_a_webhook(
     dave: Person, misbehaving: Misbehaving, fields: dict[str, Any], words: str
 ) -> None:
     answer_with(misbehaving, DELIVERED, REFUSED, **fields)
@@ -135,7 +135,7 @@ def test_the_secret_is_shown_once(dave: Person, misbehaving: Misbehaving) -> Non
     assert "whsec_" not in Page(dave.get("/webhooks/wh-1")).text
 
 
-def test_a_refused_one_keeps_what_was_typed(dave: Person, misbehaving: Misbehaving) -> None:
+def test_a_refused_webhook_keeps_what_was_typed(dave: Person, misbehaving: Misbehaving) -> None:
     misbehaving.refuse(422, "the address is of this host")
     sent = {"url": "http://127.0.0.1/", "event_types": ["branch.created"], "description": "mine"}
     answer = dave.post("/webhooks/new", sent)
@@ -156,7 +156,7 @@ def test_a_refused_one_keeps_what_was_typed(dave: Person, misbehaving: Misbehavi
         ("delete", {}, "DELETE /api/v2/webhooks/wh-1"),
     ],
 )
-def test_what_a_press_does(
+def test_each_button_sends_its_request(
     dave: Person, misbehaving: Misbehaving, path: str, sent: dict[str, str], asked: str
 ) -> None:
     answer_with(misbehaving)
@@ -170,7 +170,7 @@ def test_what_a_press_does(
     assert "It was turned off just now." in Page(told).text
 
 
-def test_deleting_is_asked_first(dave: Person, misbehaving: Misbehaving) -> None:
+def test_deleting_asks_for_confirmation(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving)
     page = Page(dave.get("/webhooks/wh-1/delete"))
     assert "hooks.example.com" in page.text
@@ -178,7 +178,7 @@ def test_deleting_is_asked_first(dave: Person, misbehaving: Misbehaving) -> None
     assert {one.split()[0] for one in misbehaving.asked} == {"GET"}
 
 
-def test_what_was_just_sent_is_watched(dave: Person, misbehaving: Misbehaving) -> None:
+def test_a_delivery_in_progress_is_polled(dave: Person, misbehaving: Misbehaving) -> None:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     pending = DELIVERED | {"status": "pending", "attempts": 0, "created_at": now}
     pending["last_attempt"] = None
@@ -190,7 +190,7 @@ def test_what_was_just_sent_is_watched(dave: Person, misbehaving: Misbehaving) -
     assert watched not in dave.get("/webhooks/wh-1").content.decode()
 
 
-def test_a_server_without_them_says_so(dave: Person, misbehaving: Misbehaving) -> None:
+def test_a_server_without_webhooks_says_so(dave: Person, misbehaving: Misbehaving) -> None:
     misbehaving.refuse(404, "no such route")
     answer = dave.get("/webhooks")
     assert answer.status_code == 404

@@ -1,4 +1,4 @@
-"""How times, durations, sizes, states and shapes are put into words."""
+"""The words for times, durations, sizes, states and shapes."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -36,7 +36,7 @@ def test_durations(milliseconds: int | None, words: str) -> None:
     assert duration(milliseconds) == words
 
 
-def test_an_error_of_several_lines_is_sentences() -> None:
+def test_an_error_of_several_lines_becomes_sentences() -> None:
     assert in_a_line("could not start\n  Expected it") == "could not start. Expected it"
     assert in_a_line("role is in use:\n\nby  ann") == "role is in use: by ann"
     assert in_a_line("") == ""
@@ -61,7 +61,7 @@ def test_times(past: timedelta, words: str) -> None:
     assert ago(None) == NOTHING
 
 
-def test_zero_timestamps_are_no_time() -> None:
+def test_a_zero_timestamp_is_no_time() -> None:
     for zero in ("2000-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "", "soon"):
         assert moment({"at": zero}, "at") is None
     assert moment({"at": "2026-01-02T03:04:05Z"}, "at") == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -74,14 +74,14 @@ def test_states() -> None:
     assert endpoint_state(endpoint(current_state="active", disabled=True)) is STOPPED
 
 
-def test_no_two_shapes_say_different_things() -> None:
+def test_no_shape_stands_for_two_states() -> None:
     statuses = [*ENDPOINT_STATES, *OPERATION_STATUSES.values()]
     shapes = {status.label: status.shape for status in statuses}
     assert shapes["OK"] != shapes["Error"] != shapes["Waiting"] != shapes["In progress"]
     assert len({ACTIVE.shape, IDLE.shape, STOPPED.shape}) == 3
 
 
-def test_the_oldest_unfinished_operation_is_what_is_pending() -> None:
+def test_the_oldest_unfinished_operation_is_the_pending_one() -> None:
     chain = [operation("suspend_compute", "scheduling"), operation("apply_config", "running")]
     assert pending_word(endpoint(), chain) == "applying…"
     assert pending_word(endpoint(), [operation("start_compute", "finished")]) == ""
