@@ -27,7 +27,7 @@ from console.pages.addresses import back
 from console.pages.form_errors import problems_beside
 from console.pages.listing import listing
 from console.pages.live_regions import Polling, is_poll, page_and_region, polling
-from console.pages.outcomes import NOT_READ, There
+from console.pages.outcomes import NOT_READ, Existing
 from console.pages.responses import FormPage, choices, done, show_form
 from console.pages.statuses import is_unfinished
 from console.request import ConsoleRequest
@@ -122,8 +122,8 @@ def _contents(
     }
     url = reverse("endpoint_live", args=[project_id, endpoint_id])
     url = f"{url}?{urlencode({'older': older})}" if older else url
-    there = NOT_READ if older else There.of([endpoint], branches)
-    return context, polling(request, url, own.items, there)
+    existing = NOT_READ if older else Existing.of([endpoint], branches)
+    return context, polling(request, url, own.items, existing)
 
 
 show, live = page_and_region(_contents, "endpoint.html", "_endpoint.html")

@@ -13,7 +13,7 @@ from console.api.resources.events import Event
 from console.events.types import EventType, event_type
 from console.forms.fields import WORDS_OF_ATTRIBUTES
 from console.pages.addresses import url_or_none
-from console.pages.outcomes import NOT_READ, There
+from console.pages.outcomes import NOT_READ, Existing
 from console.pages.problems import quoted
 from console.pages.statuses import action_name
 
@@ -83,7 +83,7 @@ class Day:
 
 # What exists in each project, by project id: None if the project is deleted, NOT_READ if that has
 # not been read.
-Known = Mapping[str, There | None]
+Known = Mapping[str, Existing | None]
 
 
 def days(
@@ -126,17 +126,18 @@ def _day_name(day: date | None) -> str:
 
 def event_row(
     event: Event,
-    there: There | None,
+    existing: Existing | None,
     names: Mapping[str, str],
     *,
     with_project: bool = False,
 ) -> EventRow:
-    """Make a row. `there` is what exists in the event's project; None if the project is deleted."""
+    """Make a row. `existing` is what exists in the event's project; None if the project is
+    deleted."""
     return EventRow(
         event=event,
         type=event_type(event.type),
         changes=_changes(event),
-        links=_links(event, there, names, with_project=with_project),
+        links=_links(event, existing, names, with_project=with_project),
     )
 
 
@@ -188,7 +189,7 @@ def _words(value: Any) -> str:
 
 
 def _links(
-    event: Event, there: There | None, names: Mapping[str, str], *, with_project: bool
+    event: Event, existing: Existing | None, names: Mapping[str, str], *, with_project: bool
 ) -> list[Link]:
     """Return links to what the event is about, if that still exists."""
     project_id = event.project_id
@@ -196,16 +197,16 @@ def _links(
         return []
     is_over = event.type.endswith((".deleted", ".expired"))
     about, _, _ = event.type.partition(".")
-    gone = there is None
-    there = there or NOT_READ
+    gone = existing is None
+    existing = existing or NOT_READ
     found = []
     if with_project:
         is_gone = gone or (is_over and about == "project")
         label = names.get(project_id, project_id)
         found.append(_link(label, "project", project_id, is_gone=is_gone))
     for kind, thing_id, ids in (
-        ("endpoint", event.endpoint_id, there.endpoints),
-        ("branch", event.branch_id, there.branches),
+        ("endpoint", event.endpoint_id, existing.endpoints),
+        ("branch", event.branch_id, existing.branches),
     ):
         if thing_id:
             is_gone = gone or (is_over and about == kind) or not _is_among(thing_id, ids)

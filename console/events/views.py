@@ -19,7 +19,7 @@ from console.events.rows import Known, days
 from console.events.types import type_choices
 from console.forms.fields import ANY, FilterForm, OpenChoiceField
 from console.pages.live_regions import Polling, page_and_region
-from console.pages.outcomes import NOT_READ, There
+from console.pages.outcomes import NOT_READ, Existing
 from console.request import ConsoleRequest
 
 
@@ -85,7 +85,7 @@ def _of_project(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any
         or_none(lambda: api.branches(project_id)),
     )
     filters.offer_all(branches, endpoints)
-    known = {project_id: There.of(endpoints, branches)}
+    known = {project_id: Existing.of(endpoints, branches)}
     names = {branch.id: branch.name for branch in branches or ()}
     context = _context(request, filters, page, known, names, with_project=False)
     context |= {"project": project, "page_url": reverse("project_activity", args=[project_id])}
@@ -105,7 +105,7 @@ def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") 
 def _known(api: ManagementAPI, events: Iterable[Event]) -> Known:
     """Read what still exists in the events' projects, so that no link leads to a deleted thing."""
     projects = list(dict.fromkeys(event.project_id for event in events if event.project_id))
-    read = each_or_none(lambda project_id: _there(api, project_id), projects[:PROJECTS_ASKED])
+    read = each_or_none(lambda project_id: _existing(api, project_id), projects[:PROJECTS_ASKED])
     return {
         project_id: found[0]
         for project_id, found in zip(projects, read, strict=False)
@@ -113,10 +113,10 @@ def _known(api: ManagementAPI, events: Iterable[Event]) -> Known:
     }
 
 
-def _there(api: ManagementAPI, project_id: str) -> Sequence[There | None]:
+def _existing(api: ManagementAPI, project_id: str) -> Sequence[Existing | None]:
     """Return what exists in the project, in a list of one; [None] if the project is deleted."""
     try:
-        return [There.of(api.endpoints(project_id), None)]
+        return [Existing.of(api.endpoints(project_id), None)]
     except NotFound:
         return [None]
     except APIError:

@@ -9,7 +9,7 @@ from console.operations.runs import Names, OperationRow, Run, asked, operation_r
 from console.operations.steps import broken_off_in, step_rows
 from console.operations.waterfall import span_of
 from console.pages.addresses import url_or_none
-from console.pages.outcomes import There, lasting_words, not_run_for
+from console.pages.outcomes import Existing, lasting_words, not_run_for
 from console.pages.statuses import Status, action_name, is_unfinished
 
 
@@ -174,16 +174,16 @@ class Thing:
     is_gone: bool
 
 
-def things(project_id: str, run: Run, names: Names, there: There) -> list[Thing]:
+def things(project_id: str, run: Run, names: Names, existing: Existing) -> list[Thing]:
     """Return the endpoints and branches that the run is about."""
     found: dict[tuple[str, str], Thing] = {}
     for operation in run.operations:
         if endpoint_id := operation.endpoint_id:
-            is_gone = there.endpoints is not None and endpoint_id not in there.endpoints
+            is_gone = existing.endpoints is not None and endpoint_id not in existing.endpoints
             url = "" if is_gone else url_or_none("endpoint", project_id, endpoint_id)
             found["endpoint", endpoint_id] = Thing("Endpoint", "", endpoint_id, url, is_gone)
         if branch_id := operation.branch_id:
-            is_gone = there.branches is not None and branch_id not in there.branches
+            is_gone = existing.branches is not None and branch_id not in existing.branches
             url = "" if is_gone else url_or_none("branch", project_id, branch_id)
             name = names.branch(branch_id)
             words = name if name != branch_id else ""

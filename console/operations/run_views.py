@@ -34,7 +34,7 @@ from console.operations.run_rows import (
 from console.operations.runs import Names, Run
 from console.operations.waterfall import waterfall
 from console.pages.live_regions import Polling, page_and_region, polling, render_live
-from console.pages.outcomes import There
+from console.pages.outcomes import Existing
 from console.request import ConsoleRequest
 
 # More operations than one chain has, and more than there are retries of one run.
@@ -165,10 +165,10 @@ def _page(
     told: _TellingMore | None = None,
 ) -> tuple[dict[str, Any], Polling]:
     project, branches, endpoints = read
-    names, there = Names.of(branches), There.of(endpoints, branches)
+    names, existing = Names.of(branches), Existing.of(endpoints, branches)
     retries = told.retries if told else ()
     called = {branch.id: branch.name for branch in branches}
-    asked = [event_row(event, there, called) for event in (told.events if told else ())]
+    asked = [event_row(event, existing, called) for event in (told.events if told else ())]
     row = run_row(project.id, run, names)
     if is_snapshot := any(one.event.type == "snapshot.created" for one in asked):
         row = replace(row, title="Create snapshot")
@@ -181,7 +181,7 @@ def _page(
         "why": why_failed(run, names),
         "log": "\n".join(log_lines(run)),
         # The hidden branch that holds a snapshot's data has no page.
-        "things": () if is_snapshot else things(project.id, run, names, there),
+        "things": () if is_snapshot else things(project.id, run, names, existing),
         "asked": asked,
         "actor": _actor(run, asked),
         "retries": retries_by_run(project.id, run, retries),
@@ -189,7 +189,7 @@ def _page(
         # The idempotency key of a button, so that a double click acts only once.
         "once": new_once(),
     }
-    return context, polling(request, live_url, run.operations[::-1], there)
+    return context, polling(request, live_url, run.operations[::-1], existing)
 
 
 def _actor(run: Run, asked: Sequence[EventRow]) -> Actor | None:

@@ -10,7 +10,7 @@ from console.operations.run_rows import RunRow, run_row
 from console.operations.runs import Names, Run, runs_of
 from console.operations.timescale import Bar, Mark, Scale
 from console.pages.addresses import url_or_none
-from console.pages.outcomes import There
+from console.pages.outcomes import Existing
 
 HOURS = (1, 6, 24)
 USUAL_HOURS = 6
@@ -90,7 +90,7 @@ def timeline(
     newest_first: Sequence[Operation],
     hours: int,
     names: Names,
-    there: There,
+    existing: Existing,
     *,
     since: datetime | None = None,
 ) -> Timeline:
@@ -103,7 +103,7 @@ def timeline(
         if run.began_at and scale.begin <= run.began_at
     ]
     rows = [run_row(project_id, run, names) for run in drawn]
-    lanes = _lanes(project_id, rows, scale, names, there)
+    lanes = _lanes(project_id, rows, scale, names, existing)
     return Timeline(
         hours=hours,
         lanes=lanes[:MOST_LANES],
@@ -127,7 +127,7 @@ def _scale(hours: int, since: datetime | None) -> Scale:
 
 
 def _lanes(
-    project_id: str, rows: Iterable[RunRow], scale: Scale, names: Names, there: There
+    project_id: str, rows: Iterable[RunRow], scale: Scale, names: Names, existing: Existing
 ) -> list[TimelineLane]:
     by_target: dict[tuple[str, str], list[RunRow]] = defaultdict(list)
     for row in rows:
@@ -138,15 +138,15 @@ def _lanes(
         TimelineLane(
             label=(target if kind == "endpoint" else names.branch(target)) or "The project",
             is_id=kind == "endpoint",
-            url=_url(project_id, kind, target, there),
+            url=_url(project_id, kind, target, existing),
             runs=[_drawn(row, scale) for row in found],
         )
         for (kind, target), found in by_target.items()
     ]
 
 
-def _url(project_id: str, kind: str, target: str, there: There) -> str:
-    known = there.endpoints if kind == "endpoint" else there.branches
+def _url(project_id: str, kind: str, target: str, existing: Existing) -> str:
+    known = existing.endpoints if kind == "endpoint" else existing.branches
     if not target or (known is not None and target not in known):
         return ""
     return url_or_none(kind, project_id, target)

@@ -30,7 +30,7 @@ from console.operations.timeline import (
     timeline,
 )
 from console.pages.live_regions import Polling, page_and_region, polling
-from console.pages.outcomes import There, lasting_words
+from console.pages.outcomes import Existing, lasting_words
 from console.pages.statuses import ACTIONS, OPERATION_STATUSES
 from console.request import ConsoleRequest
 
@@ -106,7 +106,7 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     )
     filters.offer_all(branches, endpoints or ())
     can_filter = _can_filter(page, filters)
-    names, there = Names.of(branches), There.of(endpoints, branches)
+    names, existing = Names.of(branches), Existing.of(endpoints, branches)
     listed = [run for run in runs_of(page.items) if not run.chain_id or run.chain_id != place.shown]
     # The last run may continue on the next page, and of filtered runs some operations are missing.
     in_doubt = listed if filters.chosen else listed[-1:] if page.cursor else []
@@ -132,7 +132,7 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     url = f"{url}?{urlencode(query)}" if query else url
     # With a filter, or on a later page, it is not known which failures have been corrected since.
     is_all = not (place.cursor or filters.chosen)
-    return context, polling(request, url, operations, there if is_all else None)
+    return context, polling(request, url, operations, existing if is_all else None)
 
 
 index, index_live = page_and_region(_list, "operations.html", "_runs_list.html")
@@ -215,7 +215,7 @@ def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, 
     }
     url = reverse("timeline_live", args=[project_id])
     url = f"{url}?hours={hours}" if hours else url
-    return context, polling(request, url, latest, There.of(endpoints, branches))
+    return context, polling(request, url, latest, Existing.of(endpoints, branches))
 
 
 # The timeline as a picture, and as a table that says the same.
@@ -238,7 +238,7 @@ def _timeline(
     branches: Sequence[Branch],
     endpoints: Sequence[Endpoint] | None,
 ) -> Timeline:
-    there = There.of(endpoints, branches)
+    existing = Existing.of(endpoints, branches)
     shown = hours or hours_of(project.created_at)
     since = None if hours else project.created_at
-    return timeline(project.id, operations, shown, Names.of(branches), there, since=since)
+    return timeline(project.id, operations, shown, Names.of(branches), existing, since=since)

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_safe
 
 from console.api.errors import APIError, NotFound
 from console.api.resources.operations import Operation
-from console.pages.outcomes import NOT_READ, NOTHING, Outcome, There, outcome
+from console.pages.outcomes import NOT_READ, NOTHING, Existing, Outcome, outcome
 from console.request import ConsoleRequest
 
 # The status that makes htmx stop polling.
@@ -49,14 +49,14 @@ def polling(
     request: ConsoleRequest,
     url: str,
     operations: Iterable[Operation],
-    there: There | None = NOT_READ,
+    existing: Existing | None = NOT_READ,
 ) -> Polling:
     """Return the polling of a region at `url` that shows `operations`, the newest first.
 
-    `there` is what they may be about; None if they are only a selection.
+    `existing` is what they may be about; None if they are only a selection.
     """
     shown = list(operations)
-    found = outcome(shown, there)
+    found = outcome(shown, existing)
     newest = shown[0].id if shown else ""
     turn = _turn(request)
     if not found.unfinished:

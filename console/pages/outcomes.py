@@ -22,14 +22,16 @@ DELETES = frozenset({"delete_timeline", "delete_tenant"})
 
 
 @dataclass(frozen=True)
-class There:
-    """The ids of what exists now; None for what the page has not read."""
+class Existing:
+    """The ids of the endpoints and branches that exist now; None if the page has not read them."""
 
     endpoints: frozenset[str] | None = None
     branches: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, endpoints: Iterable[Endpoint] | None, branches: Iterable[Branch] | None) -> "There":
+    def of(
+        cls, endpoints: Iterable[Endpoint] | None, branches: Iterable[Branch] | None
+    ) -> "Existing":
         return cls(
             endpoints=None if endpoints is None else frozenset(one.id for one in endpoints),
             branches=None if branches is None else frozenset(one.id for one in branches),
@@ -45,7 +47,7 @@ class There:
         return False
 
 
-NOT_READ = There()
+NOT_READ = Existing()
 
 
 @dataclass(frozen=True)
@@ -106,17 +108,17 @@ class Outcome:
 NOTHING = Outcome()
 
 
-def outcome(operations: Iterable[Operation], there: There | None = NOT_READ) -> Outcome:
+def outcome(operations: Iterable[Operation], existing: Existing | None = NOT_READ) -> Outcome:
     """Return the outcome of `operations`, which are in the API's order, the newest first.
 
-    `there` is None if they are only a selection: which failures still matter is then not known.
+    `existing` is None if they are only a selection: which failures still matter is then not known.
     """
     shown = list(operations)
     unfinished = [operation for operation in shown if is_unfinished(operation)]
     return Outcome(
         unfinished=len(unfinished),
         lasting_ms=_lasting_ms(unfinished),
-        failures=None if there is None else _standing(shown, there),
+        failures=None if existing is None else _standing(shown, existing),
     )
 
 
@@ -142,7 +144,7 @@ def _lasting_ms(unfinished: Iterable[Operation]) -> int | None:
     return round(lasting.total_seconds() * 1000) if lasting >= LONG else None
 
 
-def _standing(newest_first: Sequence[Operation], there: There) -> list[Failure]:
+def _standing(newest_first: Sequence[Operation], existing: Existing) -> list[Failure]:
     by_id = {operation.id: operation for operation in newest_first}
     found: dict[str, Failure] = {}
     settled: set[tuple[str, str]] = set()
@@ -161,7 +163,7 @@ def _standing(newest_first: Sequence[Operation], there: There) -> list[Failure]:
         is_over = (
             # It succeeded later, or was repeated and failed again: then the later failure counts.
             _what(about) in settled
-            or there.has_gone(about)
+            or existing.has_gone(about)
             or (about.branch_id in deleted and about.action not in DELETES)
             or (operation.updated_at is not None and operation.updated_at < oldest)
         )

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from console.api.resources.operations import Operation
-from console.pages.outcomes import There, outcome
+from console.pages.outcomes import Existing, outcome
 
 
 def told(number: int, status: str, action: str = "start_compute", **fields: Any) -> Operation:
@@ -62,11 +62,11 @@ def test_repeated_failures_are_shown_as_one() -> None:
 
 def test_a_deleted_resource_has_no_failures() -> None:
     failed = told(2, "failed")
-    assert not outcome([failed], There(endpoints=frozenset({"ep-b"}))).failures
-    assert outcome([failed], There(endpoints=frozenset({"ep-a"}))).failures
+    assert not outcome([failed], Existing(endpoints=frozenset({"ep-b"}))).failures
+    assert outcome([failed], Existing(endpoints=frozenset({"ep-a"}))).failures
     of_branch = told(2, "failed", "create_branch", endpoint_id="")
     # A branch whose creation failed may not be listed at all.
-    assert outcome([of_branch], There(branches=frozenset())).failures
+    assert outcome([of_branch], Existing(branches=frozenset())).failures
     deletion = told(1, "running", "delete_timeline", endpoint_id="")
     assert not outcome([deletion, of_branch]).failures
     # A deletion that fails is a failure.

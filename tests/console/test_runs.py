@@ -12,7 +12,7 @@ from console.api.resources.operations import Operation
 from console.operations.runs import Names, Run, asked, runs_of
 from console.operations.timeline import timeline
 from console.operations.timescale import Scale
-from console.pages.outcomes import There
+from console.pages.outcomes import Existing
 
 AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
 BORN = {"br-a": AT, "br-old": AT - timedelta(days=1)}
@@ -147,7 +147,7 @@ def test_the_timeline_of_a_new_project_begins_with_its_creation() -> None:
     run = operation("start_compute", created_at=(now - timedelta(seconds=40)).isoformat())
 
     def left(since: datetime | None) -> float:
-        found = timeline("p", [run], 1, Names.of([]), There.of([], []), since=since)
+        found = timeline("p", [run], 1, Names.of([]), Existing.of([], []), since=since)
         return float(found.lanes[0].runs[0].bar.left.rstrip("%"))
 
     assert left(None) == left(now - timedelta(days=1)) > 98
