@@ -1,8 +1,8 @@
 """A pytest plugin that selects a suite's tests by tier. `tests.__main__` passes the tier; without
-one, as when a module is run by hand, every test runs.
+one, as when pytest is called for a module, every test runs.
 
-`fast` has only what needs no running service and is not marked `slow`. `default` leaves out what is
-marked `thorough`: the costly tests of which a cheaper one of the same kind stays.
+`fast` has only tests that need no running service and are not marked `slow`. `default` leaves out
+the tests that are marked `thorough`: they are costly, and a cheaper test of the same kind remains.
 """
 
 import os
