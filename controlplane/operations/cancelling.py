@@ -63,7 +63,7 @@ def cancel(project: Project, operations: Sequence[Operation]) -> None:
     """
     first = operations[0]
     ends_now = _has_done_nothing(first)
-    not_run = f"not run: the operation {first.id} before it was cancelled"
+    not_run = f"not run: the operation {first.id} of the same chain was cancelled"
     for operation in operations:
         because = None if operation is first else first.id
         words = not_run if because else f"cancelled by {_who()}"

@@ -158,8 +158,8 @@ def _is_awaited(operation: Operation) -> bool:
 
 
 def _is_in_the_way(operation: Operation) -> bool:
-    """Return whether a later operation will suspend or delete what this operation works on. Such an
-    operation waits for the attempt under way, but not for a retry."""
+    """Return whether a later operation will suspend or delete what this operation works on. Then
+    this operation is not retried, so that the later one waits for one attempt at most."""
     later = Operation.objects.filter(
         project_id=operation.project_id,
         resources__overlap=[*operation.resources, operation.project_id],
@@ -182,7 +182,7 @@ def _finish(operation: Operation) -> bool:
 
 
 def _bring_to_safe_point(operation: Operation, attempt: UnderWay) -> None:
-    """End a cancelled operation, after undoing its half-done work.
+    """Undo the half-done work of a cancelled operation, and end it.
 
     The caller holds its branches. The operations of its chain that were cancelled with it, none of
     which has begun, end with it. The cancel request has already changed the rows back.
@@ -203,8 +203,8 @@ def _bring_to_safe_point(operation: Operation, attempt: UnderWay) -> None:
 
 
 def _settle_later(operation: Operation, project: Project) -> None:
-    """Enqueue a job that brings to its safe point an operation that was cancelled while its attempt
-    failed. If the failed attempt was already such a job's, the new job starts after a pause."""
+    """Enqueue another job for an operation that was cancelled while its attempt failed; that job
+    undoes the work. If the failed attempt was itself to undo it, the job starts after a pause."""
     was_settling = operation.status == OperationStatus.CANCELLING
     pause = timedelta(seconds=SETTLE_AGAIN)
     enqueue_operation(operation, project, at=clock.now() + pause if was_settling else None)
@@ -253,8 +253,8 @@ def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) ->
                     _settle_later(operation, project)
                 return
             words = (
-                f"not run: the operation {operation.id} ({operation.action}) before it failed: "
-                f"{reason}"
+                f"not run: the operation {operation.id} ({operation.action}) of the same chain "
+                f"failed: {reason}"
             )
             ended = [
                 one

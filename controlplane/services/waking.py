@@ -97,5 +97,5 @@ def _refuse_too_early(endpoint: Endpoint) -> None:
     if wait > timedelta(0):
         raise WakePostponed(
             f"endpoint could not start: {failures[0].error} "
-            f"(tried again in {wait.total_seconds():.0f} s)"
+            f"(the next start is possible in {wait.total_seconds():.0f} s)"
         )

@@ -42,7 +42,7 @@ def test_a_later_success_of_the_same_action_resolves_a_failure() -> None:
 
 
 def test_the_failed_operation_is_blamed_and_not_those_that_were_not_run() -> None:
-    why = "not run: the operation o2 (apply_config) before it failed: no disk"
+    why = "not run: the operation o2 (apply_config) of the same chain failed: no disk"
     victim = told(1, "failed", "suspend_compute", error=why)
     found = outcome([victim, told(2, "failed", "apply_config")])
     assert [failure.name for failure in found.failures or ()] == ["Apply configuration"]

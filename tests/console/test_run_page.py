@@ -117,7 +117,7 @@ def test_the_failed_operation_is_blamed_and_not_those_behind_it(
         steps=steps,
         branch_id="br-a",
     )
-    why = "not run: the operation one (create_branch) before it failed: no disk"
+    why = "not run: the operation one (create_branch) of the same chain failed: no disk"
     victim = told(id="two", action="start_compute", status="failed", error=why)
     answer_with(misbehaving, culprit, victim)
     body = json.loads(misbehaving.body)

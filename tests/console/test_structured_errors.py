@@ -14,7 +14,11 @@ from console.events.rows import event_row
 from console.pages.form_errors import problems_beside
 from console.pages.outcomes import not_run_for
 
-FAILED = {"id": "two", "status": "failed", "error": "not run: the operation one before it failed"}
+FAILED = {
+    "id": "two",
+    "status": "failed",
+    "error": "not run: the operation one of the same chain failed",
+}
 
 
 class Form(forms.Form):

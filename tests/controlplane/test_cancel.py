@@ -121,7 +121,8 @@ def test_a_long_copy(project: Project, whole: bool) -> None:
         answer = project.client.post(path(project, create, "cancel"))["operations"]
         assert told(answer) == [("create_branch", "cancelling"), ("start_compute", "cancelling")]
         assert (
-            answer[1]["error"] == f"not run: the operation {create['id']} before it was cancelled"
+            answer[1]["error"]
+            == f"not run: the operation {create['id']} of the same chain was cancelled"
         )
         assert answer[1]["not_run_because"] == create["id"]
         # Who waits for the last of a chain waits for all of it.

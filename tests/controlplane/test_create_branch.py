@@ -180,7 +180,7 @@ def test_a_failed_creation_says_why_and_leaves_nothing_but_a_row(project: Projec
     )
     assert started["status"] == "failed"
     assert started["error"] == (
-        f"not run: the operation {created['id']} (create_branch) before it failed: "
+        f"not run: the operation {created['id']} (create_branch) of the same chain failed: "
         f"{created['error']}"
     )
     assert started["not_run_because"] == created["id"]

@@ -169,7 +169,7 @@ def test_a_branch_that_cannot_start_leaves_it_there_idle(project: Project, other
     assert applied["status"] == "failed"
     assert applied["error"].startswith(f"the branch {other_id} has no data; have this host's")
     assert suspended["status"] == "failed"
-    reason = f"not run: the operation {applied['id']} (apply_config) before it failed: "
+    reason = f"not run: the operation {applied['id']} (apply_config) of the same chain failed: "
     assert suspended["error"] == reason + applied["error"]
     endpoint = project.endpoint()
     assert (endpoint["branch_id"], endpoint["current_state"]) == (other_id, "idle")
