@@ -6,6 +6,9 @@ which a cheaper one of the same kind stays are left out; `thorough` runs everyth
 named, only these run: `python -m tests controlplane`. Options go to pytest: `python -m tests -x -k
 reassign`.
 
+The services' state directories lie in memory where it has room: on a disk, most of a test's time
+goes to copying and syncing files. The tier `thorough` and benchmarks use the disk.
+
 A failed test is run once more. If it then passes it is flaky: it fails nothing, but it is named at
 the end, below its first failure.
 """
@@ -13,6 +16,7 @@ the end, below its first failure.
 import itertools
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,9 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.outcomes import Outcomes
+from tests.support.stack import DIRECTORY
 
-DIRECTORY = Path(__file__).resolve().parent
-ROOT = DIRECTORY.parent
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
 SUITES = (
     *("runner", "controlplane", "connections", "console", "browser"),
     *("proxy", "clients", "packaging"),
@@ -35,6 +40,8 @@ WORKERS = min(os.cpu_count() or 1, 4)
 LARGE = ("controlplane", "console", "proxy")
 # How long a whole tier may take on two idle cores, in seconds. The thorough tier has no bound.
 BOUNDS = {"fast": 60, "default": 600}
+# A filesystem in memory, and the bytes that must be free there.
+MEMORY, MEMORY_BYTES = Path("/dev/shm"), 4 << 30
 # pytest's exit statuses.
 PASSED, TESTS_FAILED, NOTHING_COLLECTED = 0, 1, 5
 
@@ -58,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     tier = next((tier for tier in ("fast", "thorough") if tier in named), "default")
     options = arguments[len(named) :]
     suites = [suite for suite in SUITES if suite in named] or list(SUITES)
-    runs = [run(DIRECTORY / suite, tier, options) for suite in suites]
+    runs = [run(TESTS / suite, tier, options) for suite in suites]
     for ended in runs:
         for test, first_failure in ended.outcomes.flaky.items():
             print(f"== flaky: {test}, its first failure\n{first_failure}")
@@ -87,6 +94,7 @@ def run(suite: Path, tier: str, options: Sequence[str]) -> Run:
                 *("--reruns=1", str(suite), *options),
             ],
             cwd=ROOT,
+            env={**({DIRECTORY: str(MEMORY)} if uses_memory(tier) else {}), **os.environ},
             stdin=subprocess.DEVNULL,
         )
         outcomes = Outcomes.read(written)
@@ -104,6 +112,11 @@ def run(suite: Path, tier: str, options: Sequence[str]) -> Run:
         outcomes=outcomes or Outcomes(),
         complete=complete,
     )
+
+
+def uses_memory(tier: str) -> bool:
+    is_there = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
+    return tier != "thorough" and is_there and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES
 
 
 def cpu_seconds() -> float:

@@ -71,7 +71,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p tests.selection\n")
     (tmp_path / "test_them.py").write_text(TESTS)
     monkeypatch.setattr(runner, "SUITES", (tmp_path.name,))
-    monkeypatch.setattr(runner, "DIRECTORY", tmp_path.parent)
+    monkeypatch.setattr(runner, "TESTS", tmp_path.parent)
     # Plugins that no test of it needs take longer to load than it takes to run.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin,pytest_rerunfailures")

@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 
+from tests.support.stack import DIRECTORY
 from tests.support.waiting import wait_for
 
 SUPERUSER = "postgres"
@@ -32,7 +33,7 @@ def unprivileged() -> dict[str, Any]:
 @contextmanager
 def private_directory() -> Iterator[Path]:
     """A directory with a short path (a socket's is limited) of mode 0700 that Postgres owns."""
-    path = Path(tempfile.mkdtemp(prefix="perch-proxy-", dir="/tmp"))
+    path = Path(tempfile.mkdtemp(prefix="perch-proxy-", dir=os.environ.get(DIRECTORY, "/tmp")))
     if os.geteuid() == 0:
         account = pwd.getpwnam("nobody")
         os.chown(path, account.pw_uid, account.pw_gid)

@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Webhooks may lead to the tests' receivers, at one of loopback's addresses; and those that hang
 # do not keep a test waiting.
 RECEIVERS = {"PERCH_WEBHOOK_ALLOWED_NETWORKS": "127.0.0.1/32", "PERCH_WEBHOOK_TIMEOUT": "3"}
+# Set in the environment to the directory in which services get their state directories.
+DIRECTORY = "PERCH_TESTS_DIRECTORY"
 # What a test deletes makes room for the next ones.
 NOTHING_KEPT = {"PERCH_RECOVERY_HOURS": "0"}
 
@@ -183,7 +185,8 @@ def new_state_dir() -> Iterator[Path]:
 @contextlib.contextmanager
 def new_directory() -> Iterator[Path]:
     """One that an unprivileged account may pass through, for what starts no service."""
-    with tempfile.TemporaryDirectory(prefix="perch-", dir="/tmp") as directory:
+    base = os.environ.get(DIRECTORY, "/tmp")
+    with tempfile.TemporaryDirectory(prefix="perch-", dir=base) as directory:
         os.chmod(directory, 0o711)
         yield Path(directory)
 
