@@ -122,7 +122,7 @@ def get_project(account: Account, project_id: str) -> Project:
 
 @contextmanager
 def changing_project(account: Account, project_id: str) -> Iterator[Project]:
-    """A transaction that holds the project's lock, in which the project may be changed. Recorded
+    """A transaction that holds the project's lock, in which the project may be changed. Told
     events are written at its end. Raises NotFound, Locked."""
     with transaction.atomic(), together():
         project = lock_project(account, project_id)

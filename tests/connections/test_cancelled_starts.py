@@ -5,7 +5,7 @@ import time
 
 import psycopg
 
-from tests.controlplane.steering import cancel, starting, wedged_starts
+from tests.controlplane.cancel_retry import cancel, starting, wedged_starts
 from tests.support.place import Place
 
 

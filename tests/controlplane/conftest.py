@@ -1,4 +1,4 @@
-"""Every test gets accounts of its own on the one running service."""
+"""Gives every test accounts of its own on the one running service."""
 
 from collections.abc import Iterator
 
@@ -40,13 +40,13 @@ def free(stack: Stack) -> Client:
 
 @pytest.fixture(scope="session")
 def left_as_new() -> list[Project]:
-    """Projects that the tests before have left as they found them."""
+    """Projects that earlier tests have left as they found them."""
     return []
 
 
 @pytest.fixture
 def project(stack: Stack, left_as_new: list[Project]) -> Iterator[Project]:
-    """A project of an account of its own, its endpoint active and its database empty."""
+    """A project of an account of its own, with an active endpoint and an empty database."""
     made = left_as_new.pop() if left_as_new else new_project(stack)
     yield made
     if made.is_as_new():
@@ -57,7 +57,7 @@ def project(stack: Stack, left_as_new: list[Project]) -> Iterator[Project]:
 
 @pytest.fixture
 def fresh_project(stack: Stack) -> Iterator[Project]:
-    """A project on which nothing was ever done."""
+    """A project that no test has changed."""
     made = new_project(stack)
     yield made
     made.client.call("DELETE", made.path)
@@ -65,7 +65,7 @@ def fresh_project(stack: Stack) -> Iterator[Project]:
 
 @pytest.fixture(scope="module")
 def standing(stack: Stack) -> Iterator[Project]:
-    """A project that a module's tests share; they leave it as it was."""
+    """A project that the tests of a module share. They leave it as it was."""
     made = new_project(stack)
     yield made
     made.client.call("DELETE", made.path)
@@ -83,7 +83,7 @@ def spare_branch_id(standing: Project) -> str:
 
 @pytest.fixture(scope="session")
 def bare_cluster() -> Iterator[BarePostgres]:
-    """A Postgres for what runs inside the tests: no service is needed, nor started, for it."""
+    """A Postgres for tests that run the code in this process. Such tests need no service."""
     with private_directory() as scratch, bare_postgres(Programs(scratch)) as cluster:
         cluster.start()
         yield cluster
@@ -115,7 +115,7 @@ def account(region: Region) -> Account:
 
 @pytest.fixture
 def api(account: Account, client: DjangoClient) -> DjangoClient:
-    """A client of the API in this process, on an empty database where nothing runs."""
+    """A client of the API in this process. Its database is empty, and nothing runs."""
     row, key = ApiKey.issue(account, "tests")
     ApiKey.objects.filter(id=row.id).update(last_used_at=timezone.now())
     client.defaults["HTTP_AUTHORIZATION"] = f"Bearer {key}"

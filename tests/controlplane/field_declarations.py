@@ -130,7 +130,9 @@ ENDPOINT: Fields = {
 EVENTS: Fields = {
     "?limit": CheckedBy("test_list_events.py::test_the_newest_come_first_page_by_page"),
     "?cursor": CheckedBy("test_list_events.py::test_the_newest_come_first_page_by_page"),
-    "?last_event_id": CheckedBy("test_event_streams.py::test_who_comes_back_has_missed_nothing"),
+    "?last_event_id": CheckedBy(
+        "test_event_streams.py::test_a_reader_that_reconnects_misses_nothing"
+    ),
     **{
         f"?{name}": CheckedBy("test_list_events.py::test_each_filter")
         for name in ("actor", "branch_id", "endpoint_id", "operation_id", "since", "type", "until")
@@ -151,7 +153,7 @@ HISTORY: Fields = {
     "?from": CheckedBy(f"{CONSUMPTION}::test_of_the_account"),
     "?to": CheckedBy(f"{CONSUMPTION}::test_of_the_account"),
     "?granularity": CheckedBy(f"{CONSUMPTION}::test_by_days_and_months"),
-    "?org_id": CheckedBy(f"{CONSUMPTION}::test_another_accounts_are_not_there"),
+    "?org_id": CheckedBy(f"{CONSUMPTION}::test_another_accounts_projects_are_not_listed"),
 }
 HISTORY_PAGES: Fields = {
     f"?{name}": CheckedBy(f"{CONSUMPTION}::test_of_its_projects")
@@ -191,7 +193,7 @@ DECLARED: dict[str, Fields] = {
     "GET /projects/{project_id}/branches": {
         "?search": CheckedBy(f"{PAGES}::test_search_and_count"),
         **{
-            f"?{name}": CheckedBy(f"{PAGES}::test_page_by_page_none_is_missing")
+            f"?{name}": CheckedBy(f"{PAGES}::test_pages_miss_no_branch")
             for name in ("cursor", "limit", "sort_by", "sort_order")
         },
     },
@@ -213,8 +215,8 @@ DECLARED: dict[str, Fields] = {
         },
     },
     "GET /projects/{project_id}/connection_uri": {
-        "?branch_id": CheckedBy("test_connection_uri.py::test_of_another_branch"),
-        "?endpoint_id": CheckedBy("test_connection_uri.py::test_of_an_endpoint"),
+        "?branch_id": CheckedBy("test_connection_uri.py::test_for_another_branch"),
+        "?endpoint_id": CheckedBy("test_connection_uri.py::test_for_an_endpoint"),
         "?database_name": CheckedBy("test_connection_uri.py::test_it_works"),
         "?role_name": CheckedBy("test_connection_uri.py::test_it_works"),
         "?pooled": CheckedBy("test_connection_uri.py::test_through_the_pooler"),
@@ -317,7 +319,9 @@ DECLARED: dict[str, Fields] = {
     },
     "PATCH /projects/{project_id}/branches/{branch_id}": {
         "branch.name": Returned("named"),
-        "branch.protected": CheckedBy("test_branches.py::test_a_protected_branch_stays"),
+        "branch.protected": CheckedBy(
+            "test_branches.py::test_a_protected_branch_cannot_be_deleted"
+        ),
         **prefixed("branch.", BRANCH_END),
     },
     "POST /projects/{project_id}/branches/{branch_id}/restore": {

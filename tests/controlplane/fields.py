@@ -1,4 +1,4 @@
-"""The fields of each resource, as the public field tables have them: name and type."""
+"""The fields of each resource with their types, as in the public tables of fields."""
 
 import re
 import uuid
@@ -217,7 +217,7 @@ DATABASE: Mapping[str, Check] = {
 def assert_fields(
     resource: Any, always: Mapping[str, Check], at_times: Mapping[str, Check] | None = None
 ) -> None:
-    """Every field that is always there is, no field is unknown, and each has its type."""
+    """Check that every required field is present, that none is unknown, and that types match."""
     known = {**always, **(at_times or {})}
     assert not always.keys() - resource.keys(), "missing"
     assert not resource.keys() - known.keys(), "unknown"

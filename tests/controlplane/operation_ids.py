@@ -1,8 +1,8 @@
-"""The ids of the calls that Neon's SDKs know: those of the OpenAPI document in
+"""The ids of the API calls that Neon's SDKs know: those of the OpenAPI document in
 `@neondatabase/api-client` 2.7.3, then those that only older documents have."""
 
 BRANCH = "/projects/{project_id}/branches/{branch_id}/"
-# Method, path and id; BRANCH/ stands for a branch's.
+# Method, path and id. BRANCH/ stands for the path of a branch.
 TABLE = """
     GET /api_keys listApiKeys
     POST /api_keys createApiKey
@@ -171,7 +171,7 @@ TABLE = """
     POST BRANCH/set_as_primary setPrimaryProjectBranch
     GET /consumption/projects listProjectsConsumption
     GET /consumption_history/account getConsumptionHistoryPerAccount
-"""  # noqa: E501 # one call a line
+"""  # noqa: E501 # one call per line
 OPERATION_IDS = {
     f"{method} {path.replace('BRANCH/', BRANCH)}": name
     for method, path, name in (line.split() for line in TABLE.splitlines() if line)

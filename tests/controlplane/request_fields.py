@@ -1,4 +1,4 @@
-"""Every field that a request may hold, body and query, read from the API's own document."""
+"""Every field that a request may contain, in its body or query, read from the API's document."""
 
 import re
 from collections.abc import Iterator
@@ -8,9 +8,10 @@ METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def request_fields(document: Any) -> list[str]:
-    """As "PATCH /projects/{project_id} project.settings.quota.active_time_seconds" of a body, a
-    list's items with "[]", and "GET /projects ?limit" of a query. An object of fixed fields is
-    named by those, a map of any by itself."""
+    """Return names such as "PATCH /projects/{project_id}
+    project.settings.quota.active_time_seconds" for a body, with "[]" for a list's items, and "GET
+    /projects ?limit" for a query. An object with fixed fields is represented by its fields, a map
+    with free keys by its own name."""
     found = []
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -39,7 +40,7 @@ def _leaves(document: Any, schema: Any, name: str) -> Iterator[str]:
 
 
 def _shapes(document: Any, schema: Any) -> Iterator[Any]:
-    """What the schema may be, past references and alternatives."""
+    """Yield what the schema may be, with references and alternatives resolved."""
     if "$ref" in schema:
         named = schema["$ref"].rsplit("/", 1)[1]
         yield from _shapes(document, document["components"]["schemas"][named])
@@ -52,7 +53,7 @@ def _shapes(document: Any, schema: Any) -> Iterator[Any]:
 
 
 def schema_of(document: Any, route: str, name: str) -> Any:
-    """What the document says of one of those fields."""
+    """Return the document's schema of one of those fields."""
     method, path = route.split(" ")
     operation = document["paths"][path][method.lower()]
     if name.startswith("?"):

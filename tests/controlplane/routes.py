@@ -9,7 +9,7 @@ import requests
 
 from tests.support.client import Client
 
-# A body that each route takes; those that are not named take none.
+# A body that each route accepts. Routes that are not listed take none.
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/projects"): {"project": {}},
     ("PATCH", "/projects/{project_id}"): {"project": {"name": "taken over"}},
@@ -64,7 +64,7 @@ class Route:
 
     @property
     def names(self) -> list[str]:
-        """What is to be filled into the path."""
+        """The names of the parameters in the path."""
         return re.findall(r"\{(\w+)\}", self.template)
 
     def path(self, **ids: str) -> str:

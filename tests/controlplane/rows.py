@@ -1,4 +1,4 @@
-"""Rows put straight into the database, where only what the API makes of them matters."""
+"""Writes rows directly into the database, for tests of the API alone."""
 
 import uuid
 from datetime import timedelta
@@ -20,7 +20,7 @@ from controlplane.models import (
 
 
 def make_project(account: Account, region: Region, *, size: int = 1) -> Project:
-    """A project with `size` branches, endpoints and operations, all at rest."""
+    """Create a project with `size` branches, endpoints and finished operations."""
     project = Project.objects.create(account=account, region=region, name="rows", pg_version=18)
     begun = timezone.now() - timedelta(hours=1)
     branches = Branch.objects.bulk_create(
@@ -48,13 +48,14 @@ def make_project(account: Account, region: Region, *, size: int = 1) -> Project:
 
 
 def make_snapshot(project: Project) -> Snapshot:
-    """Of one of the project's branches."""
+    """Create a snapshot of one of the project's branches."""
     data = Branch.objects.create(project=project, name="", current_state="ready", hidden=True)
     return Snapshot.objects.create(project=project, data_branch=data, name="rows")
 
 
 def make_webhook(account: Account, *types: str, **attributes: Any) -> Webhook:
-    """One that wants the types of events, by default all, and leads nowhere."""
+    """Create a webhook for these types of events, by default all. Nothing listens at its
+    address."""
     return Webhook.objects.create(
         account=account,
         url="https://hooks.example/",

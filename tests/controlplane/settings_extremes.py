@@ -1,7 +1,6 @@
 """Starts a compute with each allowed Postgres setting at its extremes, and does with it what the
 platform does. `python -m tests.controlplane.settings_extremes [--size CU] [NAME …]` tries each
-value by itself, which takes seconds for each of some 450; the tests try many at once.
-"""
+value alone, which takes seconds for each of about 450 values. The tests try many at once."""
 
 import argparse
 import os
@@ -31,7 +30,7 @@ BRANCH, COPY = "br-extreme", "br-extreme-copy"
 ENDPOINT = "ep-extreme"
 OWNER, DATABASE = "neondb_owner", "neondb"
 CATALOG = CatalogSpec([RoleSpec(OWNER, True)], [DatabaseSpec(DATABASE, OWNER, None)])
-# Of settings that are words. What the rules refuse of these is left out.
+# Values of settings that are not numbers. Those that the rules refuse are left out.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "client_encoding": ("SQL_ASCII", "LATIN1", "EUC_JP", "MULE_INTERNAL", "SJIS", "UTF8"),
     "createrole_self_grant": ("", "set, inherit"),
@@ -46,7 +45,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "timezone": ("UTC", "<+99>-99", "-167:59:59", "INTERVAL '1'", "XYZ" + "4" * 50, "posixrules"),
     "timezone_abbreviations": ("Default", "India"),
 }
-# Of extensions, whose settings the rules do not judge by value.
+# Settings of extensions, whose values the rules do not check.
 OF_EXTENSIONS: Mapping[str, tuple[str, ...]] = {
     "auto_explain.log_min_duration": ("0", "plenty"),
     "hnsw.ef_search": ("1000", "-1"),
@@ -66,14 +65,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Found:
-    """What a compute with these settings did not do."""
+    """What failed with these settings."""
 
     settings: Mapping[str, str]
     words: str
 
 
 def cases(max_cu: float) -> Iterator[Case]:
-    """Every value to try that the rules let through."""
+    """Yield every value to try that the rules allow."""
     known = from_json(ask_postgres())
     for name in sorted(ALLOWED.keys() & known.keys()):
         one = known[name]
@@ -93,7 +92,7 @@ def cases(max_cu: float) -> Iterator[Case]:
 
 @contextmanager
 def host() -> Iterator[None]:
-    """Have this process keep branches in a directory of its own, with one to start."""
+    """Make this process keep branches in a directory of its own, and create one there."""
     with tempfile.TemporaryDirectory(prefix="perch-") as scratch:
         Path(scratch).chmod(0o711)
         before = settings.STATE_DIR, settings.SOCKET_DIR
@@ -110,7 +109,8 @@ def host() -> Iterator[None]:
 
 
 def tried(given: Mapping[str, str], max_cu: float) -> Found | None:
-    """Start the compute with these; None where the platform can do with it all that it does."""
+    """Start the compute with these settings. Returns None if everything that the platform does
+    works."""
     try:
         try:
             compute.start(ComputeSpec(ENDPOINT, BRANCH, max_cu, max_cu, given))
@@ -123,7 +123,7 @@ def tried(given: Mapping[str, str], max_cu: float) -> Found | None:
 
 
 def culprits(given: Mapping[str, str], max_cu: float) -> list[Found]:
-    """What is wrong with these, halved until it is no longer wrong with less."""
+    """Find the smallest sets of these settings that fail, by halving."""
     found = tried(given, max_cu)
     if found is None or len(given) == 1:
         return [found] if found else []
@@ -133,7 +133,7 @@ def culprits(given: Mapping[str, str], max_cu: float) -> list[Found]:
 
 
 def _fill() -> None:
-    """Have the branch hold a role, its database and a table."""
+    """Create a role, its database and a table in the branch."""
     compute.start(ComputeSpec(ENDPOINT, BRANCH, 0.25, 0.25))
     _apply_catalog()
     with session(socket_dir(ENDPOINT), DATABASE) as connection:
@@ -142,7 +142,7 @@ def _fill() -> None:
 
 
 def _use(max_cu: float) -> None:
-    """What the platform does with a compute. Raises whatever keeps it from that."""
+    """Do what the platform does with a compute. Raises the error of what fails."""
     _apply_catalog()
     observation.look(ENDPOINT)
     measures = observation.measure(ENDPOINT, BRANCH)
@@ -165,7 +165,7 @@ def _apply_catalog() -> None:
 
 
 def _connect_as_owner() -> None:
-    """A client gets in; what its own settings do to its statements is its own affair."""
+    """Check that a client can connect. The settings may affect only its own statements."""
     with psycopg.connect(
         host=str(socket_dir(ENDPOINT)),
         user=OWNER,
@@ -179,7 +179,8 @@ def _connect_as_owner() -> None:
 
 
 def _memory(data_dir: Path) -> int:
-    """Bytes that the processes of the Postgres take, what they share counted once."""
+    """Return the bytes of memory that the processes of the Postgres use; shared memory counts
+    once."""
     postmaster = psutil.Process(int((data_dir / "postmaster.pid").read_text().split()[0]))
     total = 0
     for process in (postmaster, *postmaster.children(recursive=True)):

@@ -1,4 +1,4 @@
-"""The table of actions: complete, and what is stored comes back as it was."""
+"""The table of actions: every action has its row, and stored details are read unchanged."""
 
 import sys
 from pathlib import Path
@@ -43,24 +43,25 @@ def test_every_action_has_its_rule(action: Action) -> None:
     assert 0 < rule.bound <= 600
     assert list(rule.retry_pauses) == sorted(rule.retry_pauses)
     assert type(details_of(action, {})) is rule.details
-    # Whoever needs an endpoint to start leaves it active; whoever makes a branch, none at all.
+    # An action that needs a started endpoint leaves it active; one that makes a branch sets no
+    # state.
     assert not rule.is_start or rule.endpoint_after == EndpointState.ACTIVE
     assert not rule.makes_branch or rule.endpoint_after is None
 
 
-def test_what_starts_and_what_makes_branches() -> None:
+def test_which_actions_start_computes_and_which_make_branches() -> None:
     assert STARTS == [Action.START_COMPUTE]
     assert MAKES_BRANCH == [Action.CREATE_TIMELINE, Action.CREATE_BRANCH]
 
 
 @pytest.mark.parametrize(("action", "details"), EXAMPLES)
-def test_details_come_back_as_they_were(action: Action, details: Details) -> None:
+def test_details_are_read_as_they_were_stored(action: Action, details: Details) -> None:
     assert details_of(action, details.as_json()) == details
     assert details_of(action, _of_a_later_release(details.as_json())) == details
 
 
 def _of_a_later_release(stored: dict[str, Any]) -> dict[str, Any]:
-    """With a field more, here and in what lies in it: this release may run beside that one."""
+    """Add a field at every level, as a later release would that runs beside this one."""
     nested = {
         name: _of_a_later_release(value) if name in ("before", "wanted") else value
         for name, value in stored.items()
@@ -68,7 +69,7 @@ def _of_a_later_release(stored: dict[str, Any]) -> dict[str, Any]:
     return {**nested, "made_later": True}
 
 
-def test_a_step_takes_its_own_actions_details_alone() -> None:
+def test_a_step_accepts_only_its_own_actions_details() -> None:
     with pytest.raises(AssertionError):
         Step(Action.SUSPEND_COMPUTE, Branch(), Endpoint(), details=ApplyConfigDetails())
 
@@ -80,7 +81,7 @@ def test_a_step_takes_its_own_actions_details_alone() -> None:
         (Action.CHECK_AVAILABILITY, Details(), False),
         (Action.SUSPEND_COMPUTE, SuspendComputeDetails(), True),
         (Action.SUSPEND_COMPUTE, SuspendComputeDetails(if_idle=True), True),
-        # Roles and databases alone never take a restart.
+        # A change of roles and databases alone never needs a restart.
         (Action.APPLY_CONFIG, ApplyConfigDetails(), False),
         (Action.APPLY_CONFIG, ApplyConfigDetails(before=BEFORE), True),
         (Action.APPLY_CONFIG, ApplyConfigDetails(from_branch_id="br-old-place-123456"), True),
@@ -94,7 +95,7 @@ def test_which_operations_keep_clients_out(
 
 @pytest.mark.parametrize("action", Action)
 def test_an_operation_of_the_platform_cannot_be_cancelled(action: Action) -> None:
-    """Not only quotas have such operations, but also the removal of projects, for example."""
+    """Such operations come from quotas and, for example, from the removal of projects."""
     operation = Operation(action=action, status="running", initiator_type=ActorType.PLATFORM)
     assert why_not(operation) == (
         "the platform scheduled this operation itself, so it cannot be cancelled by request"
@@ -113,7 +114,7 @@ def test_an_operation_of_the_platform_cannot_be_cancelled(action: Action) -> Non
         (StartFailed(""), "internal error (StartFailed)"),
     ],
 )
-def test_errors_say_what_has_happened_and_what_to_do(error: Exception, words: str) -> None:
+def test_errors_say_what_happened_and_what_to_do(error: Exception, words: str) -> None:
     assert words_of(error).startswith(words)
 
 
@@ -131,10 +132,10 @@ def test_errors_name_no_path_of_the_host() -> None:
     assert without_paths("SELECT '/home/alice/x'") == "SELECT '/home/alice/x'"
 
 
-def test_errors_name_no_path_that_leads_there_by_another_name(
+def test_errors_contain_no_real_path_behind_a_link(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Postgres calls its own files by their real paths, whatever links lead to them."""
+    """Postgres names its files by their real paths, whatever links lead to them."""
     real, link = tmp_path / "real", tmp_path / "link"
     real.mkdir()
     link.symlink_to(real)
@@ -147,8 +148,8 @@ def test_errors_name_no_path_that_leads_there_by_another_name(
         of_operations._host_paths.cache_clear()
 
 
-def test_what_postgres_said_last_begins_with_a_whole_word() -> None:
-    """A path that is cut off at its front would not be known for one."""
+def test_a_shortened_log_of_postgres_begins_with_a_whole_word() -> None:
+    """A path whose beginning is cut off would not be recognized as a path."""
     said = f"it looked in /secret/{'x' * 380}/pg_control\nand found nothing there"
     assert _complaints(said) == "and found nothing there"
     starting = "FATAL:  the database system is starting up\n"

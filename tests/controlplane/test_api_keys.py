@@ -45,7 +45,7 @@ def test_a_new_key_was_never_used(alice: Client) -> None:
     assert (newest["last_used_at"], newest["last_used_from_addr"]) == (None, "")
 
 
-def test_a_revoked_key_is_gone_and_good_for_nothing(alice: Client) -> None:
+def test_a_revoked_key_is_not_listed_and_not_accepted(alice: Client) -> None:
     made = alice.post("/api_keys", {"key_name": "brief"})
     with_it = Client(alice.api_url, made["key"])
     with_it.get("/projects")
@@ -77,7 +77,7 @@ def test_unknown_keys(alice: Client, key_id: str, status: int) -> None:
     assert refusal(alice.call("DELETE", f"/api_keys/{key_id}"))[0] == status
 
 
-def test_who_is_calling(alice: Client, free: Client) -> None:
+def test_the_current_user(alice: Client, free: Client) -> None:
     me = alice.get("/users/me")
     assert me["login"] == me["name"]
     assert me["plan"] == "unlimited"
@@ -99,7 +99,7 @@ def test_the_regions(alice: Client) -> None:
     }
 
 
-def test_a_key_tells_what_it_is_limited_to(alice: Client, project: Project) -> None:
+def test_a_keys_limits_are_returned(alice: Client, project: Project) -> None:
     assert alice.get("/auth") == {
         "account_id": alice.get("/users/me")["id"],
         "auth_method": "api_key_user",
@@ -117,6 +117,6 @@ def test_a_key_tells_what_it_is_limited_to(alice: Client, project: Project) -> N
     assert {name: told[name] for name in limits} == limits
 
 
-def test_the_account_that_runs_the_service_is_told_so(stack: Stack) -> None:
+def test_the_operators_account_is_marked(stack: Stack) -> None:
     key = (stack.state_dir / "api-key").read_text().strip()
     assert Client(stack.api_url, key).get("/auth")["operator"] is True

@@ -13,7 +13,8 @@ STATEMENTS = 4
 
 
 class Clock:
-    """Goes on only while somebody computes: a host that is slow is none of its business."""
+    """A clock that advances only while a request computes, so that the host's speed has no
+    effect."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -26,7 +27,7 @@ class World:
     def __init__(self) -> None:
         self.clock = Clock()
         self.turns = Turns(self.clock)
-        # Whose bursts of computing there were, in their order.
+        # The accounts of the bursts of computing, in order.
         self.bursts: list[str] = []
 
     def request(self, whose: str) -> None:
@@ -56,7 +57,7 @@ def running(functions: list[Callable[[], None]]) -> Iterator[None]:
         gevent.killall(greenlets)
 
 
-def test_a_request_waits_for_one_burst_of_another_accounts_crowd() -> None:
+def test_a_request_waits_for_at_most_one_burst_of_another_accounts_crowd() -> None:
     world = World()
     with running([lambda: world.go_on("crowd")] * 12), gevent.Timeout(10):
         while len(world.bursts) < 100:
@@ -67,7 +68,7 @@ def test_a_request_waits_for_one_burst_of_another_accounts_crowd() -> None:
     assert meanwhile.count("crowd") <= 2, meanwhile
 
 
-def test_two_crowds_compute_as_much_as_each_other() -> None:
+def test_two_crowds_get_equal_computing_time() -> None:
     world = World()
     many = [lambda: world.go_on("many")] * 12
     few = [lambda: world.go_on("few")] * 3
@@ -78,7 +79,7 @@ def test_two_crowds_compute_as_much_as_each_other() -> None:
     assert abs(world.bursts.count("many") - world.bursts.count("few")) <= lead + 20
 
 
-def test_a_request_that_waits_long_keeps_nobody_from_computing() -> None:
+def test_a_request_that_waits_long_does_not_delay_others() -> None:
     world = World()
     answered = gevent.event.Event()
 
@@ -94,14 +95,14 @@ def test_a_request_that_waits_long_keeps_nobody_from_computing() -> None:
         gevent.sleep(0)
         crowd = gevent.spawn(world.request, "crowd")
         while not crowd.dead:
-            # The clock of the world, which nobody's computing moves on.
+            # The simulated clock, which no computing advances here.
             world.clock.now += GRACE
             gevent.sleep(0.001)
         answered.set()
     assert world.bursts.count("crowd") == 1 + STATEMENTS
 
 
-def test_an_account_has_few_requests_begun_beside_another() -> None:
+def test_beside_another_account_few_requests_of_one_are_begun() -> None:
     world = World()
     begun = {"crowd": 0, "one": 0}
     most = dict(begun)
@@ -124,7 +125,7 @@ def test_an_account_has_few_requests_begun_beside_another() -> None:
     assert most == {"crowd": BESIDE_OTHERS, "one": 1}
 
 
-def test_an_account_alone_has_all_its_requests_begun() -> None:
+def test_all_requests_of_a_single_account_are_begun() -> None:
     world = World()
     begun: list[None] = []
     ends = gevent.event.Event()
@@ -153,7 +154,7 @@ def test_a_request_that_is_killed_while_it_waits_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("whose", [["one"], ["one", "other"]])
-def test_requests_that_fail_give_their_turn_back(whose: list[str]) -> None:
+def test_failed_requests_release_their_turn(whose: list[str]) -> None:
     world = World()
 
     def fail(account: str) -> None:

@@ -1,4 +1,4 @@
-"""Bearer keys (specification, section 5): who has none learns nothing, whatever was asked."""
+"""Bearer keys (specification, section 5): without a valid key, a caller learns nothing."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def revoked(alice: Client) -> str:
     return str(made["key"])
 
 
-def test_no_route_answers_without_a_good_key(stack: Stack, revoked: str) -> None:
+def test_no_route_answers_without_a_valid_key(stack: Stack, revoked: str) -> None:
     headers: list[dict[str, str]] = [
         {},
         {"Authorization": ""},
@@ -62,7 +62,7 @@ def test_no_route_answers_without_a_good_key(stack: Stack, revoked: str) -> None
             assert response.json()["code"] == ""
 
 
-def test_a_key_that_is_missing_wrong_or_revoked_gets_the_same_words(
+def test_a_missing_a_wrong_and_a_revoked_key_get_the_same_message(
     stack: Stack, revoked: str
 ) -> None:
     bodies = []
@@ -78,13 +78,15 @@ def test_the_scheme_is_case_insensitive(alice: Client) -> None:
     assert requests.get(f"{alice.api_url}/projects", headers=header, timeout=10).ok
 
 
-def test_it_is_checked_before_the_body_is_read(stack: Stack) -> None:
+def test_the_key_is_checked_before_the_body_is_read(stack: Stack) -> None:
     response = requests.post(f"{stack.api_url}/projects", data=b"{nonsense", timeout=10)
     assert refusal(response) == UNAUTHENTICATED
 
 
-def test_another_accounts_things_are_not_found(stack: Stack, project: Project, bob: Client) -> None:
-    """On every route, and in the same words as for what does not exist at all."""
+def test_another_accounts_resources_are_not_found(
+    stack: Stack, project: Project, bob: Client
+) -> None:
+    """On every route, with the same message as for a resource that does not exist."""
     operation = project.operations()[0]
     key_id = str(project.client.post("/api_keys", {"key_name": "alices"})["id"])
     webhook = Webhook(stack, project.client, "https://hooks.example/", event_types=["*"])
@@ -115,7 +117,7 @@ def test_another_accounts_things_are_not_found(stack: Stack, project: Project, b
     assert tried > 25
     assert everything(project) == before
     webhook.delete()
-    # The same calls by herself show that they were good: it was the account that mattered.
+    # The owner's own calls succeed: the 404s came from the account.
     assert project.client.get(f"{project.path}/operations/{operation['id']}")
 
 
@@ -133,7 +135,7 @@ def everything(project: Project) -> list[object]:
 
 
 def without_measures(answer: Any) -> Any:
-    """What a running endpoint uses goes on."""
+    """Leave out what changes while an endpoint runs."""
     if isinstance(answer, list):
         return [without_measures(one) for one in answer]
     if not isinstance(answer, dict):

@@ -1,4 +1,4 @@
-"""`backup` and `restore`: the copy is true, whatever happens while it is made."""
+"""`backup` and `restore`: the copy is consistent, whatever happens while it is made."""
 
 import os
 import stat
@@ -55,7 +55,7 @@ def begun(command: str, *arguments: str | Path) -> "subprocess.Popen[str]":
 
 
 def output_of(process: "subprocess.Popen[str]", *, status: int = 0) -> str:
-    """What the command says, which must end with the status and without a trace."""
+    """Return the output of the command, which must end with the status and without a traceback."""
     output, _ = process.communicate(timeout=120)
     assert process.returncode == status, output
     assert "Traceback" not in output
@@ -75,7 +75,7 @@ def await_line(process: "subprocess.Popen[str]", words: str) -> None:
 
 
 class Writer(threading.Thread):
-    """Commits the numbers from 1 on, through the proxy, and remembers when each was done."""
+    """Commits the numbers from 1 on through the proxy, and records the time of each commit."""
 
     def __init__(self, place: Place) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Writer(threading.Thread):
 
 
 class Shop:
-    """Two accounts with a branch in every state, and something in each."""
+    """Two accounts with a branch in every state, and data in each."""
 
     late_password: str
 
@@ -130,8 +130,8 @@ class Shop:
         place.done(place.client.post(place.branch_path(rest="/databases"), wanted))
 
     def change(self) -> None:
-        """What the rows will tell of, which are copied last, and the data does not that was
-        copied before."""
+        """Change what the rows describe. The rows are copied last; the data was copied before
+        this."""
         place = self.active
         self.late_password = place.new_role("late")
         self.new_database("late", owner="late")
@@ -160,9 +160,7 @@ def service(state_dir: Path) -> Iterator[Service]:
     running.down()
 
 
-def test_a_restored_service_has_all_that_was_acknowledged(
-    service: Service, state_dir: Path
-) -> None:
+def test_a_restored_service_has_all_acknowledged_changes(service: Service, state_dir: Path) -> None:
     shop = Shop(service)
     writer = Writer(shop.numbers)
     target, new = state_dir / "backup", state_dir / "new"
@@ -179,7 +177,7 @@ def test_a_restored_service_has_all_that_was_acknowledged(
         assert not target.exists()
         assert "an incomplete one" in ran("restore", partial, "--state-dir", new, status=1)
 
-        with locked(service.stack, "accounts"):  # no branch's creation comes to its end
+        with locked(service.stack, "accounts"):  # no creation of a branch ends meanwhile
             coming = service.client.new_project(wait=False)
             with locked(service.stack, shop.disabled.branch_id):
                 whole = begun("backup", target, *at)
@@ -196,7 +194,7 @@ def test_a_restored_service_has_all_that_was_acknowledged(
 
 
 def see_damage(backup: Path) -> None:
-    """One byte is enough, or one file more or less."""
+    """One changed byte is detected, and so is one file more or less."""
     assert verify(backup) == []
     victim = next(backup.glob("branches/*/global/pg_control"))
     sound = victim.read_bytes()
@@ -254,7 +252,7 @@ def see_all(state_dir: Path, shop: Shop, writer: Writer, coming: Any, manifest: 
 
 
 def see_catalog(place: Place, shop: Shop) -> None:
-    """As the rows have it, although the data was copied before the change."""
+    """The catalog is as in the rows, although the data was copied before the change."""
     assert place.query("SELECT number FROM kept", dbname="after") == (5,)
     assert place.is_served(user="late", password=shop.late_password, dbname="late")
     assert place.refusal(user="early", password=shop.early_password)
@@ -264,7 +262,7 @@ def see_catalog(place: Place, shop: Shop) -> None:
 
 
 class TestACopyOfAnIdleBranch:
-    """Its lock is given up to whoever wants the branch."""
+    """The lock is released as soon as an operation wants the branch."""
 
     @pytest.fixture
     def branch(self, account: Account, region: Region, settings: Any, tmp_path: Path) -> Branch:
@@ -276,11 +274,11 @@ class TestACopyOfAnIdleBranch:
         Operation.objects.update(status="running", resources=[branch.id])
         return branch
 
-    def test_it_begins_anew_once_nobody_wants_it(
+    def test_the_copy_begins_anew_after_an_operation_took_the_lock(
         self, branch: Branch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def end_operation(seconds: float) -> None:
-            with lock_branches(branch.id, timeout=0):  # as the operation does
+            with lock_branches(branch.id, timeout=0):  # as an operation does
                 Operation.objects.update(status="finished")
 
         monkeypatch.setattr(branch_copy, "sleep", end_operation)
@@ -288,15 +286,15 @@ class TestACopyOfAnIdleBranch:
         assert (copy.was_running, copy.size) == (False, 3)
         assert (tmp_path / "copy" / "PG_VERSION").read_text() == "18\n"
 
-    def test_who_wants_it_again_and_again_waits_at_last(
+    def test_an_operation_that_takes_the_lock_repeatedly_waits_in_the_end(
         self, branch: Branch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(branch_copy, "GIVEN_UP_FOR", 0)
         assert copy_branch(branch.id, tmp_path / "copy").size == 3
 
 
-def test_what_was_never_copied_is_not_said_to_be_there(account: Account, region: Region) -> None:
-    """The rows are brought to what the backup holds."""
+def test_a_restore_adapts_the_rows_to_the_copied_branches(account: Account, region: Region) -> None:
+    """Branches and projects without a copy are deleted or failed, and no endpoint is active."""
     copied, younger, failed, mixed = (make_project(account, region) for _ in range(4))
     begun_at = timezone.now() - timedelta(hours=5)
     rows_at = begun_at + timedelta(seconds=60)
@@ -320,9 +318,7 @@ def test_what_was_never_copied_is_not_said_to_be_there(account: Account, region:
     assert list(mixed.branches.filter(deleted_at=None, default=True)) == [first]
 
 
-def test_what_nobody_could_recover_there_is_not_said_to_be_recoverable(
-    account: Account, region: Region
-) -> None:
+def test_a_project_without_a_copy_is_not_recoverable(account: Account, region: Region) -> None:
     deleted = make_project(account, region)
     now = timezone.now()
     ProjectRow.objects.update(deleted_at=now, recoverable_until=now + timedelta(hours=1))
@@ -331,7 +327,7 @@ def test_what_nobody_could_recover_there_is_not_said_to_be_recoverable(
     assert deleted.recoverable_until is None
 
 
-def test_a_snapshot_whose_data_was_never_copied_is_gone(account: Account, region: Region) -> None:
+def test_a_snapshot_without_a_copy_is_deleted(account: Account, region: Region) -> None:
     project = make_project(account, region)
     (branch,) = project.branches.all()
     make_snapshot(project)
@@ -367,10 +363,10 @@ def test_a_backup_overwrites_nothing(place: str, tmp_path: Path, settings: Any) 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_branch_that_is_restored_meanwhile_is_copied_anew(
+def test_a_branch_that_is_restored_meanwhile_is_copied_again(
     service: Service, state_dir: Path
 ) -> None:
-    """The rows, which are copied last, say of it what its first copy does not hold."""
+    """The rows are copied last, and describe what the first copy of the branch does not contain."""
     project = service.project()
     project.sql("CREATE TABLE version AS SELECT 1 AS number")
     child = project.new_branch(endpoint=True)

@@ -1,4 +1,4 @@
-"""A backup's manifest that somebody has changed is told in words, and a refused restore leaves
+"""A backup with a modified manifest is refused with the reason, and a refused restore leaves
 nothing behind."""
 
 import json
@@ -80,7 +80,7 @@ def with_branch(stored: dict[str, Any], **changes: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_changed_manifest_is_refused_by_what_is_wrong_with_it(
+def test_a_modified_manifest_is_refused_with_the_reason(
     backup: Path, change: Callable[[Any], Any], complaint: str
 ) -> None:
     path = backup / MANIFEST
@@ -101,7 +101,7 @@ def test_a_manifest_that_cannot_be_read_is_refused(
         read_manifest(backup)
 
 
-def test_what_another_version_wrote_is_known_by_its_format(backup: Path) -> None:
+def test_a_manifest_of_another_format_is_recognized(backup: Path) -> None:
     (backup / MANIFEST).write_text('{"format": 2, "perch": "9.0", "other": 1}')
     with pytest.raises(NoBackup, match=r"made by another version of Perch, 9\.0"):
         read_manifest(backup)

@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is JSON that says what is wrong, never HTML and never a 500."""
+"""Every invalid request gets JSON that says what is wrong, never HTML and never a 500."""
 
 import socket
 import uuid
@@ -63,7 +63,7 @@ class TestBodies:
             '{"endpoint": {"branch_id": "br-a-b-1", "type": {"a": 1}}}',
         ],
     )
-    def test_the_wrong_types(self, standing: Project, body: str) -> None:
+    def test_wrong_types(self, standing: Project, body: str) -> None:
         path = standing.path + "/endpoints"
         response = standing.client.call("POST", path, data=body, headers=JSON)
         status, message = refusal(response)
@@ -96,7 +96,7 @@ class TestBodies:
             ("settings", '{"pg_settings": {"work_mem": null}}'),
         ],
     )
-    def test_values_out_of_this_world(self, standing: Project, name: str, value: str) -> None:
+    def test_values_far_out_of_range(self, standing: Project, name: str, value: str) -> None:
         before = standing.endpoint()
         body = f'{{"endpoint": {{"{name}": {value}}}}}'
         response = standing.client.call("PATCH", standing.endpoint_path(), data=body, headers=JSON)
@@ -130,7 +130,7 @@ class TestPaths:
         assert (status, message.startswith("not found: ")) == (404, True)
 
     @pytest.mark.parametrize("path", ["/projects/%ff", "/projects/%F0%9F", "/projects/a%0Ab"])
-    def test_of_unknown_things(self, alice: Client, path: str) -> None:
+    def test_unknown_ids(self, alice: Client, path: str) -> None:
         assert refusal(alice.call("GET", path)) == (404, "project not found")
 
     def test_an_id_that_is_far_too_long(self, alice: Client) -> None:
@@ -143,7 +143,7 @@ class TestPaths:
         assert refusal(alice.call("GET", path))[0] == 400
 
     @pytest.mark.parametrize("path", ["/projects?search=%ff", "/projects?search=%ED%A0%80"])
-    def test_a_query_that_is_no_utf8(self, alice: Client, path: str) -> None:
+    def test_a_query_that_is_not_utf8(self, alice: Client, path: str) -> None:
         response = alice.call("GET", path)
         assert response.status_code == 200 or refusal(response)[0] == 400
 
@@ -158,7 +158,7 @@ class TestPaths:
         assert (response.status_code, response.content) == (405, b"")
 
 
-class TestRequestsThatNoHandlerSees:
+class TestRequestsBeforeAnyHandler:
     def test_an_address_that_is_too_long(self, alice: Client) -> None:
         assert refusal(alice.call("GET", "/projects?search=" + "x" * 9000))[0] == 414
 
@@ -170,7 +170,7 @@ class TestRequestsThatNoHandlerSees:
         "request_text",
         [b"nonsense\r\n\r\n", b"GET /api/v2/projects HTTP/9\r\n\r\n", b"\x16\x03\x01\x00\r\n\r\n"],
     )
-    def test_no_http_at_all(self, stack: Stack, request_text: bytes) -> None:
+    def test_a_request_that_is_not_http(self, stack: Stack, request_text: bytes) -> None:
         address = urlsplit(stack.api_url)
         with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
             connection.sendall(request_text)
@@ -182,7 +182,8 @@ class TestRequestsThatNoHandlerSees:
 
 
 class TestLeniency:
-    """What clients that exist send, and a strict reading would refuse."""
+    """Requests that existing clients send, although a strict reading of the API would refuse
+    them."""
 
     def test_unknown_fields_are_ignored(self, standing: Project) -> None:
         before = standing.endpoint()
@@ -219,14 +220,16 @@ class TestLeniency:
             )
             assert response.json()["endpoint"]["name"] == "lenient", content_type
 
-    def test_reads_may_say_that_they_carry_json(self, standing: Project) -> None:
+    def test_reads_may_have_a_json_content_type(self, standing: Project) -> None:
         for method in ("GET", "DELETE"):
             path = standing.endpoint_path("ep-no-where-123456")
             response = standing.client.call(method, path, headers=JSON)
             assert refusal(response) == (404, "endpoint not found")
 
     @pytest.mark.parametrize("flag", ["true", "True", "1"])
-    def test_flags_are_read_as_python_writes_them(self, standing: Project, flag: str) -> None:
+    def test_booleans_are_accepted_as_python_writes_them(
+        self, standing: Project, flag: str
+    ) -> None:
         answer = standing.client.get(
             standing.path + "/connection_uri",
             database_name="neondb",
@@ -237,7 +240,7 @@ class TestLeniency:
 
 
 class TestRequestIds:
-    def test_a_callers_own_is_echoed(self, alice: Client) -> None:
+    def test_a_request_id_of_the_caller_is_returned(self, alice: Client) -> None:
         for method, path in (("GET", "/projects/x"), ("GET", "/nothing"), ("PUT", "/projects")):
             headers = {"X-Request-ID": "trace-7:a.b_c"}
             response = alice.call(method, path, headers=headers)
@@ -245,17 +248,17 @@ class TestRequestIds:
             assert response.headers["x-neon-ret-request-id"] == "trace-7:a.b_c"
 
     @pytest.mark.parametrize("given", [None, "", "x" * 65, "<b>", "a b", "é"])
-    def test_any_other_is_replaced(self, alice: Client, given: str | None) -> None:
+    def test_an_invalid_request_id_is_replaced(self, alice: Client, given: str | None) -> None:
         headers: dict[str, Any] = {"X-Request-ID": given.encode()} if given is not None else {}
         response = alice.call("GET", "/projects/x", headers=headers)
         assert str(uuid.UUID(response.json()["request_id"])) == response.json()["request_id"]
 
-    def test_successes_carry_one_too(self, alice: Client) -> None:
+    def test_successful_responses_have_a_request_id_too(self, alice: Client) -> None:
         response = alice.call("GET", "/projects")
         assert uuid.UUID(response.headers["x-neon-ret-request-id"])
 
 
-def test_answers_are_not_to_be_kept_or_guessed_at(alice: Client) -> None:
+def test_answers_are_neither_cached_nor_sniffed(alice: Client) -> None:
     for response in (alice.call("GET", "/projects"), requests.get(alice.api_url, timeout=10)):
         assert response.headers["Cache-Control"] == "no-store"
         assert response.headers["X-Content-Type-Options"] == "nosniff"

@@ -1,4 +1,4 @@
-"""A worker that is killed while it makes a branch of a schema alone, or while branches expire."""
+"""A worker that is killed while it makes a schema-only branch, or while branches expire."""
 
 import random
 import time
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.controlplane.steering import cancel
+from tests.controlplane.cancel_retry import cancel
 from tests.support.service import Service
 from tests.support.stack import new_state_dir
 from tests.support.waiting import wait_for
@@ -26,7 +26,8 @@ def service() -> Iterator[Service]:
 
 
 def assert_nothing_is_left(service: Service) -> None:
-    """Of the platform's own computes; `settle` sees to those that run, and to what is staged."""
+    """Check that nothing is left of the platform's own computes. `settle` checks those that run and
+    the staging directories."""
     service.settle()
     assert list(service.state_dir.joinpath("sockets").glob("schema*")) == []
     assert list(service.state_dir.joinpath("branches").glob("*/schema*")) == []
@@ -35,7 +36,7 @@ def assert_nothing_is_left(service: Service) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("sleeps", [False, True], ids=["awake", "asleep"])
-def test_while_a_schema_is_copied(service: Service, sleeps: bool) -> None:
+def test_killed_while_a_schema_is_copied(service: Service, sleeps: bool) -> None:
     project = service.project()
     project.sql("CREATE TABLE kept AS SELECT 7 AS number")
     if sleeps:
@@ -46,7 +47,7 @@ def test_while_a_schema_is_copied(service: Service, sleeps: bool) -> None:
         branch_id = made["branch"]["id"]
         staging = service.state_dir / "branches" / f".{branch_id}"
         wait_for(staging.exists, "the beginning of the work", timeout=60)
-        time.sleep(chance.uniform(0, 1.5))  # the moment is what is random here
+        time.sleep(chance.uniform(0, 1.5))  # kill at a random moment
         service.kill("worker")
         project.done(made, timeout=120)
         endpoint = project.create_endpoint(branch_id)["endpoint"]["id"]
@@ -58,7 +59,7 @@ def test_while_a_schema_is_copied(service: Service, sleeps: bool) -> None:
 
 
 @pytest.mark.thorough
-def test_while_a_schema_is_given_up(service: Service) -> None:
+def test_killed_while_an_unfinished_schema_is_removed(service: Service) -> None:
     project = service.project()
     project.suspend()
     made = project.client.post(project.path + "/branches", SCHEMA_ONLY)
@@ -73,7 +74,7 @@ def test_while_a_schema_is_given_up(service: Service) -> None:
     project.start()
 
 
-def test_while_branches_expire(service: Service) -> None:
+def test_killed_while_branches_expire(service: Service) -> None:
     project = service.project()
     asked = [{"branch": {"ttl_interval_seconds": 3600}, "endpoints": [{"type": "read_write"}]}] * 3
     made = [project.done(project.client.post(project.path + "/branches", one)) for one in asked]

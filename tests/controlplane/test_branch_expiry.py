@@ -1,4 +1,4 @@
-"""`expires_at` and `ttl_interval_seconds` of branches: set, changed, cleared, and come."""
+"""`expires_at` and `ttl_interval_seconds` of branches: set, changed, cleared, and due."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,7 +28,7 @@ def printed(time: datetime) -> str:
 
 
 def refused(project: OfService, attributes: dict[str, Any], branch_id: str = "") -> tuple[int, str]:
-    """A PATCH of the branch; without one, the creation of another."""
+    """Return the refusal of a PATCH of the branch; without an id, of the creation of a branch."""
     path = project.branch_path(branch_id) if branch_id else project.path + "/branches"
     method = "PATCH" if branch_id else "POST"
     return refusal(project.client.call(method, path, json={"branch": attributes}))
@@ -50,7 +50,7 @@ class TestSetting:
         assert changed(project, made["id"], expires_at=printed(later))["expires_at"] == printed(
             later
         )
-        # Of what is not sent nothing changes.
+        # A PATCH does not change what it does not contain.
         kept = changed(project, made["id"], name="renamed")
         assert kept["expires_at"] == printed(later)
         listed = project.client.get(project.path + "/branches", search="renamed")["branches"][0]
@@ -62,12 +62,12 @@ class TestSetting:
         assert [None if one is None else one["to"] is None for one in times] == [True, None, False]
 
     @pytest.mark.parametrize("zone", ["Z", "z", "+02:00", "-09:30"])
-    def test_fractions_and_zones(self, project: OfService, zone: str) -> None:
+    def test_fractions_of_seconds_and_time_zones(self, project: OfService, zone: str) -> None:
         shift = {"+02:00": 120, "-09:30": -570}.get(zone, 0)
         end = within(days=3).replace(microsecond=0)
         sent = f"{(end + timedelta(minutes=shift)):%Y-%m-%dT%H:%M:%S}.000001789{zone}"
         made = project.new_branch(expires_at=sent)["branch"]
-        # Never sooner than asked for.
+        # Rounded up: never earlier than requested.
         assert made["expires_at"] == printed(end + timedelta(seconds=1))
         again = changed(project, made["id"], expires_at=made["expires_at"])
         assert again["ttl_interval_seconds"] == made["ttl_interval_seconds"]
@@ -75,7 +75,7 @@ class TestSetting:
     def test_a_time_to_live(self, project: OfService) -> None:
         made = project.new_branch(ttl_interval_seconds=600)["branch"]
         assert made["ttl_interval_seconds"] == 600
-        # Whenever within a second it is asked for.
+        # Within a second of the time of the request.
         for seconds in range(601, 606):
             again = changed(project, made["id"], ttl_interval_seconds=seconds)
             assert again["ttl_interval_seconds"] == seconds
@@ -116,10 +116,12 @@ class TestSetting:
         answer = refused(standing, attributes, "" if is_new else spare_branch_id)
         assert (answer[0], words in answer[1]) == (status, True), answer
 
-    def test_not_archived_is_what_it_is(self, standing: OfService, spare_branch_id: str) -> None:
+    def test_not_archived_is_returned_unchanged(
+        self, standing: OfService, spare_branch_id: str
+    ) -> None:
         assert changed(standing, spare_branch_id, archived=False)["id"] == spare_branch_id
 
-    def test_what_could_not_go_cannot_expire(self, project: OfService) -> None:
+    def test_a_branch_that_cannot_be_deleted_cannot_expire(self, project: OfService) -> None:
         end = {"expires_at": printed(within(hours=1))}
         parent = project.new_branch_id()
         child = project.new_branch_id(parent_id=parent)
@@ -130,7 +132,7 @@ class TestSetting:
         unprotected = changed(project, protected, protected=False, **end)
         assert unprotected["expires_at"] == end["expires_at"]
 
-    def test_what_expires_becomes_nothing_that_could_not_go(self, project: OfService) -> None:
+    def test_an_expiring_branch_cannot_become_undeletable(self, project: OfService) -> None:
         brief = project.new_branch_id(ttl_interval_seconds=3600)
         assert refused(project, {"parent_id": brief}) == (
             422,
@@ -141,13 +143,13 @@ class TestSetting:
         path = project.branch_path(brief, "/set_as_default")
         status, words = refusal(project.client.call("POST", path))
         assert (status, "cannot become the default" in words) == (422, True)
-        # Of its schema others may be made: they do not keep it.
+        # It may be the source of schema-only branches, which do not prevent its deletion.
         project.new_branch(parent_id=brief, init_source="schema-only")
         assert changed(project, brief, protected=True, expires_at=None)["protected"] is True
 
 
-class TestTheEnd:
-    def test_it_goes_by_itself(self, project: OfService) -> None:
+class TestExpiry:
+    def test_a_branch_is_deleted_when_it_expires(self, project: OfService) -> None:
         made = project.new_branch(endpoint=True, name="brief", ttl_interval_seconds=3600)
         branch_id, endpoint_id = made["branch"]["id"], made["endpoints"][0]["id"]
         changed(project, branch_id, ttl_interval_seconds=1)
@@ -164,7 +166,7 @@ class TestTheEnd:
         (expired,) = [event for event in events if event["type"] == "branch.expired"]
         assert expired["operation_ids"] == [row["id"] for row in reversed(begun)]
 
-    def test_too_late_to_give_it_another_end(self, project: OfService) -> None:
+    def test_an_expiry_cannot_be_changed_after_it_has_passed(self, project: OfService) -> None:
         branch_id = project.new_branch_id(ttl_interval_seconds=3600)
         with project.locked(branch_id):
             changed(project, branch_id, ttl_interval_seconds=1)
@@ -190,7 +192,9 @@ def spare(project: Project) -> list[Branch]:
 
 
 class TestRound:
-    def test_what_must_stay_for_now_is_tried_again(self, account: Account, region: Region) -> None:
+    def test_a_branch_that_cannot_be_deleted_yet_is_tried_again(
+        self, account: Account, region: Region
+    ) -> None:
         project = make_project(account, region, size=4)
         default, parent, protected, free = project.branches.order_by("name")
         child = Branch.objects.create(project=project, name="child", parent=parent)
@@ -204,7 +208,7 @@ class TestRound:
         expire_branches(region)
         assert set(deletions()) == {free.id, parent.id, protected.id}
 
-    def test_it_waits_for_what_is_under_way(self, account: Account, region: Region) -> None:
+    def test_it_waits_for_operations_in_progress(self, account: Account, region: Region) -> None:
         project = make_project(account, region, size=2)
         (branch,) = spare(project)
         Operation.objects.update(status="running", resources=[branch.id], branch=branch)
@@ -217,7 +221,7 @@ class TestRound:
         assert (event.branch_id, event.actor_type) == (branch.id, "expiry")
 
     @pytest.mark.parametrize("status", ["failed", "cancelled"])
-    def test_a_deletion_that_came_to_nothing_is_begun_anew_after_a_pause(
+    def test_a_failed_deletion_is_scheduled_again_after_a_pause(
         self, account: Account, region: Region, status: str
     ) -> None:
         project = make_project(account, region, size=2)
@@ -232,7 +236,9 @@ class TestRound:
         expire_branches(region)
         assert deletions() == [branch.id, branch.id]
 
-    def test_who_has_many_holds_up_nobody(self, account: Account, region: Region) -> None:
+    def test_an_account_with_many_expiring_branches_delays_no_other(
+        self, account: Account, region: Region
+    ) -> None:
         for _ in range(AT_ONCE + 5):
             make_due(*spare(make_project(account, region, size=2)), ago=3600)
         crowded = make_project(account, region, size=MOST_WAITING + 5)
@@ -252,7 +258,7 @@ class TestRound:
         expire_branches(region)
         assert len(set(deletions(crowded))) == MOST_WAITING + 4
 
-    def test_one_project_that_fails_keeps_no_other(
+    def test_a_project_whose_deletions_fail_delays_no_other(
         self, account: Account, region: Region, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         first, second = (make_project(account, region, size=2) for _ in range(2))
@@ -268,7 +274,7 @@ class TestRound:
         expire_branches(region)
         assert (deletions(first), len(deletions(second))) == ([], 1)
 
-    def test_others_are_left_alone(self, account: Account, region: Region) -> None:
+    def test_other_branches_are_left_alone(self, account: Account, region: Region) -> None:
         elsewhere = Region.objects.create(id="other", name="other", host="other.example.com")
         make_due(*spare(make_project(account, elsewhere, size=2)))
         gone = make_project(account, region, size=2)
@@ -279,8 +285,10 @@ class TestRound:
         expire_branches(region)
         assert deletions() == []
 
-    def test_an_idle_look_costs_nothing(self, account: Account, region: Region) -> None:
-        """However many branches there are, and however many of them end one day."""
+    def test_a_round_without_due_branches_makes_few_queries(
+        self, account: Account, region: Region
+    ) -> None:
+        """However many branches there are, and however many have an expiry in the future."""
         project = make_project(account, region)
         Branch.objects.bulk_create(
             Branch(project=project, name=f"b{n}", expires_at=within(hours=1) if n % 2 else None)

@@ -11,10 +11,10 @@ BRANCH = "br-quiet-heron-123456"
 
 
 @pytest.mark.parametrize("name", [BRANCH, catalog_lock(BRANCH)])
-def test_the_lock_of_a_branch_that_is_gone_leaves_no_file(
+def test_the_lock_of_a_removed_branch_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A process may acquire the lock just after the branch was removed."""
+    """Another process may acquire the lock just after the branch was removed."""
     monkeypatch.setattr(settings, "STATE_DIR", tmp_path)
     place, lock = tmp_path / "branches" / BRANCH, tmp_path / "locks" / name
     place.mkdir(parents=True)

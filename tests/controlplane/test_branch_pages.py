@@ -1,4 +1,4 @@
-"""Lists of branches: their order, their pages, their search, their annotations, and the count."""
+"""Lists of branches: order, pages, search, annotations and count."""
 
 import base64
 import json
@@ -21,7 +21,8 @@ NOW = timezone.now()
 
 @pytest.fixture
 def many(account: Account, region: Region) -> Project:
-    """A project with a branch `branch 0`, and six more of which each two are of one moment."""
+    """A project with the branch `branch 0` and six more, of which each two have the same creation
+    time."""
     project = make_project(account, region)
     Branch.objects.update(created_at=NOW, updated_at=NOW)
     Branch.objects.bulk_create(
@@ -57,7 +58,7 @@ def cursor(**place: Any) -> str:
     return base64.b64encode(json.dumps(place).encode()).decode()
 
 
-def test_without_a_word_they_are_all_there_the_last_changed_first(
+def test_by_default_all_are_listed_with_the_last_changed_first(
     api: DjangoClient, many: Project
 ) -> None:
     page = listed(api, many)
@@ -75,7 +76,7 @@ def test_without_a_word_they_are_all_there_the_last_changed_first(
 )
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 10_000])
 @pytest.mark.parametrize("sort_order", ["asc", "desc", "DESC"])
-def test_page_by_page_none_is_missing_and_none_comes_twice(
+def test_pages_miss_no_branch_and_repeat_none(
     api: DjangoClient,
     many: Project,
     sort_by: str,
@@ -93,26 +94,26 @@ def test_page_by_page_none_is_missing_and_none_comes_twice(
         following = page["pagination"].get("next")
         if following is None:
             break
-        # The cursor knows the order; who says it again may.
+        # The cursor contains the order; a request may repeat it.
         page = listed(api, many, limit=limit, cursor=following, **(asked if limit > 1 else {}))
     assert found == (expected if sort_order == "asc" else expected[::-1])
 
 
-def test_a_cursor_is_as_clients_know_it(api: DjangoClient, many: Project) -> None:
+def test_a_cursor_has_the_form_that_clients_know(api: DjangoClient, many: Project) -> None:
     page = listed(api, many, limit=1)
     read = json.loads(base64.b64decode(page["pagination"]["next"]))
     assert read.keys() == {"branch_id", "sort_by", "sort_by_value", "sort_order"}
     assert (read["branch_id"], read["sort_by"]) == (page["branches"][0]["id"], "updated_at")
 
 
-def test_a_place_outlives_its_branch(api: DjangoClient, many: Project) -> None:
+def test_a_cursor_outlives_its_branch(api: DjangoClient, many: Project) -> None:
     page = listed(api, many, limit=3)
     Branch.objects.filter(name="b3").update(deleted_at=NOW)
     following = listed(api, many, cursor=page["pagination"]["next"])
     assert names(following) == ["A2", "b1", "A0", "branch 0"]
 
 
-def test_foreign_cursors_are_refused(
+def test_invalid_cursors_are_refused(
     api: DjangoClient, many: Project, account: Account, region: Region
 ) -> None:
     other = make_project(account, region, size=2)
@@ -212,7 +213,7 @@ def test_annotations(api: DjangoClient, many: Project) -> None:
 
 
 @pytest.mark.parametrize("sort_by", ["name", "created_at", "updated_at"])
-def test_a_page_of_many_is_read_from_an_index(
+def test_a_page_of_many_branches_is_read_from_an_index(
     api: DjangoClient, account: Account, region: Region, sort_by: str
 ) -> None:
     project = make_project(account, region)

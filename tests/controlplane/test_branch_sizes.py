@@ -1,4 +1,4 @@
-"""How large a branch may be by its account's plan, and what happens to one that is larger."""
+"""The limit of a branch's size by its account's plan, and what happens to a larger branch."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ LIMIT = BRANCH_SIZE_LIMITS[Plan.FREE]
 
 @pytest.fixture
 def place(stack: Stack) -> Iterator[Place]:
-    """A project of the free plan."""
+    """A project on the free plan."""
     client = stack.client(plan="free")
     made = Place(stack, client, client.new_project())
     yield made
@@ -24,7 +24,7 @@ def place(stack: Stack) -> Iterator[Place]:
 
 
 def grow(place: Place, size: int) -> None:
-    """Have the branch's database be that large: by a file without content, in no time."""
+    """Make the branch's database this large, at once, by a file without content."""
     data = place.stack.data_dir(place.branch_id)
     ((oid,),) = place.sql("SELECT oid FROM pg_database WHERE datname = current_database()")
     path = data / "base" / str(oid) / "bulk"
@@ -42,7 +42,7 @@ def suspensions(place: Place) -> int:
     return len(place.endpoint_operations("suspend_compute"))
 
 
-def test_the_limit_is_the_plans(stack: Stack, place: Place) -> None:
+def test_the_limit_is_that_of_the_plan(stack: Stack, place: Place) -> None:
     project = place.client.get(place.path)["project"]
     assert project["branch_logical_size_limit"] == 512
     assert project["branch_logical_size_limit_bytes"] == 512 << 20
@@ -57,7 +57,7 @@ def test_a_branch_over_its_limit_is_read_only_until_it_is_smaller(place: Place) 
         connection.execute("CREATE TABLE kept (i int)")
     grow(place, LIMIT)
     place.suspend()
-    # Measured as it starts.
+    # The size is measured when the compute starts.
     assert is_read_only(place)
     with place.connect() as connection:
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
@@ -71,19 +71,19 @@ def test_a_branch_over_its_limit_is_read_only_until_it_is_smaller(place: Place) 
     assert suspensions(place) == 1
 
 
-def test_a_branch_far_over_its_limit_is_suspended_when_it_grows_on(place: Place) -> None:
+def test_a_branch_far_over_its_limit_is_suspended_when_it_grows_further(place: Place) -> None:
     grow(place, LIMIT)
     place.suspend()
     assert is_read_only(place)
     with place.connect() as connection:
-        # Who has asked nothing yet goes on to the next compute.
+        # A client that has sent no query yet is passed to the next compute.
         connection.execute("SELECT 1")
         grow(place, round(LIMIT * 1.3))
         wait_for(lambda: suspensions(place) == 2, "the endpoint to be suspended")
         place.settle()
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT 1")
-    # What was measured is no growth any more: the owner may look, and free space.
+    # Only growth after a start counts: the owner can connect and free space.
     assert is_read_only(place)
     assert place.query("SELECT 1") == (1,)
     assert suspensions(place) == 2

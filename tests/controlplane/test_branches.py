@@ -40,7 +40,7 @@ class TestChange:
         assert_fields(body["branch"], fields.BRANCH, fields.BRANCH_AT_TIMES)
         assert project.branch()["name"] == "trunk"
 
-    def test_its_own_name_is_no_duplicate(self, standing: Project) -> None:
+    def test_its_own_name_is_not_a_duplicate(self, standing: Project) -> None:
         body = standing.client.patch(standing.branch_path(), {"branch": {"name": "main"}})
         assert body["branch"]["name"] == "main"
 
@@ -84,12 +84,12 @@ class TestSetAsDefault:
         grandchild = project.client.post(project.path + "/branches")["branch"]
         assert grandchild["parent_id"] == child_id
 
-    def test_again_it_is_no_change(self, standing: Project) -> None:
+    def test_setting_the_default_again_changes_nothing(self, standing: Project) -> None:
         before = standing.branch()
         body = standing.client.post(standing.branch_path(rest="/set_as_default"))
         assert body["branch"] == before
 
-    def test_a_branch_that_is_not_there_yet(self, project: Project) -> None:
+    def test_a_branch_that_is_still_being_created(self, project: Project) -> None:
         with project.locked():
             branch_id = project.client.post(project.path + "/branches")["branch"]["id"]
             path = project.branch_path(branch_id, "/set_as_default")
@@ -132,7 +132,7 @@ class TestDelete:
         project.done(project.client.delete(project.branch_path(made["branch"]["id"])))
         assert project.new_branch(name="again")["branch"]["name"] == "again"
 
-    def test_until_it_is_over_everything_is_there(self, project: Project) -> None:
+    def test_until_the_deletion_ends_everything_is_listed(self, project: Project) -> None:
         made = project.new_branch(endpoint=True)
         branch_id, endpoint_id = made["branch"]["id"], made["endpoints"][0]["id"]
         with project.locked(branch_id):
@@ -149,12 +149,12 @@ class TestDelete:
         gone = project.client.call("DELETE", project.branch_path(branch_id))
         assert refusal(gone) == (404, "branch not found")
 
-    def test_the_default_branch_stays(self, standing: Project) -> None:
+    def test_the_default_branch_cannot_be_deleted(self, standing: Project) -> None:
         status, message = refusal(standing.client.call("DELETE", standing.branch_path()))
         assert (status, "default branch cannot be deleted" in message) == (422, True)
         assert standing.branch()["default"] is True
 
-    def test_a_branch_with_children_stays(self, project: Project) -> None:
+    def test_a_branch_with_children_cannot_be_deleted(self, project: Project) -> None:
         parent_id = project.new_branch_id()
         child_id = project.new_branch(parent_id=parent_id)["branch"]["id"]
         path = project.branch_path(parent_id)
@@ -163,7 +163,7 @@ class TestDelete:
         project.done(project.client.delete(project.branch_path(child_id)))
         project.done(project.client.delete(path))
 
-    def test_a_protected_branch_stays(self, project: Project) -> None:
+    def test_a_protected_branch_cannot_be_deleted(self, project: Project) -> None:
         path = project.branch_path(project.new_branch(protected=True)["branch"]["id"])
         status, message = refusal(project.client.call("DELETE", path))
         assert (status, "protected" in message) == (422, True)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from controlplane.compute.tree import shares_blocks
-from tests.controlplane.steering import (
+from tests.controlplane.cancel_retry import (
     SOON,
     begun,
     cancel,
@@ -30,7 +30,7 @@ def refused(project: Project, path: str) -> tuple[int, str]:
     return refusal(project.client.call("POST", path))
 
 
-def test_one_behind_another_is_cancelled_at_once(project: Project) -> None:
+def test_an_operation_that_waits_for_another_is_cancelled_at_once(project: Project) -> None:
     with project.locked():
         suspend, start = project.client.post(project.endpoint_path(rest="/restart"))["operations"]
         (cancelled,) = cancel(project, start)
@@ -42,7 +42,7 @@ def test_one_behind_another_is_cancelled_at_once(project: Project) -> None:
     assert project.endpoint()["current_state"] == "idle"
 
 
-def test_one_that_nobody_has_taken_from_the_queue(project: Project) -> None:
+def test_a_queued_operation_that_no_worker_has_taken(project: Project) -> None:
     with standing_worker(project.stack):
         (suspend,) = project.client.post(project.endpoint_path(rest="/suspend"))["operations"]
         assert suspend["status"] == "running"
@@ -54,13 +54,13 @@ def test_one_that_nobody_has_taken_from_the_queue(project: Project) -> None:
     assert project.endpoint()["current_state"] == "idle"
 
 
-def test_a_suspend_that_has_begun_goes_on(project: Project) -> None:
+def test_a_suspend_that_has_begun_cannot_be_cancelled(project: Project) -> None:
     with project.locked():
         suspend, start = project.client.post(project.endpoint_path(rest="/restart"))["operations"]
         begun(project, suspend)
         reason = "the endpoint is being suspended; start it again once that is over"
         assert refused(project, steering_path(project, suspend, "cancel")) == (409, reason)
-        # Of the chain the rest can be.
+        # The rest of the chain can.
         answer = project.client.post(chain_path(project, suspend, "cancel"))
         assert told(answer["operations"]) == [("start_compute", "cancelled")]
         assert project.client.post(chain_path(project, suspend, "cancel")) == answer
@@ -68,7 +68,7 @@ def test_a_suspend_that_has_begun_goes_on(project: Project) -> None:
     assert start["id"] == answer["operations"][0]["id"]
 
 
-def test_a_start_that_is_wedged(project: Project) -> None:
+def test_a_start_that_hangs(project: Project) -> None:
     project.suspend()
     with wedged_starts(project):
         (start,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
@@ -88,7 +88,7 @@ def test_a_start_that_is_wedged(project: Project) -> None:
     assert project.sql("SELECT 1") == [(1,)]
 
 
-def test_an_attempt_that_waits_to_be_tried_again(project: Project) -> None:
+def test_an_attempt_that_waits_for_its_retry(project: Project) -> None:
     project.suspend()
     data = project.stack.data_dir(project.branch_id)
     control = data / "global" / "pg_control"
@@ -125,7 +125,7 @@ def test_a_long_copy(project: Project, whole: bool) -> None:
             == f"not run: the operation {create['id']} of the same chain was cancelled"
         )
         assert answer[1]["not_run_because"] == create["id"]
-        # Who waits for the last of a chain waits for all of it.
+        # A request that waits for the last operation of a chain waits for all of them.
         assert ended(project, made["operations"][1], within=SOON)["status"] == "cancelled"
         assert project.operation(create["id"])["status"] == "cancelled"
         last = project.operation(made["operations"][1]["id"])
@@ -136,7 +136,7 @@ def test_a_long_copy(project: Project, whole: bool) -> None:
     assert branch["current_state"] == "init"
     assert "pending_state" not in branch
     assert project.endpoint(endpoint["id"])["current_state"] == "idle"
-    # The parent serves on, and the branch can be made after all.
+    # The parent keeps serving, and the branch can still be made afterwards.
     project.sql("CREATE TABLE later AS SELECT 7 AS number")
     again = project.start(endpoint["id"])
     assert told(again["operations"]) == [
@@ -146,13 +146,13 @@ def test_a_long_copy(project: Project, whole: bool) -> None:
     assert project.sql("SELECT number FROM later", endpoint_id=endpoint["id"]) == [(7,)]
 
 
-def test_a_copy_that_has_just_been_put_in_place(project: Project) -> None:
+def test_a_copy_that_has_just_been_renamed_to_its_place(project: Project) -> None:
     """The work is done, and the cancel comes before its end is written."""
     with project.stack.database() as database, database.transaction():
         made = project.client.post(project.path + "/branches")
         (create,) = made["operations"]
         place = project.stack.data_dir(made["branch"]["id"])
-        # Whoever writes the end waits for the project's row, and comes after the cancel.
+        # Whoever writes the end waits for the project's row, and therefore comes after the cancel.
         lock = "SELECT FROM controlplane_project WHERE id = %s FOR NO KEY UPDATE"
         database.execute(lock, [project.id])
         wait_for(place.exists, "the copy")
@@ -163,7 +163,7 @@ def test_a_copy_that_has_just_been_put_in_place(project: Project) -> None:
     assert project.branch(made["branch"]["id"])["current_state"] == "init"
 
 
-def test_new_settings_give_way_to_those_before(project: Project) -> None:
+def test_cancelled_settings_return_to_the_previous_ones(project: Project) -> None:
     project.change(settings={"pg_settings": {"work_mem": "5MB"}})
     settings = {"settings": {"pg_settings": {"work_mem": "6MB"}}, "autoscaling_limit_max_cu": 2}
     with project.locked():
@@ -174,7 +174,7 @@ def test_new_settings_give_way_to_those_before(project: Project) -> None:
         endpoint = project.endpoint()
         assert endpoint["settings"]["pg_settings"] == {"work_mem": "5MB"}
         assert endpoint["autoscaling_limit_max_cu"] == 1
-        # Another change would not know what to go back to.
+        # Another change could not be rolled back to a defined state.
         again = project.client.call("PATCH", project.endpoint_path(), json={"endpoint": settings})
         assert refusal(again)[0] == 423
     assert ended(project, apply)["status"] == "cancelled"
@@ -182,7 +182,7 @@ def test_new_settings_give_way_to_those_before(project: Project) -> None:
     assert project.sql("SHOW work_mem") == [("5MB",)]
 
 
-def test_settings_that_an_earlier_start_has_brought_into_force(project: Project) -> None:
+def test_settings_that_an_earlier_start_has_applied(project: Project) -> None:
     project.suspend()
     with project.locked():
         start, *_ = project.client.post(project.endpoint_path(rest="/start"))["operations"]
@@ -196,8 +196,9 @@ def test_settings_that_an_earlier_start_has_brought_into_force(project: Project)
     assert project.sql("SHOW work_mem") == [("4MB",)]
 
 
-def test_settings_that_are_half_in_force(project: Project) -> None:
-    """The compute runs with the new ones, and waits for a lock that a client holds."""
+def test_settings_that_are_partly_applied(project: Project) -> None:
+    """The compute runs with the new settings, and a session waits for a lock that a client
+    holds."""
     with project.locked():
         role = {"role": {"name": "waits"}}
         (catalog,) = project.client.post(project.branch_path(rest="/roles"), role)["operations"]
@@ -213,23 +214,23 @@ def test_settings_that_are_half_in_force(project: Project) -> None:
         assert project.sql("SHOW work_mem") == [("7MB",)]
         assert told(cancel(project, apply)) == [("apply_config", "cancelling")]
         assert ended(project, apply, within=SOON)["status"] == "cancelled"
-        # What waited in the compute is gone as well.
+        # The waiting session in the compute has ended as well.
         assert client.execute(waiting).fetchone() == (0,)
     assert project.endpoint()["current_state"] == "active"
     assert project.sql("SHOW work_mem") == [("4MB",)]
-    # The role is not forgotten: the next start makes it.
+    # The role stays in the rows: the next start makes it.
     project.done(project.client.post(project.endpoint_path(rest="/restart")))
     assert project.sql("SELECT 1 FROM pg_roles WHERE rolname = 'waits'") == [(1,)]
 
 
-def test_a_reassignment_goes_back(project: Project) -> None:
+def test_a_reassignment_is_rolled_back(project: Project) -> None:
     project.sql("CREATE TABLE here AS SELECT 1 AS one")
     goal = project.new_branch_id()
     with project.locked(goal):
         answer = project.client.patch(project.endpoint_path(), {"endpoint": {"branch_id": goal}})
         apply, _ = answer["operations"]
         begun(project, apply)
-        # What waits for the endpoint follows it.
+        # The operations that wait for the endpoint are moved with it.
         (start,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
         assert told(cancel(project, apply)) == [
             ("apply_config", "cancelling"),
@@ -241,11 +242,11 @@ def test_a_reassignment_goes_back(project: Project) -> None:
     assert project.operation(start["id"])["branch_id"] == project.branch_id
     assert project.endpoint()["current_state"] == "active"
     assert project.sql("SELECT one FROM here") == [(1,)]
-    # The other one is free.
+    # The other branch has no endpoint again.
     project.create_endpoint(goal)
 
 
-def test_a_reassignment_that_cannot_go_back(project: Project) -> None:
+def test_a_reassignment_that_cannot_be_rolled_back(project: Project) -> None:
     goal = project.new_branch_id()
     with project.locked(goal):
         answer = project.client.patch(project.endpoint_path(), {"endpoint": {"branch_id": goal}})
@@ -297,7 +298,7 @@ def test_a_deletion_that_has_begun(project: Project) -> None:
     assert ended(project, delete)["status"] == "finished"
 
 
-def test_a_check(project: Project) -> None:
+def test_an_availability_check(project: Project) -> None:
     project.suspend()
     with wedged_starts(project):
         with project.stack.database() as database:
@@ -319,7 +320,7 @@ def test_a_check(project: Project) -> None:
     assert project.endpoint()["current_state"] == "idle"
 
 
-def test_what_does_not_exist(project: Project) -> None:
+def test_unknown_ids(project: Project) -> None:
     for kind, words in (("operations", "operation"), ("chains", "chain")):
         for unknown in ("nonsense", "00000000-0000-0000-0000-000000000000"):
             for verb in ("cancel", "retry"):
@@ -327,7 +328,7 @@ def test_what_does_not_exist(project: Project) -> None:
                 assert refused(project, path) == (404, f"{words} not found")
 
 
-def test_what_the_platform_began(project: Project) -> None:
+def test_an_operation_of_the_platform_cannot_be_cancelled_by_a_client(project: Project) -> None:
     with project.locked():
         (suspend,) = project.client.post(project.endpoint_path(rest="/suspend"))["operations"]
         with project.stack.database() as database:
@@ -338,15 +339,15 @@ def test_what_the_platform_began(project: Project) -> None:
         assert refused(project, steering_path(project, suspend, "cancel"))[0] == 409
 
 
-def test_a_cancel_that_meets_the_end(project: Project) -> None:
-    """Exactly one of the two, and the endpoint is what it is said to be."""
+def test_a_cancel_at_the_moment_of_the_end(project: Project) -> None:
+    """Exactly one of the two takes effect, and the endpoint is in the reported state."""
     chance = random.Random(1)
     endings = []
     for _ in range(16):
         is_active = project.endpoint()["current_state"] == "active"
         verb = "suspend" if is_active else "start"
         (row,) = project.client.post(project.endpoint_path(rest=f"/{verb}"))["operations"]
-        time.sleep(chance.uniform(0, 0.3))  # the moment is what is random here
+        time.sleep(chance.uniform(0, 0.3))  # cancel at a random moment
         response = project.client.call("POST", steering_path(project, row, "cancel"))
         assert response.status_code in (200, 409), response.text
         ending = ended(project, row)["status"]
@@ -357,7 +358,7 @@ def test_a_cancel_that_meets_the_end(project: Project) -> None:
     print(endings)
 
 
-def test_many_that_cancel_at_once(project: Project) -> None:
+def test_many_simultaneous_cancels(project: Project) -> None:
     project.suspend()
     with wedged_starts(project):
         (start,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
@@ -376,8 +377,9 @@ def test_many_that_cancel_at_once(project: Project) -> None:
     project.start()
 
 
-def test_what_is_asked_for_meanwhile_waits_for_the_safe_point(project: Project) -> None:
-    """A new start stands behind the one that is being cancelled, and finds a free place."""
+def test_a_new_request_waits_until_the_cancelled_operation_is_safe(project: Project) -> None:
+    """A new start waits for the operation that is being cancelled, and then finds nothing in its
+    way."""
     project.suspend()
     with project.locked():
         (first,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]

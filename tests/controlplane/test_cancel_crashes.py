@@ -1,4 +1,4 @@
-"""A worker that is killed while it brings what was cancelled to a safe point."""
+"""A worker that is killed while it brings a cancelled operation to a safe point."""
 
 import random
 import time
@@ -7,7 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from controlplane.compute.tree import shares_blocks
-from tests.controlplane.steering import begun, cancel, long_copies, starting, told, wedged_starts
+from tests.controlplane.cancel_retry import (
+    begun,
+    cancel,
+    long_copies,
+    starting,
+    told,
+    wedged_starts,
+)
 from tests.support.project import Project
 from tests.support.service import Service
 from tests.support.stack import new_state_dir
@@ -25,7 +32,7 @@ def service() -> Iterator[Service]:
 
 
 @pytest.mark.thorough
-def test_at_any_moment(service: Service) -> None:
+def test_killed_at_a_random_moment(service: Service) -> None:
     project = service.project()
     project.client.patch(project.endpoint_path(), {"endpoint": {"suspend_timeout_seconds": -1}})
     goal = project.new_branch_id()
@@ -37,11 +44,11 @@ def test_at_any_moment(service: Service) -> None:
             (start,) = project.client.post(project.endpoint_path(rest="/start"))["operations"]
             starting(project)
             assert told(cancel(project, start)) == [("start_compute", "cancelling")]
-            time.sleep(chance.uniform(0, 0.4))  # the moment is what is random here
+            time.sleep(chance.uniform(0, 0.4))  # kill at a random moment
             service.kill("worker")
             assert project.client.ended(project.id, start["id"])["status"] == "cancelled"
         project.start()
-        # Of a reassignment, with other settings, that has come to the other branch.
+        # Of a reassignment with other settings, which has reached the other branch.
         size = chance.choice([0.5, 0.75])
         body = {"branch_id": goal, "autoscaling_limit_max_cu": size}
         with project.locked(goal):
@@ -64,7 +71,7 @@ def test_at_any_moment(service: Service) -> None:
 
 
 @pytest.mark.thorough
-def test_while_a_copy_is_removed(service: Service) -> None:
+def test_killed_while_a_copy_is_removed(service: Service) -> None:
     project: Project = service.project()
     branches = service.state_dir / "branches"
     if shares_blocks(branches):

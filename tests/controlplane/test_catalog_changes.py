@@ -1,4 +1,4 @@
-"""Changes of roles and databases, as rows and operations: no compute runs here."""
+"""Changes of roles and databases, as rows and operations. No compute runs."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from tests.controlplane.rows import make_project
 
 @pytest.fixture
 def branch(account: Account, region: Region) -> Branch:
-    """A branch whose endpoint sleeps, with a role and a database."""
+    """A branch with an idle endpoint, a role and a database."""
     project: Project = make_project(account, region)
     found = Branch.objects.get(project=project)
     Role.objects.create(branch=found, name="heron")
@@ -24,7 +24,7 @@ def branch(account: Account, region: Region) -> Branch:
     "database",
     [{}, {"name": "birds"}, {"owner_name": "heron"}, {"name": "birds", "owner_name": "heron"}],
 )
-def test_a_database_that_stays_as_it_is_wakes_no_endpoint(
+def test_an_unchanged_database_wakes_no_endpoint(
     api: DjangoClient, branch: Branch, database: Any
 ) -> None:
     operations, events = Operation.objects.count(), Event.objects.count()

@@ -1,4 +1,5 @@
-"""A start that cannot make a role or database says so, and what it left behind is made later."""
+"""A start that cannot create a role or database fails with the reason, and a round creates it
+later."""
 
 import logging
 from typing import Any
@@ -32,7 +33,7 @@ FINAL = NotApplied({MISSING: Failure("permission denied", is_final=True)})
 
 @pytest.fixture
 def applying(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
-    """What is put in here, applying the catalog raises; a compute is not needed for that."""
+    """Applying the catalog raises the exceptions that a test puts in here. No compute is needed."""
     raised: list[Exception] = []
 
     def bring(*args: Any) -> None:
@@ -50,7 +51,7 @@ class TestStart:
         [psycopg.OperationalError("timeout expired"), LockTimeout("other work"), PASSING],
         ids=lambda error: type(error).__name__,
     )
-    def test_without_its_catalog_is_not_finished(
+    def test_a_start_without_its_catalog_is_not_finished(
         self, applying: list[Exception], error: Exception
     ) -> None:
         applying.append(error)
@@ -58,7 +59,7 @@ class TestStart:
             running.start(Operation(), Endpoint(id="ep-1"))
 
     @pytest.mark.parametrize(("error", "failures"), [(FINAL, 0), (PASSING, 1)])
-    def test_lets_the_others_in_where_one_role_is_refused(
+    def test_one_refused_role_does_not_lock_out_the_others(
         self,
         applying: list[Exception],
         error: Exception,
@@ -93,25 +94,25 @@ class TestRound:
     def end_operations() -> None:
         Operation.objects.update(status="finished")
 
-    def test_mends_nothing_that_is_whole(self, endpoint: Endpoint, region: Region) -> None:
+    def test_a_complete_catalog_is_left_alone(self, endpoint: Endpoint, region: Region) -> None:
         mend_catalogs(region)
         assert self.mendings() == 0
         assert vitals.problems() == []
 
-    def test_applies_what_is_behind_and_tells_health(
+    def test_a_missing_role_is_applied_and_reported_to_health(
         self, endpoint: Endpoint, region: Region
     ) -> None:
         self.fall_behind(endpoint)
         mend_catalogs(region)
         assert self.mendings() == 1
-        mend_catalogs(region)  # one is under way
+        mend_catalogs(region)  # one is in progress already
         assert self.mendings() == 1
         assert [problem["name"] for problem in vitals.problems()] == ["catalogs_behind"]
         Branch.objects.update(applied_catalog_revision=2)
         mend_catalogs(region)
         assert vitals.problems() == []
 
-    def test_leaves_to_an_operation_what_one_is_about_to_do(
+    def test_a_pending_operation_applies_the_catalog_instead(
         self, endpoint: Endpoint, region: Region
     ) -> None:
         self.fall_behind(endpoint)
@@ -129,7 +130,7 @@ class TestRound:
         mend_catalogs(region)
         assert (self.mendings(), vitals.problems()) == (0, [])
 
-    def test_tries_again_after_pauses_that_grow(
+    def test_pauses_between_attempts_grow(
         self, endpoint: Endpoint, region: Region, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = 1000.0
@@ -145,7 +146,7 @@ class TestRound:
             now += 1
         assert tried == [0, 5, 15, 35]
 
-    def test_what_an_owner_was_told_of_is_retried_seldom_and_is_no_problem_of_the_host(
+    def test_an_error_that_was_reported_to_the_owner_is_retried_seldom(
         self, endpoint: Endpoint, region: Region, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         role = self.fall_behind(endpoint)
@@ -165,7 +166,7 @@ def role_exists(project: Project, name: str) -> bool:
 
 
 def fall_behind(project: Project, name: str) -> None:
-    """Leave the rows as a start does that could not make the role."""
+    """Leave the rows as after a start that could not create the role."""
     with project.stack.database() as database, database.transaction():
         database.execute(
             "INSERT INTO controlplane_role (branch_id, name, verifier, encrypted_password,"
@@ -179,12 +180,12 @@ def fall_behind(project: Project, name: str) -> None:
         )
 
 
-def test_a_role_that_a_start_left_behind_is_made_by_a_round(fresh_project: Project) -> None:
+def test_a_round_creates_a_role_that_a_start_could_not_create(fresh_project: Project) -> None:
     fall_behind(fresh_project, "late")
     wait_for(lambda: role_exists(fresh_project, "late"), "the role")
 
 
-def test_a_role_that_cannot_be_made_keeps_nobody_out_and_its_owner_is_told(
+def test_a_role_that_cannot_be_created_locks_out_nobody_and_is_reported(
     fresh_project: Project,
 ) -> None:
     fresh_project.suspend()

@@ -1,4 +1,4 @@
-"""What clients trust who verify certificates, as the regions' proxies publish it."""
+"""The certificate authorities that clients should trust, as the regions' proxies publish them."""
 
 import pytest
 from django.core.management import call_command
@@ -12,7 +12,7 @@ ADDRESS = "/certificate-authority.pem"
 ONE, OTHER = (f"-----BEGIN CERTIFICATE-----\n{name}\n" for name in ("one", "other"))
 
 
-def test_of_all_regions_each_once(
+def test_the_authorities_of_all_regions_are_listed_once_each(
     region: Region, client: DjangoClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, pem in (("east", OTHER), ("north", ONE), ("west", "")):
@@ -26,9 +26,9 @@ def test_of_all_regions_each_once(
     assert capsys.readouterr().out == ONE + OTHER
 
 
-def test_none_is_said_so(region: Region, client: DjangoClient) -> None:
+def test_without_an_authority_the_answer_is_404(region: Region, client: DjangoClient) -> None:
     publish_certificate_authority(region.id, ONE)
-    # Its operator brings a certificate now.
+    # Its operator provides a certificate now.
     publish_certificate_authority(region.id, "")
     answer = client.get(ADDRESS)
     assert answer.status_code == 404
@@ -37,5 +37,5 @@ def test_none_is_said_so(region: Region, client: DjangoClient) -> None:
         call_command("certificate_authority")
 
 
-def test_it_is_read_alone(region: Region, client: DjangoClient) -> None:
+def test_it_is_served_without_a_key(region: Region, client: DjangoClient) -> None:
     assert client.post(ADDRESS).status_code == 405

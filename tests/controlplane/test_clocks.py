@@ -1,4 +1,4 @@
-"""One clock, the database's, for whatever processes tell each other: a host's own may be wrong."""
+"""All processes compare times by the database's clock, because a host's clock may be wrong."""
 
 import asyncio
 import os
@@ -28,20 +28,20 @@ from tests.controlplane.rows import make_project
 from tests.support.bare_postgres import SUPERUSER, BarePostgres
 from tests.support.stack import ROOT, Stack
 
-# It shifts what C tells Python, past every name that a module may have imported.
+# It shifts the time that C returns to Python, whatever name a module has imported.
 time_machine = pytest.importorskip("time_machine")
 HOUR = 3600.0
 
 
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test makes of this process's clock ends with it."""
+    """Restore this process's clock after the test."""
     monkeypatch.setattr(clock, "_offset", clock._offset)
     monkeypatch.setattr(clock, "_asked_at", clock._asked_at)
 
 
 def shifted(seconds: float) -> AbstractContextManager[Any]:
-    """This process's clock says another time within the block, and goes on from there."""
+    """Shift this process's clock by `seconds` within the block."""
     there = datetime.now(UTC) + timedelta(seconds=seconds)
     return time_machine.travel(there, tick=True)  # type: ignore[no-any-return]
 
@@ -54,7 +54,7 @@ def database_time() -> datetime:
 
 @pytest.fixture(params=[HOUR, -15, -HOUR])
 def wrong_clock(request: pytest.FixtureRequest, region: Region) -> Iterator[None]:
-    """A host with a wrong clock, in a service that is well."""
+    """A host with a wrong clock, in a service whose processes all run."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE controlplane_region SET worker_seen_at = now(), proxy_seen_at = now()"
@@ -65,16 +65,16 @@ def wrong_clock(request: pytest.FixtureRequest, region: Region) -> Iterator[None
 
 @pytest.mark.usefixtures("wrong_clock")
 class TestWrongClock:
-    def test_it_tells_the_databases_time(self) -> None:
+    def test_the_process_uses_the_databases_time(self) -> None:
         assert abs(clock.now() - database_time()) < timedelta(seconds=1)
 
-    def test_the_service_works(self) -> None:
+    def test_the_service_is_healthy(self) -> None:
         health = examine()
         assert (health.status, health.missing) == ("ok", [])
         seen = health.details["regions"][0]["seen_seconds_ago"]
         assert all(0 <= seconds < 5 for seconds in seen.values())
 
-    def test_an_endpoint_can_be_woken_and_its_times_are_true(self, account: Account) -> None:
+    def test_an_endpoint_can_be_woken_and_its_times_are_right(self, account: Account) -> None:
         project = make_project(account, Region.objects.get())
         assert start_for_client(project.endpoints.get().id)
         started = project.operations.get(status="running")
@@ -82,7 +82,7 @@ class TestWrongClock:
         assert started.dispatched_at is not None
         assert abs(started.dispatched_at - database_time()) < timedelta(seconds=1)
 
-    def test_a_job_is_tried_again_when_its_time_has_come(self) -> None:
+    def test_a_job_is_retried_at_its_time(self) -> None:
         asked: list[datetime] = []
 
         class Queue(InMemoryConnector):
@@ -94,20 +94,20 @@ class TestWrongClock:
         )
         lane = LaneJobs(Queue(), slots=2)
         asyncio.run(lane.retry_job(job))
-        # As Procrastinate has it, by the host.
+        # Procrastinate computes this by the host's clock.
         asyncio.run(lane.retry_job(job, datetime.now(UTC) + timedelta(seconds=1)))
         at_once, later = (at - database_time() for at in asked)
         assert abs(at_once) < timedelta(seconds=1)
         assert timedelta(0) < later < timedelta(seconds=2)
 
-    def test_a_computes_times_are_translated(self) -> None:
-        """It has its host's clock."""
+    def test_a_computes_times_are_converted(self) -> None:
+        """A compute uses its host's clock."""
         host = datetime.now(UTC)
         assert abs(clock.from_host(host) - database_time()) < timedelta(seconds=1)
         assert abs(clock.to_host(clock.from_host(host)) - host) < timedelta(milliseconds=10)
 
 
-def test_a_host_that_is_behind_takes_work(region: Region) -> None:
+def test_a_host_whose_clock_is_behind_takes_work(region: Region) -> None:
     with shifted(-15):
         publish(region)
     region.refresh_from_db()
@@ -115,12 +115,12 @@ def test_a_host_that_is_behind_takes_work(region: Region) -> None:
     assert "worker" not in region.silent_processes()
 
 
-def test_a_late_answer_makes_the_clock_no_worse() -> None:
+def test_a_late_answer_does_not_make_the_clock_less_accurate() -> None:
     clock._offset, right = None, datetime.now(UTC)
     began = clock.running_for()
     clock.adjust(right, asked=began - 0.001, answered=began + 0.001)
     exact = right.timestamp() - began
-    # It came to be read ten seconds after it was sent.
+    # The answer was read ten seconds after it was sent.
     clock.adjust(right + timedelta(seconds=1), asked=began + 1, answered=began + 11)
     assert clock._offset == pytest.approx(exact, abs=0.001)
     clock.adjust(right + timedelta(seconds=HOUR), asked=began, answered=began)
@@ -133,7 +133,7 @@ def connected(cluster: BarePostgres, user: str = SUPERUSER) -> BoundedConnection
     )
 
 
-def test_a_process_asks_what_time_it_is_now_and_then(bare_cluster: BarePostgres) -> None:
+def test_a_process_asks_for_the_time_regularly(bare_cluster: BarePostgres) -> None:
     with connected(bare_cluster) as kept:
         clock._offset = wrong = time.time() - clock.running_for() + HOUR
         clock._asked_at = clock.running_for()
@@ -146,7 +146,8 @@ def test_a_process_asks_what_time_it_is_now_and_then(bare_cluster: BarePostgres)
 
 
 def test_a_new_password_ends_the_sessions_begun_before_it(bare_cluster: BarePostgres) -> None:
-    """A compute dates its sessions by its host, a new password is dated by the database."""
+    """A compute dates its sessions by the host's clock; the time of a new password is the
+    database's."""
     clock._offset = time.time() - clock.running_for() - HOUR  # the host is an hour ahead
     before = clock.now()
     with connected(bare_cluster) as platform:
@@ -162,7 +163,7 @@ def test_a_new_password_ends_the_sessions_begun_before_it(bare_cluster: BarePost
         platform.execute("DROP ROLE clocked")
 
 
-# A whole process whose clock is an hour ahead, or behind, of the others'.
+# Runs a whole process whose clock is an hour ahead of the others', or behind.
 PROCESS = """
 import sys, datetime, time_machine
 at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=float(sys.argv[1]))
@@ -176,7 +177,7 @@ print(examine().missing)
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seconds", [HOUR, -HOUR])
-def test_a_process_with_a_wrong_clock_finds_the_running_service_well(
+def test_a_process_with_a_wrong_clock_reports_a_healthy_service(
     stack: Stack, seconds: float
 ) -> None:
     environment = {

@@ -1,4 +1,4 @@
-"""How long `up` waits for what it has started: for as long as it gets on."""
+"""How long `up` waits for the processes that it has started: as long as they make progress."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from controlplane.management.coming_up import ComingUp
 pytestmark = pytest.mark.slow
 
 STILL = 0.4
-# Far longer than what stands still is given.
+# Seconds: far longer than a start without progress is allowed.
 SLOW = "import time; end = time.process_time() + 1.5\nwhile time.process_time() < end: pass"
 IN_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLOW!r}])"
 HANGS = "import sys; sys.stdin.read()"
@@ -27,11 +27,11 @@ HANGS = "import sys; sys.stdin.read()"
 
 @dataclass
 class FakeSupervisor:
-    """Stands in for the supervisor; its process is a real one."""
+    """A fake supervisor with a real process."""
 
     process: "subprocess.Popen[bytes]"
     log_dir: Path
-    # What each look finds, the last one for ever.
+    # What each call returns; the last value is repeated.
     looks: list[dict[str, int]] = field(default_factory=lambda: [{"api": 7}])
 
     @property
@@ -65,20 +65,20 @@ def waiting(supervisor: Any, said: list[str] | None = None) -> ComingUp:
 
 
 @pytest.mark.parametrize("program", [SLOW, IN_A_CHILD], ids=["itself", "a child"])
-def test_what_gets_on_is_waited_for(tmp_path: Path, program: str) -> None:
+def test_a_start_with_progress_is_waited_for(tmp_path: Path, program: str) -> None:
     with supervising(f"{program}\n{HANGS}", tmp_path) as supervisor:
         came_up_at = time.monotonic() + 3 * STILL
         assert waiting(supervisor).wait_for(lambda: time.monotonic() > came_up_at, "it")
 
 
-def test_what_stands_still_is_said(tmp_path: Path) -> None:
+def test_a_start_without_progress_is_reported(tmp_path: Path) -> None:
     with supervising(HANGS, tmp_path) as supervisor:
         with pytest.raises(CommandError, match=r"the API does not start, and has made no progress"):
             waiting(supervisor).wait_for(lambda: False, "the API")
         assert supervisor.is_running()
 
 
-def test_a_program_that_ends_again_and_again_is_said_with_its_last_words(tmp_path: Path) -> None:
+def test_a_program_that_exits_repeatedly_is_reported_with_its_last_output(tmp_path: Path) -> None:
     (tmp_path / "metadata.log").write_text("starting\nFATAL:  no room\n\n")
     with supervising(SLOW, tmp_path) as supervisor:
         lives = [{"metadata": pid, "api": 7} for pid in (0, 11, 0, 12, 13, 0, 14, 15, 16)]
@@ -87,7 +87,7 @@ def test_a_program_that_ends_again_and_again_is_said_with_its_last_words(tmp_pat
             waiting(supervisor).wait_for(lambda: False, "Postgres")
 
 
-def test_a_dead_supervisor_is_said(tmp_path: Path) -> None:
+def test_a_dead_supervisor_is_reported(tmp_path: Path) -> None:
     with (
         supervising("pass", tmp_path) as supervisor,
         pytest.raises(CommandError, match="the supervisor has exited"),
@@ -95,7 +95,7 @@ def test_a_dead_supervisor_is_said(tmp_path: Path) -> None:
         waiting(supervisor).wait_for(lambda: False, "Postgres")
 
 
-def test_a_long_start_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_start_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coming_up, "SAY_INTERVAL", 0.1)
     said: list[str] = []
     with supervising(SLOW, tmp_path) as supervisor:

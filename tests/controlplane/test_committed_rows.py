@@ -1,4 +1,4 @@
-"""A new branch holds all that was committed on its parent, and is its own from then on."""
+"""A new branch has all that was committed on its parent, and is independent from then on."""
 
 import threading
 from collections.abc import Iterator
@@ -12,14 +12,15 @@ from tests.support.waiting import wait_for
 
 
 def child_of(project: Project, parent_id: str | None = None) -> str:
-    """The id of the endpoint of a new child, which runs."""
+    """Create a child whose endpoint runs. Returns the endpoint's id."""
     attributes = {"parent_id": parent_id} if parent_id else {}
     return str(project.new_branch(endpoint=True, **attributes)["endpoints"][0]["id"])
 
 
 @contextmanager
 def writing(project: Project) -> Iterator[list[int]]:
-    """A client that commits one number after another; yields those whose COMMIT returned."""
+    """A client that commits one number after another. Yields the list of those whose COMMIT
+    returned."""
     committed: list[int] = []
     over = threading.Event()
 
@@ -27,7 +28,7 @@ def writing(project: Project) -> Iterator[list[int]]:
         with project.compute() as connection:
             while not over.is_set():
                 number = len(committed)
-                # Large rows: the log fills several segments while the copy is made.
+                # The rows are large, so that the log fills several segments while the copy is made.
                 connection.execute(
                     "INSERT INTO numbers VALUES (%s, repeat(md5(%s::text), 3000))",
                     [number, number],
@@ -35,7 +36,8 @@ def writing(project: Project) -> Iterator[list[int]]:
                 committed.append(number)
 
     def checkpoint() -> None:
-        """Pages go to the disk, and the log before them is forgotten, in the midst of it."""
+        """Checkpoint repeatedly: pages are written and old log is removed while the copy is
+        made."""
         with project.compute() as connection:
             while not over.wait(0.05):
                 connection.execute("CHECKPOINT")
@@ -68,7 +70,7 @@ def test_a_child_holds_every_committed_row(project: Project, asleep: bool) -> No
     assert project.sql(sums, endpoint_id=child) == [(10000, 50005000)]
 
 
-def test_and_while_somebody_writes(project: Project) -> None:
+def test_a_child_made_while_a_client_writes_holds_every_committed_row(project: Project) -> None:
     with writing(project) as committed:
         before = len(committed)
         child = child_of(project)
@@ -77,7 +79,7 @@ def test_and_while_somebody_writes(project: Project) -> None:
     ((count, highest),) = project.sql(
         "SELECT count(*), max(number) FROM numbers", endpoint_id=child
     )
-    # Every one that was there, in order without a gap, and none from the future.
+    # Every number committed before, in order without a gap, and none committed later.
     assert count == highest + 1
     assert before <= count <= after + 1
     assert project.sql(
@@ -107,7 +109,7 @@ def test_a_child_of_a_child_holds_what_both_wrote(project: Project) -> None:
 
 
 @pytest.mark.thorough
-def test_parent_and_child_go_their_own_ways(project: Project) -> None:
+def test_parent_and_child_are_independent(project: Project) -> None:
     project.sql("CREATE TABLE places AS SELECT 'both' AS place")
     child = child_of(project)
     project.sql("UPDATE places SET place = 'parent'")
@@ -121,7 +123,7 @@ def test_parent_and_child_go_their_own_ways(project: Project) -> None:
 
 
 @pytest.mark.thorough
-def test_a_crashed_parent_loses_nothing(project: Project) -> None:
+def test_a_child_of_a_crashed_parent_has_all_rows(project: Project) -> None:
     project.sql("CREATE TABLE numbers AS SELECT generate_series(1, 1000) AS number")
     project.sql("CHECKPOINT")
     project.sql("INSERT INTO numbers SELECT generate_series(1001, 2000)")

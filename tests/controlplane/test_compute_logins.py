@@ -1,4 +1,4 @@
-"""What is asked of a compute for clients that log in, one question at a time."""
+"""The questions that the proxy asks a compute when clients log in, one at a time."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from controlplane.proxy.wire.errors import LoginUnknown
 
 
 class SlowLine(_CatalogSession):
-    """Its answers are numbers, one higher each time, and come when they are let go."""
+    """A session whose answers are increasing numbers, each given when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__("ep-calm-river-000001", "br-1", 0.0)
@@ -32,12 +32,12 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_clients_that_wait_share_a_question_that_is_not_put_yet() -> None:
+def test_waiting_clients_share_a_question_that_was_not_sent_yet() -> None:
     async def go() -> None:
         line = SlowLine()
         under_way = line.login("alice")
         await turns()
-        # The one under way may have been answered before these came.
+        # The question in progress may have been answered before these clients came.
         waiting = [line.login("alice") for _ in range(5)]
         other = line.login("bob")
         await turns()
@@ -52,7 +52,7 @@ def test_clients_that_wait_share_a_question_that_is_not_put_yet() -> None:
     asyncio.run(go())
 
 
-def test_a_question_that_fails_is_put_again_for_the_next() -> None:
+def test_a_failed_question_is_asked_again_for_the_next_client() -> None:
     class DeadLine(SlowLine):
         async def _execute(self, *question: Any) -> int:
             self.put.append(question[1])

@@ -1,4 +1,4 @@
-"""What a compute logs is kept, and cannot fill the disk."""
+"""A compute's log is kept, and cannot fill the disk."""
 
 import os
 import time
@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from controlplane.compute.logs import LONGEST, flush_log, follow_logs, open_log
-from tests.controlplane.places import coming_and_going
+from tests.controlplane.branch_directories import coming_and_going
 from tests.support.processes import processes_of
 from tests.support.project import Project
 from tests.support.stack import Stack
@@ -21,32 +21,32 @@ LOG_WITHOUT_END = "DO $$ BEGIN LOOP RAISE LOG '%', repeat('x', 1000); END LOOP; 
 
 
 def logged(project: Project) -> int:
-    """Bytes of what the branch's compute has logged, as far as it is kept."""
+    """Return the size in bytes of the kept log of the branch's compute."""
     place = project.stack.data_dir(project.branch_id).parent
     return sum(path.stat().st_size for path in place.glob("postgres.log*"))
 
 
-def test_a_role_that_logs_without_end_takes_no_disk_and_harms_nobody(project: Project) -> None:
+def test_a_role_that_logs_endlessly_uses_little_disk_and_delays_nobody(project: Project) -> None:
     began = time.monotonic()
     before = logged(project)
     with project.compute() as connection:
         connection.execute("SET statement_timeout = '2s'")
         with pytest.raises(psycopg.errors.QueryCanceled):
             connection.execute(LOG_WITHOUT_END)
-    # At most 64 KiB every 50 ms; a file would have some hundreds of megabytes.
+    # At most 64 KiB every 50 ms are kept; without a limit, this would be hundreds of megabytes.
     allowed = (time.monotonic() - began) / 0.05 * 65536
     assert 1 << 20 < logged(project) - before < allowed
     log_file = project.stack.data_dir(project.branch_id).parent / "postgres.log"
 
     def logs_again() -> bool:
-        # Until the pipe was emptied, this is dropped as well.
+        # Until the pipe is empty, this line is dropped as well.
         say(project, "after the flood")
         return "after the flood" in log_file.read_text()
 
     wait_for(logs_again, "a line to be logged")
 
 
-def test_what_is_logged_while_no_worker_runs_is_not_lost(stack: Stack, project: Project) -> None:
+def test_what_is_logged_without_a_worker_is_not_lost(stack: Stack, project: Project) -> None:
     log_file = stack.data_dir(project.branch_id).parent / "postgres.log"
     worker = processes_of(stack, "worker")[0]
     worker.suspend()
@@ -63,7 +63,7 @@ def say(project: Project, words: str) -> None:
         connection.execute(f"DO $$ BEGIN RAISE LOG '{words}'; END $$".encode())
 
 
-def test_a_log_is_put_aside_and_the_one_before_it_goes(tmp_path: Path) -> None:
+def test_a_log_is_rotated_and_the_previous_one_removed(tmp_path: Path) -> None:
     log_file = tmp_path / "postgres.log"
     descriptor = open_log(log_file)
     lines = 3 * LONGEST // 60_000
@@ -77,7 +77,7 @@ def test_a_log_is_put_aside_and_the_one_before_it_goes(tmp_path: Path) -> None:
     assert f"line {lines - 1} ".encode() in log_file.read_bytes()
 
 
-def test_a_pipe_that_nobody_reads_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_pipe_without_a_reader_blocks_nobody(tmp_path: Path) -> None:
     descriptor = open_log(tmp_path / "postgres.log")
     with suppress(BlockingIOError):
         for _ in range(1000):
@@ -86,7 +86,7 @@ def test_a_pipe_that_nobody_reads_keeps_nobody_waiting(tmp_path: Path) -> None:
     os.close(descriptor)
 
 
-def test_pipes_of_what_has_ended_are_closed(tmp_path: Path) -> None:
+def test_pipes_of_ended_computes_are_closed(tmp_path: Path) -> None:
     us = psutil.Process()
     before = us.num_fds()
     descriptors = []
@@ -102,7 +102,7 @@ def test_pipes_of_what_has_ended_are_closed(tmp_path: Path) -> None:
     assert all((tmp_path / str(n) / "postgres.log").read_text() == "last words" for n in range(50))
 
 
-def test_a_branch_that_goes_meanwhile_keeps_no_other_from_being_read(
+def test_a_branch_that_is_removed_meanwhile_does_not_stop_the_reading_of_others(
     tmp_path: Path, settings: Any
 ) -> None:
     settings.STATE_DIR = tmp_path

@@ -1,4 +1,4 @@
-"""Many callers at once: one wins, the others are told so, and nobody waits for strangers."""
+"""Simultaneous requests: one succeeds, the others are refused, and other accounts never wait."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ CALLERS = 8
 
 
 def together(*calls: Callable[[Client], requests.Response], key: Project) -> list[Any]:
-    """Make the calls at the same instant, each over a connection of its own."""
+    """Make the calls at the same moment, each over a connection of its own."""
     start = threading.Barrier(len(calls))
 
     def run(call: Callable[[Client], requests.Response]) -> requests.Response:
         client = Client(key.client.api_url, key.client.key)
-        client.call("GET", "/users/me")  # the connection is there before the start
+        client.call("GET", "/users/me")  # opens the connection beforehand
         start.wait()
         return call(client)
 
@@ -31,7 +31,7 @@ def together(*calls: Callable[[Client], requests.Response], key: Project) -> lis
 
 
 def winners(responses: Sequence[requests.Response], *, refused_with: int) -> list[Any]:
-    """The bodies of those that succeeded; all others must have been refused alike."""
+    """Return the bodies of the requests that succeeded. All others must have the same refusal."""
     for response in responses:
         if not response.ok:
             assert refusal(response)[0] == refused_with
@@ -99,7 +99,7 @@ class TestOneWins:
         assert len(winners(responses, refused_with=404)) == 1
 
 
-class TestOneServesAll:
+class TestOneOperationForAll:
     @pytest.mark.parametrize("action", ["start", "suspend"])
     def test_simultaneous_requests_yield_one_operation(self, project: Project, action: str) -> None:
         if action == "start":
@@ -117,9 +117,7 @@ class TestOneServesAll:
 
 
 class TestOrder:
-    def test_the_operations_of_a_chain_run_one_after_the_other(
-        self, fresh_project: Project
-    ) -> None:
+    def test_the_operations_of_a_chain_run_in_order(self, fresh_project: Project) -> None:
         with fresh_project.locked():
             answers = [
                 fresh_project.client.post(fresh_project.endpoint_path(rest=f"/{action}"))
@@ -138,7 +136,7 @@ class TestOrder:
         for (_, ended), (began, _) in pairwise(rows):
             assert ended <= began
 
-    def test_nobody_waits_for_a_wedged_endpoint(self, project: Project) -> None:
+    def test_a_hanging_endpoint_delays_no_other(self, project: Project) -> None:
         other = project.new_branch(endpoint=True)["endpoints"][0]["id"]
         stranger = Project.create(project.stack, project.client)
         with project.locked():
@@ -154,8 +152,8 @@ class TestOrder:
         project.done(wedged)
         stranger.client.delete(stranger.path)
 
-    def test_many_wedged_ones_do_not_use_up_the_worker(self, project: Project) -> None:
-        """They only wait; 32 threads would be nothing where each held one."""
+    def test_many_hanging_operations_do_not_use_up_the_worker(self, project: Project) -> None:
+        """They hold no thread while they wait; the worker has only 32 threads."""
         branches = [project.new_branch_id() for _ in range(4)]
         locks = [locked(project.stack, branch_id) for branch_id in branches]
         for lock in locks:
@@ -173,7 +171,7 @@ class TestOrder:
         for answer in made:
             project.done(answer)
 
-    def test_everything_waits_for_the_end_of_its_project(self, project: Project) -> None:
+    def test_every_request_waits_for_the_deletion_of_its_project(self, project: Project) -> None:
         with project.locked():
             restart = project.client.post(project.endpoint_path(rest="/restart"))
             project.client.delete(project.path)

@@ -31,11 +31,11 @@ class TestSettings:
             assert answer["endpoint"]["settings"] == pg(work_mem="9MB")
             assert answer["endpoint"]["pending_state"] == "active"
             project.done(answer)
-            # No restart: a connection lives on, and sees it.
+            # No restart: the open connection sees the new value.
             assert connection.execute("SHOW work_mem").fetchone() == ("9MB",)
         assert project.endpoint()["current_state"] == "active"
 
-    def test_one_that_needs_a_restart_gets_it(self, project: Project) -> None:
+    def test_a_setting_that_needs_a_restart_causes_one(self, project: Project) -> None:
         with project.compute() as connection:
             project.change(settings=pg(max_prepared_transactions="3"))
             with pytest.raises(psycopg.errors.AdminShutdown):
@@ -43,13 +43,13 @@ class TestSettings:
         assert project.sql("SHOW max_prepared_transactions") == [("3",)]
         assert project.endpoint()["current_state"] == "active"
 
-    def test_those_left_out_go_back_to_their_default(self, project: Project) -> None:
+    def test_settings_that_are_left_out_return_to_their_default(self, project: Project) -> None:
         project.change(settings=pg(work_mem="9MB", statement_timeout="7s"))
         project.change(settings=pg(statement_timeout="7s"))
         assert project.sql("SHOW statement_timeout") == [("7s",)]
         assert project.sql("SHOW work_mem") == [("4MB",)]
 
-    def test_an_idle_endpoint_proves_them_and_sleeps_on(self, project: Project) -> None:
+    def test_an_idle_endpoint_checks_settings_and_stays_idle(self, project: Project) -> None:
         project.suspend()
         answer = patch(project, settings=pg(work_mem="9MB"))
         assert actions(answer) == [("apply_config", "running"), ("suspend_compute", "scheduling")]
@@ -60,7 +60,7 @@ class TestSettings:
         project.start()
         assert project.sql("SHOW work_mem") == [("9MB",)]
 
-    def test_quotes_and_backslashes_arrive_as_they_are(self, project: Project) -> None:
+    def test_quotes_and_backslashes_are_preserved(self, project: Project) -> None:
         value = r"""it's a \ "test" = # %d"""
         project.change(settings=pg(**{"auto_explain.text": value}))
         assert project.sql("SHOW auto_explain.text") == [(value,)]
@@ -76,7 +76,7 @@ class TestSettings:
     def test_refused_by_postgres(
         self, standing: Project, asleep: bool, name: str, value: str, words: str
     ) -> None:
-        """What only Postgres can judge."""
+        """Values that only Postgres can check."""
         standing.start()
         standing.change(settings=pg(work_mem="9MB"))
         if asleep:
@@ -94,8 +94,9 @@ class TestSettings:
         standing.start()
         assert standing.sql("SHOW work_mem") == [("9MB",)]
 
-    def test_too_little_to_start_with(self, standing: Project) -> None:
-        """Postgres would accept the value, and then not start with it: the platform keeps some."""
+    def test_too_few_connections_to_start(self, standing: Project) -> None:
+        """Postgres accepts the value but would not start with it, because the platform reserves
+        some."""
         body = {"endpoint": {"settings": pg(max_connections="7")}}
         response = standing.client.call("PATCH", standing.endpoint_path(), json=body)
         status, words = refusal(response)
@@ -107,7 +108,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         "name", ["port", "hba_file", "shared_preload_libraries", "PORT", "Config_File", "fsync"]
     )
-    def test_reserved_ones(self, standing: Project, name: str) -> None:
+    def test_reserved_settings(self, standing: Project, name: str) -> None:
         before = standing.endpoint()
         body = {"endpoint": {"settings": pg(**{name: "x"})}}
         response = standing.client.call("PATCH", standing.endpoint_path(), json=body)
@@ -119,7 +120,7 @@ class TestSettings:
         "settings",
         [{"pg_settings": None}, {"pg_settings": []}, pg(**{"a = 1\nport": "1"}), "none"],
     )
-    def test_nonsense(self, standing: Project, settings: Any) -> None:
+    def test_invalid_settings(self, standing: Project, settings: Any) -> None:
         before = standing.endpoint()
         body = {"endpoint": {"settings": settings}}
         response = standing.client.call("PATCH", standing.endpoint_path(), json=body)
@@ -179,7 +180,7 @@ class TestSize:
 
 
 class TestWithoutOperations:
-    """What the compute need not know is changed at once."""
+    """A change that the compute need not know takes effect at once, without an operation."""
 
     @pytest.mark.parametrize(
         "change",
@@ -215,6 +216,6 @@ class TestPooler:
         project.change(pooler_enabled=False)
         assert project.endpoint()["pooler_enabled"] is False
 
-    def test_created_with_it(self, project: Project) -> None:
+    def test_an_endpoint_created_with_pooling(self, project: Project) -> None:
         created = project.create_endpoint(project.new_branch_id(), pooler_enabled=True)
         assert created["endpoint"]["pooler_enabled"] is True

@@ -1,4 +1,4 @@
-"""Which connection string the API answers, by the region's host and what its proxy takes."""
+"""The connection string that the API returns, by the region's host and the proxy's TLS settings."""
 
 from typing import Any
 
@@ -16,20 +16,20 @@ def uri_at(host: str, *, pooled: bool = False) -> str:
     ).uri
 
 
-def test_on_this_machine_it_leaves_tls_to_the_driver() -> None:
+def test_on_this_machine_tls_is_left_to_the_driver() -> None:
     uri = "postgresql://ann:p%40@localhost:6432/shop?options=endpoint%3Dep-a-b-1"
     assert uri_at("localhost") == uri_at("dev.localhost") == uri
     assert uri_at("localhost", pooled=True) == f"{uri}-pooler"
 
 
 @pytest.mark.parametrize("allowed", ["loopback", "always", "never"])
-def test_elsewhere_it_asks_for_tls(settings: Any, allowed: str) -> None:
+def test_on_another_host_tls_is_required(settings: Any, allowed: str) -> None:
     settings.PROXY_PLAIN_CONNECTIONS = allowed
     uri = uri_at("db.example.com", pooled=True)
     assert uri == "postgresql://ann:p%40@ep-a-b-1-pooler.db.example.com:6432/shop?sslmode=require"
 
 
-def test_it_asks_for_tls_where_the_proxy_takes_nothing_else(settings: Any) -> None:
+def test_tls_is_required_if_the_proxy_requires_it(settings: Any) -> None:
     settings.PROXY_PLAIN_CONNECTIONS = "never"
     uri = uri_at("localhost")
     assert uri.endswith("@localhost:6432/shop?sslmode=require&options=endpoint%3Dep-a-b-1")

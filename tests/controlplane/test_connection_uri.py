@@ -1,4 +1,5 @@
-"""`GET /projects/{project_id}/connection_uri`: of which branch, endpoint, database and role."""
+"""`GET /projects/{project_id}/connection_uri`: the choice of branch, endpoint, database and
+role."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,11 +35,11 @@ def test_through_the_pooler(standing: Project) -> None:
     assert pooled not in uri(standing, pooled=False).geturl()
 
 
-def test_of_another_branch(project: Project) -> None:
+def test_for_another_branch(project: Project) -> None:
     made = project.new_branch(endpoint=True)
     assert made["endpoints"][0]["id"] in uri(project, branch_id=made["branch"]["id"]).geturl()
 
 
-def test_of_an_endpoint(project: Project) -> None:
+def test_for_an_endpoint(project: Project) -> None:
     made = project.new_branch(endpoint=True)["endpoints"][0]["id"]
     assert made in uri(project, endpoint_id=made).geturl()

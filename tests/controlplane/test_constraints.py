@@ -1,4 +1,4 @@
-"""Rules that hold whatever the code does, as the database itself keeps them."""
+"""Rules that the database enforces, whatever the code does."""
 
 import uuid
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def violates(constraint: str, act: Callable[[], Any]) -> None:
     def act_to_the_end() -> None:
         with transaction.atomic():
             act()
-            # Some are checked only at the end of the transaction.
+            # Some constraints are checked only at the end of the transaction.
             connection.cursor().execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     with pytest.raises(IntegrityError, match=constraint):
@@ -45,12 +45,12 @@ class TestEndpoints:
             lambda: Endpoint.objects.create(project=project, branch=branch),
         )
 
-    def test_one_after_a_deleted_one_is_fine(self, project: Project) -> None:
+    def test_an_endpoint_after_a_deleted_one_is_allowed(self, project: Project) -> None:
         first = endpoint_of(project)
         Endpoint.objects.filter(id=first.id).update(deleted_at=timezone.now())
         Endpoint.objects.create(project=project, branch=first.branch)
 
-    def test_one_on_another_projects_branch(self, project: Project, other: Project) -> None:
+    def test_an_endpoint_on_another_projects_branch(self, project: Project, other: Project) -> None:
         branch = Branch.objects.create(project=other, name="free")
         violates(
             "endpoint_and_branch_share_a_project",
@@ -81,17 +81,17 @@ class TestEndpoints:
 
 
 class TestBranches:
-    def test_a_name_twice(self, project: Project) -> None:
+    def test_a_duplicate_account_name(self, project: Project) -> None:
         violates(
             "branch_name_is_unique",
             lambda: Branch.objects.create(project=project, name="branch 1"),
         )
 
-    def test_a_deleted_ones_name_is_free(self, project: Project) -> None:
+    def test_the_name_of_a_deleted_branch_is_free(self, project: Project) -> None:
         Branch.objects.filter(project=project, name="branch 1").update(deleted_at=timezone.now())
         Branch.objects.create(project=project, name="branch 1")
 
-    def test_two_default_ones(self, project: Project) -> None:
+    def test_two_default_branches(self, project: Project) -> None:
         violates(
             "one_default_branch",
             lambda: Branch.objects.filter(project=project).update(default=True),
@@ -104,7 +104,7 @@ class TestBranches:
             lambda: Branch.objects.create(project=project, name="child", parent=parent),
         )
 
-    def test_a_schema_of_another_project(self, project: Project, other: Project) -> None:
+    def test_a_schema_source_in_another_project(self, project: Project, other: Project) -> None:
         source = Branch.objects.filter(project=other)[0]
         violates(
             "branch_and_schema_share_a_project",
@@ -134,13 +134,15 @@ class TestOperations:
         operations = Operation.objects.filter(project=project)
         violates(constraint, lambda: operations.update(**values))
 
-    def test_two_of_a_project_at_one_moment(self, project: Project) -> None:
-        """The list's cursor is the moment alone."""
+    def test_two_operations_of_a_project_at_the_same_time(self, project: Project) -> None:
+        """The cursor of the list is the time alone."""
         now = timezone.now()
         operations = Operation.objects.filter(project=project)
         violates("operations_of_a_project_in_order", lambda: operations.update(created_at=now))
 
-    def test_of_two_projects_it_does_not_matter(self, project: Project, other: Project) -> None:
+    def test_operations_of_two_projects_at_the_same_time_are_allowed(
+        self, project: Project, other: Project
+    ) -> None:
         now = timezone.now()
         for one in (project, other):
             Operation.objects.create(
@@ -157,10 +159,10 @@ class TestAccounts:
     def test_an_unknown_plan(self, account: Account) -> None:
         violates("account_plan_is_known", lambda: Account.objects.update(plan="gold"))
 
-    def test_a_name_twice(self, account: Account) -> None:
+    def test_a_duplicate_account_name(self, account: Account) -> None:
         violates("name", lambda: Account.objects.create(name=account.name))
 
-    def test_a_key_twice(self, account: Account) -> None:
+    def test_a_duplicate_key(self, account: Account) -> None:
         row, _ = ApiKey.issue(account, "first")
         violates(
             "digest",

@@ -1,4 +1,4 @@
-"""`/consumption` and `/consumption_history`: shapes, bounds, pages, and what they cost."""
+"""`/consumption` and `/consumption_history`: shapes, bounds, pages, and the number of queries."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,7 +23,7 @@ def text(time: datetime) -> str:
 
 
 def use(project: Project, since: datetime, until: datetime) -> None:
-    """Have the project's endpoint run for that time."""
+    """Make the project's endpoint run during that time."""
     endpoint = project.endpoints.all()[0]
     endpoint.enter("active", now=since)  # type: ignore[arg-type]
     endpoint.enter("idle", now=until)  # type: ignore[arg-type]
@@ -31,7 +31,7 @@ def use(project: Project, since: datetime, until: datetime) -> None:
 
 @pytest.fixture
 def projects(account: Account, region: Region) -> list[Project]:
-    """Five, the first of which ran for the hour before the last, and the last for some days."""
+    """Five projects. The first ran during the hour before the last, the last one for some days."""
     made = [make_project(account, region) for _ in range(5)]
     made.sort(key=lambda project: project.id)
     now = timezone.now()
@@ -89,7 +89,7 @@ class TestByPeriod:
             query["cursor"] = body["pagination"]["cursor"]
         assert seen == [project.id for project in projects]
 
-    def test_forgotten_projects_count(self, api: DjangoClient, projects: list[Project]) -> None:
+    def test_removed_projects_are_counted(self, api: DjangoClient, projects: list[Project]) -> None:
         before = api.get("/api/v2/consumption/projects").json()["projects"][0]
         gone = projects[0]
         gone.deleted_at = timezone.now()
@@ -125,7 +125,7 @@ class TestHistory:
         )
         this_hour = timezone.now().replace(minute=0, second=0, microsecond=0)
         hour = next(f for f in frames if f["timeframe_start"] == text(this_hour - 2 * HOUR))
-        # Of the two that ran then.
+        # The sum of the two that ran then.
         assert hour == {
             "timeframe_start": text(this_hour - 2 * HOUR),
             "timeframe_end": text(this_hour - HOUR),
@@ -188,7 +188,9 @@ class TestHistory:
             total = sum(frame["active_time_seconds"] for frame in frames)
             assert total == pytest.approx(3 * 86_400 + 3600, abs=10)
 
-    def test_what_runs_on_is_in_each_hour(self, api: DjangoClient, projects: list[Project]) -> None:
+    def test_a_running_endpoint_is_counted_in_each_hour(
+        self, api: DjangoClient, projects: list[Project]
+    ) -> None:
         endpoint = projects[2].endpoints.get()
         began = timezone.now() - 5 * HOUR
         endpoint.enter("active", now=began)  # type: ignore[arg-type]
@@ -241,7 +243,9 @@ class TestHistory:
 
 
 @pytest.mark.parametrize("size", [3, 30])
-def test_what_it_costs(api: DjangoClient, account: Account, region: Region, size: int) -> None:
+def test_the_number_of_queries(
+    api: DjangoClient, account: Account, region: Region, size: int
+) -> None:
     for _ in range(size):
         use(make_project(account, region), timezone.now() - HOUR, timezone.now())
     for path, budget in (("/consumption/projects?limit=1000", 4), *HISTORY_BUDGETS):
@@ -253,11 +257,11 @@ def test_what_it_costs(api: DjangoClient, account: Account, region: Region, size
         assert len(captured) == budget, path
 
 
-# The key, and where there are pages, the projects of one.
+# One query for the key and, where there are pages, one for the projects.
 HISTORY_BUDGETS = (("/consumption_history/account", 2), ("/consumption_history/projects", 3))
 
 
-def test_another_accounts_are_not_there(
+def test_another_accounts_projects_are_not_listed(
     api: DjangoClient, region: Region, projects: list[Project]
 ) -> None:
     theirs = Endpoint.objects.exclude(project__in=projects).get().project_id

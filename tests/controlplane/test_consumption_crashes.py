@@ -1,4 +1,4 @@
-"""What is counted is counted once, and an outage is no use, whoever is killed."""
+"""Usage is counted once, and an outage is not counted, whichever process is killed."""
 
 import time
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def write(place: Place, megabytes: int) -> None:
 
 
 @pytest.mark.thorough
-def test_an_outage_of_the_host_counts_for_nothing(service: Service) -> None:
+def test_an_outage_of_the_host_is_not_counted(service: Service) -> None:
     place = place_in(service)
     write(place, 5)
     before, looked_at = consumed(place)["active_time_seconds"], time.monotonic()
@@ -54,7 +54,7 @@ def test_an_outage_of_the_host_counts_for_nothing(service: Service) -> None:
     # It was last seen a little before it was killed.
     ran = before + (killed_at - looked_at)
     assert ran - 10 <= consumed(place)["active_time_seconds"] <= ran + 2
-    # Nobody had looked at the log.
+    # The log was not measured before the outage.
     place.start()
     place.suspend()
     written = consumed(place)["written_data_bytes"]
@@ -64,7 +64,7 @@ def test_an_outage_of_the_host_counts_for_nothing(service: Service) -> None:
     assert consumed(place)["written_data_bytes"] < written + MEGABYTE
 
 
-def test_a_worker_that_is_killed_counts_nothing_twice(service: Service) -> None:
+def test_usage_is_not_counted_twice_when_a_worker_is_killed(service: Service) -> None:
     place = place_in(service)
     write(place, 5)
     service.kill("worker")
@@ -75,7 +75,7 @@ def test_a_worker_that_is_killed_counts_nothing_twice(service: Service) -> None:
 
 
 @pytest.mark.thorough
-def test_a_proxy_that_is_killed_loses_what_it_has_not_reported(service: Service) -> None:
+def test_a_killed_proxy_loses_only_what_it_has_not_reported(service: Service) -> None:
     place = place_in(service)
     with place.connect() as connection:
         connection.execute("SELECT repeat('x', 3000000)")

@@ -1,4 +1,4 @@
-"""What a branch's copy of its parent takes of the disk, and that it holds all rows even so."""
+"""The disk space of a branch's copy of its parent, and that the copy has all rows."""
 
 import subprocess
 import tempfile
@@ -25,7 +25,7 @@ PARENT, CHILD = "br-parent", "br-child"
 
 @pytest.fixture
 def state_dir(settings: object) -> Iterator[Callable[[Path], None]]:
-    """Has this process keep its branches in the directory that it is called with."""
+    """Returns a function that makes this process keep its branches in a given directory."""
 
     def use(place: Path) -> None:
         settings.STATE_DIR = place  # type: ignore[attr-defined]
@@ -39,7 +39,7 @@ def state_dir(settings: object) -> Iterator[Callable[[Path], None]]:
 
 @contextmanager
 def running(branch_id: str, **pg_settings: str) -> Iterator[Session]:
-    """A session in the branch's Postgres, which is started and stopped."""
+    """A session in the branch's Postgres, which is started before and stopped afterwards."""
     endpoint_id = branch_id.replace("br-", "ep-")
     compute.start(ComputeSpec(endpoint_id, branch_id, 0.25, 0.25, pg_settings))
     try:
@@ -60,7 +60,7 @@ def one(connection: Session, query: str) -> object:
     return row[0]
 
 
-def test_where_the_disk_can_a_copy_shares_its_parents_blocks(
+def test_a_copy_shares_its_parents_blocks_if_the_disk_can(
     state_dir: Callable[[Path], None],
 ) -> None:
     with mounted("xfs", size=1500 * MIB) as place:
@@ -98,7 +98,7 @@ def test_where_the_disk_can_a_copy_shares_its_parents_blocks(
             )
 
 
-def test_a_copy_leaves_out_the_log_that_waits_to_be_written_anew(
+def test_a_copy_leaves_out_recycled_log_segments(
     state_dir: Callable[[Path], None],
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="perch-") as scratch:
@@ -124,7 +124,7 @@ def test_a_copy_leaves_out_the_log_that_waits_to_be_written_anew(
             connection.execute("INSERT INTO kept VALUES (9)")
 
 
-def test_what_clients_make_beside_their_databases_is_measured(
+def test_data_of_clients_outside_databases_is_measured(
     state_dir: Callable[[Path], None],
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="perch-") as scratch:
@@ -137,7 +137,7 @@ def test_what_clients_make_beside_their_databases_is_measured(
 
         with running(PARENT) as connection:
             assert auxiliary() == 0
-            # A temporary table of the platform's database.
+            # A temporary table in the platform's database.
             connection.execute(
                 "CREATE TEMPORARY TABLE much AS"
                 " SELECT i, i AS j FROM generate_series(1, 1_000_000) i"

@@ -1,4 +1,4 @@
-"""Any process may be killed at any moment: every operation still ends, and the state is true."""
+"""Any process may be killed at any moment: every operation still ends, and the state is right."""
 
 import random
 import threading
@@ -32,13 +32,13 @@ def service() -> Iterator[Service]:
             service.down()
 
 
-def test_the_worker_in_the_middle_of_each_kind_of_operation(service: Service) -> None:
+def test_the_worker_during_each_kind_of_operation(service: Service) -> None:
     project, doomed = service.project(), service.project()
     project.sql("CREATE TABLE kept AS SELECT 7 AS number")
     with ExitStack() as locks:
 
         def branch() -> tuple[str, str]:
-            """A branch with an endpoint, whose operations will stand still half-way."""
+            """Create a branch with an endpoint, whose operations will be held half-way."""
             made = project.new_branch(endpoint=True)
             return made["branch"]["id"], made["endpoints"][0]["id"]
 
@@ -57,7 +57,7 @@ def test_the_worker_in_the_middle_of_each_kind_of_operation(service: Service) ->
         for branch_id in (started, suspended, changed, checked, left, deleted, doomed.branch_id):
             stop_at(branch_id)
         age(project, 3)
-        look_now(service.stack)  # checks all of them; what follows waits behind
+        look_now(service.stack)  # checks all of them; the next operations wait
         post, patch = project.client.post, project.client.patch
         post(project.endpoint_path(to_start, "/start"))
         post(project.endpoint_path(to_suspend, "/suspend"))
@@ -92,7 +92,7 @@ def test_the_worker_in_the_middle_of_each_kind_of_operation(service: Service) ->
 
 
 @pytest.mark.thorough
-def test_an_attempt_that_was_cut_off_is_told_by_the_next(service: Service) -> None:
+def test_an_interrupted_attempt_is_recorded_by_the_next(service: Service) -> None:
     project = service.project()
 
     def is_picked_up() -> bool:
@@ -108,7 +108,7 @@ def test_an_attempt_that_was_cut_off_is_told_by_the_next(service: Service) -> No
 
     with project.locked():
         suspended = project.client.post(project.endpoint_path(rest="/suspend"))["operations"][0]
-        # At once: nothing of this attempt can have been written.
+        # Kill it at once, before this attempt can have written any step.
         wait_for(is_picked_up, "the first attempt")
         service.kill("worker")
         again = [*FROM_THE_QUEUE, *FROM_THE_QUEUE, "locking"]
@@ -130,7 +130,7 @@ def test_an_attempt_that_was_cut_off_is_told_by_the_next(service: Service) -> No
 @pytest.mark.parametrize("which", [0, -1], ids=["master", "worker"])
 def test_the_api(service: Service, which: int) -> None:
     project = service.project()
-    # Without its parent the worker still answers for a moment, before it goes as well.
+    # Without its parent process, a worker process still answers for a moment.
     doomed = service.processes("api")[which:]
     with project.locked():
         suspended = project.client.post(project.endpoint_path(rest="/suspend"))
@@ -147,7 +147,7 @@ def test_the_metadata_database(service: Service) -> None:
     with project.locked():
         restarted = project.client.post(project.endpoint_path(rest="/restart"))
         service.kill("metadata")
-        # What is asked for meanwhile is refused, in the API's words, or waits.
+        # Requests are refused meanwhile with a message of the API, or wait.
         response = project.client.call("GET", project.path)
         assert response.status_code in (200, 503)
         assert "request_id" in response.text or response.ok
@@ -164,7 +164,7 @@ def test_a_metadata_database_that_hangs(service: Service) -> None:
     key = {"Authorization": f"Bearer {project.client.key}"}
     asked = [project.client.api_url + project.path] * 4 + [health]
     with hanging(service, "metadata"), ThreadPoolExecutor(len(asked)) as threads:
-        # Twice: with the connections there were, and when all of them are known to be dead.
+        # Twice: with the existing connections, and when all of them are known to be dead.
         for _ in range(2):
             answers = list(
                 threads.map(lambda url: requests.get(url, headers=key, timeout=30), asked)
@@ -180,7 +180,7 @@ def test_a_metadata_database_that_hangs(service: Service) -> None:
 
 @contextmanager
 def hanging(service: Service, part: str) -> Iterator[None]:
-    """Every process of the part stands still inside the block."""
+    """Every process of the part is stopped while the block lasts."""
     stopped = service.processes(part)
     for root in list(stopped):
         stopped += [child for child in root.children(recursive=True) if child not in stopped]
@@ -217,17 +217,17 @@ def test_processes_at_random_during_a_burst(service: Service) -> None:
     errors: list[BaseException] = []
 
     def use(seed: int) -> None:
-        """Someone whose requests fail at times, and who goes on all the same."""
+        """Act as a user whose requests fail at times, and who continues."""
         try:
-            Visitor(service, random.Random(seed)).go_on_until(over)
-        except BaseException as error:  # to be raised where it is seen
+            RandomUser(service, random.Random(seed)).go_on_until(over)
+        except BaseException as error:  # raised in the main thread
             errors.append(error)
 
     visitors = [threading.Thread(target=use, args=[seed]) for seed in range(3)]
     for visitor in visitors:
         visitor.start()
     for name in ("worker", "compute", "api", "metadata", "compute", "worker"):
-        time.sleep(chance.uniform(0.2, 1.2))  # the moment is what is random here
+        time.sleep(chance.uniform(0.2, 1.2))  # kill at a random moment
         with suppress(IndexError, psutil.NoSuchProcess):
             if name == "compute":
                 psutil.Process(chance.choice(list(service.postmasters().values()))).kill()
@@ -243,8 +243,8 @@ def test_processes_at_random_during_a_burst(service: Service) -> None:
     assert service.project().sql("SELECT 1") == [(1,)]
 
 
-class Visitor:
-    """Creates, changes and deletes at random, and minds no refusal."""
+class RandomUser:
+    """Creates, changes and deletes at random, and ignores refusals."""
 
     def __init__(self, service: Service, chance: random.Random) -> None:
         self.client = service.client.another()
@@ -322,8 +322,8 @@ def test_the_supervisor_again_before_all_is_up(service: Service) -> None:
 
 
 @pytest.mark.thorough
-def test_up_alone(service: Service) -> None:
-    """What it leaves running is ended by the next; computes go on where they are."""
+def test_up_itself(service: Service) -> None:
+    """The next `up` ends the processes that are left; computes keep running."""
     project = service.project()
     postmaster = project.postmaster()
     service.stack.process.kill()
@@ -350,7 +350,7 @@ def test_everything_at_once_and_up_again(service: Service) -> None:
         service.kill_everything()
 
     with stranger(service.state_dir / "metadata") as other:
-        # As after a power cut, when process ids begin anew.
+        # As after a power cut, process ids begin anew.
         for pid_file in service.state_dir.glob("**/postmaster.pid"):
             lines = pid_file.read_text().splitlines(keepends=True)
             pid_file.write_text("".join([f"{other.pid}\n", *lines[1:]]))

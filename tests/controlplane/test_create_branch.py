@@ -42,7 +42,7 @@ def test_it_works(project: Project) -> None:
     assert project.endpoint(endpoint["id"])["current_state"] == "active"
 
 
-def test_without_endpoints_none_is_made(project: Project) -> None:
+def test_without_endpoints_none_is_created(project: Project) -> None:
     answer = project.client.post(project.path + "/branches", {"branch": {"name": "plain"}})
     assert answer["endpoints"] == []
     assert "connection_uris" not in answer
@@ -68,7 +68,7 @@ def test_a_body_is_optional(project: Project, body: bytes, headers: dict[str, st
     assert branch["parent_id"] == project.branch_id
 
 
-def test_of_a_given_parent(project: Project) -> None:
+def test_from_a_given_parent(project: Project) -> None:
     parent = project.new_branch(endpoint=True)
     endpoint_id = parent["endpoints"][0]["id"]
     project.sql("CREATE TABLE mine AS SELECT 1 AS one", endpoint_id=endpoint_id)
@@ -78,7 +78,7 @@ def test_of_a_given_parent(project: Project) -> None:
     assert project.sql("SELECT one FROM mine", endpoint_id=child_id) == [(1,)]
 
 
-def test_of_a_parent_that_is_still_being_created(project: Project) -> None:
+def test_from_a_parent_that_is_still_being_created(project: Project) -> None:
     with project.locked():
         parent = project.client.post(project.path + "/branches")
         body = {"branch": {"parent_id": parent["branch"]["id"]}}
@@ -89,7 +89,7 @@ def test_of_a_parent_that_is_still_being_created(project: Project) -> None:
     assert project.branch(child["branch"]["id"])["current_state"] == "ready"
 
 
-def test_endpoints_settings_are_taken(project: Project) -> None:
+def test_the_endpoints_settings_are_stored(project: Project) -> None:
     wanted = {
         "type": "read_write",
         "autoscaling_limit_min_cu": 0.5,
@@ -148,14 +148,14 @@ def ids_of_branches(project: Project) -> set[str]:
     return {row["id"] for row in project.client.get(project.path + "/branches")["branches"]}
 
 
-def test_another_projects_branch_is_no_parent(standing: Project) -> None:
+def test_another_projects_branch_cannot_be_the_parent(standing: Project) -> None:
     other = standing.client.new_project(wait=False)
     body = {"branch": {"parent_id": other["branch"]["id"]}}
     response = standing.client.call("POST", standing.path + "/branches", json=body)
     assert refusal(response) == (404, "branch not found")
 
 
-def test_a_parent_that_is_going_is_refused(project: Project) -> None:
+def test_a_parent_that_is_being_deleted_is_refused(project: Project) -> None:
     branch_id = project.new_branch_id()
     with project.locked(branch_id):
         project.client.delete(project.branch_path(branch_id))
@@ -164,7 +164,7 @@ def test_a_parent_that_is_going_is_refused(project: Project) -> None:
         assert refusal(response)[0] == 423
 
 
-def test_a_failed_creation_says_why_and_leaves_nothing_but_a_row(project: Project) -> None:
+def test_a_failed_creation_gives_the_reason_and_leaves_only_a_row(project: Project) -> None:
     project.suspend()
     data = project.stack.data_dir(project.branch_id)
     kept = data.rename(data.with_name("kept"))
@@ -190,7 +190,7 @@ def test_a_failed_creation_says_why_and_leaves_nothing_but_a_row(project: Projec
     endpoint_id = answer["endpoints"][0]["id"]
     assert project.endpoint(endpoint_id)["current_state"] == "idle"
     again = project.client.post(project.endpoint_path(endpoint_id, "/start"))
-    # It is tried again, for those who have mended what was in the way.
+    # It can be retried once the cause is removed.
     assert [row["action"] for row in again["operations"]] == ["create_branch", "start_compute"]
     refused, _ = project.client.finish(again)
     assert refused["error"] == created["error"]
@@ -199,15 +199,15 @@ def test_a_failed_creation_says_why_and_leaves_nothing_but_a_row(project: Projec
     kept.rename(data)
 
 
-def test_a_long_copy_keeps_nobody_from_the_parent(project: Project) -> None:
-    """A parent that sleeps is woken for it, and serves its clients meanwhile."""
+def test_a_long_copy_does_not_block_the_parent(project: Project) -> None:
+    """An idle parent is woken for the copy, and serves clients meanwhile."""
     if shares_blocks(project.stack.state_dir / "branches"):
         pytest.skip("copies share their blocks here, and take no time")
     project.sql("CREATE TABLE heavy (words text STORAGE EXTERNAL)")
     project.sql("INSERT INTO heavy SELECT repeat('x', 6400) FROM generate_series(1, 30000)")
     project.suspend()
     project.new_branch(name="copy")
-    # Nobody has asked for its start, and yet whoever comes finds it awake.
+    # No client requested a start, but a client that comes finds the endpoint active.
     actions = [operation["action"] for operation in project.operations()[:2]]
     assert actions == ["create_branch", "suspend_compute"]
     assert project.endpoint()["current_state"] == "active"
@@ -217,20 +217,21 @@ def test_a_long_copy_keeps_nobody_from_the_parent(project: Project) -> None:
     assert project.sql("SELECT count(*) FROM heavy", endpoint_id=made) == [(30_000,)]
 
 
-def test_a_short_copy_wakes_nobody(project: Project) -> None:
+def test_a_short_copy_does_not_wake_the_parent(project: Project) -> None:
     project.suspend()
     project.new_branch()
     assert project.endpoint()["current_state"] == "idle"
 
 
-def test_its_data_is_not_ahead_of_its_rows(project: Project) -> None:
-    """What is asked of the parent later, it is not brought to by what was asked for earlier."""
+def test_a_branchs_data_is_not_newer_than_its_rows(project: Project) -> None:
+    """Changes of the parent that are requested after the branch must not be applied before its
+    copy."""
     databases = project.branch_path(rest="/databases")
     for name in ("kept", "gone"):
         body = {"database": {"name": name, "owner_name": "neondb_owner"}}
         project.done(project.client.post(databases, body))
     with project.locked():
-        # Brings all rows about that have changed, once it comes to run.
+        # When this runs, it applies every change in the rows.
         earlier = project.client.patch(
             project.endpoint_path(), {"endpoint": {"autoscaling_limit_max_cu": 0.5}}
         )
@@ -253,7 +254,7 @@ def test_its_data_is_not_ahead_of_its_rows(project: Project) -> None:
 
 
 def present(project: Project, endpoint_id: str | None = None) -> set[str]:
-    """The databases that the endpoint's compute has, but for Postgres's own."""
+    """Return the databases of the endpoint's compute, without Postgres's own."""
     query = "SELECT datname FROM pg_database WHERE NOT datistemplate AND datname <> 'postgres'"
     return {name for (name,) in project.sql(query, endpoint_id=endpoint_id)}
 

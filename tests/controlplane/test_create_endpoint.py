@@ -22,7 +22,7 @@ def branch_id(project: Project) -> str:
 
 
 def create(project: Project, body: Any) -> tuple[int, str]:
-    """The refusal of a request to create an endpoint; nothing must have come of it."""
+    """Send a request that must be refused and create nothing. Returns the refusal."""
     before = project.endpoints()
     answer = refusal(project.client.call("POST", project.path + "/endpoints", json=body))
     assert project.endpoints() == before
@@ -59,7 +59,7 @@ def test_its_operation_ends_with_a_running_postgres(project: Project, branch_id:
     assert project.sql("SELECT 1", endpoint_id=endpoint["id"]) == [(1,)]
 
 
-def test_its_attributes_are_taken(project: Project, branch_id: str) -> None:
+def test_its_attributes_are_stored(project: Project, branch_id: str) -> None:
     attributes = {
         "autoscaling_limit_min_cu": 0.5,
         "autoscaling_limit_max_cu": 2,
@@ -75,7 +75,7 @@ def test_its_attributes_are_taken(project: Project, branch_id: str) -> None:
     assert project.sql("SHOW work_mem", endpoint_id=created["id"]) == [("7MB",)]
 
 
-def test_a_disabled_one_is_created_asleep(project: Project, branch_id: str) -> None:
+def test_a_disabled_endpoint_is_created_idle(project: Project, branch_id: str) -> None:
     created = project.create_endpoint(branch_id, disabled=True)
 
     assert created["operations"] == []
@@ -99,14 +99,14 @@ def test_settings_that_postgres_refuses_leave_it_idle(project: Project, branch_i
     assert project.sql("SHOW work_mem", endpoint_id=endpoint["id"]) == [("8MB",)]
 
 
-def test_a_branch_that_has_an_endpoint_takes_no_other(project: Project) -> None:
+def test_a_branch_with_an_endpoint_accepts_no_other(project: Project) -> None:
     status, message = create(project, wanted(project.branch_id))
     assert status == 409
     assert "read_write endpoint already exists" in message
     assert project.endpoint_id in message
 
 
-def test_it_may_follow_a_deleted_one(project: Project) -> None:
+def test_an_endpoint_may_replace_a_deleted_one(project: Project) -> None:
     project.client.delete(project.endpoint_path())
 
     created = project.create_endpoint(project.branch_id)["endpoint"]
@@ -124,9 +124,9 @@ def test_it_waits_for_a_branch_that_is_being_created(project: Project) -> None:
 
 
 class TestRefusals:
-    """Nothing of these comes into being."""
+    """None of these creates anything."""
 
-    def test_one_that_only_reads(self, standing: Project) -> None:
+    def test_a_read_only_endpoint(self, standing: Project) -> None:
         status, message = create(standing, wanted(standing.branch_id, {"type": "read_only"}))
         assert status == 422
         assert "endpoint.type is not offered" in message

@@ -67,7 +67,7 @@ def test_its_database_belongs_to_its_role(project: Project) -> None:
     assert project.sql(owner) == [("neondb_owner",)]
 
 
-def test_its_attributes_are_taken(stack: Stack, alice: Client) -> None:
+def test_its_attributes_are_stored(stack: Stack, alice: Client) -> None:
     created = alice.new_project(
         name="Tōkyō <b>orders</b>",
         pg_version=18,
@@ -104,7 +104,7 @@ def test_its_attributes_are_taken(stack: Stack, alice: Client) -> None:
     alice.delete(f"/projects/{project['id']}")
 
 
-def test_a_long_database_name_has_an_owner_that_postgres_knows(stack: Stack, alice: Client) -> None:
+def test_a_long_database_name_gets_an_owner_with_a_valid_name(stack: Stack, alice: Client) -> None:
     name = "é" * 31  # 62 bytes
     created = alice.new_project(branch={"database_name": name})
     owner = created["roles"][0]["name"]
@@ -150,11 +150,11 @@ def test_refusals(alice: Client, attributes: dict[str, Any], status: int, words:
 
 
 @pytest.mark.parametrize("body", [{}, {"project": None}, {"project": []}, []])
-def test_no_project(alice: Client, body: Any) -> None:
+def test_an_invalid_project(alice: Client, body: Any) -> None:
     assert refusal(alice.call("POST", "/projects", json=body))[0] == 400
 
 
-def test_null_is_as_good_as_absent(alice: Client) -> None:
+def test_null_is_the_same_as_absent(alice: Client) -> None:
     names = ("name", "store_passwords", "history_retention_seconds", "settings")
     absent = dict.fromkeys(names)
     project = alice.post("/projects", {"project": {**absent, "branch": None}})["project"]

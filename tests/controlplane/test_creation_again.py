@@ -1,4 +1,4 @@
-"""A branch whose creation has failed is made again of what its source has by then."""
+"""A branch whose creation failed is made again from its source's present state."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.controlplane.rows import make_project
 
 
 @pytest.mark.parametrize("protected", [False, True])
-def test_roles_of_a_protected_source_come_with_passwords_of_their_own(
+def test_roles_of_a_protected_source_get_their_own_passwords(
     account: Account, region: Region, protected: bool
 ) -> None:
     project = make_project(account, region)

@@ -21,7 +21,7 @@ def test_it_works(project: Project) -> None:
     wait_for(lambda: not project.is_running(), "the end of the compute")
 
 
-def test_an_idle_one(project: Project) -> None:
+def test_an_idle_endpoint(project: Project) -> None:
     project.suspend()
     before = project.endpoint()
     assert project.client.delete(project.endpoint_path()) == {"endpoint": before, "operations": []}
@@ -41,7 +41,7 @@ def test_its_connections_are_dropped_at_once(project: Project) -> None:
         wait_for(is_dropped, "the end of the connection", timeout=2)
 
 
-def test_what_is_pending_is_not_told(project: Project) -> None:
+def test_the_pending_state_is_not_returned(project: Project) -> None:
     with project.locked():
         suspended = project.client.post(project.endpoint_path(rest="/suspend"))
         deleted = project.client.delete(project.endpoint_path())
@@ -58,13 +58,13 @@ def test_its_data_stays(project: Project) -> None:
     assert project.sql("SELECT number FROM kept", endpoint_id=created["id"]) == [(7,)]
 
 
-def test_deleting_it_again_finds_nothing(project: Project) -> None:
+def test_deleting_it_again_is_404(project: Project) -> None:
     project.client.delete(project.endpoint_path())
     again = project.client.call("DELETE", project.endpoint_path())
     assert refusal(again) == (404, "endpoint not found")
 
 
-def test_a_start_that_waits_fails_with_the_reason(project: Project) -> None:
+def test_a_waiting_start_fails_with_the_reason(project: Project) -> None:
     project.suspend()
     with project.locked():
         start = project.client.post(project.endpoint_path(rest="/start"))
@@ -75,7 +75,7 @@ def test_a_start_that_waits_fails_with_the_reason(project: Project) -> None:
     wait_for(lambda: not project.is_running(), "the end of the compute")
 
 
-def test_it_does_not_stop_its_branch_from_being_deleted(project: Project) -> None:
+def test_a_deleted_endpoint_does_not_prevent_the_deletion_of_its_branch(project: Project) -> None:
     branch = project.new_branch(endpoint=True)
     branch_id, endpoint_id = branch["branch"]["id"], branch["endpoints"][0]["id"]
     with project.locked(branch_id):

@@ -1,4 +1,4 @@
-"""The document that the API publishes: whole for every call, and true."""
+"""The document that the API publishes: complete for every call, and true."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def document() -> Any:
 
 @pytest.fixture(scope="module")
 def calls(document: Any) -> dict[str, Any]:
-    """The document's operations, as "GET /projects"."""
+    """The document's operations, by keys such as "GET /projects"."""
     return {
         f"{method.upper()} {path}": operation
         for path, methods in document["paths"].items()
@@ -33,7 +33,7 @@ def calls(document: Any) -> dict[str, Any]:
     }
 
 
-def test_it_is_openapi_of_this_address(document: Any) -> None:
+def test_the_document_is_openapi_for_this_address(document: Any) -> None:
     assert document["openapi"].startswith("3.1")
     assert [one["url"] for one in document["servers"]] == ["http://testserver/api/v2", "/api/v2"]
     (scheme,) = document["components"]["securitySchemes"].values()
@@ -45,14 +45,14 @@ def test_it_is_valid(document: Any) -> None:
     openapi_spec_validator.validate(document)
 
 
-def test_whatever_host_was_asked_it_stays_json(client: DjangoClient) -> None:
+def test_it_is_json_whatever_the_host_header_is(client: DjangoClient) -> None:
     for host in ('a"b', "x y", "[::1", "example.com:99999999"):
         answer = client.get("/api/v2/openapi.json", headers={"Host": host})
         assert answer.status_code == 200
         assert answer.json()["servers"][-1]["url"] == "/api/v2"
 
 
-def test_every_call_has_an_id_of_its_own_and_says_what_it_does(calls: dict[str, Any]) -> None:
+def test_every_call_has_an_id_and_a_description(calls: dict[str, Any]) -> None:
     ids = [operation["operationId"] for operation in calls.values()]
     assert len(ids) == len(set(ids))
     for call, operation in calls.items():
@@ -71,13 +71,13 @@ def test_the_ids_are_those_of_the_sdks(calls: dict[str, Any]) -> None:
     assert OPERATION_IDS.keys().isdisjoint(OWN)
 
 
-def test_the_expected_ids_are_those_of_the_oldest_document_too() -> None:
+def test_the_expected_ids_include_those_of_the_oldest_document() -> None:
     for line in CALLS.read_text().splitlines():
         if found := re.match(r"(GET|POST|PATCH|DELETE) (\S+) (\w+) ", line):
             assert OPERATION_IDS[f"{found[1]} {found[2]}"] == found[3]
 
 
-def test_every_parameter_and_field_says_what_it_is(document: Any, calls: dict[str, Any]) -> None:
+def test_every_parameter_and_field_has_a_description(document: Any, calls: dict[str, Any]) -> None:
     unsaid = [
         f"{call}: parameter {one['name']}"
         for call, operation in calls.items()
@@ -94,13 +94,13 @@ def test_every_parameter_and_field_says_what_it_is(document: Any, calls: dict[st
     assert not unsaid, f"{where}: {unsaid}"
 
 
-def test_fields_have_the_names_that_answers_have(document: Any) -> None:
+def test_fields_have_the_names_of_the_responses(document: Any) -> None:
     schemas = document["components"]["schemas"]
     assert set(schemas["ChangeOut"]["properties"]) == {"from", "to"}
     assert "schema" in schemas["TableOut"]["properties"]
 
 
-def test_every_call_tells_its_errors(calls: dict[str, Any]) -> None:
+def test_every_call_lists_its_errors(calls: dict[str, Any]) -> None:
     for call, operation in calls.items():
         method, path = call.split()
         told = set(operation["responses"])
@@ -117,8 +117,8 @@ def test_every_call_tells_its_errors(calls: dict[str, Any]) -> None:
                 assert example["message"], (call, status)
 
 
-def test_every_example_is_as_its_schema_says(document: Any, calls: dict[str, Any]) -> None:
-    # Most answers are errors, of one schema.
+def test_every_example_is_valid_for_its_schema(document: Any, calls: dict[str, Any]) -> None:
+    # Most responses are errors, with one schema.
     validators: dict[str, jsonschema_rs.Draft202012Validator] = {}
     for call, operation in calls.items():
         contents = [operation.get("requestBody", {}).get("content", {})]
@@ -135,7 +135,7 @@ def test_every_example_is_as_its_schema_says(document: Any, calls: dict[str, Any
                 assert not complaints, (call, complaints[0])
 
 
-def test_every_link_leads_to_a_call_that_takes_what_it_hands_on(calls: dict[str, Any]) -> None:
+def test_every_link_leads_to_a_call_with_the_parameters_it_passes(calls: dict[str, Any]) -> None:
     by_id = {operation["operationId"]: operation for operation in calls.values()}
     linked = set()
     for call, operation in calls.items():
@@ -148,7 +148,7 @@ def test_every_link_leads_to_a_call_that_takes_what_it_hands_on(calls: dict[str,
     assert {"getProjectOperation", "getProject", "getProjectBranch", "getWebhook"} <= linked
 
 
-def test_the_page_says_the_same_and_loads_nothing(
+def test_the_html_page_has_the_same_content_and_loads_nothing_external(
     client: DjangoClient, calls: dict[str, Any]
 ) -> None:
     answer = client.get("/api/v2/docs")

@@ -1,4 +1,4 @@
-"""Archives of pg_dump are rewritten so that restoring them calls no function of an owner's."""
+"""Archives of pg_dump are rewritten so that restoring them calls no function of an owner."""
 
 import subprocess
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def stand_in(name: bytes) -> bytes:
 
 @pytest.fixture
 def source(bare_cluster: BarePostgres) -> Iterator[str]:
-    """The conninfo of a database that holds SCHEMA."""
+    """The connection string of a database with SCHEMA."""
     server = f"host={bare_cluster.directory} port={bare_cluster.port} user={SUPERUSER}"
     with psycopg.connect(f"{server} dbname=postgres", autocommit=True) as connection:
         connection.execute("CREATE DATABASE source TEMPLATE template0")
@@ -48,7 +48,7 @@ def dump(source: str, *options: str) -> "subprocess.CompletedProcess[bytes]":
 
 
 def statements(archive: bytes, tmp_path: Path) -> str:
-    """What pg_restore would run."""
+    """Return what pg_restore would run."""
     (tmp_path / "archive").write_bytes(archive)
     program = [str(postgres_bin() / "pg_restore"), "--file=-", str(tmp_path / "archive")]
     return subprocess.run(program, check=True, capture_output=True, text=True).stdout
@@ -60,7 +60,7 @@ def functions(source: str) -> dict[int, bytes]:
         return {oid: stand_in(name.replace(" ", "_").encode()) for oid, name in found}
 
 
-def test_bodies_are_apart_from_all_else(source: str, tmp_path: Path) -> None:
+def test_bodies_of_functions_are_replaced_and_nothing_else(source: str, tmp_path: Path) -> None:
     archive = Archive(dump(source).stdout)
     rest = statements(archive.without_bodies(functions(source)), tmp_path)
     assert "true body" not in rest
@@ -75,12 +75,12 @@ def test_bodies_are_apart_from_all_else(source: str, tmp_path: Path) -> None:
     assert "search_path" in alone
 
 
-def test_a_function_without_a_stand_in_is_an_error(source: str) -> None:
+def test_a_function_without_a_replacement_is_an_error(source: str) -> None:
     with pytest.raises(KeyError):
         Archive(dump(source).stdout).without_bodies({})
 
 
-def test_what_is_no_whole_archive_is_refused(source: str) -> None:
+def test_an_incomplete_archive_is_refused(source: str) -> None:
     content = dump(source).stdout
     for broken in (b"", b"-- SQL", content[:40], content[: len(content) // 2]):
         with pytest.raises(ArchiveUnreadable):
@@ -89,7 +89,7 @@ def test_what_is_no_whole_archive_is_refused(source: str) -> None:
         Archive(content[:6] + b"\x63" + content[7:])
 
 
-def test_a_held_lock_is_told_from_other_failures(source: str) -> None:
+def test_a_held_lock_is_distinguished_from_other_failures(source: str) -> None:
     with psycopg.connect(source) as holder:
         holder.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         assert is_lock_timeout(dump(source, "--lock-wait-timeout=100").stderr.decode())

@@ -1,4 +1,5 @@
-"""Each attribute of endpoints is declared once (`models.ATTRIBUTES`); everything else knows it."""
+"""Each attribute of endpoints is declared once, in `models.ATTRIBUTES`. All other code derives from
+it."""
 
 import functools
 import json
@@ -70,7 +71,7 @@ def test_it_is_stored(one: Attribute) -> None:
 
 @DECLARED
 @pytest.mark.parametrize("name", REQUESTS)
-def test_requests_take_it_within_its_bounds(one: Attribute, name: str) -> None:
+def test_requests_accept_it_within_its_bounds(one: Attribute, name: str) -> None:
     assert name in schemas()
     assert one.name not in schemas()[name].get("required", ())
     _assert_bounds(schemas()[name]["properties"][one.name], one)
@@ -104,7 +105,7 @@ def _assert_bounds(schema: Any, one: Attribute) -> None:
     [one for one in ATTRIBUTES.values() if another_value(one) != default_of(one)],
     ids=lambda one: one.name,
 )
-def test_a_change_is_answered_told_and_applied(
+def test_a_change_is_returned_recorded_and_applied(
     api: DjangoClient, project: Project, one: Attribute
 ) -> None:
     endpoint = Endpoint.objects.get(project=project)
@@ -156,7 +157,7 @@ def test_the_specification_names_it(one: Attribute) -> None:
     assert f"`{one.name}`" in endpoint
 
 
-def test_a_declaration_is_all_that_requests_and_responses_need() -> None:
+def test_a_declaration_is_enough_for_requests_and_responses() -> None:
     declared = [
         Attribute(name="seats", kind=int, least=1, most=9, description="", example=1),
         Attribute(name="share", kind=float, least=0, most=1, description="", example=0.5),
@@ -167,7 +168,7 @@ def test_a_declaration_is_all_that_requests_and_responses_need() -> None:
 
     @asks_for(declared)
     class Asked(BaseModel):
-        """What is asked."""
+        """A request."""
 
         mood: Literal["glum"] | None = None
 
@@ -177,7 +178,7 @@ def test_a_declaration_is_all_that_requests_and_responses_need() -> None:
 
     assert Asked.__doc__ == "What is asked."
     assert set(Asked.model_fields) == set(Answer.model_fields) == {one.name for one in declared}
-    # The class's own field stays as it is.
+    # The class's own field is unchanged.
     assert Asked.model_validate({"mood": "glum", "seats": 9.0}).model_dump(exclude_none=True) == {
         "mood": "glum",
         "seats": 9,
@@ -190,10 +191,10 @@ def test_a_declaration_is_all_that_requests_and_responses_need() -> None:
     assert required == {"seats", "share", "mood", "awake"}
 
 
-def test_a_configuration_that_an_earlier_release_stored_leaves_other_attributes_alone(
+def test_a_configuration_stored_by_an_earlier_release_leaves_other_attributes_alone(
     project: Project,
 ) -> None:
-    """That release did not know all attributes of this one."""
+    """The earlier release did not know all attributes of this one."""
     endpoint = Endpoint.objects.get(project=project)
     endpoint.autoscaling_limit_max_cu = 2
     endpoint.save()

@@ -1,4 +1,4 @@
-"""The rules of an endpoint's attributes: the same however it comes to be, and when it changes."""
+"""The rules for an endpoint's attributes are the same for every way of creating or changing one."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,8 @@ def message(response: Any) -> str:
 
 @pytest.fixture
 def free_project(account: Account, region: Region) -> Project:
-    """A project of the free plan, where no pooler is; its branch `bare` has no endpoint."""
+    """A project on the free plan, in a region without a pooler. Its branch `bare` has no
+    endpoint."""
     Account.objects.filter(id=account.id).update(plan=Plan.FREE)
     made = make_project(account, region)
     Branch.objects.create(project=made, name="bare", current_state="ready")
@@ -36,7 +37,7 @@ def free_project(account: Account, region: Region) -> Project:
 
 @pytest.fixture(params=["POST project", "POST branch", "POST endpoint", "PATCH endpoint"])
 def ask(api: DjangoClient, free_project: Project, request: pytest.FixtureRequest) -> Ask:
-    """Asks for attributes of an endpoint, in each of the ways that there are."""
+    """Returns a function that requests attributes of an endpoint, in one of the possible ways."""
     path = f"/{free_project.id}"
 
     def of_a_project(attributes: dict[str, Any]) -> Any:
@@ -102,7 +103,7 @@ def ask(api: DjangoClient, free_project: Project, request: pytest.FixtureRequest
         ({"settings": {"pgbouncer_settings": {"default_pool_size": 7}}}, 400, "default_pool_size"),
     ],
 )
-def test_what_every_way_refuses(
+def test_what_every_request_refuses(
     ask: Ask, attributes: dict[str, Any], status: int, words: str
 ) -> None:
     before = sorted(Endpoint.objects.values_list("id", "autoscaling_limit_max_cu", "updated_at"))
@@ -129,7 +130,7 @@ def test_what_every_way_refuses(
         ({"name": "x" * 65}, 400, "name"),
     ],
 )
-def test_what_is_refused_of_one_endpoint(
+def test_what_is_refused_for_an_endpoint_itself(
     ask: Ask, attributes: dict[str, Any], status: int, words: str
 ) -> None:
     response = ask(attributes)
@@ -137,7 +138,7 @@ def test_what_is_refused_of_one_endpoint(
 
 
 @pytest.mark.parametrize("ask", ["POST branch", "POST endpoint"], indirect=True)
-def test_a_disabled_one_is_created_asleep(ask: Ask) -> None:
+def test_a_disabled_endpoint_is_created_idle(ask: Ask) -> None:
     answer = json.loads(ask({"disabled": True}).content)
     endpoint = answer.get("endpoint") or answer["endpoints"][0]
     assert (endpoint["current_state"], endpoint["disabled"]) == ("idle", True)
@@ -153,7 +154,7 @@ def test_its_type_may_be_left_out(ask: Ask, attributes: dict[str, Any]) -> None:
     assert Endpoint.objects.latest("created_at").type == "read_write"
 
 
-def test_a_smaller_plan_since_then_forbids_no_other_change(
+def test_a_later_smaller_plan_does_not_prevent_other_changes(
     api: DjangoClient, free_project: Project
 ) -> None:
     Endpoint.objects.filter(project=free_project).update(autoscaling_limit_max_cu=4)
@@ -164,7 +165,7 @@ def test_a_smaller_plan_since_then_forbids_no_other_change(
     assert grown.status_code == 422
 
 
-def test_the_answer_to_a_request_that_is_wrong_all_over_is_bounded(
+def test_the_answer_to_a_request_with_many_errors_is_bounded(
     api: DjangoClient, free_project: Project
 ) -> None:
     wrong = {f"perch.{'x' * 300}{i}": i for i in range(1000)}
@@ -175,7 +176,7 @@ def test_the_answer_to_a_request_that_is_wrong_all_over_is_bounded(
 
 
 class TestMerging:
-    """What is sent joins what is stored, by the keys on top; a map within is replaced."""
+    """The fields that are sent are merged into the stored object; a map within is replaced."""
 
     @pytest.fixture
     def endpoint(self, account: Account, region: Region) -> Endpoint:
@@ -203,7 +204,7 @@ class TestMerging:
             {"pg_settings": {"work_mem": "5MB", "jit": "off"}},
         ],
     )
-    def test_what_changes_nothing(
+    def test_requests_that_change_nothing(
         self, api: DjangoClient, endpoint: Endpoint, settings: Any
     ) -> None:
         before = (endpoint.settings, endpoint.updated_at)
@@ -219,7 +220,7 @@ class TestMerging:
         self.patched(api, endpoint, {"pg_settings": {}})
         assert endpoint.settings == {"pg_settings": {}}
 
-    def test_a_new_endpoint_has_its_projects_and_then_its_own(
+    def test_a_new_endpoint_has_its_projects_settings_and_its_own(
         self, api: DjangoClient, account: Account, region: Region
     ) -> None:
         project = make_project(account, region)
@@ -241,7 +242,9 @@ class TestMerging:
             assert made["settings"] == {"pg_settings": pg_settings}
             assert (made["autoscaling_limit_max_cu"], made["suspend_timeout_seconds"]) == (4, 61)
 
-    def test_of_a_project(self, api: DjangoClient, account: Account, region: Region) -> None:
+    def test_settings_of_a_project(
+        self, api: DjangoClient, account: Account, region: Region
+    ) -> None:
         project = make_project(account, region)
         steps: list[dict[str, Any]] = [
             {
@@ -266,8 +269,8 @@ class TestMerging:
         }
 
 
-class TestOfAProject:
-    def test_it_comes_whole_or_not_at_all(
+class TestCreationOfAProject:
+    def test_it_is_created_completely_or_not_at_all(
         self, api: DjangoClient, region: Region, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(*_: Any) -> None:
@@ -303,7 +306,7 @@ class TestOfAProject:
         response = send(api, "PATCH", f"/{project.id}", {"project": changes})
         assert (response.status_code, words in message(response)) == (status, True)
 
-    def test_its_own_region_is_no_change(
+    def test_its_own_region_is_not_a_change(
         self, api: DjangoClient, account: Account, region: Region
     ) -> None:
         project = make_project(account, region)

@@ -1,4 +1,4 @@
-"""Events go after the operator's days, and beyond so many of one account; no others do."""
+"""Events are removed after the operator's number of days, and beyond a number per account."""
 
 from datetime import timedelta
 
@@ -29,14 +29,18 @@ def write(account: Account | None, count: int, *, days_ago: float = 0) -> None:
 
 
 @pytest.mark.parametrize(("days", "left"), [(89, 5), (91, 0)])
-def test_after_the_days(account: Account, region: Region, days: float, left: int) -> None:
+def test_events_are_removed_after_the_days(
+    account: Account, region: Region, days: float, left: int
+) -> None:
     write(account, 5, days_ago=days)
     write(None, 1)
     forget_events(region)
     assert Event.objects.count() == left + 1
 
 
-def test_in_batches(account: Account, region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_removed_in_batches(
+    account: Account, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(event_retention, "AT_ONCE", 10)
     monkeypatch.setattr(event_retention, "MOST_BATCHES", 3)
     write(account, 45, days_ago=100)
@@ -44,13 +48,13 @@ def test_in_batches(account: Account, region: Region, monkeypatch: pytest.Monkey
         forget_events(region)
     assert sum("DELETE" in query["sql"] for query in captured) == 3
     assert Event.objects.count() == 15
-    # The oldest went first.
+    # The oldest were removed first.
     assert Event.objects.order_by("at")[0].summary == "30"
     forget_events(region)
     assert Event.objects.count() == 0
 
 
-def test_beyond_so_many_of_an_account(
+def test_events_beyond_the_number_of_an_account_are_removed(
     account: Account, region: Region, settings: LazySettings
 ) -> None:
     settings.EVENTS_PER_ACCOUNT = 10

@@ -1,4 +1,4 @@
-"""Streams of events: as they happen, without a gap, and at nobody's cost."""
+"""Streams of events: immediate, without a gap, and without cost for other accounts."""
 
 import contextlib
 import os
@@ -68,7 +68,7 @@ def test_it_works(project: Project, bob: Client) -> None:
         assert names(of_the_project.take(2)) == ["second", "third"]
 
 
-def test_a_stream_of_what_is_asked_for(project: Project) -> None:
+def test_a_stream_with_filters(project: Project) -> None:
     query = {"type": "branch.*,endpoint.idle", "actor": "user"}
     with EventReader(project.client, project.path + "/events", **query).begin() as reader:
         rename(project, "passed over")
@@ -80,7 +80,7 @@ def test_a_stream_of_what_is_asked_for(project: Project) -> None:
     assert refusal(wrong) == (400, 'last event id: no stream has sent "yesterday"')
 
 
-def test_who_comes_back_has_missed_nothing_and_gets_nothing_twice(project: Project) -> None:
+def test_a_reader_that_reconnects_misses_nothing_and_gets_nothing_twice(project: Project) -> None:
     path = project.path + "/events"
     with EventReader(project.client, path).begin() as reader:
         at_the_beginning = reader.last_event_id
@@ -93,16 +93,16 @@ def test_who_comes_back_has_missed_nothing_and_gets_nothing_twice(project: Proje
         assert names(reader.take(5)) == ["1", "2", "3", "4", "5"]
         rename(project, "6")
         assert names(reader.take(1)) == ["6"]
-    # Also from before the first event, and where headers cannot be sent.
+    # Also from before the first event, and for clients that cannot send headers.
     with EventReader(project.client, path, last_event_id=at_the_beginning) as reader:
         assert names(reader.take(7)) == ["0", "1", "2", "3", "4", "5", "6"]
 
 
-def test_nothing_is_lost_or_doubled_while_many_write_and_the_reader_comes_and_goes(
+def test_nothing_is_lost_or_doubled_with_many_writers_and_a_reconnecting_reader(
     project: Project, stack: Stack
 ) -> None:
-    """Transactions of all lengths: their events come to be seen in another order than that in
-    which they were written."""
+    """Transactions of various lengths: their events become visible in another order than they were
+    written."""
     account_id = account_of(project, stack)
     over = threading.Event()
     written: list[set[str]] = [set() for _ in range(4)]
@@ -166,9 +166,7 @@ def test_a_revoked_key_ends_its_streams_and_no_others(project: Project) -> None:
         assert other.take(1)[0]["type"] == "api_key.revoked"
 
 
-def test_streams_take_no_part_of_the_requests_share_and_have_a_bound(
-    stack: Stack, alice: Client
-) -> None:
+def test_streams_do_not_use_the_requests_share_and_are_limited(stack: Stack, alice: Client) -> None:
     streams = [EventReader(alice).begin() for _ in range(100)]
     try:
         assert alice.call("GET", "/projects").ok
@@ -191,8 +189,9 @@ def test_streams_take_no_part_of_the_requests_share_and_have_a_bound(
     wait_for(lambda: EventReader(alice).response.ok, "the places of those who left")
 
 
-def test_work_that_takes_long_holds_up_no_event(project: Project) -> None:
-    """Streams wait for the oldest transaction that writes; no attempt at an operation is one."""
+def test_long_work_delays_no_event(project: Project) -> None:
+    """Streams wait for the oldest transaction that writes. An attempt at an operation is not
+    one."""
     with EventReader(project.client).begin() as reader, project.locked():
         project.client.post(project.endpoint_path(rest="/suspend"))
         assert reader.take(1)[0]["type"] == "endpoint.suspend_requested"
@@ -204,7 +203,7 @@ def test_work_that_takes_long_holds_up_no_event(project: Project) -> None:
 
 @contextlib.contextmanager
 def another_api(stack: Stack) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
-    """A further process of the API on the same database, and its address."""
+    """Start another process of the API on the same database. Yields it and its address."""
     line = next(line for line in (ROOT / "Procfile").read_text().splitlines() if "api:" in line)
     address = f"127.0.0.1:{free_port()}"
     options = line.split("--no-control-socket")[1].split()
@@ -223,7 +222,7 @@ def another_api(stack: Stack) -> Iterator[tuple["subprocess.Popen[bytes]", str]]
             process.terminate()
 
 
-def test_another_process_of_the_api_has_the_same_events_and_ends_at_once(
+def test_another_process_of_the_api_has_the_same_events_and_stops_at_once(
     project: Project, stack: Stack
 ) -> None:
     key = project.client.post("/api_keys", {"key_name": "revoked"})
@@ -240,14 +239,14 @@ def test_another_process_of_the_api_has_the_same_events_and_ends_at_once(
             process.wait(10)
             assert time.monotonic() - began < 5
             last = reader.last_event_id
-    # What it had refused was told of before it ended.
+    # The refusal was recorded as an event before the process ended.
     assert project.client.get("/events", type="api_key.refused")["events"]
     rename(project, "second")
     with EventReader(project.client, project.path + "/events", last_event_id=last) as reader:
         assert names(reader.take(1)) == ["second"]
 
 
-def test_a_reader_that_does_not_read_is_let_go() -> None:
+def test_a_reader_that_does_not_read_is_disconnected() -> None:
     everything = EventFilter()
     reader = Reader(
         account_id=1, project_id=None, key_id=None, wanted=everything, has_left=lambda: False
@@ -261,7 +260,8 @@ def test_a_reader_that_does_not_read_is_let_go() -> None:
 
 
 def of_transaction(event: Event, number: int) -> Event:
-    """The event as one that this transaction has written: the test's own is never settled."""
+    """Assign the event to this transaction, because the test's own transaction is never
+    committed."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE controlplane_event SET transaction = %s::text::xid8 WHERE id = %s",
@@ -270,8 +270,8 @@ def of_transaction(event: Event, number: int) -> Event:
     return Event.objects.get(id=event.id)
 
 
-class TestTheTail:
-    """What the streams read by, on rows that are written as they like."""
+class TestReadingOrder:
+    """What the streams read, from rows whose transactions a test chooses."""
 
     @pytest.fixture
     def rows(self, account: Account, region: Region) -> Rows:
@@ -285,11 +285,11 @@ class TestTheTail:
         assert read_tail(position_of(early), limit=10) == ([late], False)
         assert position_now() == position_of(late)
 
-    def test_what_an_open_transaction_may_precede_waits(self, rows: Rows) -> None:
+    def test_an_event_waits_for_open_transactions_that_may_precede_it(self, rows: Rows) -> None:
         settled, _ = of_transaction(write(rows), 5), write(rows)
         assert read_tail(NOTHING, limit=10) == ([settled], True)
 
-    def test_a_reader_goes_on_behind_its_event(self, rows: Rows) -> None:
+    def test_a_reader_continues_after_its_event(self, rows: Rows) -> None:
         late, early = (of_transaction(write(rows), number) for number in (10, 9))
         end = position_of(late)
         assert missed(Event.objects.all(), resumption(f"9-{early.id}"), until=end, limit=9) == [
@@ -298,7 +298,7 @@ class TestTheTail:
         assert missed(Event.objects.all(), resumption(str(late.id)), until=end, limit=9) == []
 
     @pytest.mark.parametrize("transaction", [3, 5, 999_999])
-    def test_where_its_event_is_gone_the_id_says_what_came_later(
+    def test_if_its_event_was_removed_the_id_decides_what_is_later(
         self, rows: Rows, transaction: int
     ) -> None:
         first, second = (of_transaction(write(rows), 5) for _ in range(2))
@@ -307,7 +307,7 @@ class TestTheTail:
         assert missed(Event.objects.all(), start, until=position_now(), limit=9) == [second]
 
     def test_after_a_restore(self, rows: Rows) -> None:
-        """Transactions have begun anew, and a reader has had events that are lost now."""
+        """Transaction ids have begun anew, and a reader has received events that are lost now."""
         backed_up = of_transaction(write(rows), 900)
         lost_id = backed_up.id + 40
         renumber_events()

@@ -1,4 +1,5 @@
-"""Every change is an event: what it was, of what, and by whom; and no secret is in any."""
+"""Every change is recorded as an event: what changed, of which resource, and by whom. None has a
+secret."""
 
 import json
 from collections.abc import Iterable
@@ -36,8 +37,8 @@ def types(found: Iterable[Any]) -> list[str]:
     return [event["type"] for event in found]
 
 
-class Told:
-    """What was told of an account since the last look, oldest first."""
+class Recorded:
+    """The events of an account that were recorded since the last call, oldest first."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -78,13 +79,13 @@ def test_it_works(alice: Client) -> None:
     assert events(alice, f"/projects/{project['id']}") == told[::-1]
 
 
-def test_every_change_is_told_and_no_secret_in_any(fresh_project: Project, stack: Stack) -> None:
+def test_every_change_is_recorded_without_secrets(fresh_project: Project, stack: Stack) -> None:
     project, alice = fresh_project, fresh_project.client
     secrets = [alice.key, project.created["roles"][0]["password"]]
-    told = Told(alice)
+    told = Recorded(alice)
 
     def does(call: Any, *expected: str, by: str = "user") -> list[Any]:
-        """What is told of the call, once its operations have ended."""
+        """Return what the call records, once its operations have ended."""
         if isinstance(call, dict) and "operations" in call:
             alice.finish(call)
         new = told.now()
@@ -216,9 +217,9 @@ def test_every_change_is_told_and_no_secret_in_any(fresh_project: Project, stack
     assert "postgresql://" not in text
 
 
-def test_what_changes_nothing_is_no_event(project: Project) -> None:
+def test_a_request_that_changes_nothing_records_no_event(project: Project) -> None:
     alice = project.client
-    told = Told(alice)
+    told = Recorded(alice)
     alice.patch(project.path, {"project": {"name": project.created["project"]["name"]}})
     alice.patch(project.branch_path(), {"branch": {"name": "main"}})
     alice.patch(project.endpoint_path(), {"endpoint": {"disabled": False}})
@@ -227,15 +228,15 @@ def test_what_changes_nothing_is_no_event(project: Project) -> None:
     assert told.now() == []
 
 
-def test_a_change_that_is_refused_is_no_event(project: Project) -> None:
-    told = Told(project.client)
+def test_a_refused_change_records_no_event(project: Project) -> None:
+    told = Recorded(project.client)
     body = {"branch": {"name": "main"}}
     assert project.client.call("POST", project.path + "/branches", json=body).status_code == 409
     assert told.now() == []
 
 
-def test_settings_that_postgres_refuses_come_back(project: Project) -> None:
-    told = Told(project.client)
+def test_a_rollback_of_refused_settings_is_recorded(project: Project) -> None:
+    told = Recorded(project.client)
     wrong = {"endpoint": {"settings": {"pg_settings": {"timezone": "UTC+200"}}}}
     project.client.finish(project.client.patch(project.endpoint_path(), wrong))
     asked, failed, back = told.now()
@@ -257,8 +258,8 @@ def test_settings_that_postgres_refuses_come_back(project: Project) -> None:
     assert back["changes"][field] == {"from": "UTC+200", "to": None}
 
 
-def test_a_compute_that_dies_is_told_of(project: Project) -> None:
-    told = Told(project.client)
+def test_the_death_of_a_compute_is_recorded(project: Project) -> None:
+    told = Recorded(project.client)
     project.postmaster().kill()
     wait_for(lambda: project.endpoint()["current_state"] == "idle", "the death to be seen")
     (died,) = told.now()
@@ -267,16 +268,16 @@ def test_a_compute_that_dies_is_told_of(project: Project) -> None:
     assert died["summary"].endswith("became idle: its compute exited on its own")
 
 
-def test_an_endpoint_that_nobody_uses_is_suspended_by_idleness(project: Project) -> None:
+def test_a_suspend_by_idleness_is_recorded(project: Project) -> None:
     project.client.patch(project.endpoint_path(), {"endpoint": {"suspend_timeout_seconds": 1}})
-    told = Told(project.client)
+    told = Recorded(project.client)
     wait_for(lambda: project.endpoint()["current_state"] == "idle", "the end of its time")
     new = told.now()
     assert types(new) == ["endpoint.suspend_requested", "operation.finished", "endpoint.idle"]
     assert {event["actor"]["type"] for event in new} == {"idleness"}
 
 
-def test_another_accounts_events_are_never_seen(project: Project, bob: Client) -> None:
+def test_another_accounts_events_are_not_visible(project: Project, bob: Client) -> None:
     assert refusal(bob.call("GET", project.path + "/events"))[0] == 404
     assert events(bob) == []
     assert events(bob, endpoint_id=project.endpoint_id) == []

@@ -1,4 +1,4 @@
-"""`manage.py events`: what an operator sees, of all accounts and of none."""
+"""`manage.py events`: what an operator sees, for all accounts."""
 
 import io
 import json
@@ -36,7 +36,7 @@ def test_it_works() -> None:
     assert "  -  api_key.refused  " in lines[2]
 
 
-def test_what_is_asked_for() -> None:
+def test_filters() -> None:
     assert len(printed("--account", "alice")) == 2
     assert len(printed("--account", "")) == 1
     assert len(printed("--type", "api_key.*", "--limit", "2")) == 2
@@ -46,6 +46,6 @@ def test_what_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--account", "bob"), ("--type", "nest.built")])
-def test_what_there_is_not(arguments: tuple[str, str]) -> None:
+def test_unknown_accounts_and_projects(arguments: tuple[str, str]) -> None:
     with pytest.raises(CommandError, match=r"there is no|unknown type"):
         printed(*arguments)

@@ -1,4 +1,4 @@
-"""The document's examples are true: its requests are taken, and what is refused is as it says."""
+"""The document's examples are true: its requests are accepted, and its errors are as described."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def document(api: DjangoClient) -> Any:
 
 @pytest.fixture
 def ids(account: Account, region: Region) -> dict[str, str]:
-    """A project at rest, a branch without an endpoint among its others."""
+    """A project without work in progress, whose branches include one without an endpoint."""
     project = make_project(account, region, size=2)
     branch = Branch.objects.filter(project=project, default=False)[0]
     bare = Branch.objects.create(project=project, name="bare", current_state="ready")
@@ -53,7 +53,7 @@ def ids(account: Account, region: Region) -> dict[str, str]:
     }
 
 
-def test_every_request_is_taken_as_it_stands_there(
+def test_every_request_example_is_accepted(
     api: DjangoClient, document: Any, ids: dict[str, str]
 ) -> None:
     sent = 0
@@ -79,7 +79,7 @@ def test_every_request_is_taken_as_it_stands_there(
 
 
 def check(document: Any, operation: Any, answer: Any, where: Any) -> None:
-    """That the document has this answer of the operation, and what it says of it holds."""
+    """Check that the document describes this response of the operation, and that it matches."""
     described = operation["responses"].get(str(answer.status_code))
     assert described is not None, (where, answer.status_code, answer.content)
     schema = validator(document, described["content"][JSON]["schema"])
@@ -89,8 +89,8 @@ def check(document: Any, operation: Any, answer: Any, where: Any) -> None:
         assert name in answer.headers or name == "Idempotent-Replayed", (where, name)
 
 
-# What is wrong, and how to do it to any call: by its method, its address and its body. Returns
-# None where it does not apply.
+# What can be wrong with any call, given its method, address and body. Returns None if that does not
+# apply.
 Wrong = Callable[[DjangoClient, str, str, str, bool], Any]
 
 
@@ -145,7 +145,7 @@ def body_of(operation: Any) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize("wrong", ANYWHERE, ids=lambda wrong: wrong.__name__)
-def test_what_is_wrong_with_any_call_is_refused_as_it_says(
+def test_an_error_of_any_call_is_as_described(
     api: DjangoClient, document: Any, wrong: Wrong
 ) -> None:
     for path, methods in document["paths"].items():
@@ -158,7 +158,7 @@ def test_what_is_wrong_with_any_call_is_refused_as_it_says(
                 check(document, methods[method], answer, (method, path))
 
 
-def test_what_is_not_there_is_not_found(
+def test_an_unknown_id_is_404_as_described(
     api: DjangoClient, document: Any, ids: dict[str, str]
 ) -> None:
     missing = dict.fromkeys(("operation_id", "chain_id"), "00000000-0000-4000-8000-000000000000")
@@ -178,7 +178,7 @@ def test_what_is_not_there_is_not_found(
                 check(document, methods[method], answer, (method, path))
 
 
-def test_a_limited_key_is_refused_as_it_says(
+def test_a_limited_key_is_refused_as_described(
     api: DjangoClient, document: Any, ids: dict[str, str], account: Account, region: Region
 ) -> None:
     elsewhere = make_project(account, region)
@@ -206,7 +206,7 @@ def test_a_limited_key_is_refused_as_it_says(
     assert refused > 50
 
 
-def test_what_a_state_forbids_is_refused_as_it_says(
+def test_a_refusal_by_state_is_as_described(
     api: DjangoClient, document: Any, ids: dict[str, str], account: Account
 ) -> None:
     project, endpoint = f"/projects/{ids['project_id']}", f"/endpoints/{ids['endpoint_id']}"
@@ -241,7 +241,7 @@ def test_what_a_state_forbids_is_refused_as_it_says(
     refused("post", "/projects", "/projects", {"project": {}}, 422)
 
 
-def test_a_busy_project_is_refused_as_it_says(
+def test_a_busy_project_is_refused_as_described(
     api: DjangoClient, document: Any, ids: dict[str, str]
 ) -> None:
     project = Project.objects.get(id=ids["project_id"])

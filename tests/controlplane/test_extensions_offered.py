@@ -1,4 +1,4 @@
-"""Which extensions a host offers hangs on the accounts that its computes run under."""
+"""Which extensions a host offers depends on the user accounts of its computes."""
 
 import os
 from collections.abc import Iterator
@@ -31,12 +31,12 @@ def offered() -> set[str]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has accounts to give")
-def test_computes_with_accounts_of_their_own_connect_to_others() -> None:
+def test_computes_with_separate_accounts_may_connect_to_others() -> None:
     assert {"vector", "pg_stat_statements", "dblink", "postgres_fdw"} <= offered()
     assert offered() & {"file_fdw", "pageinspect", "refint", "hstore"} == set()
 
 
-def test_computes_of_one_account_connect_to_nobody(settings: Any) -> None:
+def test_computes_with_a_shared_account_may_not_connect(settings: Any) -> None:
     settings.COMPUTE_ACCOUNT = "daemon"
     assert {"vector", "pg_stat_statements"} <= offered()
     assert offered() & {"dblink", "postgres_fdw"} == set()

@@ -1,4 +1,4 @@
-"""One account's slow requests leave room for everybody else's."""
+"""The slow requests of one account leave capacity for all others."""
 
 import threading
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
 @contextmanager
 def locked_row(project: Project) -> Iterator[None]:
-    """Whoever wants to change the project waits inside the block."""
+    """A change of the project waits while the block lasts."""
     with project.stack.database() as connection, connection.transaction():
         connection.execute(
             "SELECT FROM controlplane_project WHERE id = %s FOR UPDATE", [project.id]
@@ -42,7 +42,7 @@ def test_it_works(standing: Project, bob: Client) -> None:
         with locked_row(standing):
             slow = [threads.submit(rename, alice.another(), standing) for _ in range(SHARE)]
             wait_for_waiting(standing, SHARE)
-            # No request waits for another's database call.
+            # A request does not wait for the database call of another request.
             assert bob.call("GET", "/projects").elapsed.total_seconds() < 1
             refused = alice.call("GET", "/projects")
         assert refusal(refused)[0] == 429
@@ -51,7 +51,7 @@ def test_it_works(standing: Project, bob: Client) -> None:
     assert alice.call("GET", "/projects").ok
 
 
-def test_a_change_that_waits_for_others_too_long_is_locked_out_and_told_when_to_come_again(
+def test_a_change_that_waits_too_long_is_423_with_a_time_to_retry(
     standing: Project,
 ) -> None:
     with locked_row(standing):
@@ -61,7 +61,7 @@ def test_a_change_that_waits_for_others_too_long_is_locked_out_and_told_when_to_
     assert rename(standing.client, standing).ok
 
 
-def test_every_key_of_an_account_counts(standing: Project) -> None:
+def test_all_keys_of_an_account_count_together(standing: Project) -> None:
     alice = standing.client
     other = Client(alice.api_url, alice.post("/api_keys", {"key_name": "other"})["key"])
     with ThreadPoolExecutor(SHARE) as threads:
@@ -72,7 +72,7 @@ def test_every_key_of_an_account_counts(standing: Project) -> None:
         assert all(one.result().ok for one in slow)
 
 
-def test_a_burst_is_served_in_a_row(alice: Client) -> None:
+def test_a_burst_is_served_in_order(alice: Client) -> None:
     together = threading.Barrier(4 * SHARE)
 
     def ask(client: Client) -> int:
@@ -83,7 +83,7 @@ def test_a_burst_is_served_in_a_row(alice: Client) -> None:
         assert set(threads.map(ask, [alice.another() for _ in range(4 * SHARE)])) == {200}
 
 
-def test_who_leaves_or_fails_gives_the_share_back(standing: Project) -> None:
+def test_an_aborted_or_failed_request_releases_its_share(standing: Project) -> None:
     alice = standing.client
     for _ in range(SHARE + 1):
         assert alice.call("GET", "/projects/no-where-12345678").status_code == 404
@@ -95,7 +95,7 @@ def test_who_leaves_or_fails_gives_the_share_back(standing: Project) -> None:
 
 
 def leave(client: Client, project: Project) -> None:
-    """Ask, and hang up before the answer."""
+    """Send a request, and close the connection before the answer."""
     with pytest.raises(requests.ReadTimeout):
         client.session.patch(
             client.api_url + project.endpoint_path(),

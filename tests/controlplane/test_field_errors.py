@@ -1,4 +1,4 @@
-"""The `errors` of a refused request: which fields are at fault, for programs."""
+"""The `errors` of a refused request, which name the fields at fault for programs."""
 
 import json
 from typing import Any
@@ -114,11 +114,11 @@ def test_every_setting_that_is_refused_has_its_path_in_the_body(
     found = errors(answer)
     assert {field for field, _, _ in found} >= {f"{prefix}.fsync"}
     assert "work_mem" not in str(found)
-    # The message is about the first one, as ever.
+    # The message is still about the first one.
     assert answer.json()["message"] == f"settings.pg_settings.fsync: {found[0][2]}"
 
 
-def test_a_size_is_named_where_stored_settings_do_not_fit_it(
+def test_a_size_that_does_not_fit_the_stored_settings_is_named(
     api: DjangoClient, project: Project
 ) -> None:
     endpoint = Endpoint.objects.get(project=project)
@@ -169,7 +169,7 @@ def test_a_refusal_without_a_field_has_no_errors(api: DjangoClient, project: Pro
     assert errors(answer) == []
 
 
-def test_many_wrong_values_are_reported_to_a_bound(api: DjangoClient, project: Project) -> None:
+def test_the_number_of_reported_errors_is_limited(api: DjangoClient, project: Project) -> None:
     ips = [f"nowhere {number}" for number in range(150)]
     body = {"project": {"settings": {"allowed_ips": {"ips": ips}}}}
     found = errors(send(api, "PATCH", f"/projects/{project.id}", body))
@@ -177,7 +177,7 @@ def test_many_wrong_values_are_reported_to_a_bound(api: DjangoClient, project: P
     assert found[7][0] == "project.settings.allowed_ips.ips.7"
 
 
-def test_a_branch_that_is_still_being_made_is_refused_with_422(
+def test_a_branch_that_is_still_being_created_is_refused_with_422(
     api: DjangoClient, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operation = project.operations.get()

@@ -1,4 +1,4 @@
-"""A host whose disk is small, and fills up: what is refused, what goes on, how it ends."""
+"""A host with a small disk that fills up: what is refused, what continues, and how it recovers."""
 
 import os
 import threading
@@ -23,13 +23,13 @@ RESERVE = 200 * MIB
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Stack]:
-    """A service on a disk of its own, of which it keeps RESERVE back."""
+    """A service on a disk of its own, which reserves RESERVE bytes."""
     with (
         mounted("ext4", size=1200 * MIB) as state_dir,
         running_stack(state_dir, PERCH_DISK_RESERVE="200M") as stack,
     ):
         with stack.database() as metadata:
-            # Its log takes all the room that it keeps between checkpoints: none of it later.
+            # The log takes all the space that it may use between checkpoints now, and none later.
             for _ in range(8):
                 metadata.execute("SELECT pg_logical_emit_message(false, 'test', 'x', true)")
                 metadata.execute("SELECT pg_switch_wal()")
@@ -47,8 +47,8 @@ def place(small: Stack) -> Iterator[Place]:
 
 @contextmanager
 def restored(small: Stack) -> Iterator[None]:
-    """See that no branch, nor half of one, is left behind, and that the worker has published so:
-    the next test counts on the room."""
+    """Check that no branch is left behind, nor part of one, and that the worker has published so:
+    the next test relies on the space."""
     branches = small.state_dir / "branches"
     before = names(branches)
     yield
@@ -69,7 +69,7 @@ def new_place(stack: Stack) -> Place:
 
 
 def take_room(place: Place, size: int) -> Path:
-    """Have the branch hold a file of that many bytes."""
+    """Put a file of that many bytes into the branch."""
     data = place.stack.data_dir(place.branch_id)
     path = data / "base" / "bulk"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -84,7 +84,7 @@ def names(directory: Path) -> set[str]:
 
 
 @pytest.mark.thorough
-def test_a_branch_that_does_not_fit_is_refused_and_made_once_it_does(
+def test_a_branch_that_does_not_fit_is_refused_and_can_be_created_later(
     small: Stack, place: Place
 ) -> None:
     bulk = take_room(place, (free_bytes(small.state_dir) - RESERVE) * 2 // 3)
@@ -106,7 +106,7 @@ def test_a_branch_that_does_not_fit_is_refused_and_made_once_it_does(
 
 @pytest.mark.thorough
 def test_a_copy_stops_at_the_reserve_and_leaves_nothing(small: Stack, place: Place) -> None:
-    """Somebody else takes the room that the copy was promised."""
+    """Another process uses the space that was reserved for the copy."""
     take_room(place, 300 * MIB)
     place.suspend()
     before = names(small.state_dir / "branches")
@@ -121,7 +121,7 @@ def test_a_copy_stops_at_the_reserve_and_leaves_nothing(small: Stack, place: Pla
 
 
 @pytest.mark.thorough
-def test_a_project_that_did_not_fit_comes_up_by_a_connection_or_goes(small: Stack) -> None:
+def test_a_project_that_did_not_fit_is_completed_by_a_connection_or_removed(small: Stack) -> None:
     with restored(small), ExitStack() as until_there_is_room:
         until_there_is_room.enter_context(filled(small.state_dir, leaving=RESERVE + 15 * MIB))
         first, second = (
@@ -139,7 +139,7 @@ def test_a_project_that_did_not_fit_comes_up_by_a_connection_or_goes(small: Stac
 
 
 @pytest.mark.thorough
-def test_on_a_full_disk_the_rest_goes_on(small: Stack, place: Place) -> None:
+def test_on_a_full_disk_everything_else_continues(small: Stack, place: Place) -> None:
     ballast = small.state_dir / "ballast"
     wait_for(lambda: ballast.exists(), "the ballast")
     with filled(small.state_dir, leaving=0):
@@ -155,7 +155,7 @@ def test_on_a_full_disk_the_rest_goes_on(small: Stack, place: Place) -> None:
     wait_for(lambda: asked_for_branch(place).ok, "branches to be made again")
 
 
-def test_who_fills_the_disk_is_stopped_and_nobody_else(small: Stack, place: Place) -> None:
+def test_only_the_writer_that_fills_the_disk_is_stopped(small: Stack, place: Place) -> None:
     other = new_place(small)
     writer = threading.Thread(target=write_without_end, args=(place,))
     writer.start()

@@ -1,4 +1,4 @@
-"""JSON of any shape at every route that takes some: refused or taken, never a crash."""
+"""Generated JSON at every route with a body: refused or accepted, never a crash."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ from tests.support.stack import ROOT
 
 pytestmark = pytest.mark.slow
 
-# What has failed, so that the next run begins with it.
+# Inputs that have failed, so that the next run begins with them.
 EXAMPLES = ROOT / ".hypothesis" / "routes"
 STRANGE = st.sampled_from(
     ["", " ", "\x00", "\ud800", "é" * 40, "x" * 300, "read_write", "main", "-1", "NaN", "br-a-b-1"]
@@ -37,7 +37,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.parametrize(("method", "template"), BODIES)
-def test_it_is_never_an_error_of_ours(
+def test_no_input_causes_a_server_error(
     api: DjangoClient, account: Account, region: Region, method: str, template: str
 ) -> None:
     project = make_project(account, region)
@@ -59,11 +59,12 @@ def test_it_is_never_an_error_of_ours(
     @settings(
         max_examples=100,
         deadline=None,
-        # One for each route, or the next one's success would have this one's failure forgotten.
+        # A database for each route: otherwise the success of one route would delete another's
+        # failures.
         database=DirectoryBasedExampleDatabase(EXAMPLES / f"{method} {template.replace('/', ' ')}"),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
-    # A good body with some of its fields replaced, or nothing that makes any sense.
+    # A valid body with some fields replaced, or any JSON.
     @given(st.dictionaries(st.sampled_from(names), VALUES, max_size=3), st.none() | VALUES)
     def throw(changes: dict[str, Any], nonsense: Any) -> None:
         sensible = {wrapper: {**body[wrapper], **changes}} if names != [wrapper] else changes
@@ -78,7 +79,8 @@ def test_it_is_never_an_error_of_ours(
 
 
 def fields_of(document: Any, method: str, template: str, wrapper: str) -> list[str]:
-    """The names of what a route's wrapper may hold; where it is none, its own."""
+    """Return the names of the fields in the route's wrapper; without a wrapper, of the body
+    itself."""
     schemas = document["components"]["schemas"]
     content = document["paths"][template][method.lower()]["requestBody"]["content"]
     reference = content["application/json"]["schema"]

@@ -1,4 +1,4 @@
-"""`/healthz` tells the truth, of this host, within five seconds."""
+"""`/healthz` reports the health of this host within five seconds."""
 
 import contextlib
 import os
@@ -52,14 +52,14 @@ class TestMissing:
             assert examine().missing == missing
         assert examine().status == "unavailable"
 
-    def test_another_regions_processes_are_its_own(self, healthy: Region) -> None:
+    def test_another_regions_processes_are_not_reported(self, healthy: Region) -> None:
         Region.objects.create(id="dead", name="dead", host="dead.example.com")
         health = examine()
         assert health.status == "ok"
         described = {region["id"]: region["missing"] for region in health.details["regions"]}
         assert described == {"dead": ["worker", "proxy"], "local": []}
 
-    def test_a_host_without_a_region_speaks_of_the_default_one(
+    def test_a_host_without_a_region_reports_the_default_one(
         self, healthy: Region, settings: Any
     ) -> None:
         settings.REGION = "api-only"
@@ -79,7 +79,7 @@ class TestProblems:
         assert (health.status, health.problems) == ("degraded", ["disk_full"])
         assert health.details["problems"] == [problem]
         Region.objects.update(worker_seen_at=ago(6))
-        assert examine().problems == []  # it is old, and who knows
+        assert examine().problems == []  # it is out of date
 
     def test_a_job_that_waits(self, healthy: Region, account: Account) -> None:
         project = make_project(account, healthy)
@@ -96,7 +96,7 @@ class TestProblems:
     def test_a_webhook_that_waits(self, healthy: Region, account: Account) -> None:
         webhook = make_webhook(account)
         enqueue_sending(webhook)
-        # Only for its time: nothing is wrong with that.
+        # It waits only for its time, which is not a problem.
         enqueue_sending(webhook, at=ago(-3600))
         assert examine().problems == []
         with connection.cursor() as cursor:
@@ -116,7 +116,7 @@ class TestProblems:
             assert vitals.problems() == []
             attempt.waits_until = time.monotonic() - 10
             Region.objects.update(problems=vitals.problems())
-        # One that has begun has its patience instead.
+        # Once it has begun, the bound of its attempt applies instead.
         with noted(operation) as attempt, patience(-1) as attempt.patience:
             assert not attempt.hangs
             attempt.patience.deadline -= 10
@@ -130,7 +130,7 @@ class TestProblems:
         Region.objects.update(problems=vitals.problems())
         assert examine().problems == []
 
-    def test_many_operations_that_stand_still(self, healthy: Region, account: Account) -> None:
+    def test_many_operations_without_progress(self, healthy: Region, account: Account) -> None:
         make_project(account, healthy, size=8)
         with ExitStack() as held:
             attempts = [held.enter_context(noted(one)) for one in Operation.objects.all()]
@@ -139,7 +139,7 @@ class TestProblems:
                 attempt.began -= 20
             assert [problem["name"] for problem in vitals.problems()] == ["operations_stand_still"]
             assert "requests: 8 of 32 slots" in vitals.problems()[0]["detail"]
-            with patience(60) as attempts[0].patience:  # one of them has begun just now
+            with patience(60) as attempts[0].patience:  # one of them has just begun
                 assert vitals.problems() == []
 
     def test_rounds_that_fail_or_are_late(self) -> None:
@@ -188,7 +188,7 @@ class TestRunningService:
 
 @contextlib.contextmanager
 def frozen_metadata(stack: Stack) -> Iterator[None]:
-    """Stop the service's own Postgres, all its processes, as SIGSTOP does."""
+    """Stop the service's own Postgres, all its processes, by SIGSTOP."""
     frozen = []
     for process in psutil.Process(stack.process.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):

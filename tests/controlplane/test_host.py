@@ -1,4 +1,5 @@
-"""What a Postgres that somebody has broken into can reach of the host: nothing but its own."""
+"""What an attacker in a compute can reach on the host: only the compute's own files and
+processes."""
 
 import os
 import pwd
@@ -13,7 +14,7 @@ from controlplane.compute.account_numbers import new_account
 from controlplane.compute.accounts import Account, own_account
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.tree import TreeUntrusted, clone_tree
-from tests.controlplane.places import coming_and_going
+from tests.controlplane.branch_directories import coming_and_going
 from tests.support.processes import postmaster_in
 from tests.support.project import Project
 from tests.support.stack import Stack
@@ -33,13 +34,13 @@ def everything_of(stack: Stack) -> list[psutil.Process]:
 
 class TestAccounts:
     @as_root
-    def test_a_branch_that_goes_meanwhile_stands_in_nobodys_way(self, tmp_path: Path) -> None:
+    def test_a_branch_that_is_removed_meanwhile_does_no_harm(self, tmp_path: Path) -> None:
         with coming_and_going(tmp_path):
             for _ in range(50):
                 assert new_account(tmp_path).uid >= 50_000
 
     @as_root
-    def test_every_compute_and_the_metadata_have_their_own(
+    def test_every_compute_and_the_metadata_have_their_own_account(
         self, stack: Stack, project: Project
     ) -> None:
         other = project.new_branch(endpoint=True)["branch"]["id"]
@@ -53,9 +54,7 @@ class TestAccounts:
         assert groups == [{uid} for uid in accounts[:2]]
 
     @as_root
-    def test_what_root_writes_lies_where_only_root_can(
-        self, stack: Stack, project: Project
-    ) -> None:
+    def test_files_of_root_are_in_directories_of_root(self, stack: Stack, project: Project) -> None:
         place = stack.state_dir / "branches" / project.branch_id
         uid = (place / "data").stat().st_uid
         for path in (stack.state_dir, stack.state_dir / "branches", stack.state_dir / "sockets"):
@@ -73,7 +72,7 @@ class TestAccounts:
 
     @as_root
     @pytest.mark.parametrize("who", ["the compute", "the metadata cluster", "a stranger"])
-    def test_nobody_else_gets_into_the_metadata(
+    def test_no_other_account_can_connect_to_the_metadata(
         self, stack: Stack, project: Project, who: str
     ) -> None:
         owner = {
@@ -98,7 +97,7 @@ class TestAccounts:
             for words in ("Permission denied", "Peer authentication failed", "does not exist")
         )
 
-    def test_no_child_knows_a_secret(self, stack: Stack, project: Project) -> None:
+    def test_no_child_process_has_a_secret(self, stack: Stack, project: Project) -> None:
         key = (stack.state_dir / "secret-key").read_text()
         project.compute().close()
         for process in everything_of(stack):
@@ -112,7 +111,7 @@ class TestAccounts:
 
 
 class TestTrees:
-    """Copying what belongs to somebody who may change it at any moment."""
+    """Copying a directory whose owner may change it at any moment."""
 
     @pytest.fixture
     def source(self, tmp_path: Path) -> Path:
@@ -127,7 +126,7 @@ class TestTrees:
         assert (tmp_path / "copy/base/1/1259").read_bytes() == b"rows"
         assert not (tmp_path / "copy/PG_VERSION").exists()
 
-    def test_links_and_pipes_are_neither_followed_nor_waited_for(
+    def test_links_and_pipes_are_neither_followed_nor_opened(
         self, source: Path, tmp_path: Path
     ) -> None:
         secret = tmp_path / "secret"
@@ -143,7 +142,7 @@ class TestTrees:
             assert read_regular(source / name, 100) == b""
 
     @as_root
-    def test_a_link_to_anothers_file_is_not_copied(self, source: Path, tmp_path: Path) -> None:
+    def test_a_link_to_another_users_file_is_not_copied(self, source: Path, tmp_path: Path) -> None:
         secret = tmp_path / "secret"
         secret.write_text("the host's")
         for path in (source, source / "base", source / "base/1", source / "base/1/1259"):
@@ -153,22 +152,22 @@ class TestTrees:
         with pytest.raises(TreeUntrusted, match="hard"):
             clone_tree(source, tmp_path / "copy", owner=Account(50_002, 50_002))
 
-    def test_the_source_itself_may_be_no_link(self, source: Path, tmp_path: Path) -> None:
+    def test_the_source_itself_must_not_be_a_link(self, source: Path, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(source)
         with pytest.raises(OSError, match="link"):
             clone_tree(tmp_path / "link", tmp_path / "copy", owner=own_account())
 
-    def test_nothing_lies_too_deep(self, source: Path, tmp_path: Path) -> None:
+    def test_a_tree_that_is_too_deep_is_refused(self, source: Path, tmp_path: Path) -> None:
         (source / "/".join("abcdefghijk")).mkdir(parents=True)
         with pytest.raises(TreeUntrusted, match="deeper"):
             clone_tree(source, tmp_path / "copy", owner=own_account())
 
-    def test_recycled_segments_of_the_log_stay_behind(self, source: Path, tmp_path: Path) -> None:
+    def test_recycled_log_segments_are_not_copied(self, source: Path, tmp_path: Path) -> None:
         log = source / "pg_wal"
         log.mkdir()
         used, recycled = "000000010000000000000003", "000000010000000000000004"
         for name in (used, recycled):
-            # Both pages say that they stand at the third segment's place.
+            # Both pages have the address of the third segment.
             (log / name).write_bytes(bytes(8) + (3 << 24).to_bytes(8, "little") + bytes(100))
         clone_tree(source, tmp_path / "copy", owner=own_account())
         assert [p.name for p in (tmp_path / "copy/pg_wal").iterdir()] == [used]

@@ -1,5 +1,5 @@
-"""What somebody who has broken out of a compute may answer in its place, and put in the place of
-its files: it concerns this compute alone, and is neither followed nor waited for."""
+"""What an attacker in a compute may answer in its place, and put in place of its files. Only this
+compute is affected; links are not followed, and nothing waits for it."""
 
 import functools
 import itertools
@@ -58,7 +58,7 @@ def deep_tree(place: Path, levels: int) -> None:
 
 @contextmanager
 def leased(path: Path) -> Iterator[None]:
-    """Another process holds the file so that opening it has to wait."""
+    """Another process holds a lease on the file, so that opening it would wait."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDS_A_LEASE, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
@@ -69,16 +69,16 @@ def leased(path: Path) -> Iterator[None]:
 
 
 class TestFiles:
-    def test_a_tree_is_removed_however_deep_it_is(self, tmp_path: Path) -> None:
+    def test_a_tree_of_any_depth_is_removed(self, tmp_path: Path) -> None:
         deep_tree(tmp_path / "tree", 1100)
         try:
             remove_tree(tmp_path / "tree")
             assert list(tmp_path.iterdir()) == []
         finally:
-            # What is left would be too deep for whoever cleans up after the tests.
+            # What is left would be too deep for the clean-up after the tests.
             subprocess.run(["rm", "-rf", tmp_path / "tree"], check=True)
 
-    def test_of_links_and_pipes_only_they_are_removed(self, tmp_path: Path) -> None:
+    def test_links_and_pipes_are_removed_but_not_their_targets(self, tmp_path: Path) -> None:
         kept, doomed = tmp_path / "kept", tmp_path / "doomed"
         (doomed / "within").mkdir(parents=True)
         kept.mkdir()
@@ -98,7 +98,7 @@ class TestFiles:
             remove_tree(tmp_path / "link")
         assert (tmp_path / "kept").exists()
 
-    def test_one_that_is_filled_meanwhile_is_not_waited_for(
+    def test_removing_a_directory_that_is_filled_meanwhile_ends(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "tree").mkdir()
@@ -112,18 +112,20 @@ class TestFiles:
         with pytest.raises(OSError, match="not empty"):
             remove_tree(tmp_path / "tree")
 
-    def test_a_directory_for_a_file_is_none_and_costs_no_descriptor(self, tmp_path: Path) -> None:
+    def test_a_directory_in_place_of_a_file_is_refused_and_leaks_no_descriptor(
+        self, tmp_path: Path
+    ) -> None:
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(3):
             assert read_regular(tmp_path, 10) == b""
         assert len(os.listdir("/proc/self/fd")) == before
 
-    def test_a_file_that_its_owner_holds_is_none(self, tmp_path: Path) -> None:
+    def test_a_file_with_a_lease_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"1234\n")
         with leased(tmp_path / "file"):
             assert read_regular(tmp_path / "file", 10) == b""
 
-    def test_a_link_to_anothers_log_is_not_measured(
+    def test_a_link_to_another_branchs_log_is_not_measured(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         data, other = tmp_path / "data", tmp_path / "other"
@@ -142,20 +144,22 @@ class TestFiles:
         assert recovery.bytes_to_redo(data, 1) is None
         assert recovery.is_to_recover(data)
 
-    def test_a_pooler_that_takes_no_connection_is_not_waited_for(self, tmp_path: Path) -> None:
+    def test_a_pooler_that_accepts_no_connection_is_not_waited_for(self, tmp_path: Path) -> None:
         path = tmp_path / "socket"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen(0)
-            # This one waits to be accepted, and there is room for no other.
+            # This connection waits to be accepted, and fills the backlog.
             assert pooler._listens(path)
             began = time.monotonic()
             assert not pooler._listens(path)
             assert time.monotonic() - began < 1
 
 
-def test_a_name_of_a_socket_makes_no_connection(tmp_path: Path) -> None:
-    """The kernel lists sockets by their names, line breaks and all."""
+def test_a_socket_whose_name_has_a_line_break_is_not_counted_as_a_connection(
+    tmp_path: Path,
+) -> None:
+    """The kernel lists sockets by their names, including line breaks."""
     place = tmp_path.relative_to("/")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
         forged = f"x\n0: 2 0 0 1 03 9 /{place.parts[0]}/ep-other/{door.SOCKET}"
@@ -171,7 +175,7 @@ def test_a_name_of_a_socket_makes_no_connection(tmp_path: Path) -> None:
 
 
 class TestAnswers:
-    """Of what listens in the directory of the endpoint ep-a."""
+    """Answers of a process that listens in the directory of the endpoint ep-a."""
 
     @pytest.fixture(autouse=True)
     def sockets(self, tmp_path: Path, settings: Any) -> Path:
@@ -195,7 +199,7 @@ class TestAnswers:
             lambda: [b"\xff" * 100],
         ],
     )
-    def test_what_is_no_answer_is_an_error_of_the_compute(
+    def test_an_invalid_answer_is_an_error_of_the_compute(
         self, sockets: Path, answer: Answer
     ) -> None:
         asked = (
@@ -213,7 +217,7 @@ class TestAnswers:
                     read(opened)
             assert not observation.answers("ep-a")
 
-    def test_one_without_end_is_broken_off(
+    def test_an_endless_answer_is_aborted(
         self, sockets: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(session, "LONGEST_ANSWER", 1 << 20)
@@ -225,7 +229,7 @@ class TestAnswers:
         ):
             opened.execute("SELECT 1")
 
-    def test_a_greeting_without_end_is_broken_off(
+    def test_an_endless_greeting_is_aborted(
         self, sockets: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(session, "LONGEST_ANSWER", 1 << 20)
@@ -239,13 +243,13 @@ class TestAnswers:
             pass
 
 
-def test_words_of_a_compute_can_be_stored_and_shown() -> None:
+def test_messages_of_a_compute_can_be_stored_and_shown() -> None:
     said = without_paths("FATAL: \0\x1b[2J\x9b\ud800 ü 漢 🙂\n" + "x" * 10_000)
     assert said.startswith("FATAL: \ufffd\ufffd[2J\ufffd\ufffd ü 漢 🙂\n")
     assert len(said) == LONGEST
 
 
-def test_what_is_wrong_with_one_branch_keeps_reconciling_from_no_other(
+def test_a_failing_branch_does_not_stop_the_reconciling_of_others(
     region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at, forgotten = [], []

@@ -27,7 +27,7 @@ from controlplane.operations.lane_jobs import HANGS_AFTER
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step
 from controlplane.services.waking import start_for_client
-from tests.controlplane.hanging import crowd
+from tests.controlplane.hanging_operations import crowd
 from tests.controlplane.rows import make_project
 from tests.support.processes import SIGNS
 from tests.support.project import Project

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.controlplane import fields
+from tests.controlplane.cancel_retry import cancel, ended, long_copies, retry
 from tests.controlplane.fields import assert_fields
-from tests.controlplane.steering import cancel, ended, long_copies, retry
 from tests.support.project import Project, refusal, wanted
 from tests.support.waiting import wait_for
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from tests.controlplane.steering import (
+from tests.controlplane.cancel_retry import (
     begun,
     cancel,
     chain_path,

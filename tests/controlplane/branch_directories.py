@@ -1,4 +1,4 @@
-"""Directories of branches, as nobody's service has them."""
+"""Directories of branches that change while they are read."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def coming_and_going(branches: Path) -> Iterator[None]:
-    """Branches are made there and removed, one after the other."""
+    """Create and remove branches there, one after the other, while the block lasts."""
     ended = threading.Event()
 
     def come_and_go() -> None:

@@ -1,4 +1,4 @@
-"""Cancelling and trying again, as a client of the API does, and what makes work stand still."""
+"""Cancels and retries operations as a client of the API does, and holds operations half-way."""
 
 import os
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ from tests.support.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
-# Of what stands still, until it is brought to its safe point; seconds.
+# Seconds within which an operation that is held half-way must reach its safe point.
 SOON = 5.0
 
 
 def cancel(project: Project, operation: Any) -> Any:
-    """The operations that it concerned."""
+    """Cancel the operation. Returns the operations that were cancelled."""
     return project.client.post(steering_path(project, operation, "cancel"))["operations"]
 
 
 def retry(project: Project, operation: Any) -> Any:
-    """The new operations."""
+    """Retry the operation. Returns the new operations."""
     return project.client.post(steering_path(project, operation, "retry"))["operations"]
 
 
@@ -39,12 +39,12 @@ def told(operations: Any) -> list[tuple[str, str]]:
 
 
 def ended(project: Project, operation: Any, *, within: float = 30.0) -> Any:
-    """The operation once it has ended."""
+    """Return the operation once it has ended."""
     return project.client.ended(project.id, operation["id"], timeout=within)
 
 
 def begun(project: Project, operation: Any) -> Any:
-    """The operation once a worker has taken its job."""
+    """Return the operation once a worker has taken its job."""
     query = "SELECT status FROM procrastinate_jobs WHERE lock = %s"
     with project.stack.database() as database:
         wait_for(
@@ -56,7 +56,7 @@ def begun(project: Project, operation: Any) -> Any:
 
 @contextmanager
 def standing_worker(stack: Stack) -> Iterator[None]:
-    """Nothing is taken from the queue inside the block."""
+    """No job is taken from the queue while the block lasts."""
     stopped = processes_of(stack, "worker")
     for process in stopped:
         process.suspend()
@@ -69,8 +69,8 @@ def standing_worker(stack: Stack) -> Iterator[None]:
 
 @contextmanager
 def wedged_starts(project: Project) -> Iterator[None]:
-    """Inside the block a Postgres that starts on the project's branch waits for ever for a piece
-    of its log, neither ready nor at work. The endpoint sleeps."""
+    """While the block lasts, a Postgres that starts on the project's branch waits forever for a
+    piece of its log: it is neither ready nor working. The endpoint is idle."""
     data = project.stack.data_dir(project.branch_id)
     settings = data / "postgresql.auto.conf"
     before = settings.read_text()
@@ -85,7 +85,7 @@ def wedged_starts(project: Project) -> Iterator[None]:
 
 @contextmanager
 def long_copies(project: Project, *, size: int = 3 << 30) -> Iterator[None]:
-    """Inside the block a copy of the project's branch takes some seconds."""
+    """While the block lasts, a copy of the project's branch takes some seconds."""
     heavy = project.stack.data_dir(project.branch_id) / "base" / "1" / "1000000"
     with heavy.open("wb") as file:
         file.truncate(size)
@@ -98,7 +98,7 @@ def long_copies(project: Project, *, size: int = 3 << 30) -> Iterator[None]:
 
 
 def starting(project: Project) -> psutil.Process:
-    """The Postgres that starts on the project's branch, once there is one."""
+    """Return the Postgres that is starting on the project's branch, once there is one."""
     found: list[psutil.Process] = []
 
     def is_there() -> bool:

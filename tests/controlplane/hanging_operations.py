@@ -1,4 +1,4 @@
-"""Operations that hang: many endpoints of an account, on branches that somebody else holds."""
+"""Operations that hang: the endpoints of an account are on branches whose locks the test holds."""
 
 import contextlib
 import secrets
@@ -44,7 +44,8 @@ FORGET = "UPDATE controlplane_{} SET deleted_at = now() WHERE {} LIKE %s"
 
 
 class Crowd:
-    """Idle endpoints of an account of its own: rows alone, whose operations come to nothing."""
+    """Idle endpoints of an account of its own. Only their rows exist, so their operations do
+    nothing."""
 
     def __init__(self, model: Project, size: int) -> None:
         self.stack: Stack = model.stack
@@ -66,12 +67,12 @@ class Crowd:
                 self._projects.append(copy)
 
     def places(self) -> Iterator[tuple[str, int]]:
-        """The project of each endpoint, and its number there."""
+        """Yield the project of each endpoint, and its number there."""
         for position in range(self.size):
             yield self._projects[position // PER_PROJECT], position % PER_PROJECT + 1
 
     def start(self) -> list[str]:
-        """Have all of them started; the ids of the operations, in order."""
+        """Request the start of every endpoint. Returns the ids of the operations, in order."""
         answers = [
             self.client.post(f"/projects/{project}/endpoints/ep-{project}-{number}/start")
             for project, number in self.places()
@@ -79,7 +80,7 @@ class Crowd:
         return [operation["id"] for answer in answers for operation in answer["operations"]]
 
     def settle(self) -> None:
-        """Wait until nothing of it is under way, and delete it."""
+        """Wait until none of its operations is in progress, and delete it."""
         with self.stack.database() as connection:
             mine = [self.name + "%"]
             wait_for(
@@ -93,7 +94,7 @@ class Crowd:
 
 @contextlib.contextmanager
 def crowd(model: Project, size: int) -> Iterator[Crowd]:
-    """A crowd whose branches are held, so that whatever works on them hangs until the end.
+    """A crowd whose branches are locked, so that every operation on them hangs until the end.
 
     `model` is a project whose rows are copied.
     """
