@@ -140,9 +140,11 @@ EVENTS: Fields = {
 }
 API_KEY: Fields = {
     "key_name": Returned("named", at="name"),
-    "project_id": CheckedBy("test_key_limits.py::test_it_reaches_what_lies_in_the_project"),
+    "project_id": CheckedBy("test_key_limits.py::test_it_reaches_only_what_belongs"),
     "read_only": CheckedBy("test_key_limits.py::test_it_reads_everything_but_passwords"),
-    "expires_at": CheckedBy("test_key_limits.py::test_it_is_good_until_then_and_shown"),
+    "expires_at": CheckedBy(
+        "test_key_limits.py::test_it_is_valid_until_its_expiry_which_is_returned"
+    ),
 }
 BRANCH_END: Fields = {
     "archived": Refused(True),
@@ -202,7 +204,7 @@ DECLARED: dict[str, Fields] = {
     },
     "GET /projects/{project_id}/branches/{branch_id}/schema": {
         "?db_name": CheckedBy(f"{SCHEMA}::test_it_works"),
-        "?format": CheckedBy(f"{SCHEMA}::test_as_json"),
+        "?format": CheckedBy(f"{SCHEMA}::test_the_schema_as_json"),
         "?lsn": CheckedBy(f"{SCHEMA}::test_refusals"),
         "?timestamp": CheckedBy(f"{SCHEMA}::test_refusals"),
     },
@@ -226,20 +228,24 @@ DECLARED: dict[str, Fields] = {
     "GET /projects/{project_id}/operations": {
         "?cursor": CheckedBy("test_operations.py::test_paging_loses_nothing_and_repeats_nothing"),
         "?limit": CheckedBy("test_operations.py::test_paging_loses_nothing_and_repeats_nothing"),
-        "?since": CheckedBy("test_operation_filters.py::test_times_are_from_and_before"),
-        "?until": CheckedBy("test_operation_filters.py::test_times_are_from_and_before"),
+        "?since": CheckedBy(
+            "test_operation_filters.py::test_times_are_inclusive_at_the_start_and_exclusive_at_the_end"
+        ),
+        "?until": CheckedBy(
+            "test_operation_filters.py::test_times_are_inclusive_at_the_start_and_exclusive_at_the_end"
+        ),
         **{
-            f"?{name}": CheckedBy("test_operation_filters.py::test_it_finds_what_is_of_the_kind")
+            f"?{name}": CheckedBy("test_operation_filters.py::test_a_filter_finds_exactly")
             for name in ("action", "branch_id", "chain_id", "endpoint_id", "initiator", "status")
         },
     },
     "GET /projects/{project_id}/operations/{operation_id}": {
         "?wait": CheckedBy(
-            "test_waiting_for_operations.py::test_it_answers_as_soon_as_it_has_ended"
+            "test_waiting_for_operations.py::test_it_answers_as_soon_as_the_operation_has_ended"
         ),
     },
     "GET /regions": {"?org_id": CheckedBy("test_organizations.py::test_it_works")},
-    "GET /webhooks": {"?project_id": CheckedBy("test_webhooks.py::test_of_one_project")},
+    "GET /webhooks": {"?project_id": CheckedBy("test_webhooks.py::test_a_webhook_of_one_project")},
     "GET /webhooks/{webhook_id}/deliveries": {
         f"?{name}": CheckedBy("test_webhook_sending.py::test_pages_of_deliveries")
         for name in ("cursor", "limit", "status")
@@ -312,7 +318,7 @@ DECLARED: dict[str, Fields] = {
         "branch.parent_lsn": Refused("0/1"),
         "branch.parent_timestamp": Refused("2020-01-01T00:00:00Z"),
         **prefixed("branch.", BRANCH_END),
-        "branch.init_source": CheckedBy("test_schema_only.py::test_it_has_all_but_the_rows"),
+        "branch.init_source": CheckedBy("test_schema_only.py::test_it_has_everything_but_the_rows"),
         "annotation_value": CheckedBy(f"{PAGES}::test_annotations"),
         **prefixed("endpoints[].", ENDPOINT),
         "endpoints[].type": Refused("read_only"),
@@ -326,7 +332,7 @@ DECLARED: dict[str, Fields] = {
     },
     "POST /projects/{project_id}/branches/{branch_id}/restore": {
         "source_branch_id": CheckedBy("test_restore_branch.py::test_a_reset_from_the_parent"),
-        "preserve_under_name": CheckedBy("test_restore_branch.py::test_the_data_of_before_is"),
+        "preserve_under_name": CheckedBy("test_restore_branch.py::test_the_old_data_is"),
         "source_lsn": Refused("0/1"),
         "source_timestamp": Refused("2020-01-01T00:00:00Z"),
     },
@@ -336,7 +342,7 @@ DECLARED: dict[str, Fields] = {
             for mark in ("", "?")
             for name, test in (
                 ("name", "test_it_works"),
-                ("expires_at", "test_its_time_comes"),
+                ("expires_at", "test_a_snapshot_is_deleted_when_it_expires"),
                 ("lsn", "test_refusals"),
                 ("timestamp", "test_refusals"),
             )
@@ -349,8 +355,8 @@ DECLARED: dict[str, Fields] = {
     "POST /projects/{project_id}/snapshots/{snapshot_id}/restore": {
         "?name": CheckedBy(f"{SNAPSHOTS}::test_it_works"),
         "name": CheckedBy(f"{SNAPSHOTS}::test_it_works"),
-        "target_branch_id": CheckedBy(f"{SNAPSHOTS}::test_in_the_place_of_the_branch"),
-        "finalize_restore": CheckedBy(f"{SNAPSHOTS}::test_in_the_place_of_the_branch"),
+        "target_branch_id": CheckedBy(f"{SNAPSHOTS}::test_restored_in_place_of_the_branchs_data"),
+        "finalize_restore": CheckedBy(f"{SNAPSHOTS}::test_restored_in_place_of_the_branchs_data"),
     },
     "POST /projects/{project_id}/branches/{branch_id}/databases": {
         "database.name": Returned("named"),
@@ -379,11 +385,9 @@ DECLARED: dict[str, Fields] = {
         "webhook.url": CheckedBy("test_webhooks.py::test_it_works"),
         "webhook.description": CheckedBy("test_webhooks.py::test_it_works"),
         "webhook.event_types": CheckedBy("test_webhooks.py::test_it_works"),
-        "webhook.project_id": CheckedBy("test_webhooks.py::test_of_one_project"),
-        "webhook.enabled": CheckedBy(
-            "test_webhooks.py::test_one_that_is_switched_off_sends_nothing"
-        ),
-        "webhook.secret": CheckedBy("test_webhooks.py::test_a_secret_of_ones_own"),
+        "webhook.project_id": CheckedBy("test_webhooks.py::test_a_webhook_of_one_project"),
+        "webhook.enabled": CheckedBy("test_webhooks.py::test_a_disabled_webhook_sends_nothing"),
+        "webhook.secret": CheckedBy("test_webhooks.py::test_a_secret_chosen_by_the_caller"),
     },
     "PATCH /webhooks/{webhook_id}": {
         "webhook.url": Returned("https://hooks.example/other"),
@@ -392,11 +396,9 @@ DECLARED: dict[str, Fields] = {
         "webhook.project_id": Refused(
             lambda ids: ids["project"], "a webhook stays with its project; create another one"
         ),
-        "webhook.enabled": CheckedBy(
-            "test_webhooks.py::test_one_that_is_switched_off_sends_nothing"
-        ),
+        "webhook.enabled": CheckedBy("test_webhooks.py::test_a_disabled_webhook_sends_nothing"),
     },
     "POST /webhooks/{webhook_id}/rotate_secret": {
-        "webhook.secret": CheckedBy("test_webhooks.py::test_a_secret_of_ones_own"),
+        "webhook.secret": CheckedBy("test_webhooks.py::test_a_secret_chosen_by_the_caller"),
     },
 }

@@ -1,5 +1,5 @@
-"""Computes that hang, and what killed ones leave: noticed by themselves, and ended by whoever
-wants them gone."""
+"""Computes that hang, and processes that a killed Postgres leaves: they are noticed, and ended by
+whatever operation stops them."""
 
 import signal
 import threading
@@ -17,14 +17,14 @@ from tests.support.waiting import wait_for
 
 
 def processes(project: Project) -> list[psutil.Process]:
-    """The project's postmaster and its children."""
+    """Return the project's postmaster and its children."""
     postmaster = project.postmaster()
     return [postmaster, *postmaster.children()]
 
 
 @contextmanager
 def committing(project: Project) -> Iterator[psutil.Process]:
-    """A backend that makes and commits row after row, without waiting for anything."""
+    """A backend that inserts and commits row after row without waiting."""
     connection = project.compute()
     connection.execute("CREATE TABLE made (number int)")
     connection.execute("SET synchronous_commit = off")
@@ -43,9 +43,11 @@ def committing(project: Project) -> Iterator[psutil.Process]:
         connection.close()
 
 
-def test_a_compute_that_answers_nobody_is_idle_soon_and_says_why(fresh_project: Project) -> None:
+def test_a_compute_that_does_not_answer_becomes_idle_with_the_reason(
+    fresh_project: Project,
+) -> None:
     project = fresh_project
-    # Looked at three times in each of its timeouts; else this would take longer.
+    # It is checked three times within its timeout; a longer timeout would take longer.
     project.change(suspend_timeout_seconds=3)
     hung = processes(project)
     hung[0].suspend()
@@ -61,10 +63,10 @@ def test_a_compute_that_answers_nobody_is_idle_soon_and_says_why(fresh_project: 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("which", ["postmaster", "all"])
-def test_a_compute_that_stands_still_is_suspended_soon(project: Project, which: str) -> None:
+def test_a_stopped_compute_is_suspended_soon(project: Project, which: str) -> None:
     hung = processes(project)
     for process in hung if which == "all" else hung[:1]:
-        # A backend of the platform's own may have gone since it was seen.
+        # A backend of the platform's own may have ended since it was listed.
         with suppress(psutil.NoSuchProcess):
             process.suspend()
     began = time.monotonic()
@@ -74,7 +76,7 @@ def test_a_compute_that_stands_still_is_suspended_soon(project: Project, which: 
 
 
 @pytest.mark.thorough
-def test_what_a_killed_postmaster_leaves_ends_with_the_state_active(project: Project) -> None:
+def test_processes_that_a_killed_postmaster_leaves_are_ended(project: Project) -> None:
     with committing(project) as backend:
         project.postmaster().send_signal(signal.SIGKILL)
         wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle", timeout=10)
@@ -85,9 +87,11 @@ def test_what_a_killed_postmaster_leaves_ends_with_the_state_active(project: Pro
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["suspend", "delete"])
-def test_what_a_killed_postmaster_leaves_survives_nothing(project: Project, how: str) -> None:
+def test_every_operation_ends_processes_that_a_killed_postmaster_left(
+    project: Project, how: str
+) -> None:
     with committing(project) as backend:
-        # Before anybody notices: the operation itself has to find it.
+        # Before the death is noticed: the operation itself has to find these processes.
         with project.locked():
             project.postmaster().send_signal(signal.SIGKILL)
             if how == "suspend":
@@ -103,7 +107,7 @@ def test_what_a_killed_postmaster_leaves_survives_nothing(project: Project, how:
 
 
 @pytest.mark.thorough
-def test_what_was_deleted_leaves_no_sockets_and_no_locks(project: Project) -> None:
+def test_deleted_resources_leave_no_sockets_and_no_locks(project: Project) -> None:
     made = project.new_branch(endpoint=True)
     branch_id, endpoint_id = made["branch"]["id"], made["endpoints"][0]["id"]
     sockets = project.stack.state_dir / "sockets"

@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: what is sent twice is done once, and answered the same."""
+"""`Idempotency-Key`: a request that is sent twice is executed once, and answered the same."""
 
 import json
 import uuid
@@ -24,13 +24,13 @@ from tests.support.project import Project, refusal
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
-# A request that has come to its answer, and cannot keep it yet.
+# Finds a request that has its answer and waits to store it.
 KEEPING_THE_ANSWER = """
 SELECT count(*) FROM pg_stat_activity
 WHERE wait_event_type = 'Lock' AND query LIKE '%controlplane_idempotentrequest%'
 """
 
-# Who waits in a transaction that has a number already.
+# Finds transactions that wait although they have a transaction id already.
 NUMBERED = """
 SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND backend_xid IS NOT NULL
 """
@@ -80,7 +80,7 @@ def test_a_project_is_created_once_and_comes_up(alice: Client, key: str) -> None
     assert [(one.status_code, is_replay(one)) for one in deletion] == [(200, False), (200, True)]
 
 
-def test_a_replayed_change_does_not_come_over_a_later_one(standing: Project, key: str) -> None:
+def test_a_replayed_change_does_not_overwrite_a_later_one(standing: Project, key: str) -> None:
     path = standing.path
     for name, by in (("first", key), ("second", key + "2")):
         assert send(standing.client, "PATCH", path, by, {"project": {"name": name}}).ok
@@ -89,7 +89,7 @@ def test_a_replayed_change_does_not_come_over_a_later_one(standing: Project, key
     assert standing.client.get(path)["project"]["name"] == "second"
 
 
-def test_the_same_key_for_another_request_is_refused(alice: Client, key: str) -> None:
+def test_a_key_with_another_request_is_refused(alice: Client, key: str) -> None:
     assert send(alice, "POST", "/api_keys", key, {"key_name": "a"}).ok
     for method, path, body in (
         ("POST", "/api_keys", {"key_name": "b"}),
@@ -105,7 +105,7 @@ def test_the_same_key_for_another_request_is_refused(alice: Client, key: str) ->
     assert len(alice.get("/api_keys")) == 2
 
 
-def test_a_key_is_its_api_keys_own(alice: Client, bob: Client, key: str) -> None:
+def test_a_key_belongs_to_its_api_key(alice: Client, bob: Client, key: str) -> None:
     other = Client(alice.api_url, alice.post("/api_keys", {"key_name": "x"})["key"])
     for client in (alice, other, bob):
         response = send(client, "POST", "/api_keys", key, {"key_name": "y"})
@@ -113,21 +113,21 @@ def test_a_key_is_its_api_keys_own(alice: Client, bob: Client, key: str) -> None
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 256, "caf\xe9", "a\tb"])
-def test_bad_keys(alice: Client, bad: str) -> None:
+def test_invalid_keys(alice: Client, bad: str) -> None:
     header = {"Idempotency-Key": bad.encode("latin-1")}
     response = alice.call("POST", "/api_keys", json={"key_name": "x"}, headers=header)
     assert refusal(response)[0] == 400
     assert len(alice.get("/api_keys")) == 1
 
 
-def test_reads_take_none(alice: Client, key: str) -> None:
+def test_reads_accept_no_key(alice: Client, key: str) -> None:
     before = send(alice, "GET", "/api_keys", key).json()
     alice.post("/api_keys", {"key_name": "x"})
     after = send(alice, "GET", "/api_keys", key)
     assert (len(after.json()), is_replay(after)) == (len(before) + 1, False)
 
 
-def test_a_refusal_that_is_final_is_replayed(standing: Project, key: str) -> None:
+def test_a_final_refusal_is_replayed(standing: Project, key: str) -> None:
     body = {"branch": {"name": "main"}}
     path = standing.path + "/branches"
     first = send(standing.client, "POST", path, key, body)
@@ -136,7 +136,7 @@ def test_a_refusal_that_is_final_is_replayed(standing: Project, key: str) -> Non
     assert (first.status_code, is_replay(again)) == (409, True)
 
 
-def test_one_that_says_to_try_again_is_not_kept(project: Project, key: str) -> None:
+def test_a_temporary_refusal_is_not_stored(project: Project, key: str) -> None:
     path = project.endpoint_path()
     with project.locked():
         project.client.patch(path, {"endpoint": {"autoscaling_limit_max_cu": 2}})
@@ -152,7 +152,7 @@ def test_one_that_says_to_try_again_is_not_kept(project: Project, key: str) -> N
     project.client.finish(again.json())
 
 
-def test_of_two_at_once_the_second_waits_and_gets_the_firsts_answer(
+def test_of_two_simultaneous_requests_the_second_gets_the_firsts_answer(
     standing: Project, beside: AnotherApi, key: str
 ) -> None:
     clients = [standing.client, beside.client(standing.client.key)]
@@ -165,7 +165,7 @@ def test_of_two_at_once_the_second_waits_and_gets_the_firsts_answer(
                 sent.append(threads.submit(send, client, "POST", path, key, body))
                 wait_for_waiting(standing, number)
             with standing.stack.database() as connection:
-                # One that waits with a number would hold up everybody's events.
+                # A waiting transaction with an id would delay the events of all accounts.
                 numbered = connection.execute(NUMBERED).fetchone()
         assert numbered == (0,)
         answers = [one.result() for one in sent]
@@ -178,7 +178,9 @@ def test_of_two_at_once_the_second_waits_and_gets_the_firsts_answer(
     standing.client.finish(standing.client.delete(f"{path}/{found[0]['id']}"))
 
 
-def test_who_has_hung_up_asks_again_and_learns_what_was_done(standing: Project, key: str) -> None:
+def test_a_client_that_disconnected_asks_again_and_learns_the_result(
+    standing: Project, key: str
+) -> None:
     path, body = standing.path + "/branches", {"branch": {"name": "unheard"}}
     with locked_row(standing):
         with pytest.raises(requests.ReadTimeout):
@@ -199,7 +201,7 @@ def test_who_has_hung_up_asks_again_and_learns_what_was_done(standing: Project, 
     standing.client.finish(standing.client.delete(f"{path}/{again.json()['branch']['id']}"))
 
 
-def test_who_waits_too_long_gets_a_conflict(alice: Client, stack: Stack, key: str) -> None:
+def test_a_request_that_waits_too_long_gets_409(alice: Client, stack: Stack, key: str) -> None:
     with stack.database() as connection, connection.transaction():
         row = connection.execute(
             "SELECT id FROM controlplane_apikey WHERE digest = %s", [ApiKey.digest_of(alice.key)]
@@ -214,8 +216,9 @@ def test_who_waits_too_long_gets_a_conflict(alice: Client, stack: Stack, key: st
 
 
 @contextmanager
-def held_before_the_answer_is_kept(stack: Stack, key: str) -> Iterator[None]:
-    """Requests with the key stand still with their change made and their answer not yet kept."""
+def held_before_the_answer_is_stored(stack: Stack, key: str) -> Iterator[None]:
+    """While the block lasts, requests with the key are held after their change and before their
+    answer is stored."""
     with stack.database() as connection:
         connection.execute("SELECT pg_advisory_lock(4711)")
         connection.execute(
@@ -233,12 +236,12 @@ def held_before_the_answer_is_kept(stack: Stack, key: str) -> Iterator[None]:
             connection.execute("DROP FUNCTION hold_answer CASCADE")
 
 
-def test_killed_between_change_and_answer_it_was_never_sent(
+def test_a_request_killed_before_its_answer_is_stored_has_no_effect(
     stack: Stack, standing: Project, key: str
 ) -> None:
     path, body = standing.path + "/branches", {"branch": {"name": "twice?"}}
     with another_api(stack) as doomed, ThreadPoolExecutor(1) as threads:
-        with held_before_the_answer_is_kept(stack, key):
+        with held_before_the_answer_is_stored(stack, key):
             sent = threads.submit(send, doomed.client(standing.client.key), "POST", path, key, body)
             with stack.database() as connection:
                 wait_for(
@@ -255,7 +258,7 @@ def test_killed_between_change_and_answer_it_was_never_sent(
     standing.client.finish(standing.client.delete(f"{path}/{made['id']}"))
 
 
-def test_strangers_leave_nothing_behind(stack: Stack, key: str) -> None:
+def test_requests_without_authentication_store_nothing(stack: Stack, key: str) -> None:
     stranger = Client(stack.api_url, "perch_wrong")
     assert send(stranger, "POST", "/projects", key, {"project": {}}).status_code == 401
     with stack.database() as connection:
@@ -265,7 +268,7 @@ def test_strangers_leave_nothing_behind(stack: Stack, key: str) -> None:
     assert kept == (0,)
 
 
-class TestWhatIsKept:
+class TestStoredAnswers:
     def post(self, api: DjangoClient, key: str) -> Any:
         return api.post(
             "/api/v2/api_keys",
@@ -277,14 +280,14 @@ class TestWhatIsKept:
     def keep(self, api_key: ApiKey, key: str, at: datetime) -> None:
         IdempotentRequest.objects.create(api_key=api_key, key=key, status=200, created_at=at)
 
-    def test_it_holds_no_secret_in_clear(self, api: DjangoClient) -> None:
+    def test_secrets_are_stored_encrypted(self, api: DjangoClient) -> None:
         response = self.post(api, "k")
         row = IdempotentRequest.objects.get(key="k")
         assert row.status == 200
         assert json.loads(response.content)["key"] not in row.answer
         assert "key_name" not in row.answer
 
-    def test_after_a_day_it_is_a_new_request(self, api: DjangoClient) -> None:
+    def test_after_a_day_a_key_can_be_used_again(self, api: DjangoClient) -> None:
         first = self.post(api, "k")
         nearly = timezone.now() - KEPT_FOR + timedelta(minutes=1)
         IdempotentRequest.objects.update(created_at=nearly)
@@ -294,7 +297,7 @@ class TestWhatIsKept:
         assert json.loads(second.content)["id"] != json.loads(first.content)["id"]
         assert self.post(api, "k").content == second.content
 
-    def test_an_answer_that_cannot_be_read_any_more_is_not_done_again(
+    def test_a_stored_answer_that_cannot_be_decrypted_is_not_executed_again(
         self, api: DjangoClient, settings: Any
     ) -> None:
         self.post(api, "k")
@@ -302,7 +305,7 @@ class TestWhatIsKept:
         assert self.post(api, "k").status_code == 409
         assert ApiKey.objects.count() == 2
 
-    def test_a_round_forgets_what_is_old_and_what_is_too_much(
+    def test_a_round_removes_old_answers_and_those_beyond_the_limit(
         self, account: Account, region: Region, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(kept_requests, "MOST_OF_ACCOUNT", 3)

@@ -1,4 +1,4 @@
-"""What idle suspends remember of an endpoint, without a compute."""
+"""What idle suspends remember about an endpoint, without a compute."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ from controlplane.operations.work import MOST_HELD, Attempt, suspend_compute
 
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The branches whose compute was stopped. Its pooled clients never leave."""
+    """The list of branches whose compute was stopped. Its pooled clients never leave."""
     branches: list[str] = []
     for name in ("shut_door", "let_clients_in", "let_clients_go"):
         monkeypatch.setattr(compute, name, lambda endpoint_id: None)
@@ -42,7 +42,7 @@ def suspend(*, if_idle: bool = True, used_since: bool = False) -> None:
     suspend_compute(Attempt(operation, details, is_awaited=lambda: False))
 
 
-def test_pooled_clients_that_never_leave_keep_an_endpoint_for_some_rounds(
+def test_pooled_clients_that_never_leave_delay_the_suspend_for_some_rounds(
     stopped: list[str],
 ) -> None:
     for _ in range(MOST_HELD):
@@ -52,7 +52,7 @@ def test_pooled_clients_that_never_leave_keep_an_endpoint_for_some_rounds(
     assert stopped == ["br-1"]
 
 
-def test_a_use_in_between_begins_the_count_anew(stopped: list[str]) -> None:
+def test_use_in_between_resets_the_count(stopped: list[str]) -> None:
     for _ in range(MOST_HELD):
         suspend()
     suspend(used_since=True)
@@ -61,7 +61,7 @@ def test_a_use_in_between_begins_the_count_anew(stopped: list[str]) -> None:
     assert not stopped
 
 
-def test_a_suspend_on_request_begins_the_count_anew(stopped: list[str]) -> None:
+def test_a_requested_suspend_resets_the_count(stopped: list[str]) -> None:
     for _ in range(MOST_HELD):
         suspend()
     suspend(if_idle=False)

@@ -1,4 +1,4 @@
-"""A Postgres that ends while a schema is copied is not the schema's fault."""
+"""A Postgres that ends while a schema is copied is not reported as an error of the schema."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ END_SESSION = "SELECT pg_terminate_backend(pg_backend_pid())"
         ("SELECT 1/0", schema_only.SchemaNotCopied),
     ],
 )
-def test_a_lost_session_and_a_refused_statement_are_different(
+def test_a_lost_session_is_distinguished_from_a_refused_statement(
     bare_cluster: BarePostgres,
     tmp_path: Path,
     settings: Any,

@@ -1,4 +1,4 @@
-"""API keys that are limited: to one project, to reading, to an end date."""
+"""API keys with limits: one project, read-only, an expiry."""
 
 import threading
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.support.project import Project, refusal
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
-# What shows a password; POST as well.
+# Routes that show a password; also by POST.
 SECRETS = ("/connection_uri", "/reveal_password")
 # Refused for another reason.
 FOR_OPERATORS = {"/status/hosts"}
@@ -28,7 +28,7 @@ BESIDE_THE_PROJECT = {
 
 
 def limited(client: Client, **limits: Any) -> Client:
-    """A client with a new key of the account that is limited so."""
+    """Return a client with a new key of the account that has these limits."""
     made = client.post("/api_keys", {"key_name": "limited", **limits})
     return Client(client.api_url, made["key"])
 
@@ -39,7 +39,7 @@ def within(**delta: float) -> str:
 
 @pytest.fixture(scope="module")
 def ids(standing: Project) -> dict[str, str]:
-    """One of everything there is in the project."""
+    """The ids of one resource of each kind in the project."""
     return {
         "project_id": standing.id,
         "branch_id": standing.branch_id,
@@ -62,7 +62,7 @@ def neighbour(standing: Project) -> Iterator[str]:
 
 
 def reached(route: Route, client: Client, ids: dict[str, str]) -> Any:
-    """The route's answer; names that a later route's path has besides are filled in as well."""
+    """Return the route's answer. Further names that a route's path has are filled in as well."""
     names = dict.fromkeys(route.names, "0") | ids
     return route.call(client, **names)
 
@@ -93,13 +93,13 @@ class TestReadOnly:
         assert "neondb_owner@" in reader.get(f"{path}&password=false")["uri"]
         assert refusal(reader.call("GET", f"{path}&password=true"))[0] == 403
 
-    def test_an_unlimited_key_reads_passwords(self, standing: Project) -> None:
+    def test_a_key_without_limits_reads_passwords(self, standing: Project) -> None:
         path = f"{standing.path}/connection_uri?database_name=neondb&role_name=neondb_owner"
         assert standing.client.get(path)["uri"]
 
 
-class TestOfOneProject:
-    def test_it_reaches_what_lies_in_the_project_and_nothing_else(
+class TestOneProject:
+    def test_it_reaches_only_what_belongs_to_the_project(
         self, stack: Stack, standing: Project, ids: dict[str, str], neighbour: str
     ) -> None:
         ours = limited(standing.client, project_id=standing.id)
@@ -118,7 +118,7 @@ class TestOfOneProject:
                 tried += 1
         assert tried > 25
 
-    def test_it_works_in_its_project(self, standing: Project, neighbour: str) -> None:
+    def test_it_can_change_its_project(self, standing: Project, neighbour: str) -> None:
         ours = limited(standing.client, project_id=standing.id)
         assert [one["id"] for one in ours.get("/projects")["projects"]] == [standing.id]
         assert len(standing.client.get("/projects")["projects"]) == 2
@@ -129,7 +129,7 @@ class TestOfOneProject:
         name = standing.created["project"]["name"]
         assert ours.patch(standing.path, {"project": {"name": name}})["project"]["name"] == name
 
-    def test_it_does_not_delete_the_project(self, standing: Project) -> None:
+    def test_it_cannot_delete_the_project(self, standing: Project) -> None:
         ours = limited(standing.client, project_id=standing.id)
         status, message = refusal(ours.call("DELETE", standing.path))
         assert (status, "may not delete the project itself" in message) == (403, True)
@@ -145,7 +145,7 @@ class TestOfOneProject:
         assert len(alice.get("/api_keys")) == 1
         bob.finish(theirs)
 
-    def test_once_its_project_is_deleted_it_reaches_nothing(self, alice: Client) -> None:
+    def test_after_the_deletion_of_its_project_it_reaches_nothing(self, alice: Client) -> None:
         made = alice.new_project(wait=False)
         path = f"/projects/{made['project']['id']}"
         ours = limited(alice, project_id=made["project"]["id"])
@@ -157,8 +157,10 @@ class TestOfOneProject:
         alice.finish(other)
 
 
-class TestAnEndDate:
-    def test_it_is_good_until_then_and_shown(self, stack: Stack, alice: Client) -> None:
+class TestExpiry:
+    def test_it_is_valid_until_its_expiry_which_is_returned(
+        self, stack: Stack, alice: Client
+    ) -> None:
         ends = within(hours=1)
         brief = limited(alice, expires_at=ends)
         shown = brief.get("/api_keys")[0]
@@ -184,12 +186,12 @@ class TestAnEndDate:
             (True, 400),
         ],
     )
-    def test_what_is_none(self, alice: Client, ends: Any, status: int) -> None:
+    def test_invalid_expiries(self, alice: Client, ends: Any, status: int) -> None:
         body = {"key_name": "x", "expires_at": ends}
         assert refusal(alice.call("POST", "/api_keys", json=body))[0] == status
         assert len(alice.get("/api_keys")) == 1
 
-    def test_a_key_makes_none_that_outlives_it(self, alice: Client) -> None:
+    def test_a_key_cannot_create_a_key_that_expires_later(self, alice: Client) -> None:
         brief = limited(alice, expires_at=within(hours=2))
         for later in ({}, {"expires_at": within(hours=3)}):
             response = brief.call("POST", "/api_keys", json={"key_name": "x", **later})
@@ -198,7 +200,7 @@ class TestAnEndDate:
 
 
 def count_writes(connection: "psycopg.Connection[Any]", key_id: int) -> None:
-    """Have every write to the key's row be counted in the sequence `key_writes`."""
+    """Make the sequence `key_writes` count every write to the key's row."""
     connection.execute("CREATE SEQUENCE key_writes MINVALUE 0 START 0")
     connection.execute(
         "CREATE FUNCTION count_write() RETURNS trigger LANGUAGE plpgsql AS"
@@ -210,9 +212,7 @@ def count_writes(connection: "psycopg.Connection[Any]", key_id: int) -> None:
     )
 
 
-def test_of_many_requests_at_once_one_notes_that_the_key_was_used(
-    stack: Stack, alice: Client
-) -> None:
+def test_one_of_many_simultaneous_requests_records_the_use(stack: Stack, alice: Client) -> None:
     made = alice.post("/api_keys", {"key_name": "busy"})
     together = threading.Barrier(12)
 

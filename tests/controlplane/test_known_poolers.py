@@ -1,4 +1,4 @@
-"""What a proxy remembers of the poolers that it has started."""
+"""What a proxy remembers about the poolers that it has started."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ ENDPOINT, BRANCH = "ep-calm-river-000001", "br-calm-river-000001"
 
 
 class FakeStates:
-    """Those of an endpoint whose compute is always running."""
+    """The states of an endpoint whose compute is always running."""
 
     run = "first"
 
@@ -34,7 +34,7 @@ class FakeChanges:
 
 @pytest.fixture
 def compute() -> Iterator[subprocess.Popen[bytes]]:
-    """A process in the place of the endpoint's Postgres."""
+    """A process in place of the endpoint's Postgres."""
     with subprocess.Popen(["sleep", "600"]) as process:
         yield process
         process.kill()
@@ -42,7 +42,7 @@ def compute() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, compute: subprocess.Popen[bytes]) -> list[str]:
-    """The endpoints whose poolers were started, in turn."""
+    """The list of endpoints whose poolers were started, in order."""
     started: list[str] = []
 
     def start(endpoint_id: str, _: str) -> tuple[int, int]:
@@ -62,7 +62,7 @@ def remembers(*parts: Any) -> bool:
     return any(ENDPOINT in repr(vars(part)) for part in parts)
 
 
-def test_a_pooler_is_started_once_in_a_run_and_forgotten_with_it(
+def test_a_pooler_is_started_once_per_run_and_forgotten_at_its_end(
     compute: subprocess.Popen[bytes], started: list[str]
 ) -> None:
     async def go() -> None:
@@ -83,7 +83,8 @@ def test_a_pooler_is_started_once_in_a_run_and_forgotten_with_it(
         compute.wait()
         await asyncio.wait_for(has_ended.wait(), 10)
         assert not remembers(waker, runs)
-        # Nothing reports the end of a run that cannot be watched, so nothing is kept of it.
+        # Nothing reports the end of a run that cannot be watched, so the proxy does not remember
+        # it.
         await waker.wake(ENDPOINT, pooled=True)
         assert started == [ENDPOINT, ENDPOINT]
         assert not remembers(waker, runs)

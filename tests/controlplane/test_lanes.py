@@ -1,4 +1,4 @@
-"""Nobody's operations keep anybody else's from running: lanes, and shares of each."""
+"""Operations of one account or project do not delay those of others: lanes, and shares of them."""
 
 import time
 from collections import Counter
@@ -33,12 +33,12 @@ from tests.support.processes import SIGNS
 from tests.support.project import Project
 from tests.support.waiting import wait_for
 
-# What a stranger may notice, in seconds; most of it is the start of a Postgres.
+# Seconds that another account's wake may take, most of them for the start of Postgres.
 UNNOTICED = 2.5
 
 
 def wake(project: Project) -> float:
-    """Connect through the proxy; the seconds it took."""
+    """Connect through the proxy. Returns the seconds that it took."""
     uri = project.created["connection_uris"][0]["connection_uri"]
     began = time.monotonic()
     with psycopg.connect(uri, hostaddr="127.0.0.1", connect_timeout=60) as client:
@@ -47,7 +47,7 @@ def wake(project: Project) -> float:
 
 
 def under_way(project: Project) -> int:
-    """How many jobs the worker has taken."""
+    """Return the number of jobs that the worker has taken."""
     with project.stack.database() as database:
         jobs = database.execute("SELECT id FROM procrastinate_jobs WHERE status = 'doing'")
         return len(jobs.fetchall())
@@ -61,8 +61,8 @@ def lane_of(project: Project, operation_id: str) -> str:
     return str(row[0])
 
 
-class TestStrangers:
-    def test_they_do_not_notice_that_an_accounts_operations_hang(self, project: Project) -> None:
+class TestOtherAccounts:
+    def test_they_are_not_delayed_by_an_accounts_hanging_operations(self, project: Project) -> None:
         project.suspend()
         with crowd(project, 40) as hanging:
             hanging.start()
@@ -74,7 +74,7 @@ class TestStrangers:
             assert time.monotonic() - began < UNNOTICED
 
     @pytest.mark.thorough
-    def test_its_own_other_project_waits_for_none_of_them_either(self, project: Project) -> None:
+    def test_the_accounts_other_project_is_not_delayed_either(self, project: Project) -> None:
         project.suspend()
         with crowd(project, 40) as hanging:
             hanging.start()
@@ -83,12 +83,13 @@ class TestStrangers:
             hanging.client.new_project()
             # The crowd's three other projects, which are older, hang first.
             assert time.monotonic() - began < HANGS_AFTER * 6
-            # However many hang, a quarter of the lane is left to others.
+            # However many hang, a quarter of the lane is left for others.
             assert under_way(project) <= 24
             assert wake(project) < UNNOTICED
 
-    def test_what_waited_for_its_accounts_share_follows_at_once(self, project: Project) -> None:
-        """By word of the one before it, not because the worker looks again by itself."""
+    def test_the_next_operation_of_the_share_begins_at_once(self, project: Project) -> None:
+        """It is notified by the end of the one before it; it does not wait for the worker's next
+        poll."""
         with crowd(project, 24) as hanging:
             ids = hanging.start()
             wait_for(lambda: under_way(project) == 16, "the crowd to be at work")
@@ -105,7 +106,7 @@ class TestStrangers:
         assert (ended[-1] - ended[0]).total_seconds() < 5
 
 
-def test_a_client_hurries_a_start_that_somebody_else_asked_for(project: Project) -> None:
+def test_a_client_moves_a_requested_start_to_its_own_lane(project: Project) -> None:
     project.suspend()
     with ThreadPoolExecutor(1) as thread:
         with project.locked():
@@ -117,7 +118,7 @@ def test_a_client_hurries_a_start_that_somebody_else_asked_for(project: Project)
     assert project.operations()[0]["id"] == start["id"]
 
 
-def test_a_worker_that_is_stopped_hands_back_what_has_not_begun(project: Project) -> None:
+def test_a_stopped_worker_puts_back_jobs_that_have_not_begun(project: Project) -> None:
     def worker() -> psutil.Process | None:
         for process in psutil.Process(project.stack.process.pid).children(recursive=True):
             if SIGNS["worker"] in " ".join(process.cmdline()):
@@ -130,14 +131,14 @@ def test_a_worker_that_is_stopped_hands_back_what_has_not_begun(project: Project
         stopped = worker()
         assert stopped is not None
         stopped.terminate()
-        stopped.wait(10)  # though what they wait for does not come
+        stopped.wait(10)  # although their locks are never released
         assert under_way(project) == 0
         wait_for(lambda: under_way(project) == 4, "the next worker")
 
 
 @pytest.fixture
 def endpoints(account: Account, region: Region) -> Sequence[Endpoint]:
-    """Idle ones, of one project in which nothing runs, in a database without a worker."""
+    """Idle endpoints of one project in which nothing runs, in a database without a worker."""
     project = make_project(account, region, size=12)
     return list(Endpoint.objects.filter(project=project).select_related("branch", "project"))
 
@@ -151,7 +152,7 @@ def schedule(endpoint: Endpoint, action: Action, **how: Any) -> Operation:
 
 
 def lane_of_job(operation: Operation) -> str | None:
-    """The lane whose queue the operation's only job waits in."""
+    """Return the lane whose queue has the operation's only job."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT queue_name FROM procrastinate_jobs WHERE args->>'operation_id' = %s",
@@ -163,7 +164,7 @@ def lane_of_job(operation: Operation) -> str | None:
 
 
 def take(operation: Operation) -> None:
-    """As a worker does."""
+    """Take the operation's job as a worker does."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE procrastinate_jobs SET status = 'doing' WHERE args->>'operation_id' = %s",
@@ -182,13 +183,13 @@ class TestLanes:
             (Action.DELETE_TIMELINE, Lane.UPKEEP),
         ],
     )
-    def test_an_operation_has_its_actions(
+    def test_an_operation_has_the_lane_of_its_action(
         self, endpoints: Sequence[Endpoint], action: Action, lane: Lane
     ) -> None:
         operation = schedule(endpoints[0], action)
         assert (operation.lane, lane_of_job(operation)) == (lane, lane)
 
-    def test_a_chain_keeps_to_one(self, endpoints: Sequence[Endpoint]) -> None:
+    def test_a_chain_stays_in_one_lane(self, endpoints: Sequence[Endpoint]) -> None:
         with locked_project(endpoints[0].project_id) as project:
             steps = [
                 Step(action, branch=endpoints[0].branch, endpoint=endpoints[0])
@@ -197,33 +198,35 @@ class TestLanes:
             chain = scheduling.schedule(project, steps, lane=Lane.WAKES)
         assert [operation.lane for operation in chain] == [Lane.WAKES] * 2
 
-    def test_a_client_has_its_own(self, endpoints: Sequence[Endpoint]) -> None:
+    def test_a_wake_for_a_client_has_its_own_lane(self, endpoints: Sequence[Endpoint]) -> None:
         (operation_id,) = start_for_client(endpoints[0].id)
         assert lane_of_job(Operation.objects.get(id=operation_id)) == Lane.WAKES
 
 
 class TestMovingAhead:
-    """What a client waits for does not wait in a lane behind the client's own."""
+    """An operation that a client waits for does not wait in a less urgent lane than the
+    client's."""
 
-    def test_a_check_that_has_not_begun(self, endpoints: Sequence[Endpoint]) -> None:
+    def test_an_availability_check_that_has_not_begun(self, endpoints: Sequence[Endpoint]) -> None:
         check = schedule(endpoints[0], Action.CHECK_AVAILABILITY)
         other = schedule(endpoints[1], Action.CHECK_AVAILABILITY)
         start_for_client(endpoints[0].id)
         assert lane_of_job(check) == Lane.WAKES
         assert lane_of_job(other) == Lane.UPKEEP
 
-    def test_one_that_has_begun_is_left_alone(self, endpoints: Sequence[Endpoint]) -> None:
+    def test_an_operation_that_has_begun_keeps_its_job(self, endpoints: Sequence[Endpoint]) -> None:
         check = schedule(endpoints[0], Action.CHECK_AVAILABILITY)
         take(check)
         start_for_client(endpoints[0].id)
         assert lane_of_job(check) == Lane.UPKEEP
         check.refresh_from_db()
-        assert check.lane == Lane.WAKES  # its next attempt, if there is to be one
+        assert check.lane == Lane.WAKES  # for its next attempt, if there is one
 
-    def test_all_that_stand_in_its_way(self, endpoints: Sequence[Endpoint]) -> None:
+    def test_all_operations_before_it(self, endpoints: Sequence[Endpoint]) -> None:
         endpoint, *_ = endpoints
         first = schedule(endpoint, Action.CHECK_AVAILABILITY)
-        # Holds the endpoint's branch and another one, which is why it waits for this as well.
+        # This operation holds the endpoint's branch and another one, so it waits for this one as
+        # well.
         with locked_project(endpoint.project_id) as project:
             (second,) = scheduling.schedule(
                 project,
@@ -239,9 +242,9 @@ class TestMovingAhead:
         lanes = Operation.objects.in_bulk([first.id, second.id])
         assert [row.lane for row in lanes.values()] == [Lane.WAKES] * 2
         assert lane_of_job(first) == Lane.WAKES
-        assert lane_of_job(second) is None  # not handed over yet
+        assert lane_of_job(second) is None  # not dispatched yet
 
-    def test_a_start_that_somebody_asked_for_already(self, endpoints: Sequence[Endpoint]) -> None:
+    def test_a_start_that_was_already_requested(self, endpoints: Sequence[Endpoint]) -> None:
         start = schedule(endpoints[0], Action.START_COMPUTE)
         assert start_for_client(endpoints[0].id) == [start.id]
         assert lane_of_job(start) == Lane.WAKES
@@ -261,7 +264,7 @@ class TestMovingAhead:
 
 
 class TestShareOfAProject:
-    def test_so_many_are_handed_over_at_once_and_the_rest_in_order(
+    def test_only_the_share_is_dispatched_and_the_rest_follows_in_order(
         self, endpoints: Sequence[Endpoint]
     ) -> None:
         operations = [schedule(endpoint, Action.START_COMPUTE) for endpoint in endpoints]
@@ -269,7 +272,7 @@ class TestShareOfAProject:
             *["running"] * scheduling.MOST_OF_A_PROJECT,
             *["scheduling"] * (len(endpoints) - scheduling.MOST_OF_A_PROJECT),
         ]
-        # Another lane is another share.
+        # Each lane has a share of its own.
         assert Counter(lane_of_job(operation) for operation in operations)[Lane.REQUESTS] == 8
         (wake_id,) = start_for_client(endpoints[-1].id)
         assert lane_of_job(Operation.objects.get(id=wake_id)) == Lane.WAKES
@@ -280,7 +283,7 @@ class TestShareOfAProject:
             handed_over = scheduling.dispatch(project)
         assert [operation.id for operation in handed_over] == [operations[8].id]
 
-    def test_a_project_has_its_own(
+    def test_each_project_has_its_own_share(
         self, endpoints: Sequence[Endpoint], account: Account, region: Region
     ) -> None:
         for endpoint in endpoints:
@@ -292,8 +295,8 @@ class TestShareOfAProject:
         assert operation.status == "running"
 
 
-def test_the_queue_is_asked_by_one_statement(project: Project) -> None:
-    """A transaction around it would be two more round trips for a client that waits."""
+def test_the_job_is_enqueued_by_one_statement(project: Project) -> None:
+    """A transaction around it would cost a waiting client two more round trips."""
     project.suspend()
     with project.stack.database() as observer:
         last = "SELECT query FROM pg_stat_activity WHERE state = 'idle' AND query ~* %s"

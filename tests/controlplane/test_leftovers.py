@@ -1,7 +1,7 @@
-"""Whatever works in a branch's directory is found, by proof, and ended before anything else is
-done there; and a file that names a stranger keeps nothing from starting.
+"""Every process that works in a branch's directory is found with certainty, and ended before
+anything else is done there. A pid file that names an unrelated process prevents no start.
 
-The computes here are started in this process, past the service.
+The computes here are started in this process, without the service.
 """
 
 import os
@@ -61,14 +61,14 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 @pytest.fixture(scope="module")
 def computes() -> Iterator[Path]:
-    """The directory of a branch of this process's own state directory."""
+    """The directory of a branch in a state directory of this process."""
     with own_branch(BRANCH) as directory:
         yield directory
 
 
 @pytest.fixture
 def branch(computes: Path) -> Iterator[Path]:
-    """The same, with nothing at work there before and after."""
+    """The same directory. No process works there before and after the test."""
     yield computes
     compute.stop(BRANCH)
     assert processes_in(computes) == []
@@ -90,7 +90,7 @@ def serves() -> bool:
 
 @contextmanager
 def busy_backend() -> Iterator[psutil.Process]:
-    """A backend that works for ever, and does not notice that its postmaster has died."""
+    """A backend that is busy forever, and does not notice that its postmaster has died."""
     directory = str(socket_dir(ENDPOINT))
     connection = psycopg.connect(
         host=directory, user="perch_platform", dbname="postgres", autocommit=True
@@ -106,7 +106,7 @@ def busy_backend() -> Iterator[psutil.Process]:
     began = backend.cpu_times().user
     thread.start()
     try:
-        # One that has not begun yet would notice that its postmaster is gone.
+        # A backend that has not begun its query yet would notice the death of its postmaster.
         wait_for(lambda: backend.cpu_times().user > began + 0.05, "the backend to be busy")
         yield backend
     finally:
@@ -114,7 +114,7 @@ def busy_backend() -> Iterator[psutil.Process]:
         connection.close()
 
 
-class TestProof:
+class TestFindingProcesses:
     def test_every_process_of_a_compute_is_found_and_no_other(self, branch: Path) -> None:
         compute.start(SPEC)
         family = {postmaster(), *postmaster().children()}
@@ -123,7 +123,7 @@ class TestProof:
         assert processes_in(branch.with_name("br-quiet-heron-12345")) == []
 
     @pytest.mark.thorough
-    def test_a_link_is_no_place_of_a_compute(self, branch: Path, tmp_path: Path) -> None:
+    def test_a_link_is_not_followed_to_a_compute(self, branch: Path, tmp_path: Path) -> None:
         compute.start(SPEC)
         link = tmp_path / "br-quiet-heron-123456"
         link.symlink_to(branch)
@@ -132,7 +132,7 @@ class TestProof:
 
     @pytest.mark.thorough
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root could end what is root's")
-    def test_what_is_roots_is_never_ended(self, tmp_path: Path) -> None:
+    def test_a_process_of_root_is_never_ended(self, tmp_path: Path) -> None:
         program = shutil.copy("/bin/sleep", tmp_path / "postgres")
         child = subprocess.Popen([program, "600"], cwd=tmp_path)
         try:
@@ -156,8 +156,8 @@ class TestProof:
         assert not is_leased(BRANCH)
 
 
-class TestAKilledPostmaster:
-    def test_what_it_leaves_is_ended_before_the_next_start(self, branch: Path) -> None:
+class TestKilledPostmaster:
+    def test_its_children_are_ended_before_the_next_start(self, branch: Path) -> None:
         compute.start(SPEC)
         with busy_backend() as backend:
             kill([postmaster()])
@@ -167,7 +167,7 @@ class TestAKilledPostmaster:
         assert serves()
 
     @pytest.mark.thorough
-    def test_what_it_leaves_is_ended_by_a_stop(self, branch: Path) -> None:
+    def test_its_children_are_ended_by_a_stop(self, branch: Path) -> None:
         compute.start(SPEC)
         with busy_backend() as backend:
             kill([postmaster()])
@@ -175,7 +175,7 @@ class TestAKilledPostmaster:
             assert not is_alive(backend)
 
     @pytest.mark.thorough
-    def test_also_where_its_pid_file_is_gone(self, branch: Path) -> None:
+    def test_its_children_are_found_without_its_pid_file(self, branch: Path) -> None:
         compute.start(SPEC)
         with busy_backend() as backend:
             kill([postmaster()])
@@ -184,8 +184,9 @@ class TestAKilledPostmaster:
             assert not is_alive(backend)
 
 
-class TestAStartThatHangs:
-    """Before postmaster.pid is there: Postgres waits for somebody to write its settings."""
+class TestHangingStart:
+    """A start that hangs before postmaster.pid exists: Postgres waits to read its settings from a
+    pipe."""
 
     @pytest.fixture
     def hanging(self, branch: Path) -> Iterator[Path]:
@@ -206,13 +207,13 @@ class TestAStartThatHangs:
         assert list(CGROUPS.glob(f"*/perch/{ENDPOINT}")) == []
 
     @pytest.mark.thorough
-    def test_it_is_given_up_when_its_action_has_no_patience_left(self, hanging: Path) -> None:
+    def test_it_is_given_up_when_its_action_runs_out_of_time(self, hanging: Path) -> None:
         with pytest.raises(OutOfPatience), patience(1):
             compute.start(SPEC)
         assert processes_in(hanging) == []
 
     @pytest.mark.thorough
-    def test_one_whose_worker_was_killed_is_ended_by_the_next(self, hanging: Path) -> None:
+    def test_a_start_whose_worker_was_killed_is_ended_by_the_next(self, hanging: Path) -> None:
         with lease(BRANCH) as inherited:
             child = subprocess.Popen(
                 [postgres_bin() / "postgres", "-D", hanging / "data"],
@@ -237,8 +238,8 @@ class TestStops:
         assert _state_of(branch) == "shut down"
 
     @pytest.mark.thorough
-    def test_one_that_stands_still_is_killed_soon(self, branch: Path) -> None:
-        """Held by a debugger's stop: a signal does not continue it."""
+    def test_a_compute_that_cannot_be_continued_is_killed_soon(self, branch: Path) -> None:
+        """It is stopped by a debugger, so a signal does not continue it."""
         compute.start(SPEC)
         found = postmaster()
         with held(found):
@@ -248,7 +249,7 @@ class TestStops:
         assert not is_alive(found)
 
     @pytest.mark.thorough
-    def test_a_long_shutdown_gets_its_time(
+    def test_a_long_shutdown_gets_enough_time(
         self, branch: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(process, "STILL_STOPS", ((signal.SIGINT, 0.3), (signal.SIGQUIT, 0.3)))
@@ -267,7 +268,7 @@ class TestStops:
 
 
 class TestRecovery:
-    def test_it_may_take_longer_than_the_bound(
+    def test_recovery_may_take_longer_than_the_bound(
         self, branch: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(process, "STILL_START", 0.5)
@@ -291,10 +292,10 @@ class TestRecovery:
 class TestStalePidFiles:
     @pytest.fixture(autouse=True)
     def account_of_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Only where computes share an account can a process of it be a stranger's."""
+        """Only if computes share an account can a process of that account be unrelated."""
         monkeypatch.setattr(compute, "end_account_of", lambda place: None)
 
-    def test_a_postmaster_pid_that_names_a_stranger(self, branch: Path) -> None:
+    def test_a_postmaster_pid_that_names_an_unrelated_process(self, branch: Path) -> None:
         compute.start(SPEC)
         lines = (branch / "data" / "postmaster.pid").read_text().splitlines()
         sockets = socket_dir(ENDPOINT)
@@ -310,8 +311,8 @@ class TestStalePidFiles:
 
     @pytest.mark.thorough
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
-    def test_one_that_names_anothers_sockets(self, branch: Path) -> None:
-        """The platform would shut and remove these in place of the compute's own."""
+    def test_a_pid_file_that_names_another_computes_sockets(self, branch: Path) -> None:
+        """The platform would shut and remove these instead of the compute's own."""
         compute.start(SPEC)
         others = socket_dir("ep-other-heron-123456")
         others.mkdir(mode=0o700)
@@ -328,8 +329,8 @@ class TestStalePidFiles:
             compute.forget_endpoint(ENDPOINT)
 
     @pytest.mark.thorough
-    def test_one_goes_only_after_all_that_a_killed_postgres_has_left(self, branch: Path) -> None:
-        """Without the file Postgres would start beside them."""
+    def test_a_pid_file_is_removed_only_after_all_processes_have_ended(self, branch: Path) -> None:
+        """Without the file, Postgres would start beside them."""
         compute.start(SPEC)
         with busy_backend() as backend:
             kill([postmaster()])
@@ -338,7 +339,7 @@ class TestStalePidFiles:
         assert not (branch / "data" / "postmaster.pid").exists()
 
     @pytest.mark.thorough
-    def test_a_pgbouncer_pid_that_names_a_stranger(self, branch: Path) -> None:
+    def test_a_pgbouncer_pid_that_names_an_unrelated_process(self, branch: Path) -> None:
         compute.start(SPEC)
         with stranger(branch / "data") as other:
             write(branch / "run" / "pgbouncer.pid", f"{other.pid}\n")
@@ -351,7 +352,7 @@ class TestStalePidFiles:
         "name", ["data/postmaster.pid", "run/pgbouncer.pid", "postgresql.conf"]
     )
     @pytest.mark.parametrize("kind", ["pipe", "link"])
-    def test_a_file_that_is_none_is_neither_read_nor_written(
+    def test_a_path_that_is_not_a_regular_file_is_neither_read_nor_written(
         self, branch: Path, tmp_path: Path, name: str, kind: str
     ) -> None:
         target = tmp_path / "of-somebody-else"
@@ -371,7 +372,7 @@ class TestStalePidFiles:
 
 
 class TestPoolers:
-    def test_one_that_was_stopped_by_a_signal_is_replaced(self, branch: Path) -> None:
+    def test_a_pooler_stopped_by_a_signal_is_replaced(self, branch: Path) -> None:
         compute.start(SPEC)
         sockets = socket_dir(ENDPOINT)
         pooler.ensure_pooler(BRANCH, sockets, roles=["perch_platform"])
@@ -398,7 +399,7 @@ class TestPoolers:
         assert pooled()
 
 
-class TestWhatIsGoneLeavesNothing:
+class TestNothingIsLeft:
     def test_a_suspended_endpoint_has_no_socket_directory(self, branch: Path) -> None:
         compute.start(SPEC)
         assert compute.endpoints_with_sockets() == {ENDPOINT}
@@ -417,8 +418,8 @@ class TestWhatIsGoneLeavesNothing:
         assert not list(locks.glob(f"{other}*"))
 
     @pytest.mark.thorough
-    def test_a_lock_that_was_removed_is_taken_anew(self, branch: Path) -> None:
-        """Whoever waited for the removed one must not think that it holds the new one."""
+    def test_a_removed_lock_file_is_created_again(self, branch: Path) -> None:
+        """A process that waited for the removed file must not believe that it holds the new one."""
         held_at_once = []
         inside: list[int] = []
 
@@ -439,7 +440,7 @@ class TestWhatIsGoneLeavesNothing:
         assert held_at_once == [1] * 8
 
     @pytest.mark.thorough
-    def test_waiting_for_a_lock_ends_with_the_patience(self, branch: Path) -> None:
+    def test_waiting_for_a_lock_ends_with_the_attempts_time(self, branch: Path) -> None:
         with lock_branches(BRANCH):
             began = time.monotonic()
             with pytest.raises(OutOfPatience), patience(0.2), lock_branches(BRANCH):
@@ -460,8 +461,8 @@ def pooled() -> bool:
 
 @contextmanager
 def throttled(branch: Path, role: str) -> Iterator[None]:
-    """Slow the Postgres process of that role, now or once it is there: it runs for a small part
-    of the time."""
+    """Slow the Postgres process with that role, as soon as it exists: it runs for a small part of
+    the time."""
     over, holding = threading.Event(), threading.Event()
 
     def in_that_role() -> list[psutil.Process]:
@@ -500,7 +501,7 @@ def throttled(branch: Path, role: str) -> Iterator[None]:
 
 @contextmanager
 def held(found: psutil.Process) -> Iterator[None]:
-    """Stop the process again whenever it was continued."""
+    """Stop the process again each time it was continued."""
     over = threading.Event()
 
     def hold() -> None:
@@ -519,7 +520,7 @@ def held(found: psutil.Process) -> Iterator[None]:
 
 
 def _state_of(branch: Path) -> str:
-    """What Postgres's control file says of the cluster."""
+    """Return the cluster's state according to Postgres's control file."""
     told: str = subprocess.run(
         [postgres_bin() / "pg_controldata", "-D", branch / "data"],
         capture_output=True,

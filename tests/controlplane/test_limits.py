@@ -1,4 +1,4 @@
-"""A compute is held to its compute units, where the host lets us make control groups."""
+"""A compute is limited to its compute units if the host allows control groups."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ on_version_1 = pytest.mark.skipif(
 
 
 def group_of(pid: int, resource: str) -> Path:
-    """The version 1 control group of a process."""
+    """Return the version 1 control group of a process."""
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, resources, path = line.split(":", 2)
         if resource in resources.split(","):
@@ -39,7 +39,7 @@ def test_a_compute_gets_the_processor_time_and_memory_of_its_largest_size(stack:
     cpu, memory = group_of(pid, "cpu"), group_of(pid, "memory")
     assert (cpu / "cpu.cfs_quota_us").read_text() == "50000\n"
     assert (memory / "memory.limit_in_bytes").read_text() == f"{2 << 30}\n"
-    # All computes together weigh as one busy process for each processor, and not as one alone.
+    # All computes together have the weight of one busy process per processor, not of one process.
     together = int((cpu.parent / "cpu.shares").read_text())
     assert together == 1024 * len(os.sched_getaffinity(0))
     with stack.compute(project["endpoints"][0]["id"]) as connection:
@@ -52,7 +52,7 @@ def test_a_compute_gets_the_processor_time_and_memory_of_its_largest_size(stack:
 
 
 @on_version_1
-def test_a_group_that_somebody_is_in_stays() -> None:
+def test_a_group_with_processes_is_not_removed() -> None:
     with subprocess.Popen(["sleep", "60"]) as running:
         try:
             assert limit_compute("ep-quiet-heron-999999", running.pid, max_cu=1)
@@ -63,7 +63,7 @@ def test_a_group_that_somebody_is_in_stays() -> None:
     assert list(CGROUPS.glob("*/perch/ep-quiet-heron-999999")) == []
 
 
-def test_version_2_gets_one_group_for_both(tmp_path: Path) -> None:
+def test_version_2_has_one_group_for_both_limits(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
     weight = tmp_path / "perch" / "cpu.weight"
     weight.parent.mkdir()
@@ -76,8 +76,8 @@ def test_version_2_gets_one_group_for_both(tmp_path: Path) -> None:
     assert weight.read_text() == str(100 * len(os.sched_getaffinity(0)))
 
 
-def test_a_group_that_was_ended_lets_the_next_compute_fork(tmp_path: Path) -> None:
-    """Also where another limit is refused, which a directory in its place does here."""
+def test_after_a_group_was_ended_the_next_compute_can_fork(tmp_path: Path) -> None:
+    """This also holds if another limit cannot be set; here a directory takes its place."""
     (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
     group = tmp_path / "perch" / "ep-quiet-heron-123456"
     (group / "cpu.max").mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_a_group_that_was_ended_lets_the_next_compute_fork(tmp_path: Path) -> No
     assert (group / "cgroup.procs").read_text() == "4711"
 
 
-def test_without_the_right_to_it_is_no_failure(tmp_path: Path) -> None:
+def test_without_permission_the_compute_starts_without_limits(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("")
     (tmp_path / "perch").write_text("in the way")
     assert not limit_compute("ep-quiet-heron-123456", 4711, max_cu=1, root=tmp_path)

@@ -17,12 +17,12 @@ def test_it_works(project: Project) -> None:
         assert "last_active" in endpoint
 
 
-def test_last_active_is_absent_until_it_was_active(project: Project) -> None:
+def test_last_active_is_absent_before_the_first_activity(project: Project) -> None:
     project.create_endpoint(project.new_branch_id(), disabled=True)
     assert ["last_active" in endpoint for endpoint in project.endpoints()] == [True, False]
 
 
-def test_what_is_pending_is_told_of_one_endpoint_but_not_of_all(project: Project) -> None:
+def test_the_pending_state_is_returned_for_one_endpoint_but_not_in_lists(project: Project) -> None:
     with project.locked():
         answer = project.client.post(project.endpoint_path(rest="/suspend"))
         assert answer["endpoint"]["pending_state"] == "idle"
@@ -32,14 +32,14 @@ def test_what_is_pending_is_told_of_one_endpoint_but_not_of_all(project: Project
     assert "pending_state" not in project.endpoint()
 
 
-def test_deleted_ones_are_gone(project: Project) -> None:
+def test_deleted_endpoints_are_not_listed(project: Project) -> None:
     project.client.delete(project.endpoint_path())
     assert project.endpoints() == []
     response = project.client.call("GET", project.endpoint_path())
     assert refusal(response) == (404, "endpoint not found")
 
 
-def test_a_branch_lists_its_own(project: Project) -> None:
+def test_a_branch_lists_its_endpoint(project: Project) -> None:
     branch = project.new_branch(endpoint=True)
     path = project.branch_path(branch["branch"]["id"], "/endpoints")
     listed = project.client.get(path)["endpoints"]
@@ -48,7 +48,7 @@ def test_a_branch_lists_its_own(project: Project) -> None:
     assert "pending_state" not in listed[0]
 
 
-def test_a_branch_without_one_lists_none(standing: Project, spare_branch_id: str) -> None:
+def test_a_branch_without_an_endpoint_lists_none(standing: Project, spare_branch_id: str) -> None:
     path = standing.branch_path(spare_branch_id, "/endpoints")
     assert standing.client.get(path) == {"endpoints": []}
 

@@ -1,4 +1,4 @@
-"""Lists of events: by page, and by what is asked for."""
+"""Lists of events: pages and filters."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -47,7 +47,7 @@ def write(
 
 
 def listed(api: DjangoClient, project: Project | None = None, /, **query: str) -> list[int]:
-    """The ids."""
+    """Return the ids of the events."""
     path = f"/api/v2/projects/{project.id}/events" if project else "/api/v2/events"
     response = api.get(path, query)
     assert response.status_code == 200, response.content
@@ -55,7 +55,7 @@ def listed(api: DjangoClient, project: Project | None = None, /, **query: str) -
 
 
 def test_the_newest_come_first_page_by_page(api: DjangoClient, project: Project) -> None:
-    # Two of the same moment among them.
+    # Two of them have the same time.
     written = [write(project, minutes=number // 2).id for number in range(7)]
     seen: list[str] = []
     query: dict[str, Any] = {"limit": 3}
@@ -68,7 +68,7 @@ def test_the_newest_come_first_page_by_page(api: DjangoClient, project: Project)
     assert seen == [str(number) for number in reversed(written)]
 
 
-def test_those_of_a_deleted_project_stay(api: DjangoClient, project: Project) -> None:
+def test_events_of_a_deleted_project_stay(api: DjangoClient, project: Project) -> None:
     event = write(project)
     Project.objects.filter(id=project.id).update(deleted_at=NOON)
     assert listed(api) == [event.id]
@@ -125,7 +125,7 @@ def test_each_filter(api: DjangoClient, project: Project) -> None:
         ({"limit": "0"}, "invalid request: decode query: invalid: limit ("),
     ],
 )
-def test_what_makes_no_sense(api: DjangoClient, query: dict[str, str], words: str) -> None:
+def test_invalid_filters(api: DjangoClient, query: dict[str, str], words: str) -> None:
     response = api.get("/api/v2/events", query)
     assert response.status_code == 400
     assert response.json()["message"].startswith(words)
@@ -157,7 +157,8 @@ FROM generate_series(1, 20000) n
 def test_no_filter_reads_more_than_it_returns(
     api: DjangoClient, account: Account, project: Project, query: dict[str, str]
 ) -> None:
-    """By what the plan says: no scan of the table, and no more rows thrown away than kept."""
+    """According to the query plan: no scan of the table, and no more rows discarded than
+    returned."""
     with connection.cursor() as cursor:
         cursor.execute(MANY, {"account": account.id, "project": project.id})
         cursor.execute("ANALYZE controlplane_event")
@@ -187,7 +188,7 @@ def test_events_of_one_transaction_are_one_statement(project: Project) -> None:
     assert [query["sql"][:6] for query in captured] == ["SELECT", "INSERT"]
 
 
-def test_what_fails_leaves_no_event(project: Project) -> None:
+def test_a_failed_transaction_leaves_no_event(project: Project) -> None:
     def fail() -> None:
         with together():
             write(project)

@@ -1,4 +1,4 @@
-"""Notifications of the database, as the API's waiting requests are told of them."""
+"""Notifications of the database wake the API's waiting requests."""
 
 import threading
 import time
@@ -49,7 +49,7 @@ def lines(connection: "psycopg.Connection[tuple[object, ...]]") -> list[object]:
 def test_it_works(listener: Listener, bare_cluster: BarePostgres) -> None:
     with database(bare_cluster) as connection, listener.waiting_for(OPERATIONS, "a") as waiter:
         wait_for(lambda: listener.is_heard, "the line")
-        assert waiter.wait(5)  # what came before the line was there
+        assert waiter.wait(5)  # changes before the connection was made
         assert not waiter.wait(0.05)
         connection.execute("SELECT pg_notify('perch_operations', 'b'), pg_notify('other', 'a')")
         assert not waiter.wait(0.3)
@@ -57,7 +57,7 @@ def test_it_works(listener: Listener, bare_cluster: BarePostgres) -> None:
         assert waiter.wait(5)
 
 
-def test_many_waiters_share_one_line(listener: Listener, bare_cluster: BarePostgres) -> None:
+def test_many_waiters_share_one_connection(listener: Listener, bare_cluster: BarePostgres) -> None:
     ready = threading.Barrier(51)
 
     def wait() -> bool:
@@ -77,7 +77,7 @@ def test_many_waiters_share_one_line(listener: Listener, bare_cluster: BarePostg
     assert listener._waiters == {}
 
 
-def test_a_lost_line_is_made_anew_and_everybody_looks(
+def test_a_lost_connection_is_made_again_and_every_waiter_is_notified(
     listener: Listener, bare_cluster: BarePostgres
 ) -> None:
     with database(bare_cluster) as connection, listener.waiting_for(OPERATIONS, "a") as waiter:
@@ -94,7 +94,7 @@ def test_a_lost_line_is_made_anew_and_everybody_looks(
         assert waiter.wait(5)
 
 
-def test_without_a_line_a_waiter_looks_by_itself(
+def test_without_a_connection_a_waiter_polls(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "PORT", 1)

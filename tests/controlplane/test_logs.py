@@ -1,4 +1,4 @@
-"""The log: one readable line for each record, and one id from a request to all it caused."""
+"""The log: one readable line for each record, and the same id from a request to all its effects."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ from tests.support.stack import ROOT, Stack, free_port
 from tests.support.waiting import wait_for
 
 FORGED = '2026-11-21T16:20:01.123Z level=INFO process=api message="all is well"'
-# Line breaks of all kinds, a terminal's escape, a turn of direction, half a character.
+# Line breaks of all kinds, a terminal's escape, a change of direction, a lone surrogate.
 NASTY = f'a "b" = \\ \r\n{FORGED}\n\v\f\x1c\x85\u2028\x1b[2J\u202e\udc80é'
 
 
@@ -43,7 +43,7 @@ def with_trace(error: Exception) -> logging.LogRecord:
 
 @pytest.mark.parametrize("logs", [controlplane.logs, console.logs])
 class TestFormat:
-    def test_a_line_has_time_origin_and_what_the_call_says(self, logs: ModuleType) -> None:
+    def test_a_line_has_time_origin_message_and_fields(self, logs: ModuleType) -> None:
         made = record(status=200, ms=1.5, pooled=True, account=None, path="/a b")
         made.created = 1795278001.1239
         assert logs.TextFormatter("api").format(made) == (
@@ -62,7 +62,7 @@ class TestFormat:
             "message": "answered",
         }
 
-    def test_no_value_forges_a_line(self, logs: ModuleType) -> None:
+    def test_no_value_can_forge_a_line(self, logs: ModuleType) -> None:
         for made in (record(path=NASTY), record(NASTY), with_trace(ValueError(NASTY))):
             for formatter in (logs.TextFormatter("api"), logs.JsonFormatter("api")):
                 line = formatter.format(made)
@@ -71,13 +71,13 @@ class TestFormat:
                 assert line.isprintable()
         assert parse(logs.TextFormatter("api").format(record(path=NASTY)))["path"] == NASTY
 
-    def test_a_long_value_is_cut(self, logs: ModuleType) -> None:
+    def test_a_long_value_is_shortened(self, logs: ModuleType) -> None:
         line = logs.TextFormatter("api").format(record("x" * 10**6, path="y" * 10**6))
         assert len(line) < 5_000
         assert len(logs.TextFormatter("api").format(with_trace(ValueError("x" * 10**6)))) < 20_000
 
-    def test_objects_do_not_show_what_they_hold(self, logs: ModuleType) -> None:
-        """Django's records hold the request, whose words hold the query."""
+    def test_objects_do_not_show_their_content(self, logs: ModuleType) -> None:
+        """Django's records hold the request, whose text form contains the query."""
         made = record(request={"query": "key=secret"}, job=["secret"])
         assert "secret" not in logs.TextFormatter("api").format(made)
 
@@ -133,12 +133,12 @@ def test_one_id_leads_from_a_request_to_the_end_of_its_operations(
     alice.delete(f"/projects/{created['project']['id']}")
 
 
-def test_every_request_has_one_line_whatever_became_of_it(stack: Stack, alice: Client) -> None:
+def test_every_request_has_one_line_whatever_its_result(stack: Stack, alice: Client) -> None:
     def lines() -> list[dict[str, str]]:
         found = read_log(stack.state_dir, "api")
         return [line for line in found if line["message"] == "answered"]
 
-    # A line is written once its answer is sent: those of earlier requests come before this one's.
+    # A line is written after its answer is sent: the lines of earlier requests precede this one.
     first = {"X-Request-ID": f"first-{os.urandom(6).hex()}"}
     alice.call("GET", "/projects", headers=first)
     await_line(stack, "api", request=first["X-Request-ID"])
@@ -181,7 +181,7 @@ def test_no_key_and_no_query_is_ever_logged(stack: Stack) -> None:
         assert made["key"] not in words, file
 
 
-def test_every_line_of_every_process_can_be_read(stack: Stack, project: Project) -> None:
+def test_every_line_of_every_process_can_be_parsed(stack: Stack, project: Project) -> None:
     assert requests.get(stack.console_url, timeout=10).ok
     processes = {"web": "console", "api": "api", "worker": "worker", "proxy": "proxy"}
     for program, process in processes.items():
@@ -192,7 +192,7 @@ def test_every_line_of_every_process_can_be_read(stack: Stack, project: Project)
         assert loggers[0] == "gunicorn.error"
 
 
-def test_what_nobody_asked_for_names_its_round(stack: Stack, project: Project) -> None:
+def test_the_lines_of_a_round_name_the_round(stack: Stack, project: Project) -> None:
     project.postmaster().kill()
     line = await_line(stack, "worker", endpoint=project.endpoint_id, level="WARNING")
     assert (line["round"], line["message"]) == ("reconcile_host", "compute gone, endpoint idle")
@@ -200,7 +200,7 @@ def test_what_nobody_asked_for_names_its_round(stack: Stack, project: Project) -
     wait_for(lambda: project.endpoint()["current_state"] == "idle", "the endpoint to be idle")
 
 
-def test_what_fails_at_the_start_is_told_in_the_same_format(tmp_path: Path) -> None:
+def test_an_error_at_the_start_has_the_same_format(tmp_path: Path) -> None:
     environment = {
         **{name: value for name, value in os.environ.items() if "DJANGO" not in name},
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -226,14 +226,14 @@ def test_what_fails_at_the_start_is_told_in_the_same_format(tmp_path: Path) -> N
         assert failed.returncode, command
         said = (failed.stdout + failed.stderr).splitlines()
         lines = [json.loads(line) for line in said if line.startswith("{")]
-        # gunicorn prints, beside its log, why a worker did not start.
+        # gunicorn prints why a worker did not start, in addition to its log.
         assert len(said) - len(lines) == (process == "console"), said
         assert {line["process"] for line in lines} == {process}
         assert [line for line in lines if words in line["message"] + line.get("traceback", "")]
 
 
 def _send(url: str, request: str) -> None:
-    """Send it as it is, and wait for the end of the answer."""
+    """Send the request unchanged, and wait for the end of the answer."""
     place = urlsplit(url)
     with socket.create_connection((place.hostname, place.port), timeout=10) as connection:
         connection.sendall(request.encode())

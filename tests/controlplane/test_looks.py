@@ -1,4 +1,4 @@
-"""A look at a compute that fails, however it does, concerns that compute's endpoint alone."""
+"""A query to a compute that fails in any way affects only that compute's endpoint."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ ANYTHING = (
 
 
 @pytest.mark.parametrize("error", ANYTHING, ids=lambda error: type(error).__name__)
-def test_a_look_that_fails_is_unknown_and_the_others_are_not(
+def test_a_failed_query_is_unknown_and_the_others_have_answers(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoints = [Endpoint(id=f"ep-{number}") for number in range(3 * LOOKS_AT_ONCE)]

@@ -1,4 +1,4 @@
-"""The client that people have in Python, unmodified: it validates every answer's every field."""
+"""The Python client that users have, unmodified. It validates every field of every answer."""
 
 from pathlib import Path
 from typing import Any
@@ -99,16 +99,16 @@ def test_keys_and_the_user(alice: Client) -> None:
 
 
 def test_permissions(project: Project, neon: NeonAPI) -> None:
-    """Nobody has any but the account itself, and there is nobody else to give them to."""
+    """Only the account itself has permissions, and there is nobody to grant them to."""
     assert neon.project_permissions(project.id).project_permissions == []
     with pytest.raises(NeonAPIError, match="not offered by this server"):
         neon.project_permissions_grant(project.id, email="bob@example.com")
-    # By a path that the API has nowhere.
+    # The client uses a path that the API does not have.
     with pytest.raises(NeonAPIError):
         neon.project_permissions_revoke(project.id)
 
 
-def test_all_that_it_can_do_is_tried_here() -> None:
+def test_every_method_of_the_client_is_tried_here() -> None:
     source = Path(__file__).read_text()
     methods = {name for name in vars(NeonAPI) if not name.startswith("_")} - {"from_environ"}
     assert {name for name in methods if f"neon.{name}(" not in source} == set()

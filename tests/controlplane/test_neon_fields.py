@@ -1,4 +1,5 @@
-"""Every answer has the fields that the schemas of clients require: `neon-fields.txt`, by `*`."""
+"""Every answer has the fields that the schemas of clients require, marked by `*` in
+`neon-fields.txt`."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -42,7 +43,7 @@ TYPES: Mapping[str, type | tuple[type, ...]] = {
 
 
 def complaints(schemas: Mapping[str, Known], name: str, value: Any, at: str) -> Iterator[str]:
-    """What of the value is not as the schema's required fields want it."""
+    """Yield what does not match the required fields of the schema in the value."""
     if "&" in name:
         for part in name.split("&"):
             yield from complaints(schemas, part, value, at)
@@ -98,12 +99,12 @@ def test_every_answer_has_the_fields_that_clients_require(
 
 
 def order(call: str) -> int:
-    """What deletes comes last."""
+    """Calls that delete come last."""
     return ["GET", "POST", "PATCH", "DELETE"].index(call.split()[0]) * 10 - call.count("/")
 
 
 def send(api: DjangoClient, call: str, project: Project) -> Any:
-    """The call, with whatever it is about made for it."""
+    """Send the call, after creating the resource that it needs."""
     method, path = call.split()
     child = Branch.objects.create(
         project=project, name=f"for {call}", current_state="ready", default=False

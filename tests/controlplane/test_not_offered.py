@@ -1,4 +1,5 @@
-"""Paths that clients know and this server does not have say so; others name themselves too."""
+"""Paths that clients know and this server lacks are refused with the reason; unknown ones are
+named."""
 
 import re
 from typing import Any
@@ -27,11 +28,11 @@ def built() -> set[tuple[str, str]]:
 
 
 def plain(template: str) -> str:
-    """Without the names: what one calls project_id, another calls id."""
+    """Replace the names of parameters: one document says project_id where another says id."""
     return re.sub(r"\{\w+\}", "{}", template)
 
 
-def test_every_known_path_is_built_or_says_so(
+def test_every_known_path_exists_or_says_that_it_does_not(
     api: DjangoClient, built: set[tuple[str, str]]
 ) -> None:
     ours = {(method, plain(template)) for method, template in built}
@@ -42,7 +43,7 @@ def test_every_known_path_is_built_or_says_so(
         path = re.sub(r"\{(\w+)\}", "some-thing-12345678", template)
         response = api.generic(method, f"/api/v2{path}")
         said = response.json()
-        # Another method of a path that is served is what HTTP has 405 for.
+        # Another method of an existing path is answered by 405.
         assert response.status_code == (405 if plain(template) in paths else 404)
         assert (said["code"], said["message"]) == (
             "NOT_OFFERED",
@@ -65,12 +66,12 @@ def test_an_unknown_path_is_named(api: DjangoClient, method: str, path: str, mes
     assert (response.status_code, said["code"], said["message"]) == (404, "", message)
 
 
-def test_a_long_path_is_cut(api: DjangoClient) -> None:
+def test_a_long_path_is_shortened(api: DjangoClient) -> None:
     message = api.get("/api/v2/" + "x" * 3000).json()["message"]
     assert len(message) < 300
 
 
-def test_beside_the_api(api: DjangoClient) -> None:
+def test_paths_outside_the_api(api: DjangoClient) -> None:
     assert api.get("/nothing").json()["message"] == "not found: /nothing"
 
 
@@ -78,20 +79,20 @@ def test_beside_the_api(api: DjangoClient) -> None:
     ("method", "path"),
     [("PUT", "/projects"), ("DELETE", "/regions"), ("PATCH", "/projects/a/operations/b")],
 )
-def test_a_wrong_method_stays_405(api: DjangoClient, method: str, path: str) -> None:
+def test_a_wrong_method_is_405(api: DjangoClient, method: str, path: str) -> None:
     response = api.generic(method, f"/api/v2{path}")
     assert (response.status_code, response.json()["message"]) == (405, "method not allowed")
     assert response.headers["Allow"]
 
 
-def test_a_method_that_others_have_on_a_path_of_ours(api: DjangoClient) -> None:
+def test_a_method_that_other_servers_have_on_an_existing_path(api: DjangoClient) -> None:
     response: Any = api.post("/api/v2/projects/some-thing-12345678/permissions")
     assert response.status_code == 405
     message = "not offered by this server: POST /projects/{project_id}/permissions is not"
     assert response.json()["message"].startswith(message)
 
 
-def test_the_exact_path_goes_before_the_general_one() -> None:
+def test_the_exact_path_takes_precedence_over_the_general_one() -> None:
     assert known_route("GET", "/projects/shared") == "GET /projects/shared"
     assert known_route("GET", "/projects/a") == "GET /projects/{project_id}"
     assert known_route("GET", "/projects/a/b%2fc/d") is None

@@ -1,4 +1,4 @@
-"""Operations that do not run because an earlier one of their chain was cancelled or has failed."""
+"""Operations that do not run because an earlier one of their chain failed or was cancelled."""
 
 import uuid
 from typing import Any
@@ -13,7 +13,7 @@ from tests.controlplane.rows import make_project
 
 @pytest.fixture
 def chain(account: Account, region: Region) -> list[Operation]:
-    """A start and the suspend that follows it; neither has begun."""
+    """A start and the suspend that follows it. Neither has begun."""
     project = make_project(account, region)
     endpoint = Endpoint.objects.get(project=project)
     number = uuid.uuid4()

@@ -1,4 +1,4 @@
-"""What the document that the API publishes about itself says of every route."""
+"""What the API's document says about every route."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def test_every_change_takes_an_idempotency_key_and_no_read_does(document: Any) -
                 assert ("Idempotent-Replayed" in answer.get("headers", {})) == expected
 
 
-def test_every_route_tells_of_its_refusals(document: Any) -> None:
+def test_every_route_lists_its_refusals(document: Any) -> None:
     assert document["components"]["schemas"]["Error"]["required"] == [
         *("request_id", "code", "message")
     ]
@@ -33,7 +33,7 @@ def test_every_route_tells_of_its_refusals(document: Any) -> None:
             assert "Retry-After" in operation["responses"]["429"]["headers"]
 
 
-def test_it_tells_what_a_key_may_be_limited_to(document: Any) -> None:
+def test_the_document_describes_the_limits_of_keys(document: Any) -> None:
     wanted = document["components"]["schemas"]["CreateApiKey"]["properties"]
     for name in ("project_id", "read_only", "expires_at"):
         assert wanted[name]["description"], name

@@ -1,4 +1,4 @@
-"""Lists of operations by what they are: filters, their pages and what is refused."""
+"""Lists of operations: filters, their pages, and invalid values."""
 
 import itertools
 import uuid
@@ -11,7 +11,7 @@ from tests.support.client import Client
 from tests.support.project import Project, refusal
 from tests.support.stack import Stack
 
-# Rows of every kind, their times mixed, on two endpoints of two branches.
+# Rows of every kind with mixed times, on two endpoints of two branches.
 ROWS = """
 INSERT INTO controlplane_operation (id, project_id, branch_id, endpoint_id, action, status, chain,
     initiator_type, resources, details, failures_count, created_at, updated_at)
@@ -49,7 +49,7 @@ def full(stack: Stack) -> Iterator[tuple[Project, dict[str, Any]]]:
 
 
 def listed(project: Project, **query: Any) -> list[dict[str, Any]]:
-    """All pages of seven."""
+    """Return all pages, each of seven operations."""
     found: list[dict[str, Any]] = []
     while True:
         page = project.client.get(project.path + "/operations", limit=7, **query)
@@ -78,7 +78,7 @@ FILTERS: list[dict[str, list[str]]] = [
 
 
 @pytest.mark.parametrize("wanted", FILTERS, ids=lambda wanted: "-".join(wanted))
-def test_it_finds_what_is_of_the_kind_and_nothing_else(
+def test_a_filter_finds_exactly_the_matching_operations(
     full: tuple[Project, dict[str, Any]], wanted: dict[str, list[str]]
 ) -> None:
     project, values = full
@@ -100,7 +100,9 @@ def test_it_finds_what_is_of_the_kind_and_nothing_else(
     assert listed(project, **{name: ",".join(asked(name)) for name in wanted}) == expected
 
 
-def test_times_are_from_and_before(full: tuple[Project, dict[str, Any]]) -> None:
+def test_times_are_inclusive_at_the_start_and_exclusive_at_the_end(
+    full: tuple[Project, dict[str, Any]],
+) -> None:
     project, _ = full
     times = {"since": "2026-01-02T00:00:10Z", "until": "2026-01-02T02:00:20+02:00"}
     inside = listed(project, **times)
@@ -110,7 +112,7 @@ def test_times_are_from_and_before(full: tuple[Project, dict[str, Any]]) -> None
     assert len(failed) == 2
 
 
-def test_many_values_and_empty_ones(full: tuple[Project, dict[str, Any]]) -> None:
+def test_many_values_and_empty_values(full: tuple[Project, dict[str, Any]]) -> None:
     project, values = full
     both = listed(project, endpoint_id=",".join(values["endpoints"]), status=" ,failed,failed,")
     assert both == listed(project, status="failed")
@@ -119,7 +121,7 @@ def test_many_values_and_empty_ones(full: tuple[Project, dict[str, Any]]) -> Non
         assert one["created_at"] > another["created_at"]
 
 
-def test_another_projects_endpoint_finds_nothing(
+def test_another_projects_endpoint_matches_nothing(
     full: tuple[Project, dict[str, Any]], standing: Project
 ) -> None:
     _, values = full
@@ -146,12 +148,12 @@ def test_another_projects_endpoint_finds_nothing(
         ("status=%0A", "invalid request: decode query: invalid: status ("),
     ],
 )
-def test_a_value_that_there_is_not(standing: Project, query: str, words: str) -> None:
+def test_an_invalid_value(standing: Project, query: str, words: str) -> None:
     response = standing.client.call("GET", f"{standing.path}/operations?{query}")
     status, message = refusal(response)
     assert (status, message.startswith(words)) == (400, True), message
 
 
-def test_of_another_account(standing: Project, alice: Client) -> None:
+def test_another_accounts_project_is_not_found(standing: Project, alice: Client) -> None:
     response = alice.call("GET", standing.path + "/operations?status=failed")
     assert refusal(response) == (404, "project not found")

@@ -19,7 +19,7 @@ MANY = 1234
 
 @pytest.fixture(scope="module")
 def busy(stack: Stack) -> Iterator[Project]:
-    """A project with a long past: an operation for each of `MANY` microseconds."""
+    """A project with a long history: an operation for each of `MANY` microseconds."""
     client = stack.client()
     project = Project.create(stack, client)
     with stack.database() as connection:
@@ -37,7 +37,7 @@ def busy(stack: Stack) -> Iterator[Project]:
 
 
 def pages(project: Project, **query: Any) -> Iterator[Any]:
-    """Every page, as a client follows the cursor."""
+    """Yield every page, following the cursor as a client does."""
     while True:
         page = project.client.get(project.path + "/operations", **query)
         if not page["operations"]:
@@ -72,7 +72,7 @@ def test_get_returns_only_the_operation_and_its_steps(project: Project) -> None:
     assert body == {"operation": listed}
 
 
-def test_without_a_limit_a_page_holds_a_thousand(busy: Project) -> None:
+def test_without_a_limit_a_page_has_a_thousand(busy: Project) -> None:
     assert [len(page["operations"]) for page in pages(busy)] == [1000, MANY - 1000]
 
 
@@ -91,7 +91,7 @@ def test_paging_loses_nothing_and_repeats_nothing(busy: Project, limit: int) -> 
     assert ids == [row[0] for row in rows]
 
 
-def test_one_at_a_time(busy: Project) -> None:
+def test_pages_of_one(busy: Project) -> None:
     several = busy.client.get(busy.path + "/operations", limit=12)["operations"]
     single = [page["operations"] for page, _ in zip(pages(busy, limit=1), range(12), strict=False)]
     assert single == [[operation] for operation in several]
@@ -102,14 +102,14 @@ def test_the_cursor_is_the_creation_time_in_microseconds(busy: Project) -> None:
         page["pagination"]["cursor"]
         for page, _ in zip(pages(busy, limit=1), range(12), strict=False)
     ]
-    # Trailing zeros are trimmed, and the resource itself is told in seconds.
+    # Trailing zeros are removed; the resource itself has its time in seconds.
     assert cursors[:2] == ["2026-01-02T03:04:05.67Z", "2026-01-02T03:04:05.669999Z"]
     assert cursors[10] == "2026-01-02T03:04:05.66999Z"
     moments = [datetime.fromisoformat(cursor) for cursor in cursors]
     assert moments == [NEWEST - timedelta(microseconds=i) for i in range(12)]
 
 
-def test_a_cursor_may_lie_between_operations(busy: Project) -> None:
+def test_a_cursor_may_be_between_operations(busy: Project) -> None:
     page = busy.client.get(busy.path + "/operations", cursor="2026-01-02T03:04:06Z", limit=1)
     assert page["pagination"]["cursor"] == "2026-01-02T03:04:05.67Z"
     page = busy.client.get(busy.path + "/operations", cursor="2026-01-02T05:04:05.67+02:00")
@@ -121,7 +121,7 @@ def test_a_page_past_the_end_is_empty(busy: Project) -> None:
     assert body == {"operations": []}
 
 
-def test_operations_that_come_meanwhile_do_not_shift_the_pages(fresh_project: Project) -> None:
+def test_new_operations_do_not_shift_the_pages(fresh_project: Project) -> None:
     newest, oldest = fresh_project.operations()
     first = fresh_project.client.get(fresh_project.path + "/operations", limit=1)
     fresh_project.suspend()

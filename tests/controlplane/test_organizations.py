@@ -1,4 +1,4 @@
-"""The one organization of an account, and what else clients ask before they go on."""
+"""The one organization of an account, and other calls that clients make first."""
 
 import re
 from typing import Any
@@ -45,7 +45,7 @@ def test_it_works(alice: Client) -> None:
     assert alice.get(f"/projects/{made['id']}")["project"]["org_id"] == found["id"]
 
 
-def test_another_accounts_is_not_found(alice: Client, bob: Client) -> None:
+def test_another_accounts_organization_is_not_found(alice: Client, bob: Client) -> None:
     theirs = organization(bob)["id"]
     assert theirs != organization(alice)["id"]
     for other in (theirs, THEIRS, "x"):
@@ -59,7 +59,7 @@ def test_another_accounts_is_not_found(alice: Client, bob: Client) -> None:
     assert alice.get("/projects")["projects"] == []
 
 
-def test_its_one_member_is_the_account(alice: Client) -> None:
+def test_the_account_is_its_only_member(alice: Client) -> None:
     me, org_id = alice.get("/users/me"), organization(alice)["id"]
     (only,) = alice.get(f"/organizations/{org_id}/members")["members"]
     assert only["user"] == {"email": me["email"]}
@@ -67,7 +67,7 @@ def test_its_one_member_is_the_account(alice: Client) -> None:
     assert alice.get(f"/organizations/{org_id}/members")["members"] == [only]
 
 
-def test_its_api_keys_are_the_accounts(alice: Client) -> None:
+def test_its_api_keys_are_those_of_the_account(alice: Client) -> None:
     path = f"/organizations/{organization(alice)['id']}/api_keys"
     made = alice.post(path, {"key_name": "by the organization"})
     assert Client(alice.api_url, made["key"]).get("/users/me")["id"] == alice.get("/users/me")["id"]
@@ -76,7 +76,7 @@ def test_its_api_keys_are_the_accounts(alice: Client) -> None:
     assert made["id"] not in [key["id"] for key in alice.get(path)]
 
 
-def test_what_a_plan_allows_of_a_project(alice: Client, free: Client) -> None:
+def test_what_a_plan_allows_per_project(alice: Client, free: Client) -> None:
     for client, expected in ((alice, (-1, -1, 56)), (free, (3, 10, 1))):
         made = client.new_project(wait=False)["project"]
         limits = client.get(f"/projects/{made['id']}/limits")["limits"]
@@ -86,7 +86,7 @@ def test_what_a_plan_allows_of_a_project(alice: Client, free: Client) -> None:
     assert refusal(alice.call("GET", f"/projects/{made['id']}/limits"))[0] == 404
 
 
-class TestWhatThereIsNeverOneOf:
+class TestAlwaysEmptyLists:
     @pytest.mark.parametrize("name", ["functions", "buckets"])
     def test_of_a_branch(self, standing: Project, alice: Client, name: str) -> None:
         path = standing.branch_path(rest=f"/{name}")
@@ -111,12 +111,12 @@ class TestWhatThereIsNeverOneOf:
         ("日本", "account-7@localhost.localdomain"),
     ],
 )
-def test_an_email_is_one(name: str, email: str) -> None:
+def test_an_email_address_is_valid(name: str, email: str) -> None:
     assert email_of(Account(id=7, name=name)) == email
     assert re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s]+", email)
 
 
-def test_who_is_calling_has_one(standing: Project) -> None:
+def test_the_current_user_has_an_email_address(standing: Project) -> None:
     me = standing.client.get("/users/me")
     owner = standing.client.get(standing.path)["project"]["owner"]
     assert me["email"] == me["billing_account"]["email"] == owner["email"]
@@ -133,7 +133,7 @@ class TestTimeout:
 
     @pytest.mark.django_db(transaction=True)
     def test_a_list_that_takes_too_long(self, api: DjangoClient, account: Account) -> None:
-        """Somebody holds the table, so it would wait for ever."""
+        """Another transaction locks the table, so the query would wait forever."""
         with connection.connection.__class__.connect(connection.connection.info.dsn) as other:
             other.execute("LOCK TABLE controlplane_project IN ACCESS EXCLUSIVE MODE")
             with pytest.raises(OperationalError, match="statement timeout"):
@@ -141,7 +141,7 @@ class TestTimeout:
             response = api.get("/api/v2/projects?timeout=100")
             assert response.status_code == 503
 
-    def test_it_is_no_longer_than_that_of_every_statement(
+    def test_it_is_no_longer_than_the_bound_of_every_statement(
         self, account: Account, region: Region
     ) -> None:
         make_project(account, region)

@@ -1,5 +1,5 @@
-"""Computes connect to the Internet and to Perch's own proxy, not to the host and its network; and a
-project can close its own to everything."""
+"""Computes can connect to the Internet and to Perch's own proxy, but not to the host and its
+network. A project can block all connections of its computes."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ from controlplane.models import Region
 from tests.support.project import Project
 from tests.support.waiting import wait_for
 
-# As the kernel has it, of IPv4 and of IPv6.
+# The kernel's error numbers for IPv4 and for IPv6.
 REFUSED = {errno.EHOSTUNREACH, errno.EACCES}
 OURS, NEWER, THEIRS = 45720, 45721, 45722
 CONNECT = """
@@ -44,7 +44,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can filter"
 
 
 def error_of(number: int, address: str, port: int) -> int:
-    """What a connection fails with that a process of the account begins; 0 where it does not."""
+    """Return the error number of a connection made by a process of the account; 0 if it
+    succeeds."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", CONNECT, str(number), address, str(port)],
         capture_output=True,
@@ -56,7 +57,7 @@ def error_of(number: int, address: str, port: int) -> int:
 
 @contextmanager
 def service(address: str = "127.0.0.1") -> Iterator[int]:
-    """A service of the host; its port."""
+    """Listen as a service of the host. Yields its port."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with closing(socket.create_server((address, 0), family=family)) as listener:
         yield listener.getsockname()[1]
@@ -90,25 +91,27 @@ class TestRules:
         return tmp_path / name
 
     @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1"])
-    def test_the_hosts_services_are_not_reached(self, address: str) -> None:
+    def test_the_hosts_services_cannot_be_reached(self, address: str) -> None:
         with service(address) as port:
             assert error_of(OURS, address, port) in REFUSED
             assert error_of(THEIRS, address, port) == 0, "it is nobody's account here"
             assert error_of(0, address, port) == 0
 
     @pytest.mark.parametrize("address", ["169.254.169.254", "10.255.255.1", "fe80::1", "fd00::1"])
-    def test_nor_are_private_networks(self, address: str) -> None:
+    def test_private_networks_cannot_be_reached(self, address: str) -> None:
         no_way_there = {errno.ENETUNREACH, errno.EINVAL}
         assert error_of(OURS, address, 80) in REFUSED | no_way_there
 
-    def test_the_proxy_is_reached(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_proxy_can_be_reached(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with service() as port:
             monkeypatch.setattr(settings, "PROXY_PORT", port)
             outbound._state.computes = None
             hold_outbound([])
             assert error_of(OURS, "127.0.0.1", port) == 0
 
-    def test_so_is_what_the_operator_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_addresses_that_the_operator_allows_can_be_reached(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         networks = [ip_network("127.9.0.0/16"), ip_network("fd00::/8")]
         monkeypatch.setattr(settings, "COMPUTE_ALLOWED_NETWORKS", networks)
         outbound._state.computes = None
@@ -117,7 +120,7 @@ class TestRules:
             assert error_of(OURS, "127.9.9.9", allowed) == 0
             assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
 
-    def test_a_closed_branch_reaches_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_blocked_branch_can_reach_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with service() as port:
             monkeypatch.setattr(settings, "PROXY_PORT", port)
             hold_outbound([f"br-of-{OURS}"])
@@ -126,7 +129,7 @@ class TestRules:
             hold_outbound([])
             assert error_of(OURS, "127.0.0.1", port) == 0
 
-    def test_a_new_branch_is_held_before_its_first_start(self, tmp_path: Path) -> None:
+    def test_a_new_branch_is_blocked_before_its_first_start(self, tmp_path: Path) -> None:
         self.new_state("ours", tmp_path, NEWER)
         with service() as port:
             assert error_of(NEWER, "127.0.0.1", port) == 0
@@ -142,7 +145,7 @@ class TestRules:
             hold_outbound([])
             assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
 
-    def test_two_services_leave_each_others_alone(
+    def test_two_services_leave_each_others_tables_alone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.use(self.new_state("theirs", tmp_path, THEIRS), monkeypatch)
@@ -154,7 +157,7 @@ class TestRules:
             assert error_of(OURS, "127.0.0.1", port) == errno.EHOSTUNREACH
             assert error_of(THEIRS, "127.0.0.1", port) == 0
 
-    def test_a_table_goes_once_its_state_directory_is_gone(
+    def test_a_table_is_removed_after_its_state_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         table = outbound._table()
@@ -163,7 +166,7 @@ class TestRules:
         hold_outbound([])
         assert outbound._nft("list", "table", "inet", table).returncode != 0
 
-    def test_a_host_that_cannot_closes_no_branch_in_words_only(
+    def test_a_host_that_cannot_block_refuses_to_start_a_blocked_branch(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as bare:
@@ -175,9 +178,7 @@ class TestRules:
                 hold_compute(f"br-of-{OURS}", closed=True)
 
 
-def test_where_the_host_cannot_a_project_is_not_told_that_it_is_closed(
-    api: DjangoClient, region: Region
-) -> None:
+def test_a_host_that_cannot_block_refuses_the_setting(api: DjangoClient, region: Region) -> None:
     def ask(blocks: bool) -> int:
         body = {"project": {"settings": {"block_outbound_connections": blocks}}}
         answer = api.post("/api/v2/projects", json.dumps(body), content_type="application/json")
@@ -190,7 +191,7 @@ def test_where_the_host_cannot_a_project_is_not_told_that_it_is_closed(
     assert ask(True) == 201
 
 
-def test_sql_reaches_the_proxy_until_the_project_closes_its_computes(project: Project) -> None:
+def test_sql_reaches_the_proxy_until_the_project_blocks_its_computes(project: Project) -> None:
     with project.stack.database() as connection:
         row = connection.execute("SELECT outbound_unfiltered FROM controlplane_region").fetchone()
     if row != ("",):

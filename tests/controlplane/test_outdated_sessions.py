@@ -1,5 +1,5 @@
-"""Which sessions the proxy ends once a role of their endpoint has changed. Whole changes, by the
-API or by SQL, are in `tests/connections`."""
+"""Which sessions the proxy ends after a role of their endpoint has changed. Tests of whole changes,
+by the API or by SQL, are in `tests/connections`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -47,7 +47,7 @@ class FakeClients:
 
 
 class FakeDatabase:
-    """Gives the answers in turn. What happens during each question is called before its answer."""
+    """Gives the answers in order. Before each answer, it calls what happens during the question."""
 
     def __init__(self, *answers: tuple[Callable[[], None], dict[str, RoleState]]) -> None:
         self._answers: Iterator[tuple[Callable[[], None], dict[str, RoleState]]] = iter(answers)
@@ -70,22 +70,22 @@ def nothing() -> None:
     pass
 
 
-def test_a_deleted_roles_session_ends() -> None:
+def test_a_deleted_roles_session_is_ended() -> None:
     alice, bob = FakeClient(1), FakeClient(2, "bob")
     check(FakeDatabase((nothing, {"bob": role(2, "bob")})), FakeClients(alice, bob))
     assert (alice.ended, bob.ended) == ("the role was deleted", "")
 
 
-def test_a_session_of_a_role_that_was_created_again_meanwhile_goes_on() -> None:
-    """The answer is from before the role was created again, and its first session from after."""
+def test_a_session_of_a_role_that_was_created_again_continues() -> None:
+    """The answer is from before the role was created again; the session began afterwards."""
     old, new = FakeClient(1), FakeClient(2)
     clients = FakeClients(old)
     check(FakeDatabase((lambda: clients.connected.append(new), {})), clients)
     assert (old.ended, new.ended) == ("the role was deleted", "")
 
 
-def test_a_session_that_was_confirmed_meanwhile_is_asked_about_again() -> None:
-    """It is on its way to its compute, where the role of the same name is its own."""
+def test_a_session_that_was_confirmed_meanwhile_is_checked_again() -> None:
+    """The session is about to reach its compute, where the role of the same name is its own."""
     alice = FakeClient(1)
 
     def confirm() -> None:
@@ -98,7 +98,7 @@ def test_a_session_that_was_confirmed_meanwhile_is_asked_about_again() -> None:
     assert alice.ended == "the role was deleted"
 
 
-def test_a_session_that_has_ended_meanwhile_is_left_alone() -> None:
+def test_a_session_that_has_ended_meanwhile_is_ignored() -> None:
     alice = FakeClient(1)
     clients = FakeClients(alice)
     check(FakeDatabase((clients.connected.clear, {})), clients)

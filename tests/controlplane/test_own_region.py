@@ -1,4 +1,4 @@
-"""A region is served from one state directory; a second one is told so at its start."""
+"""A region is served from one state directory. Processes of a second one refuse to start."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from controlplane.operations.upkeep import publish
 from tests.support.stack import ROOT, Stack, free_port
 
 
-def test_the_first_to_come_has_it(db: None, tmp_path: Path, settings: Any) -> None:
+def test_the_first_state_directory_owns_the_region(db: None, tmp_path: Path, settings: Any) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for place in (first, second):
         place.mkdir()
@@ -28,7 +28,7 @@ def test_the_first_to_come_has_it(db: None, tmp_path: Path, settings: Any) -> No
     assert own_region().state_id == (second / "identity").read_text().strip()
 
 
-def test_one_that_was_made_before_anybody_said_so(db: None, tmp_path: Path, settings: Any) -> None:
+def test_a_region_without_an_owner(db: None, tmp_path: Path, settings: Any) -> None:
     settings.STATE_DIR = tmp_path
     Region.objects.create(id=settings.REGION, name="local", host="localhost")
     assert own_region().state_id == (tmp_path / "identity").read_text().strip()
@@ -45,7 +45,9 @@ def test_a_directory_keeps_its_identity_when_it_is_moved(
 
 
 @pytest.mark.parametrize("command", ["worker", "proxy"])
-def test_no_process_serves_anothers_region(stack: Stack, tmp_path: Path, command: str) -> None:
+def test_no_process_serves_a_region_of_another_state_directory(
+    stack: Stack, tmp_path: Path, command: str
+) -> None:
     tmp_path.chmod(0o711)
     for parent in tmp_path.parents:
         if parent != Path("/") and parent.stat().st_uid == os.geteuid():
@@ -69,9 +71,7 @@ def test_no_process_serves_anothers_region(stack: Stack, tmp_path: Path, command
     assert stack.answers()
 
 
-def test_a_host_that_was_renamed_says_so_everywhere(
-    db: None, tmp_path: Path, settings: Any
-) -> None:
+def test_a_changed_host_and_port_are_published(db: None, tmp_path: Path, settings: Any) -> None:
     settings.STATE_DIR = tmp_path
     region = own_region()
     settings.REGION_HOST, settings.PROXY_PORT = "db.example.com", 6543

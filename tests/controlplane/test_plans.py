@@ -1,4 +1,4 @@
-"""What an account may have by its plan, and how accounts and keys are made by command."""
+"""What an account may have by its plan, and the commands that create accounts and keys."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +41,7 @@ def free_account(account: Account) -> Account:
 
 @pytest.fixture
 def project(free_account: Account, region: Region) -> Project:
-    """One whose default branch has a role and a database."""
+    """A project whose default branch has a role and a database."""
     made = make_project(free_account, region)
     branch = made.branches.get()
     Role.objects.create(branch=branch, name="owner", verifier="-")
@@ -53,7 +53,7 @@ def path_of(project: Project) -> str:
     return f"/projects/{project.id}"
 
 
-def test_one_project_more_than_allowed_however_many_ask_at_once(stack: Stack, free: Client) -> None:
+def test_the_limit_of_projects_holds_for_simultaneous_requests(stack: Stack, free: Client) -> None:
     assert FREE.projects is not None
     for _ in range(FREE.projects - 1):
         free.new_project(wait=False)
@@ -67,7 +67,7 @@ def test_one_project_more_than_allowed_however_many_ask_at_once(stack: Stack, fr
     assert refused["message"].startswith("user projects limit of 3 exceeded, got 3")
     projects = [one["id"] for one in free.get("/projects")["projects"]]
     assert len(projects) == FREE.projects
-    # One that was deleted leaves its place.
+    # A deleted project does not count.
     free.delete(f"/projects/{projects[0]}")
     assert free.call("POST", "/projects", json=body).status_code == 201
     for project in free.get("/projects")["projects"]:
@@ -115,12 +115,12 @@ def test_history(api: DjangoClient, project: Project) -> None:
         status, code, message = refusal(send(api, method, path, more))
         assert (status, code) == (422, "HISTORY_RETENTION_LIMIT_EXCEEDED")
         assert f"at most {FREE.history_seconds} seconds" in message
-    # What it has from a larger plan may be sent back, as clients do that send everything.
+    # A value from a larger plan may be sent back, as by clients that send every field.
     Project.objects.update(**more["project"])
     assert send(api, "PATCH", path_of(project), more).status_code == 200
 
 
-def test_who_asks_learns_the_limits(api: DjangoClient, account: Account, region: Region) -> None:
+def test_the_limits_are_returned(api: DjangoClient, account: Account, region: Region) -> None:
     for plan, limits in LIMITS.items():
         Account.objects.filter(id=account.id).update(plan=plan)
         me = json.loads(send(api, "GET", "/users/me").content)
@@ -137,7 +137,7 @@ def test_who_asks_learns_the_limits(api: DjangoClient, account: Account, region:
     assert shown["owner"]["subscription_type"] == "launch"
 
 
-def test_the_proxy_hears_of_another_plan(stack: Stack, standing: StandingProject) -> None:
+def test_the_proxy_is_notified_of_a_new_plan(stack: Stack, standing: StandingProject) -> None:
     with stack.database() as connection:
         connection.execute("LISTEN perch_endpoints")
         connection.execute(
@@ -155,7 +155,7 @@ def command(name: str, *arguments: str) -> str:
 
 
 class TestCommands:
-    def test_an_account_is_made_on_the_free_plan_unless_told(self, db: None) -> None:
+    def test_an_account_is_created_on_the_free_plan_by_default(self, db: None) -> None:
         assert "plan      free" in command("create_account", "--name", "ann")
         printed = command("create_account", "--name", "ben", "--plan", "standard")
         assert ("plan      standard" in printed, "projects" in printed) == (True, True)
@@ -174,13 +174,13 @@ class TestCommands:
             (["--name", "new", "--plan", "gold"], "use one of: free, standard, unlimited"),
         ],
     )
-    def test_what_is_no_account(self, db: None, arguments: list[str], words: str) -> None:
+    def test_an_invalid_account(self, db: None, arguments: list[str], words: str) -> None:
         Account.objects.create(name="ann")
         with pytest.raises(CommandError, match=words):
             command("create_account", *arguments)
         assert Account.objects.count() == 1
 
-    def test_a_key_makes_its_account_on_the_free_plan(self, db: None) -> None:
+    def test_a_key_creates_its_account_on_the_free_plan(self, db: None) -> None:
         key = command("create_api_key", "--account", "ann", "--name", "k").strip()
         row = ApiKey.objects.get(digest=ApiKey.digest_of(key))
         assert (row.account.plan, row.project_id, row.read_only, row.expires_at) == (
@@ -206,7 +206,7 @@ class TestCommands:
             (["--expires", "soon"], "is not a time"),
         ],
     )
-    def test_what_is_no_key(self, db: None, arguments: list[str], words: str) -> None:
+    def test_an_invalid_key(self, db: None, arguments: list[str], words: str) -> None:
         with pytest.raises(CommandError, match=words):
             command("create_api_key", "--account", "ann", "--name", "k", *arguments)
         assert not Account.objects.exists(), "nor is there an account for it"

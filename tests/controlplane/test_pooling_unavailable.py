@@ -1,4 +1,4 @@
-"""A region whose host has no PgBouncer: asking for pooling is refused, nothing else suffers."""
+"""A region whose host has no PgBouncer: a request for pooling is refused, all else works."""
 
 import json
 
@@ -8,7 +8,7 @@ from controlplane.models import Account, Endpoint, Region
 from tests.controlplane.rows import make_project
 
 
-def test_switching_it_on_is_refused(api: DjangoClient, account: Account, region: Region) -> None:
+def test_enabling_pooling_is_refused(api: DjangoClient, account: Account, region: Region) -> None:
     endpoint = Endpoint.objects.get(project=make_project(account, region))
     path = f"/api/v2/projects/{endpoint.project_id}/endpoints/{endpoint.id}"
     body = json.dumps({"endpoint": {"pooler_enabled": True}})

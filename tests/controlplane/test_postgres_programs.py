@@ -1,4 +1,5 @@
-"""What `manage.py pg_dump`, `pg_restore` and `psql` tell the programs that they run."""
+"""The arguments and environment that `manage.py pg_dump`, `pg_restore` and `psql` give their
+programs."""
 
 import os
 from pathlib import Path
@@ -11,7 +12,7 @@ from controlplane.management.postgres_programs import Way, environment_for
 WAY = Way("127.0.0.1", 6432, "ep-a-b-1", "ann", "shop", "p:w\\d")
 
 
-def test_the_password_is_in_a_file_for_this_host_and_role_alone() -> None:
+def test_the_password_file_is_for_this_host_and_role_only() -> None:
     environment = environment_for(WAY, {"PGUSER": "bob", "PGPASSWORD": "x", "LANG": "C"})
     file = Path(environment.pop("PGPASSFILE"))
     assert file.read_text() == "127.0.0.1:6432:*:ann:p\\:w\\\\d\n"
@@ -38,7 +39,5 @@ def test_the_password_is_in_a_file_for_this_host_and_role_alone() -> None:
         (["--help"], []),
     ],
 )
-def test_pg_restore_restores_unless_it_is_told_otherwise(
-    arguments: list[str], told: list[str]
-) -> None:
+def test_pg_restore_restores_by_default(arguments: list[str], told: list[str]) -> None:
     assert list(PgRestore().told(WAY, arguments)) == told

@@ -1,5 +1,5 @@
-"""Which Postgres settings an endpoint may be given: judged before anything is scheduled, by what
-the Postgres in use says of them and by the endpoint's size."""
+"""Which Postgres settings an endpoint may have. They are checked before anything is scheduled, by
+what the Postgres in use reports and by the endpoint's size."""
 
 from pathlib import Path
 from typing import Any
@@ -31,19 +31,19 @@ SIZES = (0.25, 0.5, 1, 2, 7, 8, 16, 56)
 
 @pytest.fixture(scope="module")
 def known(stack: Stack) -> KnownSettings:
-    """What the running service's Postgres says, as the worker has published it."""
+    """What the running service's Postgres reports, as the worker has published it."""
     with stack.database() as database:
         row = database.execute("SELECT known FROM controlplane_postgressettings").fetchone()
     assert row is not None
     return from_json(row[0])
 
 
-def test_postgres_knows_all_that_is_allowed(known: KnownSettings) -> None:
+def test_postgres_knows_every_allowed_setting(known: KnownSettings) -> None:
     assert ALLOWED.keys() - known.keys() == set()
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_a_size_allows_is_allowed(known: KnownSettings, size: float) -> None:
+def test_every_value_that_a_size_allows_is_accepted(known: KnownSettings, size: float) -> None:
     for name, bounds in SIZED.items():
         assert complaint(name, bounds.most(size), max_cu=size, known=known) is None, name
 
@@ -119,7 +119,7 @@ def test_refused(known: KnownSettings, name: str, value: str, size: float) -> No
     assert REFUSED[name, value, size] in words
 
 
-# Ways to write values, right and wrong; Postgres decides which.
+# Ways to write values, valid and invalid. Postgres decides which are valid.
 WRITTEN = {
     "work_mem": "64 64kB 63 1MB 1.5MB .5MB 1e3kB 0x100 0100 +99 '64 kB' 1GB 1gb 1KB 66000B 64kB.",
     "statement_timeout": "0 1 1ms 1us 1s 1min 1h 1d 24d 25d 1.5s 1e3 -1 1m 7e-1s 0x7fffffff",
@@ -143,7 +143,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("name", first_of(WRITTEN, count=2))
-def test_a_value_is_read_as_postgres_reads_it(
+def test_a_value_is_parsed_as_postgres_parses_it(
     standing: Project, known: KnownSettings, name: str
 ) -> None:
     differ = []
@@ -151,7 +151,7 @@ def test_a_value_is_read_as_postgres_reads_it(
         for value in WRITTEN[name].split():
             value = value.replace("'", "")
             try:
-                # As a file has it: SET takes what is quoted for one word of a list.
+                # As in a configuration file: SET takes quoted text for one element of a list.
                 connection.execute("SELECT set_config(%s, %s, false)", [name, value])
                 taken = True
             except Exception:
@@ -162,7 +162,7 @@ def test_a_value_is_read_as_postgres_reads_it(
     assert differ == []
 
 
-def test_what_may_be_set_is_listed_with_its_bounds_and_defaults(standing: Project) -> None:
+def test_allowed_settings_are_listed_with_bounds_and_defaults(standing: Project) -> None:
     listed = standing.client.get(standing.endpoint_path(rest="/pg_settings"))["pg_settings"]
     settings = {one["name"]: one for one in listed}
     assert list(settings) == sorted(ALLOWED)
@@ -175,7 +175,7 @@ def test_what_may_be_set_is_listed_with_its_bounds_and_defaults(standing: Projec
         "min": "64kB",
         "max": "1GB",
     }
-    # By the endpoint's size, not as Postgres alone would have it.
+    # Limited by the endpoint's size, not only by Postgres.
     assert settings["shared_buffers"]["default"] == "128MB"
     assert settings["max_connections"]["max"] == "450"
     assert settings["bytea_output"]["values"] == ["escape", "hex"]
@@ -185,7 +185,7 @@ def test_what_may_be_set_is_listed_with_its_bounds_and_defaults(standing: Projec
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_default_and_both_ends_of_what_is_listed_are_taken(
+def test_the_default_and_both_ends_of_the_listed_range_are_accepted(
     known: KnownSettings, size: float
 ) -> None:
     defaults = default_settings(min_cu=size, max_cu=size)
@@ -194,7 +194,7 @@ def test_the_default_and_both_ends_of_what_is_listed_are_taken(
             assert complaint(one.name, str(value), max_cu=size, known=known) is None, (one, value)
 
 
-def test_temporary_files_and_held_log_are_bounded_by_the_plan(
+def test_temporary_files_and_retained_log_are_limited_by_the_plan(
     known: KnownSettings, tmp_path: Path
 ) -> None:
     limit = 512 << 20
@@ -212,18 +212,18 @@ def test_temporary_files_and_held_log_are_bounded_by_the_plan(
     assert (listed["temp_file_limit"].min, listed["temp_file_limit"].max) == ("0", "512MB")
 
 
-def test_anothers_are_not_found(standing: Project, stack: Stack) -> None:
+def test_another_accounts_settings_are_not_found(standing: Project, stack: Stack) -> None:
     stranger = stack.client()
     path = standing.endpoint_path(rest="/pg_settings")
     assert stranger.call("GET", path).status_code == 404
 
 
-def test_where_nothing_is_known_yet_names_alone_are_judged() -> None:
+def test_without_reports_of_postgres_only_names_are_checked() -> None:
     assert complaint("work_mem", "plenty", max_cu=1, known={}) is None
     assert complaint("fsync", "off", max_cu=1, known={}) is not None
 
 
-def test_another_size_is_refused_for_what_it_bounds_alone(known: KnownSettings) -> None:
+def test_a_new_size_is_refused_only_for_settings_that_depend_on_it(known: KnownSettings) -> None:
     assert exceeds_size("shared_buffers", "1GB", max_cu=0.25, known=known) is not None
     assert exceeds_size("fsync", "off", max_cu=0.25, known=known) is None
 
@@ -236,7 +236,7 @@ def test_another_size_is_refused_for_what_it_bounds_alone(known: KnownSettings) 
         ("no_such_setting", "1", "Postgres has no such setting"),
     ],
 )
-def test_nothing_is_scheduled_for_what_is_refused(
+def test_a_refused_setting_schedules_nothing(
     standing: Project, name: str, value: str, words: str
 ) -> None:
     before, operations = standing.endpoint(), standing.operations()
@@ -247,7 +247,7 @@ def test_nothing_is_scheduled_for_what_is_refused(
     assert (standing.endpoint(), standing.operations()) == (before, operations)
 
 
-def test_a_size_is_refused_that_the_settings_do_not_fit(project: Project) -> None:
+def test_a_size_that_does_not_fit_the_settings_is_refused(project: Project) -> None:
     project.change(settings={"pg_settings": {"work_mem": "600MB"}})
     body = {"endpoint": {"autoscaling_limit_min_cu": 0.25, "autoscaling_limit_max_cu": 0.5}}
     response = project.client.call("PATCH", project.endpoint_path(), json=body)
@@ -258,7 +258,7 @@ def test_a_size_is_refused_that_the_settings_do_not_fit(project: Project) -> Non
     )
 
 
-def test_what_was_stored_before_it_was_forbidden_keeps_nothing_from_starting(
+def test_a_stored_setting_that_is_forbidden_now_does_not_prevent_a_start(
     project: Project,
 ) -> None:
     project.suspend()

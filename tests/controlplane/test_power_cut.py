@@ -1,5 +1,5 @@
-"""What a host finds after a power cut, of what was reported as done just before: the kernel's
-memory is lost, and with it whatever nobody had written to the disk."""
+"""What a host finds after a power cut of what was reported as done just before. The kernel's memory
+is lost, and with it everything that was not flushed to disk."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ UseState = Callable[[Path], None]
 
 @pytest.fixture(scope="module")
 def disk() -> Iterator[tuple[Path, str]]:
-    """Where copies share their blocks, if this host can."""
+    """A disk on which copies share blocks, if this host can mount one."""
     kind = "xfs" if shutil.which("mkfs.xfs", path=SBIN) else "ext4"
     with mounted(kind, size=500 * MIB) as place:
         yield place, kind
@@ -29,7 +29,7 @@ def disk() -> Iterator[tuple[Path, str]]:
 
 @pytest.fixture
 def parent(disk: tuple[Path, str], state_dir: UseState) -> Iterator[None]:
-    """A branch with a row, which no process works on, on a disk that has nothing left to write."""
+    """A branch with a row, on which no process works. All data has been written to the disk."""
     place, _ = disk
     state_dir(place)
     branch_data.create_from_template(PARENT)
@@ -46,7 +46,7 @@ def number_in(branch_id: str, query: str = "SELECT number FROM kept") -> object:
         return one(connection, query)
 
 
-def test_a_new_branch_is_there(disk: tuple[Path, str], parent: None, state_dir: UseState) -> None:
+def test_a_new_branch_survives(disk: tuple[Path, str], parent: None, state_dir: UseState) -> None:
     branch_data.create_from_parent(CHILD, PARENT)
     with after_power_cut(*disk) as found:
         state_dir(found)
@@ -55,7 +55,7 @@ def test_a_new_branch_is_there(disk: tuple[Path, str], parent: None, state_dir: 
 
 
 @pytest.mark.thorough
-def test_a_branch_of_the_template_is_there(
+def test_a_branch_made_from_the_template_survives(
     disk: tuple[Path, str], parent: None, state_dir: UseState
 ) -> None:
     branch_data.create_from_template(CHILD)
@@ -66,7 +66,7 @@ def test_a_branch_of_the_template_is_there(
 
 
 @pytest.mark.thorough
-def test_a_restored_branch_has_the_sources_rows_and_the_kept_one_its_own(
+def test_a_restored_branch_has_the_sources_rows_and_the_preserved_one_its_own(
     disk: tuple[Path, str], parent: None, state_dir: UseState
 ) -> None:
     branch_data.create_from_parent(CHILD, PARENT)
@@ -81,7 +81,7 @@ def test_a_restored_branch_has_the_sources_rows_and_the_kept_one_its_own(
 
 
 @pytest.mark.thorough
-def test_a_restore_that_was_taken_back_stays_so(
+def test_an_undone_restore_stays_undone(
     disk: tuple[Path, str], parent: None, state_dir: UseState
 ) -> None:
     branch_data.create_from_parent(CHILD, PARENT)
@@ -96,7 +96,9 @@ def test_a_restore_that_was_taken_back_stays_so(
 
 
 @pytest.mark.thorough
-def test_what_is_made_once_is_there(disk: tuple[Path, str], state_dir: UseState) -> None:
+def test_directories_that_are_made_once_survive(
+    disk: tuple[Path, str], state_dir: UseState
+) -> None:
     place, _ = disk
     state_dir(place)
     made = envsecret("PERCH_NO_SUCH_SECRET", place / "a-secret", makes=True), identity()
@@ -108,7 +110,7 @@ def test_what_is_made_once_is_there(disk: tuple[Path, str], state_dir: UseState)
 
 
 @pytest.mark.thorough
-def test_a_removed_branch_does_not_come_back(
+def test_a_removed_branch_does_not_reappear(
     disk: tuple[Path, str], parent: None, state_dir: UseState
 ) -> None:
     branch_data.create_from_parent(CHILD, PARENT)

@@ -1,4 +1,5 @@
-"""A project's settings: typed, merged by key, and told; what is not offered is refused by name."""
+"""A project's settings: typed, merged by key, and recorded in events; unsupported ones are
+refused."""
 
 import json
 from importlib import import_module
@@ -28,7 +29,7 @@ def send(api: DjangoClient, project: Project, settings: Any) -> Any:
 
 
 def settings_after(api: DjangoClient, project: Project, settings: Any) -> Any:
-    """The settings as the change answers them, which is as they are read."""
+    """Return the settings from the response to the change, which equal those that are read."""
     response = send(api, project, settings)
     assert response.status_code == 200, response.content
     changed = response.json()["project"]["settings"]
@@ -59,7 +60,7 @@ def test_it_works(api: DjangoClient, project: Project) -> None:
     }
 
 
-def test_a_new_project_takes_them(api: DjangoClient, region: Region) -> None:
+def test_a_new_project_stores_settings(api: DjangoClient, region: Region) -> None:
     response = api.post(
         "/api/v2/projects",
         json.dumps({"project": {"settings": {"allowed_ips": ALLOWED, "hipaa": False}}}),
@@ -70,7 +71,7 @@ def test_a_new_project_takes_them(api: DjangoClient, region: Region) -> None:
     assert "hipaa" not in made["settings"]
 
 
-def test_a_key_that_is_sent_replaces_it_and_quota_is_merged_by_field(
+def test_a_sent_key_is_replaced_and_quota_is_merged_by_field(
     api: DjangoClient, project: Project
 ) -> None:
     sent = {"allowed_ips": {**ALLOWED, "protected_branches_only": True}}
@@ -103,7 +104,7 @@ def test_the_older_name_of_protected_branches_only(
     assert after["protected_branches_only"] is after["primary_branch_only"] is only_protected
 
 
-def test_what_it_answers_can_be_sent_back(api: DjangoClient, project: Project) -> None:
+def test_returned_settings_can_be_sent_back(api: DjangoClient, project: Project) -> None:
     answered = settings_after(
         api, project, {"allowed_ips": ALLOWED, "quota": {"written_data_bytes": 7}}
     )
@@ -112,7 +113,7 @@ def test_what_it_answers_can_be_sent_back(api: DjangoClient, project: Project) -
     assert Event.objects.count() == count
 
 
-def test_a_change_is_told_with_its_differences(api: DjangoClient, project: Project) -> None:
+def test_a_change_is_recorded_with_its_differences(api: DjangoClient, project: Project) -> None:
     settings_after(api, project, {"allowed_ips": {"ips": ["192.0.2.7"]}})
     settings_after(api, project, {"allowed_ips": ALLOWED, "block_public_connections": False})
     event = Event.objects.latest("id")
@@ -144,9 +145,7 @@ def test_a_change_is_told_with_its_differences(api: DjangoClient, project: Proje
         ([], "project.settings"),
     ],
 )
-def test_what_makes_no_sense(
-    api: DjangoClient, project: Project, settings: Any, words: str
-) -> None:
+def test_invalid_settings(api: DjangoClient, project: Project, settings: Any, words: str) -> None:
     response = send(api, project, settings)
     assert (response.status_code, words in response.json()["message"]) == (400, True)
     project.refresh_from_db()
@@ -164,7 +163,7 @@ def test_what_makes_no_sense(
         ({"preload_libraries": {"use_defaults": True}}, "the platform chooses the libraries"),
     ],
 )
-def test_what_is_not_offered(
+def test_settings_that_are_not_offered(
     api: DjangoClient, project: Project, settings: Any, words: str
 ) -> None:
     response = send(api, project, settings)
@@ -175,17 +174,17 @@ def test_what_is_not_offered(
     assert said["message"].startswith(expected)
 
 
-def test_what_says_no_more_than_is_so_anyway_is_taken(api: DjangoClient, project: Project) -> None:
+def test_settings_without_effect_are_accepted(api: DjangoClient, project: Project) -> None:
     for level in ("base", None):
         sent = {"block_vpc_connections": False, "hipaa": False, "audit_log_level": level}
         assert settings_after(api, project, sent) == {}
 
 
-def test_what_nobody_knows_is_ignored(api: DjangoClient, project: Project) -> None:
+def test_unknown_settings_are_ignored(api: DjangoClient, project: Project) -> None:
     assert settings_after(api, project, {"colour": "blue", "quota": {"colour": 1}}) == {"quota": {}}
 
 
-def test_logical_replication_is_not_disabled_again(api: DjangoClient, project: Project) -> None:
+def test_logical_replication_cannot_be_disabled(api: DjangoClient, project: Project) -> None:
     assert settings_after(api, project, {"enable_logical_replication": False}) == {
         "enable_logical_replication": False
     }
@@ -197,12 +196,12 @@ def test_logical_replication_is_not_disabled_again(api: DjangoClient, project: P
     assert "cannot be disabled once it has been enabled" in response.json()["message"]
 
 
-class TestStoredBefore:
-    """Until migration 0020 any JSON was taken: what of it has the form of now is kept."""
+class TestSettingsStoredEarlier:
+    """Until migration 0020, any JSON was accepted. What is valid now is kept."""
 
     typed = staticmethod(import_module("controlplane.migrations.0020_project_settings").typed)
 
-    def test_what_is_well_formed_stays(self) -> None:
+    def test_valid_settings_stay(self) -> None:
         settings = {
             "quota": {"active_time_seconds": 1},
             "allowed_ips": {**ALLOWED, "protected_branches_only": True},
@@ -229,12 +228,12 @@ class TestStoredBefore:
             ),
         ],
     )
-    def test_the_rest_goes(self, stored: Any, kept: Any) -> None:
+    def test_invalid_settings_are_removed(self, stored: Any, kept: Any) -> None:
         assert self.typed(stored) == kept
 
 
 @pytest.mark.parametrize("deep", ["[" * 500 + "]" * 500, '{"a":' * 500 + "1" + "}" * 500])
-def test_what_is_nested_for_ever_is_kept_nowhere(
+def test_endlessly_nested_settings_are_not_stored(
     api: DjangoClient, project: Project, deep: str
 ) -> None:
     for name, status in (("a", 200), ("hipaa", 422), ("quota", 400)):

@@ -1,4 +1,4 @@
-"""`GET /projects/states`: how an account's projects fare, in a few numbers."""
+"""`GET /projects/states`: the states of an account's projects, as a few numbers."""
 
 from tests.support.project import Project
 from tests.support.stack import Stack
@@ -24,7 +24,9 @@ def test_it_works(project: Project) -> None:
     assert project.client.get("/projects/states") == {"projects": [state]}
 
 
-def test_others_and_deleted_ones_are_not_among_them(project: Project, stack: Stack) -> None:
+def test_deleted_projects_and_those_of_others_are_not_listed(
+    project: Project, stack: Stack
+) -> None:
     assert stack.client().get("/projects/states") == {"projects": []}
     project.client.call("DELETE", project.path)
     assert project.client.get("/projects/states") == {"projects": []}

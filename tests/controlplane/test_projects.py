@@ -14,7 +14,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture(scope="module")
 def owner(stack: Stack) -> Client:
-    """An account with 23 projects; only their rows, as that is all a list reads."""
+    """An account with 23 projects. Only their rows exist, because a list reads nothing else."""
     client = stack.client()
     with stack.database() as connection:
         account = connection.execute("SELECT max(id) FROM controlplane_account").fetchone()
@@ -25,7 +25,7 @@ def owner(stack: Stack) -> Client:
             " store_passwords, created_at, updated_at)"
             " SELECT 'listed-' || chr(97 + i) || '-' || 10000000 + %s, %s, 'local',"
             " 'Number ' || i, 18, '{}', '{}', 0, true,"
-            # Two and two were created at the same moment.
+            # Two pairs of projects have the same creation time.
             " now() - (i / 2) * interval '1 second', now() FROM generate_series(0, 22) i",
             [account[0], account[0]],
         )
@@ -75,7 +75,7 @@ class TestList:
     def test_a_limit_out_of_range(self, alice: Client, limit: Any) -> None:
         assert refusal(alice.call("GET", "/projects", params={"limit": limit}))[0] == 400
 
-    def test_nobody_shares_any(self, alice: Client) -> None:
+    def test_no_project_is_shared(self, alice: Client) -> None:
         assert alice.get("/projects/shared", limit=100) == NO_PROJECTS
 
 
@@ -90,7 +90,7 @@ class TestGet:
         response = alice.call("GET", "/projects/no-where-12345678")
         assert refusal(response) == (404, "project not found")
 
-    def test_what_its_computes_used_is_counted(self, fresh_project: Project) -> None:
+    def test_the_usage_of_its_computes_is_counted(self, fresh_project: Project) -> None:
         fresh_project.suspend()
         with fresh_project.stack.database() as connection:
             row = connection.execute(
@@ -111,7 +111,7 @@ class TestChange:
         assert_fields(body["project"], fields.PROJECT, fields.PROJECT_AT_TIMES)
         assert standing.client.get(standing.path)["project"]["name"] == "Renamed"
 
-    def test_new_endpoints_follow_its_defaults(self, project: Project) -> None:
+    def test_new_endpoints_get_its_defaults(self, project: Project) -> None:
         settings = {"autoscaling_limit_max_cu": 4, "pg_settings": {"work_mem": "5MB"}}
         body = {"project": {"default_endpoint_settings": settings}}
         project.client.patch(project.path, body)
@@ -156,7 +156,7 @@ class TestDelete:
             wait_for(lambda data=data: not data.parent.exists(), f"the end of {data}")  # type: ignore[misc]
         assert not project.is_running()
 
-    def test_deleting_it_again_answers_the_same(self, project: Project) -> None:
+    def test_deleting_it_again_gets_the_same_answer(self, project: Project) -> None:
         first = project.client.delete(project.path)
         assert project.client.delete(project.path)["project"]["id"] == first["project"]["id"]
 

@@ -1,4 +1,4 @@
-"""A request costs the same number of queries however much there is."""
+"""A request costs the same number of queries however many rows there are."""
 
 import json
 from typing import Any
@@ -25,8 +25,9 @@ from tests.controlplane.rows import make_project, make_snapshot, make_webhook
 
 pytestmark = pytest.mark.slow
 
-# The key, the project, and what was asked for; a single one comes with its project. One more tells
-# what is pending, where operations are under way, and one what projects or branches have consumed.
+# One query each for the key, the project and the resource; a single resource is read with its
+# project. One more reads pending states if operations are in progress, and one the consumption of
+# projects or branches.
 BUDGET = {
     "": 3,
     "/endpoints": 3,
@@ -74,7 +75,7 @@ def test_reading_a_projects_parts(
 
 
 @pytest.mark.parametrize("size", [3, 30])
-def test_how_the_projects_fare(
+def test_reading_the_states_of_projects(
     api: DjangoClient, account: Account, region: Region, size: int
 ) -> None:
     for _ in range(size):
@@ -105,10 +106,10 @@ def test_listing_webhooks_and_deliveries(api: DjangoClient, account: Account, si
 
 BRANCH = "/{project}/branches/{branch}"
 ENDPOINT = "/{project}/endpoints/{endpoint}"
-# The method, the path, the body, and the budget: with the key, the project and its lock, the
-# beginning and the end of the transaction, one for the events, and 4 for scheduling: the newest
-# operation, the unfinished ones, the new ones, and the job of the one that is handed over. The
-# endpoint runs, except to be started; the branch `bare` has none.
+# Method, path, body and budget. The budget includes the key, the project and its lock, the
+# beginning and the end of the transaction, one query for the events, and 4 for scheduling: the
+# newest operation, the unfinished ones, the new ones, and the job of the dispatched one. The
+# endpoint runs, except for a start; the branch `bare` has none.
 WRITES: dict[str, tuple[str, str, Any, int]] = {
     "create a project": ("POST", "", {"project": {}}, 14),
     "rename a project": ("PATCH", "/{project}", {"project": {"name": "x"}}, 7),
@@ -128,7 +129,7 @@ WRITES: dict[str, tuple[str, str, Any, int]] = {
         18,
     ),
     "rename a branch": ("PATCH", BRANCH, {"branch": {"name": "x"}}, 9),
-    # The children, and what is unfinished.
+    # The children, and the unfinished operations.
     "have a branch expire": ("PATCH", BRANCH, {"branch": {"ttl_interval_seconds": 60}}, 10),
     "create a branch with its schema alone": (
         "POST",

@@ -1,4 +1,4 @@
-"""The metadata database fails while the worker speaks to it about the queue: nothing is lost."""
+"""The metadata database fails while the worker uses the queue: nothing is lost."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +15,7 @@ WAITING = "wait_event_type = 'Lock' AND query LIKE %s"
 
 
 def end_waiting(observer: "psycopg.Connection[Any]", statement: str) -> None:
-    """Have those who wait for somebody's lock with that statement lose their connection."""
+    """Close the connections of those who wait for a lock with that statement."""
     query = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {WAITING}".encode()
 
     def found() -> list[Any]:
@@ -25,9 +25,9 @@ def end_waiting(observer: "psycopg.Connection[Any]", statement: str) -> None:
 
 
 @pytest.mark.thorough
-def test_a_heartbeat_that_cannot_be_written_is_not_the_last(stack: Stack) -> None:
+def test_after_a_failed_heartbeat_others_follow(stack: Stack) -> None:
     with stack.database() as holder, stack.database() as observer:
-        # Those of a worker that another test has killed stay for a while.
+        # Heartbeats of a worker that another test has killed stay for a while.
         observer.execute(
             "CREATE TEMP TABLE living AS SELECT id FROM procrastinate_workers"
             " WHERE last_heartbeat > now() - interval '5 s'"
@@ -45,7 +45,7 @@ def test_a_heartbeat_that_cannot_be_written_is_not_the_last(stack: Stack) -> Non
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("ending", ["finish_job", "retry_job"])
-def test_a_job_whose_end_cannot_be_written_ends_all_the_same(project: Project, ending: str) -> None:
+def test_a_job_whose_end_cannot_be_written_ends_nevertheless(project: Project, ending: str) -> None:
     with project.stack.database() as holder, project.stack.database() as observer:
         with holder.transaction():
             with project.locked():
@@ -60,7 +60,7 @@ def test_a_job_whose_end_cannot_be_written_ends_all_the_same(project: Project, e
                     row = "SELECT FROM controlplane_project WHERE id = %s FOR UPDATE"
                     holder.execute(row, [project.id])
             if ending == "retry_job":
-                # The attempt fails where it would have ended, and so must be made again.
+                # The attempt fails at its end, so it must be repeated.
                 end_waiting(observer, "FROM controlplane_project t")
             end_waiting(observer, f"procrastinate_{ending}")
         wait_for(lambda: not observer.execute(job.encode()).fetchall(), "the job's end")
@@ -68,7 +68,7 @@ def test_a_job_whose_end_cannot_be_written_ends_all_the_same(project: Project, e
 
 
 @pytest.mark.thorough
-def test_a_lane_that_is_broken_off_begins_again_by_itself(project: Project) -> None:
+def test_a_lane_that_was_interrupted_continues_by_itself(project: Project) -> None:
     worker = processes_of(project.stack, "worker")
     database = project.stack.database
     with database() as holder, database() as observer, holder.transaction():
@@ -78,7 +78,7 @@ def test_a_lane_that_is_broken_off_begins_again_by_itself(project: Project) -> N
     assert processes_of(project.stack, "worker") == worker
 
 
-def test_a_write_whose_job_is_not_taken_is_answered_like_any_outage(project: Project) -> None:
+def test_a_request_whose_job_cannot_be_written_is_refused_as_in_an_outage(project: Project) -> None:
     database, path = project.stack.database, project.endpoint_path(rest="/restart")
     with ThreadPoolExecutor(1) as thread, database() as holder, database() as observer:
         with holder.transaction():

@@ -1,4 +1,4 @@
-"""How many requests an account and a key may send, whichever process of the API they reach."""
+"""How many requests an account and a key may send, to all processes of the API together."""
 
 import time
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ PER_MINUTE = 30
 
 @pytest.fixture(scope="module")
 def processes(stack: Stack) -> Iterator[list[AnotherApi]]:
-    """Two processes of the API that hold every account to a few requests."""
+    """Two processes of the API that allow each account a few requests."""
     limit = {"PERCH_API_RATE_LIMIT": str(PER_MINUTE)}
     with another_api(stack, **limit) as one, another_api(stack, **limit) as other:
         yield [one, other]
@@ -51,13 +51,15 @@ def test_an_account_is_counted_in_all_processes_together(
     assert alice.call("GET", "/users/me").ok, "off where it is not set and the plan names none"
 
 
-def test_who_waits_as_long_as_told_is_served(processes: list[AnotherApi], alice: Client) -> None:
+def test_a_client_that_waits_as_long_as_told_is_served(
+    processes: list[AnotherApi], alice: Client
+) -> None:
     client = processes[0].client(alice.key)
     while (answer := client.call("GET", "/auth")).ok:
         pass
     ends = time.monotonic() + int(answer.headers["Retry-After"])
     while (left := ends - time.monotonic()) > 0:
-        time.sleep(left)  # what the answer has told us to do is what is tested
+        time.sleep(left)  # the test is of this pause
     assert processes[1].client(alice.key).call("GET", "/auth").ok
 
 
@@ -72,7 +74,9 @@ def test_a_refused_change_is_not_made(processes: list[AnotherApi], alice: Client
     assert len(alice.get("/api_keys")) == made + 1
 
 
-def test_strangers_are_not_counted(stack: Stack, processes: list[AnotherApi]) -> None:
+def test_requests_without_authentication_are_not_counted(
+    stack: Stack, processes: list[AnotherApi]
+) -> None:
     with stack.database() as database:
         count = "SELECT count(*) FROM controlplane_requestrate"
         before = database.execute(count).fetchone()
@@ -82,7 +86,7 @@ def test_strangers_are_not_counted(stack: Stack, processes: list[AnotherApi]) ->
         assert database.execute(count).fetchone() == before
 
 
-class TestTurns:
+class TestCounting:
     @pytest.fixture
     def key(self, account: Account) -> ApiKey:
         Account.objects.filter(id=account.id).update(plan=Plan.FREE)
@@ -90,7 +94,7 @@ class TestTurns:
         return ApiKey.issue(account, "tests")[0]
 
     def served(self, key: ApiKey, route: str, *, times: int) -> int:
-        """How many of so many requests are."""
+        """Return how many of so many requests are allowed."""
         refused = []
         for _ in range(times):
             try:
@@ -100,7 +104,7 @@ class TestTurns:
         assert set(refused) <= {1}, "no rate here is slower than one request a second"
         return times - len(refused)
 
-    def test_a_burst_at_one_route_leaves_room_at_others(self, key: ApiKey) -> None:
+    def test_a_burst_at_one_route_leaves_room_for_others(self, key: ApiKey) -> None:
         began = time.monotonic()
         served = self.served(key, "GET /projects", times=100)
         most = PER_ROUTE + PER_ROUTE * (time.monotonic() - began) + 1
@@ -109,21 +113,21 @@ class TestTurns:
         other, _ = ApiKey.issue(key.account, "other")
         assert self.served(other, "GET /projects", times=10) == 10
 
-    def test_making_keys_is_slower(self, key: ApiKey) -> None:
+    def test_the_rate_of_creating_keys_is_lower(self, key: ApiKey) -> None:
         assert 10 <= self.served(key, "POST /api_keys", times=60) < 30
 
-    def test_nothing_is_counted_of_what_is_refused(self, key: ApiKey) -> None:
+    def test_refused_requests_are_not_counted(self, key: ApiKey) -> None:
         self.served(key, "GET /projects", times=100)
         account = RequestRate.objects.get(name=f"account {key.account_id}")
         ahead = (account.free_at - timezone.now()).total_seconds()
         assert ahead < 60 / 700 * 60, "as after some 40 requests, not after 100"
 
-    def test_the_unlimited_plan_asks_nothing(self, account: Account) -> None:
+    def test_the_unlimited_plan_makes_no_query(self, account: Account) -> None:
         key, _ = ApiKey.issue(account, "tests")
         assert self.served(key, "GET /projects", times=100) == 100
         assert not RequestRate.objects.exists()
 
-    def test_a_round_forgets_who_is_ahead_of_no_rate(self, key: ApiKey, region: Region) -> None:
+    def test_a_round_removes_rows_that_limit_nobody(self, key: ApiKey, region: Region) -> None:
         take_turn(key, route="GET /old")
         with connection.cursor() as cursor:
             cursor.execute(

@@ -20,7 +20,7 @@ Child = subprocess.Popen[bytes]
 
 @pytest.fixture(autouse=True)
 def watcher() -> None:
-    """Made now, so that no test counts what it takes to make it."""
+    """Created now, so that no test counts its descriptors."""
     reaping._watcher()
 
 
@@ -38,7 +38,7 @@ def descriptors() -> int:
 
 
 def gone(children: list[Child]) -> bool:
-    """Reads the processes themselves: to ask a child would reap it."""
+    """Read the processes from /proc, because asking a child for its status would reap it."""
     return not any(psutil.pid_exists(child.pid) for child in children)
 
 
@@ -54,7 +54,7 @@ def test_one_thread_reaps_all_of_them(children: list[Child]) -> None:
     wait_for(lambda: descriptors() == open_before, "no descriptor is left")
 
 
-def test_one_that_has_ended_already(children: list[Child]) -> None:
+def test_a_child_that_has_ended_already(children: list[Child]) -> None:
     first, second = children[:2]
     first.kill()
     wait_for(lambda: psutil.Process(first.pid).status() == psutil.STATUS_ZOMBIE, "its end")
@@ -66,7 +66,7 @@ def test_one_that_has_ended_already(children: list[Child]) -> None:
     assert second.returncode == -9
 
 
-def test_one_that_its_starter_polls_meanwhile(children: list[Child]) -> None:
+def test_a_child_that_its_starter_polls_meanwhile(children: list[Child]) -> None:
     for child in children:
         reap(child)
         child.kill()

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture
 def other_id(project: Project) -> str:
-    """A branch to move to."""
+    """A branch to which the endpoint can be moved."""
     return project.new_branch_id()
 
 
@@ -66,7 +66,7 @@ def test_its_old_connections_are_dropped(project: Project, other_id: str) -> Non
             connection.execute("SELECT 1")
 
 
-def test_an_idle_one_stays_idle(project: Project, other_id: str) -> None:
+def test_an_idle_endpoint_stays_idle(project: Project, other_id: str) -> None:
     project.suspend()
     answer = project.client.patch(project.endpoint_path(), {"endpoint": {"branch_id": other_id}})
     assert [(o["action"], o["status"]) for o in answer["operations"]] == [
@@ -77,7 +77,7 @@ def test_an_idle_one_stays_idle(project: Project, other_id: str) -> None:
     assert project.endpoint()["current_state"] == "idle"
 
 
-def test_the_left_branch_can_take_another_endpoint(project: Project, other_id: str) -> None:
+def test_the_former_branch_can_have_another_endpoint(project: Project, other_id: str) -> None:
     answer = project.client.patch(project.endpoint_path(), {"endpoint": {"branch_id": other_id}})
     created = project.client.post(project.path + "/endpoints", wanted(project.branch_id))
     project.done(answer)
@@ -86,7 +86,7 @@ def test_the_left_branch_can_take_another_endpoint(project: Project, other_id: s
     assert project.endpoint()["branch_id"] == other_id
 
 
-def test_the_same_branch_is_no_change(project: Project) -> None:
+def test_the_same_branch_is_not_a_change(project: Project) -> None:
     before = project.endpoint()
     answer = project.client.patch(
         project.endpoint_path(), {"endpoint": {"branch_id": project.branch_id}}
@@ -95,8 +95,8 @@ def test_the_same_branch_is_no_change(project: Project) -> None:
     assert project.endpoint() == before
 
 
-def test_sending_everything_back_is_no_change(project: Project) -> None:
-    """As the Terraform provider does."""
+def test_sending_all_fields_back_is_not_a_change(project: Project) -> None:
+    """The Terraform provider does this."""
     before = project.endpoint()
     answer = project.client.patch(project.endpoint_path(), {"endpoint": before})
     assert answer == {"endpoint": before, "operations": []}
@@ -120,7 +120,7 @@ def test_an_unknown_branch_is_refused(standing: Project) -> None:
     assert standing.endpoint() == before
 
 
-def test_a_branch_that_is_going_is_refused(project: Project, other_id: str) -> None:
+def test_a_branch_that_is_being_deleted_is_refused(project: Project, other_id: str) -> None:
     with project.locked(other_id):
         going = project.client.delete(project.branch_path(other_id))
         body = {"endpoint": {"branch_id": other_id}}
@@ -131,7 +131,9 @@ def test_a_branch_that_is_going_is_refused(project: Project, other_id: str) -> N
     project.done(going)
 
 
-def test_while_it_starts_it_is_started_first_where_it_was(project: Project, other_id: str) -> None:
+def test_a_start_in_progress_ends_before_the_endpoint_moves(
+    project: Project, other_id: str
+) -> None:
     project.suspend()
     with project.locked():
         started = project.client.post(project.endpoint_path(rest="/start"))
@@ -143,7 +145,7 @@ def test_while_it_starts_it_is_started_first_where_it_was(project: Project, othe
     wait_for(lambda: not project.is_running(), "the end of the compute")
 
 
-def test_it_can_move_on_before_it_has_arrived(project: Project, other_id: str) -> None:
+def test_it_can_be_moved_again_before_it_has_arrived(project: Project, other_id: str) -> None:
     third_id = project.new_branch_id()
     with project.locked():
         answers = [
@@ -159,7 +161,9 @@ def test_it_can_move_on_before_it_has_arrived(project: Project, other_id: str) -
         assert not project.stack.data_dir(branch_id).joinpath("postmaster.pid").exists()
 
 
-def test_a_branch_that_cannot_start_leaves_it_there_idle(project: Project, other_id: str) -> None:
+def test_a_branch_that_cannot_start_leaves_the_endpoint_there_idle(
+    project: Project, other_id: str
+) -> None:
     data = project.stack.data_dir(other_id)
     kept = data.rename(data.with_name("kept"))
 

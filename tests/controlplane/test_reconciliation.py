@@ -1,4 +1,4 @@
-"""What runs and what the API says are made to agree, without anyone's asking."""
+"""Running processes and the states in the API are made to agree, without a request."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_for
 
 
 def age(project: Project, hours: int) -> None:
-    """Make the project's endpoint older than it is."""
+    """Make the project's endpoint older."""
     with project.stack.database() as connection:
         connection.execute(
             "UPDATE controlplane_endpoint SET created_at = created_at - %s * interval '1 hour'"
@@ -24,7 +24,7 @@ def age(project: Project, hours: int) -> None:
         )
 
 
-def test_a_compute_that_died_is_idle_soon(project: Project) -> None:
+def test_a_compute_that_died_is_soon_idle(project: Project) -> None:
     project.postmaster().kill()
     wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle", timeout=10)
     assert "suspended_at" in project.endpoint()
@@ -32,12 +32,12 @@ def test_a_compute_that_died_is_idle_soon(project: Project) -> None:
     assert project.sql("SELECT 1") == [(1,)]
 
 
-def test_a_compute_that_was_stopped_by_hand_is_idle_soon(project: Project) -> None:
+def test_a_compute_that_was_stopped_by_hand_is_soon_idle(project: Project) -> None:
     project.postmaster().send_signal(signal.SIGINT)
     wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle", timeout=10)
 
 
-def test_a_start_just_after_a_crash_does_not_trip_over_what_is_left(project: Project) -> None:
+def test_a_start_just_after_a_crash_succeeds(project: Project) -> None:
     with project.compute() as connection:
         connection.execute("SELECT 1")
         project.postmaster().kill()
@@ -46,14 +46,14 @@ def test_a_start_just_after_a_crash_does_not_trip_over_what_is_left(project: Pro
     assert project.sql("SELECT 1") == [(1,)]
 
 
-def test_a_postgres_that_belongs_to_nothing_is_stopped(project: Project) -> None:
-    """As one is that was started while the metadata came back from a backup."""
+def test_a_postgres_without_an_endpoint_is_stopped(project: Project) -> None:
+    """Such as one that was started before the metadata was restored from a backup."""
     project.suspend()
     branch = project.stack.data_dir(project.branch_id).parent
     stray = branch.with_name("br-stray-dog-123456")
     shutil.copytree(branch, stray, ignore=shutil.ignore_patterns("*.pipe"))
     for copy in [stray, *stray.rglob("*")]:
-        # What is the compute's is the compute's, and what is the service's the service's.
+        # Files of a compute belong to the compute's account, those of the service to the service's.
         owner = (branch / copy.relative_to(stray)).stat()
         os.chown(copy, owner.st_uid, owner.st_gid)
     process = start_by_hand(project.stack, stray.name, project.endpoint_id)
@@ -69,7 +69,7 @@ def test_a_postgres_of_a_suspended_endpoint_is_stopped(project: Project) -> None
 
 
 def start_by_hand(stack: Stack, branch_id: str, endpoint_id: str) -> int:
-    """Start a Postgres on a branch as that of an endpoint, past the service; its process id."""
+    """Start a Postgres on a branch for an endpoint, without the service. Returns its process id."""
     program = (
         "import sys, django\n"
         "django.setup()\n"
@@ -94,7 +94,8 @@ def start_by_hand(stack: Stack, branch_id: str, endpoint_id: str) -> int:
 
 
 class TestCheckAvailability:
-    """Due two hours after the endpoint's creation; the worker looks every minute."""
+    """A check is due two hours after the endpoint's creation. The worker's round runs every
+    minute."""
 
     @pytest.fixture
     def checked(self, project: Project) -> Project:
@@ -103,7 +104,8 @@ class TestCheckAvailability:
 
     @staticmethod
     def newest(project: Project) -> tuple[str, str]:
-        """Of the project's checks: the worker, which looks by itself, may be the first."""
+        """Return the newest of the project's checks. The worker's own round may have scheduled
+        it."""
         for operation in project.operations():
             if operation["action"] == "check_availability":
                 return operation["action"], operation["status"]
@@ -132,14 +134,14 @@ class TestCheckAvailability:
         look_now(checked.stack)
         assert len(checked.operations()) == count
 
-    def test_it_fails_visibly_on_damage(self, project: Project) -> None:
+    def test_damage_makes_it_fail(self, project: Project) -> None:
         ((relation,),) = project.sql("SELECT pg_relation_filepath('pg_catalog.pg_attribute')")
         project.suspend()
         path = project.stack.data_dir(project.branch_id) / relation
         content = path.read_bytes()
         path.write_bytes(content[:5000] + b"damaged!" + content[5008:])
 
-        # Not due before: the worker, which looks by itself, would find the branch still well.
+        # Not due before, so that the worker's own round does not check the intact branch.
         age(project, 3)
         look_now(project.stack)
         wait_for(lambda: self.newest(project) == ("check_availability", "failed"), "the check")
@@ -160,7 +162,7 @@ class TestCheckAvailability:
 
 
 def look_now(stack: Stack) -> None:
-    """Have the checks that are due scheduled, as the worker does once a minute."""
+    """Schedule the checks that are due, as the worker does once a minute."""
     program = (
         "import django\n"
         "django.setup()\n"
@@ -176,7 +178,8 @@ def look_now(stack: Stack) -> None:
 
 
 class TestFailingStarts:
-    """A start that fails is tried again, fails with Postgres's words, and can be mended."""
+    """A failed start is retried. It ends with Postgres's error, and succeeds once the cause is
+    removed."""
 
     def test_it_works(self, project: Project) -> None:
         project.suspend()
@@ -195,7 +198,7 @@ class TestFailingStarts:
             if operation["status"] == "running" and operation["failures_count"]:
                 assert "retry_at" in operation
                 assert "pg_control" in operation["error"]
-                # Asked for before: unfinished after it, the operation was so then as well.
+                # Read before the operation: if it is unfinished afterwards, it was so then as well.
                 assert pending == "active"
             return bool(operation["status"] == "failed")
 
@@ -203,7 +206,7 @@ class TestFailingStarts:
         operation = project.operation(operation_id)
         assert seen == [0, 1, 2, 3, 4, 5]
         assert "could not find the database system" in operation["error"]
-        # Where the host keeps it is nobody's business but the operator's.
+        # Only the operator may know the path on the host.
         assert str(project.stack.state_dir) not in operation["error"]
         assert "retry_at" not in operation
         endpoint = project.endpoint()
@@ -215,9 +218,7 @@ class TestFailingStarts:
         project.start()
         assert project.sql("SELECT 1") == [(1,)]
 
-    def test_whoever_suspends_the_endpoint_does_not_wait_for_all_attempts(
-        self, project: Project
-    ) -> None:
+    def test_a_suspend_does_not_wait_for_all_attempts(self, project: Project) -> None:
         project.suspend()
         control = project.stack.data_dir(project.branch_id) / "global" / "pg_control"
         kept = control.rename(control.with_name("pg_control.kept"))
@@ -231,7 +232,7 @@ class TestFailingStarts:
         kept.rename(control)
         project.start()
 
-    def test_one_that_is_mended_meanwhile_succeeds(self, project: Project) -> None:
+    def test_a_start_whose_cause_is_removed_meanwhile_succeeds(self, project: Project) -> None:
         project.suspend()
         control = project.stack.data_dir(project.branch_id) / "global" / "pg_control"
         kept = control.rename(control.with_name("pg_control.kept"))
@@ -245,7 +246,7 @@ class TestFailingStarts:
         assert "error" not in project.operation(operation_id)
         assert project.endpoint()["current_state"] == "active"
 
-    def test_a_branch_whose_data_is_gone(self, project: Project) -> None:
+    def test_a_branch_without_data(self, project: Project) -> None:
         project.suspend()
         data = project.stack.data_dir(project.branch_id)
         kept = data.rename(data.with_name("kept"))

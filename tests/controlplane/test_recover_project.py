@@ -42,7 +42,7 @@ AGO = timedelta(hours=1)
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Stack]:
-    """A service that keeps what was deleted for an hour."""
+    """A service that keeps deleted projects for an hour."""
     with (
         new_state_dir() as state_dir,
         running_stack(state_dir, PERCH_RECOVERY_HOURS="1") as running,
@@ -106,7 +106,7 @@ def test_it_works(kept: LiveProject) -> None:
     assert told == ["project.recovered", "project.deleted", "project.created"]
 
 
-def test_its_time_comes(kept: LiveProject) -> None:
+def test_a_deleted_project_is_removed_after_its_time(kept: LiveProject) -> None:
     kept.client.delete(kept.path)
     with kept.stack.database() as database:
         database.execute(
@@ -121,7 +121,7 @@ def test_its_time_comes(kept: LiveProject) -> None:
     assert (removed["type"], removed["actor"]["type"]) == ("project.removed", "expiry")
 
 
-def test_without_the_hours_nothing_is_kept(project: LiveProject) -> None:
+def test_without_a_configured_time_nothing_is_kept(project: LiveProject) -> None:
     deleted = project.client.delete(project.path)["project"]
     assert "recoverable_until" not in deleted
     data = project.stack.data_dir(project.branch_id)
@@ -130,14 +130,16 @@ def test_without_the_hours_nothing_is_kept(project: LiveProject) -> None:
     assert refusal(project.client.call("POST", project.path + "/recover"))[0] == 404
 
 
-def test_anothers_cannot_be_recovered(service: Stack, kept: LiveProject) -> None:
+def test_another_accounts_project_cannot_be_recovered(service: Stack, kept: LiveProject) -> None:
     kept.client.delete(kept.path)
     bob = service.client()
     assert refusal(bob.call("POST", kept.path + "/recover"))[0] == 404
     assert bob.get("/projects?recoverable=true")["projects"] == []
 
 
-def test_the_plan_must_have_room(api: DjangoClient, account: Account, region: Region) -> None:
+def test_the_plan_must_allow_one_more_project(
+    api: DjangoClient, account: Account, region: Region
+) -> None:
     Account.objects.filter(id=account.id).update(plan="free")
     deleted, *_ = [make_project(account, region) for _ in range(4)]
     now = timezone.now()
@@ -146,8 +148,10 @@ def test_the_plan_must_have_room(api: DjangoClient, account: Account, region: Re
     assert (response.status_code, response.json()["code"]) == (422, "PROJECTS_LIMIT_EXCEEDED")
 
 
-def make_kept(account: Account, region: Region, *, age: timedelta = AGO, size: int = 0) -> Project:
-    """A project that was deleted so long ago, whose branch has `size` bytes."""
+def make_deleted(
+    account: Account, region: Region, *, age: timedelta = AGO, size: int = 0
+) -> Project:
+    """Create a project that was deleted so long ago, whose branch has `size` bytes."""
     project = make_project(account, region)
     now = timezone.now()
     Project.objects.filter(id=project.id).update(
@@ -162,7 +166,7 @@ def kept_ids() -> set[str]:
 
 
 def removed_in_order() -> list[str]:
-    """The projects whose removal was scheduled, the first first."""
+    """Return the projects whose removal was scheduled, in order."""
     removals = Operation.objects.filter(action="delete_tenant").order_by("created_at")
     return list(removals.values_list("project_id", flat=True))
 
@@ -179,8 +183,8 @@ def free_account(region: Region) -> Account:
 
 @pytest.mark.usefixtures("full_disk")
 def test_a_full_disk_removes_the_oldest_first(account: Account, region: Region) -> None:
-    older, newer = (make_kept(account, region, age=hours * AGO) for hours in (2, 1))
-    for _ in range(2):  # the first removal must have ended before the next begins
+    older, newer = (make_deleted(account, region, age=hours * AGO) for hours in (2, 1))
+    for _ in range(2):  # the next removal begins only after the first has ended
         remove_unrecovered(region)
     assert removed_in_order() == [older.id]
     assert kept_ids() == {newer.id}
@@ -190,12 +194,12 @@ def test_a_full_disk_removes_the_oldest_first(account: Account, region: Region) 
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_on_a_full_disk_the_account_that_stores_most_gives_first(
+def test_on_a_full_disk_the_account_that_stores_most_loses_its_projects_first(
     account: Account, free_account: Account, region: Region
 ) -> None:
-    """Its living projects count, and what they have beside their databases."""
-    frugal = make_kept(account, region, age=3 * AGO, size=300 << 20)
-    greedy = [make_kept(free_account, region, age=hours * AGO, size=1) for hours in (2, 1)]
+    """Its other projects count too, and so does their data outside databases."""
+    frugal = make_deleted(account, region, age=3 * AGO, size=300 << 20)
+    greedy = [make_deleted(free_account, region, age=hours * AGO, size=1) for hours in (2, 1)]
     living = make_project(free_account, region)
     Branch.objects.filter(project=living).update(logical_size=1 << 20, auxiliary_size=500 << 20)
     for _ in range(3):
@@ -204,11 +208,11 @@ def test_on_a_full_disk_the_account_that_stores_most_gives_first(
     assert removed_in_order() == [greedy[0].id, greedy[1].id, frugal.id]
 
 
-def test_who_deletes_more_than_the_plan_keeps_loses_the_oldest(
+def test_of_more_deleted_projects_than_the_plan_keeps_the_oldest_are_removed(
     account: Account, free_account: Account, region: Region
 ) -> None:
-    of_others = [make_kept(account, region) for _ in range(5)]
-    of_mallory = [make_kept(free_account, region, age=age * AGO) for age in (5, 4, 3, 2, 1)]
+    of_others = [make_deleted(account, region) for _ in range(5)]
+    of_mallory = [make_deleted(free_account, region, age=age * AGO) for age in (5, 4, 3, 2, 1)]
     remove_unrecovered(region)
     assert removed_in_order() == [project.id for project in of_mallory[:2]]
     assert kept_ids() == {project.id for project in (*of_others, *of_mallory[2:])}
@@ -216,18 +220,18 @@ def test_who_deletes_more_than_the_plan_keeps_loses_the_oldest(
     assert (event.project_id, event.actor_type) == (of_mallory[0].id, "expiry")
 
 
-def test_deleted_bytes_are_bounded_but_the_last_project_is_kept(
+def test_the_bytes_of_deleted_projects_are_limited_but_the_last_one_is_kept(
     free_account: Account, region: Region
 ) -> None:
     older, newer = (
-        make_kept(free_account, region, age=hours * AGO, size=size)
+        make_deleted(free_account, region, age=hours * AGO, size=size)
         for hours, size in ((2, 1 << 20), (1, 2 << 30))
     )
     remove_unrecovered(region)
     assert (removed_in_order(), kept_ids()) == ([older.id], {newer.id})
 
 
-def test_a_removal_that_failed_is_tried_again(account: Account, region: Region) -> None:
+def test_a_failed_removal_is_tried_again(account: Account, region: Region) -> None:
     project = make_project(account, region)
     Project.objects.filter(id=project.id).update(deleted_at=timezone.now())
     with locked_project(project.id) as locked:
@@ -235,19 +239,19 @@ def test_a_removal_that_failed_is_tried_again(account: Account, region: Region) 
     failed = Operation.objects.filter(action="delete_tenant")
     failed.update(status="failed")
     try_removals_again(region)
-    assert len(removed_in_order()) == 1  # it failed just now
+    assert len(removed_in_order()) == 1  # it has just failed
     failed.update(created_at=timezone.now() - AGO)
     for _ in range(2):
         try_removals_again(region)
     assert removed_in_order() == [project.id] * 2
 
 
-def test_nobody_creates_faster_than_what_was_deleted_is_removed(
+def test_creating_is_refused_while_too_many_deleted_projects_wait_for_removal(
     client: DjangoClient, free_account: Account, region: Region
 ) -> None:
     _, key = ApiKey.issue(free_account, "tests")
     client.defaults["HTTP_AUTHORIZATION"] = f"Bearer {key}"
-    kept = [make_kept(free_account, region, age=age * AGO) for age in (6, 5, 4, 3, 2, 1)]
+    kept = [make_deleted(free_account, region, age=age * AGO) for age in (6, 5, 4, 3, 2, 1)]
     response = create(client)
     assert response.status_code == 423
     assert "the data of 6 deleted projects" in response.json()["message"]
@@ -261,11 +265,11 @@ def create(client: DjangoClient) -> Any:
     return client.post("/api/v2/projects", {"project": {}}, content_type="application/json")
 
 
-def test_a_project_has_few_branches_that_wait_for_removal(
+def test_the_branches_of_a_project_that_wait_for_removal_are_limited(
     free_account: Account, region: Region
 ) -> None:
     project = make_project(free_account, region)
-    make_snapshot(project)  # is no such branch
+    make_snapshot(project)  # does not count
     branch = Branch.objects.get(project=project, hidden=False)
     with locked_project(project.id) as locked:
         for _ in range(5):
@@ -275,7 +279,7 @@ def test_a_project_has_few_branches_that_wait_for_removal(
         make_kept_branch(locked, branch, name="preserved")
 
 
-def test_creating_and_deleting_in_a_loop_leaves_no_more_than_the_plan_keeps(
+def test_creating_and_deleting_in_a_loop_keeps_no_more_than_the_plan_allows(
     service: Stack,
 ) -> None:
     client = service.client(plan="free")
@@ -297,7 +301,7 @@ def test_creating_and_deleting_in_a_loop_leaves_no_more_than_the_plan_keeps(
 
 
 def created_when_free(client: Client) -> Any:
-    """A new project, as soon as the service takes it."""
+    """Return a new project, created as soon as the service accepts it."""
     responses = []
 
     def is_taken() -> bool:
@@ -313,7 +317,7 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-def test_endpoints_that_were_deleted_before_stay_so(
+def test_endpoints_that_were_deleted_earlier_stay_deleted(
     api: DjangoClient, account: Account, region: Region
 ) -> None:
     project = make_project(account, region, size=2)

@@ -1,4 +1,4 @@
-"""Refused keys and wrong passwords are gathered: an attack fills neither memory nor table."""
+"""Refused keys and wrong passwords are aggregated: an attack fills neither memory nor the table."""
 
 from datetime import timedelta
 from typing import Any
@@ -51,7 +51,7 @@ def test_it_works(refusals: Refusals, account: Account, region: Region) -> None:
     assert len(written()) == 2
 
 
-def test_many_are_told_together(refusals: Refusals, account: Account) -> None:
+def test_many_refusals_are_recorded_together(refusals: Refusals, account: Account) -> None:
     for number in range(10 * MOST_APART):
         refusals.note(
             Refusal(CONNECTION, account.id, "bob", f"10.0.{number // 256}.{number % 256}")
@@ -63,14 +63,14 @@ def test_many_are_told_together(refusals: Refusals, account: Account) -> None:
     assert events[-1].summary.startswith("450 connections were refused: with wrong passwords or ")
 
 
-def test_memory_has_a_bound_whoever_attacks(refusals: Refusals) -> None:
+def test_memory_is_limited_however_many_sources_there_are(refusals: Refusals) -> None:
     for number in range(5 * MOST_ENTRIES):
         refusals.note(Refusal(KEY, number % 1500, str(number), "x" * 10_000))
     assert len(refusals._tallies) <= MOST_ENTRIES + 1
     assert sum(tally.count for tally in refusals._tallies.values()) == 5 * MOST_ENTRIES
 
 
-def test_a_day_has_a_bound_for_each_account(
+def test_refusals_per_day_are_limited_for_each_account(
     refusals: Refusals, account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bob = Account.objects.create(name="bob")
@@ -83,7 +83,7 @@ def test_a_day_has_a_bound_for_each_account(
     refusals.note(Refusal(KEY, bob.id, "ci", "10.0.0.1"))
     refusals.write()
     assert Event.objects.filter(account=bob).count() == 1
-    # What is beyond is told an hour later, together; and at a clean stop.
+    # Those beyond the limit are recorded together an hour later, or when the process stops.
     monkeypatch.setattr(module, "LATE_AFTER", timedelta(0))
     refusals.write()
     assert Event.objects.filter(account=account).count() == MOST_A_DAY + 1
@@ -96,14 +96,14 @@ def test_a_day_has_a_bound_for_each_account(
     assert Event.objects.filter(account=account).count() == MOST_A_DAY + 2
 
 
-def test_yesterdays_do_not_count(refusals: Refusals, account: Account) -> None:
+def test_refusals_of_yesterday_do_not_count(refusals: Refusals, account: Account) -> None:
     refusals.note(Refusal(KEY, account.id, "ci", "10.0.0.1"))
     refusals.write()
     Event.objects.update(at=timezone.now() - timedelta(hours=25))
     assert module._written_lately({account.id}) == {}
 
 
-def test_what_the_database_does_not_take_is_kept(
+def test_refusals_that_cannot_be_written_are_kept(
     refusals: Refusals, account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*events: Any) -> None:
@@ -125,7 +125,7 @@ def refused(client: Client, kind: str, **query: Any) -> list[Any]:
     return found
 
 
-def test_the_running_service_tells_of_them(project: Project, stack: Stack) -> None:
+def test_the_running_service_records_refusals(project: Project, stack: Stack) -> None:
     alice = project.client
     key = alice.post("/api_keys", {"key_name": "ci"})
     alice.delete(f"/api_keys/{key['id']}")
@@ -134,11 +134,11 @@ def test_the_running_service_tells_of_them(project: Project, stack: Stack) -> No
     uri = project.created["connection_uris"][0]["connection_uri"]
     for role in ("neondb_owner", "neondb_owner", "hunter2"):
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-            # By default libpq tries again in clear what was refused by TLS.
+            # By default, libpq retries without TLS what was refused with TLS.
             psycopg.connect(
                 uri, hostaddr="127.0.0.1", user=role, password="wrong", sslmode="require"
             )
-    # Each of the proxy's processes tells of its own.
+    # Each process of the proxy records its own.
     wait_for(lambda: count(refused(alice, "connection.refused")) == 3, "the connections")
     wait_for(lambda: count(refused(alice, "api_key.refused")) == 2, "the keys")
     (of_key,) = refused(alice, "api_key.refused")

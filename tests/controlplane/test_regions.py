@@ -1,4 +1,4 @@
-"""Regions whose worker is away, that are drained, or removed."""
+"""Regions whose worker is away, and regions that are drained or removed."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def path(project: Project) -> str:
 
 
 def leave(region: Region, *, seconds: float = 16) -> None:
-    """Have the region's worker be silent for so long."""
+    """Make the region's worker silent for so long."""
     seen = timezone.now() - timedelta(seconds=seconds)
     Region.objects.filter(id=region.id).update(worker_seen_at=seen)
 
@@ -71,30 +71,30 @@ class TestWorkerAway:
         body: Any,
         settings: Any,
     ) -> None:
-        # What is kept for a while takes no work yet.
+        # A recoverable project needs no work yet.
         settings.RECOVERY_HOURS = 0
         leave(region)
         names = {"endpoint": Endpoint.objects.get().id, "branch": Branch.objects.get().id}
         answer = send(api, method, path + rest.format(**names), body)
         assert answer.status_code == 503
         assert 'the region "local" does not answer' in answer.json()["message"]
-        # Nothing was done.
+        # Nothing was changed.
         assert Operation.objects.exclude(status="finished").count() == 0
         assert Branch.objects.count() == 1
         assert Project.objects.filter(deleted_at=None).count() == 1
 
-    def test_so_is_a_new_project(self, api: DjangoClient, region: Region) -> None:
+    def test_a_new_project_is_refused_too(self, api: DjangoClient, region: Region) -> None:
         leave(region)
         answer = send(api, "POST", "/api/v2/projects", {"project": {}})
         assert answer.status_code == 503
         assert Project.objects.count() == 0
 
-    def test_a_client_is_told(self, region: Region, project: Project) -> None:
+    def test_a_client_gets_the_reason(self, region: Region, project: Project) -> None:
         leave(region)
         with pytest.raises(WakePostponed, match='the region "local" does not answer'):
             start_for_client(Endpoint.objects.get().id)
 
-    def test_what_needs_no_worker_is_done(
+    def test_requests_that_need_no_worker_are_executed(
         self, api: DjangoClient, region: Region, path: str
     ) -> None:
         leave(region)
@@ -105,7 +105,7 @@ class TestWorkerAway:
         assert send(api, "DELETE", endpoint).status_code == 200
         assert send(api, "GET", endpoint).status_code == 404
 
-    def test_one_that_is_started_again_is_not_away(
+    def test_a_restarted_worker_is_not_away(
         self, api: DjangoClient, region: Region, path: str
     ) -> None:
         leave(region, seconds=10)
@@ -114,7 +114,7 @@ class TestWorkerAway:
 
 
 class TestCommand:
-    def test_it_lists(self, region: Region, project: Project) -> None:
+    def test_regions_are_listed(self, region: Region, project: Project) -> None:
         leave(region, seconds=7)
         Endpoint.objects.update(current_state=EndpointState.ACTIVE)
         Region.objects.create(id="far-east", name="far-east", host="far.example.com")
@@ -126,11 +126,11 @@ class TestCommand:
         assert local.split() == "local localhost:5432 7 s ago never 1 1 0 default".split()
         assert far.split() == "far-east far.example.com:5432 never never 0 0 0".split()
 
-    def test_jobs_that_wait_are_counted(self, region: Region, project: Project) -> None:
+    def test_waiting_jobs_are_counted(self, region: Region, project: Project) -> None:
         start_for_client(Endpoint.objects.get().id)
         assert regions("list").splitlines()[1].split()[-2:] == ["1", "default"]
 
-    def test_a_drained_one_takes_no_new_projects(
+    def test_a_drained_region_accepts_no_new_projects(
         self, api: DjangoClient, region: Region, project: Project
     ) -> None:
         assert "accepts no new projects. Left in it: 1 project." in regions("drain", "local")
@@ -143,14 +143,16 @@ class TestCommand:
         regions("resume", "local")
         assert send(api, "POST", "/api/v2/projects", {"project": {}}).status_code == 201
 
-    def test_an_empty_one_is_removed(self, region: Region, project: Project) -> None:
+    def test_an_empty_region_is_removed(self, region: Region, project: Project) -> None:
         project.deleted_at = timezone.now()
         project.save()
         leave(region)
         assert regions("remove", "local") == "local is removed.\n"
         assert (Region.objects.count(), Project.objects.count()) == (0, 0)
 
-    def test_one_with_projects_is_not_but_by_force(self, region: Region, project: Project) -> None:
+    def test_a_region_with_projects_is_removed_only_by_force(
+        self, region: Region, project: Project
+    ) -> None:
         start_for_client(Endpoint.objects.get().id)
         leave(region)
         with pytest.raises(CommandError, match="1 project, 1 unfinished operation"):
@@ -162,11 +164,11 @@ class TestCommand:
             cursor.execute("SELECT FROM procrastinate_jobs")
             assert cursor.rowcount == 0
 
-    def test_one_whose_worker_runs_is_not(self, region: Region) -> None:
+    def test_a_region_whose_worker_runs_is_not_removed(self, region: Region) -> None:
         for force in ([], ["--force"]):
             with pytest.raises(CommandError, match="the worker of local still runs"):
                 regions("remove", "local", *force)
 
-    def test_one_that_is_not_there(self, region: Region) -> None:
+    def test_an_unknown_region(self, region: Region) -> None:
         with pytest.raises(CommandError, match='unknown region "moon"; use one of: local'):
             regions("drain", "moon")

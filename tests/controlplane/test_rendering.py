@@ -1,4 +1,4 @@
-"""What `controlplane.api.rendering` prints of rows is what their schema would have printed."""
+"""`controlplane.api.rendering` renders rows exactly as their schemas would."""
 
 import json
 import uuid
@@ -35,7 +35,7 @@ NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def by_schema(schema: type[Schema], row: Any) -> Any:
-    """As pydantic validates and prints it: a field with a default is left out where it is None."""
+    """Render as pydantic does: a field with a default is left out if it is None."""
     whole = schema.model_validate(row)
     printed = json.loads(whole.model_dump_json(exclude_none=True))
     required = [name for name, one in schema.model_fields.items() if one.is_required()]
@@ -55,7 +55,7 @@ def project(account: Account, region: Region) -> Project:
 
 @pytest.fixture
 def rows(account: Account, project: Project) -> list[tuple[type[Schema], Any]]:
-    """Rows as Django makes them, with all that may be absent there and absent."""
+    """Rows from Django's ORM, with all optional fields present, and with all of them absent."""
     branch = Branch.objects.filter(project=project, default=True).get()
     child = Branch(
         project=project, parent=branch, name="child", logical_size=7, created_at=NOW, id="br-c-1"
@@ -106,12 +106,12 @@ def rows(account: Account, project: Project) -> list[tuple[type[Schema], Any]]:
     ]
 
 
-def test_rows_are_printed_as_their_schemas_print_them(rows: list[tuple[type[Schema], Any]]) -> None:
+def test_rows_are_rendered_as_by_their_schemas(rows: list[tuple[type[Schema], Any]]) -> None:
     for schema, row in rows:
         assert by_renderer(schema, row) == by_schema(schema, row), schema
 
 
-def test_rows_read_by_statements_are_printed_as_those_of_django(
+def test_rows_read_by_plain_statements_are_rendered_like_those_of_the_orm(
     account: Account, project: Project
 ) -> None:
     endpoint, branch = (
@@ -136,7 +136,7 @@ def test_rows_read_by_statements_are_printed_as_those_of_django(
             assert getattr(fast, field.attname) == getattr(plain, field.attname), field
 
 
-def test_every_answer_to_a_read_is_as_the_document_says(
+def test_every_answer_to_a_read_matches_the_document(
     api: DjangoClient, account: Account, project: Project
 ) -> None:
     document = api.get("/api/v2/openapi.json").json()
@@ -169,9 +169,9 @@ def test_every_answer_to_a_read_is_as_the_document_says(
     assert answered > 15
 
 
-def test_times_are_printed_in_seconds_and_moments_in_microseconds() -> None:
+def test_times_are_in_seconds_and_cursors_in_microseconds() -> None:
     assert as_json({"at": NOW}) == b'{"at":"2026-01-31T12:00:00Z"}'
 
 
-def test_a_number_of_any_size_is_printed() -> None:
+def test_a_number_of_any_size_is_rendered() -> None:
     assert json.loads(as_json({"settings": {"n": 10**40, "at": timezone.now()}}))["settings"]["n"]

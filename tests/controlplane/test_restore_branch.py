@@ -27,7 +27,7 @@ def branches(project: Project) -> dict[str, Any]:
 
 
 def on_disk(project: Project) -> set[str]:
-    """The branches of the project that have data, and what lies beside them."""
+    """Return the branches of the project that have data, and the other directories beside them."""
     path = project.stack.state_dir / "branches"
     with project.stack.database() as database:
         rows = database.execute(
@@ -38,7 +38,7 @@ def on_disk(project: Project) -> set[str]:
 
 
 def given_up(project: Project) -> set[str]:
-    """Branches of the project that came to nothing, or are gone."""
+    """Return branches of the project that failed or were deleted."""
     with project.stack.database() as database:
         rows = database.execute(
             "SELECT id FROM controlplane_branch WHERE project_id = %s AND deleted_at IS NOT NULL",
@@ -84,14 +84,14 @@ def test_a_reset_from_the_parent(project: Project) -> None:
     now = project.endpoint(endpoint["id"])
     assert (now["host"], now["current_state"]) == (endpoint["host"], "active")
     assert project.sql("SELECT * FROM goods ORDER BY 1", endpoint_id=endpoint["id"]) == [(1,), (3,)]
-    # The data of before goes by itself.
+    # The old data is removed by a round.
     assert set(branches(project)) == {"main", child["branch"]["name"]}
     wait_for(
         lambda: on_disk(project) == {project.branch_id, child_id}, "the removal of the old data"
     )
 
 
-def test_an_endpoint_that_sleeps_goes_on_sleeping(project: Project) -> None:
+def test_an_idle_endpoint_stays_idle(project: Project) -> None:
     child = project.new_branch(endpoint=True)
     endpoint_id = child["endpoints"][0]["id"]
     project.suspend(endpoint_id)
@@ -103,7 +103,7 @@ def test_an_endpoint_that_sleeps_goes_on_sleeping(project: Project) -> None:
     assert project.sql("SELECT one FROM later", endpoint_id=endpoint_id) == [(1,)]
 
 
-def test_roles_databases_and_passwords_are_the_sources(project: Project) -> None:
+def test_roles_databases_and_passwords_are_those_of_the_source(project: Project) -> None:
     child_id = project.new_branch_id()
     made = project.client.post(
         project.branch_path(child_id, "/roles"), {"role": {"name": "only_here"}}
@@ -129,7 +129,7 @@ def test_roles_databases_and_passwords_are_the_sources(project: Project) -> None
 
 
 @pytest.mark.parametrize("kept", [None, "kept"])
-def test_what_sql_did_on_the_source_just_before(project: Project, kept: str | None) -> None:
+def test_changes_made_by_sql_on_the_source_just_before(project: Project, kept: str | None) -> None:
     child_id = project.new_branch_id()
     project.sql("CREATE ROLE just_made LOGIN")
     project.done(restore(project, child_id, project.branch_id, preserve_under_name=kept))
@@ -141,7 +141,7 @@ def test_what_sql_did_on_the_source_just_before(project: Project, kept: str | No
         assert [role["name"] for role in roles] == ["neondb_owner"]
 
 
-def test_the_data_of_before_is_preserved_and_gets_the_children(project: Project) -> None:
+def test_the_old_data_is_preserved_and_gets_the_children(project: Project) -> None:
     project.sql("CREATE TABLE was AS SELECT 'before' AS it")
     source_id = project.new_branch_id(name="source")
     child = project.new_branch(name="child", endpoint=True)["branch"]
@@ -213,13 +213,13 @@ def test_refusals(
     assert set(branches(standing)) == {"main", standing.branch(spare_branch_id)["name"]}
 
 
-def test_a_protected_branch_stays(project: Project) -> None:
+def test_a_protected_branch_cannot_be_restored(project: Project) -> None:
     child_id = project.new_branch_id(protected=True)
     status, words = call(project, child_id, project.branch_id)
     assert (status, words) == (422, "the branch is protected; end its protection first")
 
 
-def test_the_preserved_branch_counts_as_one_of_the_plan(free: Any, stack: Any) -> None:
+def test_the_preserved_branch_counts_against_the_plan(free: Any, stack: Any) -> None:
     project = Project.create(stack, free)
     child_id = project.new_branch_id()
     for _ in range(8):
@@ -230,7 +230,7 @@ def test_the_preserved_branch_counts_as_one_of_the_plan(free: Any, stack: Any) -
     project.client.delete(project.path)
 
 
-def test_what_would_be_lost_is_refused_meanwhile(project: Project) -> None:
+def test_changes_that_would_be_lost_are_refused_meanwhile(project: Project) -> None:
     child_id = project.new_branch_id(name="child")
     with project.locked():
         answer = restore(project, child_id, project.branch_id, preserve_under_name="old")
@@ -252,7 +252,7 @@ def test_what_would_be_lost_is_refused_meanwhile(project: Project) -> None:
     project.done(project.client.delete(project.branch_path(child_id)))
 
 
-def test_one_that_fails_leaves_all_as_it_was_and_is_tried_again(project: Project) -> None:
+def test_a_failed_restore_changes_nothing_and_can_be_retried(project: Project) -> None:
     project.sql("CREATE TABLE new AS SELECT 1 AS one")
     source_id = project.new_branch_id(name="source")
     child = project.new_branch(name="child", endpoint=True)
@@ -282,7 +282,7 @@ def test_one_that_fails_leaves_all_as_it_was_and_is_tried_again(project: Project
     assert refusal(refused)[0] == 409
 
 
-def test_one_that_is_cancelled_leaves_all_as_it_was(project: Project) -> None:
+def test_a_cancelled_restore_changes_nothing(project: Project) -> None:
     child = project.new_branch(name="child", endpoint=True)
     child_id, endpoint_id = child["branch"]["id"], child["endpoints"][0]["id"]
     project.sql("CREATE TABLE old AS SELECT 1 AS one", endpoint_id=endpoint_id)
@@ -309,7 +309,7 @@ def test_one_that_is_cancelled_leaves_all_as_it_was(project: Project) -> None:
     assert project.sql("SELECT one FROM old", endpoint_id=endpoint_id) == [(1,)]
 
 
-def test_what_it_has_done_is_told(project: Project) -> None:
+def test_a_restore_is_recorded_as_an_event(project: Project) -> None:
     child_id = project.new_branch_id(name="child")
     project.done(restore(project, child_id, project.branch_id, preserve_under_name="kept"))
     events = project.client.get(f"{project.path}/events", type="branch.*")["events"]

@@ -1,5 +1,5 @@
-"""A worker, or everything, that is killed while a branch's data is replaced: it has the one data or
-the other, with the roles that belong to it, and nothing is left beside."""
+"""A worker, or every process, that is killed while a branch's data is replaced. The branch has the
+old data or the new, with the roles that belong to it, and nothing else is left."""
 
 import random
 import time
@@ -26,7 +26,7 @@ def service() -> Iterator[Service]:
 
 
 @pytest.mark.thorough
-def test_at_any_moment(service: Service) -> None:
+def test_killed_at_a_random_moment(service: Service) -> None:
     project: Project = service.project()
     project.sql("CREATE TABLE version AS SELECT 0 AS number")
     child = project.new_branch(name="child", endpoint=True)
@@ -38,7 +38,7 @@ def test_at_any_moment(service: Service) -> None:
         kept = f"kept {number}" if number % 2 else None
         body = {"source_branch_id": project.branch_id, "preserve_under_name": kept}
         answer = project.client.post(project.branch_path(child_id, "/restore"), body)
-        time.sleep(chance.uniform(0, 1.2))  # the moment is what is random here
+        time.sleep(chance.uniform(0, 1.2))  # kill at a random moment
         if number % 3:
             service.kill("worker")
         else:
@@ -47,7 +47,7 @@ def test_at_any_moment(service: Service) -> None:
         project.stack = service.stack
         for operation in service.client.finish(answer):
             assert operation["status"] == "finished", operation
-        service.settle()  # the source may have been killed too, and that is yet to be seen
+        service.settle()  # the source's death may not be noticed yet
         project.start(endpoint_id)
         found = project.sql("SELECT number FROM version", endpoint_id=endpoint_id)
         assert found == [(number,)]
@@ -66,10 +66,10 @@ def test_at_any_moment(service: Service) -> None:
 
 
 @pytest.mark.parametrize("crash_after", range(4))
-def test_each_step_on_disk_can_be_gone_on_from_and_undone(
+def test_each_step_on_disk_can_be_continued_and_undone(
     crash_after: int, tmp_path_factory: pytest.TempPathFactory, settings: object
 ) -> None:
-    """Of the places that `replace` leaves, whichever rename was its last."""
+    """For the directories that `replace` leaves after each of its renames."""
     branches = tmp_path_factory.mktemp("state") / "branches"
     branches.mkdir()
     settings.STATE_DIR = branches.parent  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ def test_each_step_on_disk_can_be_gone_on_from_and_undone(
     branch_data.take_back("br-target", kept_as="br-kept")
     assert {place.name for place in branches.iterdir()} == {"br-source", "br-target"}
     assert text_of("br-target") == "old"
-    if crash_after:  # a copy needs an account
+    if crash_after:  # a copy needs a user account
         crashed()
         branch_data.replace("br-target", "br-source", kept_as="br-kept", must_keep=True)
         names = {place.name for place in branches.iterdir()}

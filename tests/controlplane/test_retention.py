@@ -1,4 +1,5 @@
-"""What was deleted long ago is forgotten, with its passwords and its history; nothing else is."""
+"""Rows of resources that were deleted long ago are removed, with passwords and history; others
+stay."""
 
 import uuid
 from datetime import datetime, timedelta
@@ -32,7 +33,7 @@ def test_a_project(
     assert Role.objects.count() == left
 
 
-def test_one_with_work_left_is_kept(account: Account, region: Region) -> None:
+def test_a_project_with_unfinished_work_is_kept(account: Account, region: Region) -> None:
     project = make_project(account, region)
     Project.objects.update(deleted_at=LONG_AGO)
     Operation.objects.create(
@@ -46,9 +47,7 @@ def test_one_with_work_left_is_kept(account: Account, region: Region) -> None:
     assert Project.objects.count() == 1
 
 
-def test_branches_and_endpoints_of_a_project_that_lives_on(
-    account: Account, region: Region
-) -> None:
+def test_branches_and_endpoints_of_an_existing_project(account: Account, region: Region) -> None:
     project = make_project(account, region, size=3)
     kept, parent, child = Branch.objects.filter(project=project).order_by("name")
     Branch.objects.filter(id=child.id).update(parent=parent)
@@ -60,9 +59,7 @@ def test_branches_and_endpoints_of_a_project_that_lives_on(
     assert Branch.objects.get().id == Endpoint.objects.get().branch_id == kept.id
 
 
-def test_a_branch_outlives_the_one_that_it_is_the_schema_of(
-    account: Account, region: Region
-) -> None:
+def test_a_branch_outlives_its_schema_source(account: Account, region: Region) -> None:
     project = make_project(account, region, size=2)
     source, made = Branch.objects.filter(project=project).order_by("name")
     Branch.objects.filter(id=made.id).update(schema_of=source, init_source="schema-only")
@@ -73,7 +70,7 @@ def test_a_branch_outlives_the_one_that_it_is_the_schema_of(
     assert (kept.id, kept.source, kept.init_source) == (made.id, None, "schema-only")
 
 
-def test_an_endpoint_that_was_deleted_lately_keeps_its_branch(
+def test_an_endpoint_that_was_deleted_recently_keeps_its_branch(
     account: Account, region: Region
 ) -> None:
     make_project(account, region)
@@ -83,7 +80,7 @@ def test_an_endpoint_that_was_deleted_lately_keeps_its_branch(
     assert counts() == [1, 1, 1, 0]
 
 
-def test_another_hosts_projects_are_its_own(account: Account, region: Region) -> None:
+def test_another_hosts_projects_are_left_alone(account: Account, region: Region) -> None:
     other = Region.objects.create(id="other", name="other", host="other.example.com")
     make_project(account, other)
     Project.objects.update(deleted_at=LONG_AGO)

@@ -22,7 +22,7 @@ def refused(project: Project, operation: Any) -> tuple[int, str]:
 
 
 def cancelled(project: Project, answer: Any) -> list[Any]:
-    """The answer's operations, of which those that have not ended are cancelled."""
+    """Return the answer's operations, after cancelling those that have not ended."""
     first = answer["operations"][0]
     project.client.post(chain_path(project, first, "cancel"))
     return list(answer["operations"])
@@ -30,7 +30,7 @@ def cancelled(project: Project, answer: Any) -> list[Any]:
 
 @contextmanager
 def missing_data(project: Project) -> Iterator[None]:
-    """The project's branch, whose endpoint sleeps, has no data inside the block."""
+    """While the block lasts, the project's branch has no data. Its endpoint is idle."""
     data = project.stack.data_dir(project.branch_id)
     kept = data.rename(data.with_name("kept"))
     try:
@@ -55,7 +55,7 @@ def test_a_failed_start(project: Project) -> None:
     assert refused(project, failed) == (409, words)
 
 
-def test_a_second_try_while_the_first_is_under_way_is_the_same(project: Project) -> None:
+def test_a_second_retry_while_the_first_is_in_progress_returns_the_same(project: Project) -> None:
     with project.locked():
         answer = project.client.post(project.endpoint_path(rest="/restart"))
         suspend, start = answer["operations"]
@@ -77,7 +77,7 @@ def test_a_second_try_while_the_first_is_under_way_is_the_same(project: Project)
     assert ended(project, again)["status"] == "finished"
 
 
-def test_a_try_that_was_cancelled_can_be_made_again(project: Project) -> None:
+def test_a_cancelled_retry_can_be_retried(project: Project) -> None:
     with project.locked():
         _, start = project.client.post(project.endpoint_path(rest="/restart"))["operations"]
         cancel(project, start)
@@ -98,7 +98,7 @@ def test_the_creation_of_a_branch(project: Project) -> None:
         create, start = cancelled(project, made)
     assert ended(project, create)["status"] == "cancelled"
     project.sql("CREATE TABLE later AS SELECT 7 AS number")
-    # What the parent has by now the copy has too, and so it is said to.
+    # The copy has what the parent has by now, and the rows say so.
     project.done(project.client.post(project.branch_path(rest="/roles"), {"role": {"name": "new"}}))
     body = {"database": {"name": "newer", "owner_name": "new"}}
     project.done(project.client.post(project.branch_path(rest="/databases"), body))
@@ -134,7 +134,7 @@ def test_the_creation_of_a_project(project: Project) -> None:
 
 
 def test_settings_that_could_not_be_applied(project: Project) -> None:
-    """What was wanted is not lost when the endpoint goes back to what it had."""
+    """The requested settings are not lost when the endpoint returns to its previous ones."""
     project.suspend()
     settings = {"pg_settings": {"max_prepared_transactions": "3"}}
     with missing_data(project):
@@ -153,14 +153,14 @@ def test_settings_that_could_not_be_applied(project: Project) -> None:
     assert project.sql("SHOW max_prepared_transactions") == [("3",)]
 
 
-def test_settings_of_an_endpoint_that_runs_by_now(project: Project) -> None:
+def test_settings_of_an_endpoint_that_is_active_by_now(project: Project) -> None:
     project.suspend()
     with project.locked():
         body = {"endpoint": {"settings": {"pg_settings": {"work_mem": "9MB"}}}}
         apply, _ = cancelled(project, project.client.patch(project.endpoint_path(), body))
     ended(project, apply)
     project.start()
-    # It is not suspended under its clients for what was so then.
+    # It is not suspended under its clients although the original operation would have done so.
     again = retry(project, apply)
     assert [row["action"] for row in again] == ["apply_config"]
     assert ended(project, again[0])["status"] == "finished"
@@ -178,7 +178,7 @@ def test_settings_that_were_changed_since(project: Project) -> None:
     assert project.endpoint()["settings"]["pg_settings"] == {"work_mem": "10MB"}
 
 
-def test_a_role_that_nobody_has_made_yet(project: Project) -> None:
+def test_a_role_that_was_not_created_yet(project: Project) -> None:
     with project.locked():
         body = {"role": {"name": "late"}}
         (apply,) = cancelled(project, project.client.post(project.branch_path(rest="/roles"), body))
@@ -191,9 +191,9 @@ def test_a_role_that_nobody_has_made_yet(project: Project) -> None:
     assert refused(project, apply)[0] == 409
 
 
-def test_a_role_that_cannot_be_made(project: Project) -> None:
-    """It fails again for the same reason, until that is mended."""
-    # Of a group that all roles are to be members of.
+def test_a_role_that_cannot_be_created(project: Project) -> None:
+    """The retry fails again for the same reason, until the cause is removed."""
+    # All roles become members of this group.
     project.sql("CREATE ROLE carol")
     project.sql("GRANT carol TO perch_superuser")
     body = {"role": {"name": "carol"}}
@@ -223,7 +223,7 @@ def test_a_reassignment(project: Project) -> None:
     assert project.endpoint()["current_state"] == "idle"
 
 
-def test_a_reassignment_to_a_branch_that_is_taken_by_now(project: Project) -> None:
+def test_a_reassignment_to_a_branch_that_is_occupied_by_now(project: Project) -> None:
     goal = project.new_branch_id()
     with project.locked(goal):
         body = {"endpoint": {"branch_id": goal}}
@@ -248,11 +248,11 @@ def test_a_deletion(project: Project) -> None:
     assert [row["action"] for row in again] == ["suspend_compute", "delete_timeline"]
     assert [ended(project, row)["status"] for row in again] == ["finished"] * 2
     assert project.client.call("GET", project.branch_path(branch_id)).status_code == 404
-    # Nothing is left that could be deleted.
+    # Nothing is left to delete.
     assert refused(project, delete)[0] == 409
 
 
-def test_what_makes_no_sense_any_more(project: Project) -> None:
+def test_retries_that_are_not_possible_any_more(project: Project) -> None:
     branch_id = project.new_branch_id()
     endpoint_id = project.create_endpoint(branch_id)["endpoint"]["id"]
     with project.locked(branch_id):

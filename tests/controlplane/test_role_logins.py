@@ -1,4 +1,4 @@
-"""Whose password holds: the row's, or one that SQL has set in the compute since."""
+"""Which password is valid: that of the row, or one that SQL has set in the compute since."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -46,7 +46,7 @@ ROW = RouteRow(
 NOBODY = replace(ROW, role_id=None, verifier=None, no_login=None, compute_oid=None)
 LOGIN = RoleLogin(oid=100, can_login=True, has_expired=False, password=placeholder_of(ROWS))
 
-# The row, what the compute says, which verifier holds, and whether the rows know it all.
+# The row, the compute's answer, which verifier is valid, and whether the rows are up to date.
 CASES: dict[str, tuple[RouteRow, RoleLogin | None, str | None, bool]] = {
     "as the row says": (ROW, LOGIN, ROWS, True),
     "a password set by SQL": (ROW, replace(LOGIN, password=SQLS), SQLS, False),
@@ -83,19 +83,19 @@ CASES: dict[str, tuple[RouteRow, RoleLogin | None, str | None, bool]] = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_the_password_that_holds_is_that_of(case: Any) -> None:
+def test_which_password_is_valid(case: Any) -> None:
     row, login, held, known = case
     assert (verifier_by_compute(row, login), is_in_rows(row, login)) == (held, known)
 
 
-def test_a_row_alone_knows_who_may_not_log_in() -> None:
+def test_without_an_answer_of_the_compute_the_row_decides() -> None:
     past = datetime.now(UTC) - timedelta(seconds=1)
     assert verifier_by_row(ROW) == ROWS
     for change in ({"no_login": True}, {"valid_until": past}, {"verifier": ""}):
         assert verifier_by_row(replace(ROW, **change)) is None
 
 
-def test_a_placeholder_tells_a_row_that_was_read_too_early() -> None:
+def test_another_placeholder_means_that_the_row_is_outdated() -> None:
     assert not is_older(ROW, LOGIN)
     assert is_older(ROW, replace(LOGIN, password=placeholder_of(SQLS)))
     assert not is_older(replace(ROW, password_is_newer=True), LOGIN)
@@ -103,5 +103,5 @@ def test_a_placeholder_tells_a_row_that_was_read_too_early() -> None:
 
 
 @pytest.mark.parametrize("name", ["pg_x", "perch_platform", "pgbouncer", "é" * 32, "a\0b"])
-def test_no_client_is(name: str) -> None:
+def test_no_client_can_log_in_as(name: str) -> None:
     assert is_reserved(name)

@@ -1,4 +1,4 @@
-"""What the worker repeats costs the same number of queries however many endpoints there are."""
+"""Each round of the worker costs the same number of queries however many endpoints there are."""
 
 import asyncio
 import uuid
@@ -34,15 +34,15 @@ HOUR = timedelta(hours=1)
 
 
 def cost(call: Callable[[Region], None], region: Region) -> int:
-    """How many queries the round makes."""
+    """Return how many queries the round makes."""
     with CaptureQueriesContext(connection) as captured:
         call(region)
     return len(captured)
 
 
 def checked(project: Project, *, hours_ago: float, times: int = 1) -> None:
-    """Have all of the project's endpoints checked `times` in a row, an hour apart, last so long
-    ago, and created before that."""
+    """Record that all of the project's endpoints were checked `times` times, an hour apart, the
+    last time so long ago, and that they were created before."""
     last = timezone.now() - hours_ago * HOUR
     endpoints = list(Endpoint.objects.filter(project=project).select_related("branch"))
     Endpoint.objects.filter(project=project).update(created_at=last - 100 * HOUR)
@@ -89,7 +89,7 @@ class TestCheckAvailability:
             (9, 24.1, True),
         ],
     )
-    def test_the_pause_doubles_up_to_a_day(
+    def test_the_interval_doubles_up_to_a_day(
         self, account: Account, region: Region, times: int, hours_ago: float, due: bool
     ) -> None:
         checked(make_project(account, region), hours_ago=hours_ago, times=times)
@@ -97,7 +97,7 @@ class TestCheckAvailability:
         assert scheduled() == due
 
     @pytest.mark.parametrize(("age", "due"), [(1.9, False), (2.1, True)])
-    def test_the_first_comes_after_two_hours(
+    def test_the_first_check_comes_after_two_hours(
         self, account: Account, region: Region, age: float, due: bool
     ) -> None:
         project = make_project(account, region)
@@ -114,10 +114,8 @@ class TestCheckAvailability:
         check_availability(region)
         assert scheduled() == 1
 
-    def test_those_that_are_due_at_once_come_a_few_at_a_time(
-        self, account: Account, region: Region
-    ) -> None:
-        """An account gets half of what the region does at once, the longest due first."""
+    def test_of_many_due_checks_a_few_run_at_a_time(self, account: Account, region: Region) -> None:
+        """An account gets half of the region's share, the longest overdue first."""
         checked(make_project(account, region, size=6), hours_ago=30)
         for _ in range(3):
             check_availability(region)
@@ -150,12 +148,14 @@ class TestSuspendIdleEndpoints:
 
 
 class TestHoldToQuotas:
-    def test_those_without_a_quota_are_one_query(self, account: Account, region: Region) -> None:
+    def test_endpoints_without_a_quota_are_one_query(
+        self, account: Account, region: Region
+    ) -> None:
         project = make_project(account, region, size=MANY)
         Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
         assert cost(hold_to_quotas, region) == 1
 
-    def test_those_with_one_are_two(self, account: Account, region: Region) -> None:
+    def test_endpoints_with_a_quota_are_two_queries(self, account: Account, region: Region) -> None:
         project = make_project(account, region, size=MANY)
         Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
         Project.objects.update(settings={"quota": {"active_time_seconds": 1 << 40}})
@@ -163,8 +163,8 @@ class TestHoldToQuotas:
         assert scheduled() == 0
 
 
-def test_a_round_that_finds_its_own_region_away_is_put_off(region: Region) -> None:
-    """The worker stood still, and has not yet said again that it is there."""
+def test_a_round_is_postponed_while_its_own_region_is_away(region: Region) -> None:
+    """The worker was stopped, and has not written its sign of life again."""
     looks: list[Region] = []
 
     def look(region: Region) -> None:

@@ -45,7 +45,7 @@ def test_it_works(shop: Project) -> None:
     assert answer == schema(shop, format="sql")
 
 
-def test_as_json(shop: Project) -> None:
+def test_the_schema_as_json(shop: Project) -> None:
     (customer, purchase) = schema(shop, format="json")["json"]["tables"]
     assert customer == {
         "schema": "sales",
@@ -73,7 +73,9 @@ def test_as_json(shop: Project) -> None:
     ]
 
 
-def test_a_sleeping_compute_goes_on_sleeping_and_a_branch_needs_none(project: Project) -> None:
+def test_an_idle_compute_stays_idle_and_a_branch_without_an_endpoint_works(
+    project: Project,
+) -> None:
     project.sql(SHOP)
     child_id = project.new_branch_id()
     project.suspend()
@@ -89,7 +91,7 @@ def test_a_sleeping_compute_goes_on_sleeping_and_a_branch_needs_none(project: Pr
     assert sockets.isdisjoint({project.endpoint_id, f"ep-r-{child_id}"})
 
 
-def test_who_connects_meanwhile_is_served(project: Project) -> None:
+def test_a_client_that_connects_meanwhile_is_served(project: Project) -> None:
     project.suspend()
     with ThreadPoolExecutor() as threads:
         read = threads.submit(schema, project)
@@ -98,7 +100,7 @@ def test_who_connects_meanwhile_is_served(project: Project) -> None:
     assert project.sql("SELECT 1") == [(1,)]
 
 
-def test_a_compute_that_is_just_coming_is_waited_for(project: Project) -> None:
+def test_a_compute_that_is_starting_is_waited_for(project: Project) -> None:
     project.sql("CREATE TABLE t ()")
     with ThreadPoolExecutor(3) as threads:
         for _ in range(4):
@@ -121,7 +123,7 @@ def test_differences(project: Project) -> None:
     assert "\n-    id integer,\n-    price numeric\n+    id integer\n" in back
 
 
-def test_a_branch_that_is_being_made_is_waited_for(project: Project) -> None:
+def test_a_branch_that_is_being_created_is_waited_for(project: Project) -> None:
     project.sql("CREATE TABLE goods (id int)")
     child_id = project.client.post(project.path + "/branches")["branch"]["id"]
     assert "CREATE TABLE public.goods" in schema(project, child_id)["sql"]
@@ -129,7 +131,7 @@ def test_a_branch_that_is_being_made_is_waited_for(project: Project) -> None:
     assert compare(project, child_id) == ""
 
 
-def test_a_database_that_was_never_made_is_empty(project: Project) -> None:
+def test_a_database_that_was_never_created_is_empty(project: Project) -> None:
     child_id = project.new_branch_id()
     body = {"database": {"name": "a=b 'c\" d", "owner_name": "neondb_owner"}}
     project.done(project.client.post(project.branch_path(child_id, "/databases"), body))
@@ -167,7 +169,7 @@ def test_refusals(standing: Project, verb: str, query: Any, status: int, words: 
     assert (answer[0], words in answer[1]) == (status, True), answer
 
 
-def test_a_table_that_somebody_holds_keeps_nobody_for_long(project: Project) -> None:
+def test_a_locked_table_causes_no_long_wait(project: Project) -> None:
     project.sql("CREATE TABLE held (id int)")
     with project.compute() as holder:
         holder.execute("BEGIN; LOCK TABLE held")
@@ -181,7 +183,7 @@ def test_a_table_that_somebody_holds_keeps_nobody_for_long(project: Project) -> 
         assert str(project.stack.state_dir) not in words
 
 
-def test_what_is_too_long_is_refused(project: Project) -> None:
+def test_a_schema_that_is_too_long_is_refused(project: Project) -> None:
     project.sql("CREATE TABLE told (id int)")
     project.sql(
         "DO $$ BEGIN EXECUTE format('COMMENT ON TABLE told IS %L', repeat('x', 9 << 20)); END $$"
@@ -191,7 +193,7 @@ def test_what_is_too_long_is_refused(project: Project) -> None:
     assert (status, "it is longer than 8 MiB" in words) == (422, True)
 
 
-def test_no_password_is_in_it(project: Project) -> None:
+def test_no_password_is_in_the_schema(project: Project) -> None:
     project.sql(
         "CREATE FOREIGN DATA WRAPPER far; CREATE SERVER away FOREIGN DATA WRAPPER far;"
         " CREATE USER MAPPING FOR neondb_owner SERVER away"
@@ -207,8 +209,8 @@ def test_no_password_is_in_it(project: Project) -> None:
     assert "secret" not in found
 
 
-def test_quick_enough_to_wait_for(project: Project) -> None:
-    """Of many tables, too, and twice at once."""
+def test_reading_a_schema_is_quick(project: Project) -> None:
+    """Also with many tables, and for two requests at once."""
     project.sql(
         "DO $$ BEGIN FOR n IN 1..500 LOOP"
         " EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, name text)', n); END LOOP; END $$"

@@ -1,4 +1,5 @@
-"""A branch with `init_source: schema-only`: what was made in its source, and none of the rows."""
+"""A branch with `init_source: schema-only` has what was created in its source, and none of the
+rows."""
 
 import random
 import time
@@ -12,7 +13,7 @@ from tests.support.traps import TRAPS, sprung
 from tests.support.waiting import wait_for
 
 SCHEMA_ONLY: dict[str, Any] = {"init_source": "schema-only"}
-# No row of it may be found anywhere in the new branch.
+# No row with this text may be in the new branch.
 SECRET = "the-rows-of-the-source"
 SOURCE = f"""
 CREATE ROLE reader LOGIN PASSWORD 'x' VALID UNTIL '2099-01-01';
@@ -90,7 +91,7 @@ def new_endpoint(project: Project, branch_id: str) -> str:
 
 
 @pytest.mark.parametrize("sleeps", [False, True], ids=["awake", "asleep"])
-def test_it_has_all_but_the_rows(project: Project, sleeps: bool) -> None:
+def test_it_has_everything_but_the_rows(project: Project, sleeps: bool) -> None:
     project.sql(SOURCE)
     body = {"database": {"name": "second; DROP", "owner_name": "neondb_owner"}}
     project.done(project.client.post(project.branch_path(rest="/databases"), body))
@@ -103,7 +104,7 @@ def test_it_has_all_but_the_rows(project: Project, sleeps: bool) -> None:
     assert "parent_id" not in branch
     assert project.branch(branch["id"])["current_state"] == "ready"
     assert "logical_size" not in project.branch(branch["id"])
-    # The source is as it was.
+    # The source is unchanged.
     assert project.endpoint()["current_state"] == ("idle" if sleeps else "active")
     story = names(steps(project, made["operations"][0]["id"]))
     assert [name for name in story if "schema" in name] == ["reading_schema", "writing_schema"]
@@ -121,22 +122,22 @@ def test_it_has_all_but_the_rows(project: Project, sleeps: bool) -> None:
         assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
     assert list(place.parent.glob("schema*")) == list(place.parent.glob("tmp*")) == []
     assert list((project.stack.state_dir / "sockets").glob("schema*")) == []
-    # Neither keeps the other from going.
+    # Neither prevents the deletion of the other.
     other = project.new_branch(parent_id=branch["id"])["branch"]
     assert other["init_source"] == "parent-data"
     project.client.delete(project.branch_path(other["id"]))
 
 
-def test_the_source_may_go_first(project: Project) -> None:
+def test_the_source_may_be_deleted_first(project: Project) -> None:
     source = project.new_branch_id()
     made = project.new_branch_id(parent_id=source, **SCHEMA_ONLY)
     project.done(project.client.delete(project.branch_path(source)))
     assert project.branch(made)["current_state"] == "ready"
-    # Of an own, it can be made anew what was made of it.
+    # It has data of its own, so branches can be created from it.
     assert project.new_branch(parent_id=made, **SCHEMA_ONLY)["branch"]["init_source"]
 
 
-def test_a_client_gets_in_as_its_source(project: Project) -> None:
+def test_a_client_logs_in_as_on_the_source(project: Project) -> None:
     body = {"branch": SCHEMA_ONLY, "endpoints": [{"type": "read_write"}]}
     made = project.done(project.client.post(project.path + "/branches", body))
     assert [role["name"] for role in made["roles"]] == ["neondb_owner"]
@@ -157,7 +158,7 @@ def test_no_function_of_the_source_is_called(project: Project) -> None:
     assert project.sql(same, endpoint_id=endpoint) == project.sql(same)
 
 
-def test_a_database_that_lets_nobody_in_is_named(project: Project) -> None:
+def test_a_database_that_accepts_no_connections_is_named(project: Project) -> None:
     project.sql("CREATE DATABASE closed ALLOW_CONNECTIONS false")
     answer = project.client.post(project.path + "/branches", {"branch": SCHEMA_ONLY})
     (failed,) = project.client.finish(answer)
@@ -169,8 +170,8 @@ def test_a_database_that_lets_nobody_in_is_named(project: Project) -> None:
     assert project.branch(answer["branch"]["id"])["current_state"] == "ready"
 
 
-def test_what_it_takes_over_when_tried_again_keeps_its_name(project: Project) -> None:
-    """The source's roles have other numbers than those that are made of them."""
+def test_roles_keep_their_names_when_a_creation_is_retried(project: Project) -> None:
+    """The source's roles have other oids than their copies."""
     project.sql("CREATE DATABASE closed ALLOW_CONNECTIONS false")
     answer = project.client.post(project.path + "/branches", {"branch": SCHEMA_ONLY})
     (failed,) = project.client.finish(answer)
@@ -181,7 +182,7 @@ def test_what_it_takes_over_when_tried_again_keeps_its_name(project: Project) ->
     branch_id = answer["branch"]["id"]
     project.done(project.client.post(f"{project.path}/operations/{failed['id']}/retry"))
     endpoint = new_endpoint(project, branch_id)
-    project.suspend(endpoint)  # which reads the catalog
+    project.suspend(endpoint)  # this reads the catalog
     assert _roles(project, branch_id) == _roles(project, project.branch_id)
     path = project.branch_path(branch_id, "/databases")
     owners = {one["name"]: one["owner_name"] for one in project.client.get(path)["databases"]}
@@ -218,7 +219,7 @@ def test_it_can_be_cancelled_while_it_reads(project: Project) -> None:
 
 
 def test_it_can_be_cancelled_at_any_moment(project: Project) -> None:
-    """While Postgres runs that is not an endpoint's."""
+    """While a Postgres runs that belongs to no endpoint."""
     project.suspend()
     chance = random.Random(20270131)
     branches, sockets = (project.stack.state_dir / name for name in ("branches", "sockets"))
@@ -227,7 +228,7 @@ def test_it_can_be_cancelled_at_any_moment(project: Project) -> None:
         branch_id, (operation,) = answer["branch"]["id"], answer["operations"]
         staging = branches / f".{branch_id}"
         wait_for(staging.exists, "the beginning of the work", timeout=60)
-        time.sleep(chance.uniform(0, 1))  # the moment is what is random here
+        time.sleep(chance.uniform(0, 1))  # cancel at a random moment
         path = f"{project.path}/operations/{operation['id']}/cancel"
         was_in_time = project.client.call("POST", path).ok
         ended = project.client.ended(project.id, operation["id"])

@@ -1,7 +1,8 @@
-"""schemathesis against the running service: every check, along the document's links as well, for a
-bounded time, with a key for everything and with limited ones.
+"""Runs schemathesis against the running service: every check, including the document's links, for a
+bounded time, with an unlimited key and with limited ones.
 
-A process of its own: its pytest plugin and its hypothesis settings are none of the other tests'.
+It runs in a process of its own, because its pytest plugin and hypothesis settings would affect the
+other tests.
 """
 
 import os
@@ -15,9 +16,9 @@ from tests.selection import first_of
 from tests.support.client import Client
 from tests.support.stack import ROOT, Stack
 
-# What a schema cannot say is refused with these even where the schema is kept: a cursor of no page
-# (400), a disabled endpoint (406), passwords that are not kept (412), a limit or a value that is
-# not available (422), a busy project (423).
+# A valid request by the schema is refused with these for reasons that a schema cannot express: an
+# invalid cursor (400), a disabled endpoint (406), passwords that are not stored (412), a limit or a
+# value that is not available (422), a busy project (423).
 CONFIGURATION = """
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", 400, 401, 403, 404, 406, 409, 412, 422, 423, 429]
@@ -26,7 +27,7 @@ SECONDS = {"one project": 8, "full": 35, "read-only": 8}
 
 
 @pytest.mark.parametrize("reach", first_of(SECONDS))
-def test_it_finds_nothing(stack: Stack, tmp_path: Path, reach: str) -> None:
+def test_schemathesis_finds_no_error(stack: Stack, tmp_path: Path, reach: str) -> None:
     client = stack.client()
     client.new_project(name="there from the beginning")
     try:

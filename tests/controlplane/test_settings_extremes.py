@@ -1,5 +1,5 @@
-"""Every allowed Postgres setting at its extremes, many at once; `settings_extremes` tries each by
-itself."""
+"""Every allowed Postgres setting at its extremes, many at once. `settings_extremes` tries each
+alone."""
 
 from collections.abc import Iterator
 
@@ -21,6 +21,6 @@ def every_case() -> Iterator[list[Case]]:
 def test_a_compute_serves_the_platform_with_every_setting_at_an_extreme(
     every_case: list[Case], last: bool
 ) -> None:
-    """The least, or the first, of each, then the most, or the last."""
+    """First the least or first value of each, then the greatest or last."""
     in_order = every_case if last else reversed(every_case)
     assert culprits({case.name: case.value for case in in_order}, SIZE) == []

@@ -1,4 +1,4 @@
-"""Who sends or reads slowly costs the API and the console a buffer, and nobody else anything."""
+"""A slow client of the API or the console costs a buffer, and does not delay other clients."""
 
 import contextlib
 import resource
@@ -31,7 +31,7 @@ HALF_A_BODY = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n%s\r
 
 @contextlib.contextmanager
 def connections(url: str, *texts: bytes, count: int = 1) -> Iterator[list[socket.socket]]:
-    """So many connections that have each sent one of the texts, in turns."""
+    """Open so many connections, each of which has sent one of the texts, in turn."""
     address = urlsplit(url)
     with contextlib.ExitStack() as opened:
         made = []
@@ -44,7 +44,7 @@ def connections(url: str, *texts: bytes, count: int = 1) -> Iterator[list[socket
 
 @pytest.fixture
 def many_descriptors() -> Iterator[None]:
-    """This process's own limit: each connection is a descriptor here as well."""
+    """Raise this process's own limit: each connection is a descriptor here as well."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     yield
@@ -52,13 +52,13 @@ def many_descriptors() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("part", ["api", "console"])
-def test_a_thousand_half_sent_requests_slow_nobody_down(
+def test_a_thousand_half_sent_requests_delay_nobody(
     stack: Stack, alice: Client, many_descriptors: None, part: str
 ) -> None:
     url = stack.api_url.replace("/api/v2", "/healthz") if part == "api" else stack.console_url
     half_a_body = HALF_A_BODY % alice.key.encode()
     with connections(url, HALF_A_HEAD, half_a_body, count=MANY):
-        # The first answer comes after all of them were accepted.
+        # The first answer arrives after all of them were accepted.
         requests.get(url, timeout=20)
         began = time.monotonic()
         for _ in range(10):
@@ -71,7 +71,7 @@ def test_a_thousand_half_sent_requests_slow_nobody_down(
 
 @pytest.fixture(scope="module")
 def hasty_server() -> Iterator[str]:
-    """The address of `tests.support.hasty_server`."""
+    """Yields the address of `tests.support.hasty_server`."""
     address = f"127.0.0.1:{free_port()}"
     program = (sys.executable, "-m", "gunicorn", "tests.support.hasty_server:application")
     options = ("--worker-class", "tests.support.hasty_server.HastyWorker", "--no-control-socket")
@@ -91,7 +91,7 @@ def can_connect(url: str) -> bool:
 
 
 def everything(connection: socket.socket) -> bytes:
-    """What comes until the connection is closed."""
+    """Return what arrives until the connection is closed."""
     return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
@@ -112,12 +112,12 @@ def test_it_works(hasty_server: str) -> None:
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhalf",
     ],
 )
-def test_what_is_not_sent_in_time_is_refused(hasty_server: str, text: bytes) -> None:
+def test_a_request_that_is_not_sent_in_time_is_refused(hasty_server: str, text: bytes) -> None:
     with connections(hasty_server, text) as (slow,):
         assert everything(slow).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
 
 
-def test_dripping_buys_no_time(hasty_server: str) -> None:
+def test_sending_single_bytes_does_not_extend_the_time(hasty_server: str) -> None:
     with connections(hasty_server, b"G") as (slow,):
         began = time.monotonic()
         slow.settimeout(0.1)
@@ -136,33 +136,33 @@ def test_an_idle_connection_is_closed_in_time(hasty_server: str, sent: bytes) ->
         assert everything(idle).startswith(b"HTTP/1.1 200 OK" if sent else b"")
 
 
-def test_a_body_that_is_broken_off_is_no_request(hasty_server: str) -> None:
+def test_an_incomplete_body_is_not_a_request(hasty_server: str) -> None:
     with connections(hasty_server, b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n{}") as (gone,):
         gone.shutdown(socket.SHUT_WR)
         assert everything(gone) == b""
 
 
-def test_who_does_not_read_the_answer_holds_nothing_and_is_let_go(hasty_server: str) -> None:
+def test_a_client_that_does_not_read_its_answer_is_disconnected(hasty_server: str) -> None:
     def closed() -> int:
         return int(requests.get(f"{hasty_server}/closed", timeout=10).content)
 
     before = closed()
     with connections(hasty_server, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n") as (slow,):
-        # The question's own answer is closed as well.
+        # The answer to this question is closed as well.
         wait_for(lambda: closed() > before + 1, "the answer to be let go of")
         port = slow.getsockname()[1]
         wait_for(lambda: port not in served_ports(hasty_server), "the connection to be let go of")
 
 
 def served_ports(url: str) -> set[int]:
-    """The ports of the clients that the server holds a descriptor for."""
+    """Return the ports of the clients for which the server holds a descriptor."""
     ends: list[tuple[Any, Any]] = [
         (one.laddr, one.raddr) for one in psutil.net_connections("tcp4") if one.pid and one.raddr
     ]
     return {theirs.port for ours, theirs in ends if ours.port == urlsplit(url).port}
 
 
-def test_a_client_may_wait_to_be_asked_for_its_body(hasty_server: str) -> None:
+def test_a_client_may_wait_for_100_continue(hasty_server: str) -> None:
     head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
     with connections(hasty_server, head) as (client,):
         assert client.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"

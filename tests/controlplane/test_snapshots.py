@@ -55,7 +55,7 @@ def test_it_works(project: Project) -> None:
     assert_fields(shown, fields.SNAPSHOT, fields.SNAPSHOT_AT_TIMES)
     assert {**taken, "timestamp": shown["timestamp"]} == shown
 
-    # Nobody sees its data, reaches it or counts it.
+    # Its data is not listed, cannot be reached, and is not counted.
     data_id = data_of(project, taken)
     assert names(project) == {"main"}
     for method, path, body in (
@@ -90,7 +90,7 @@ def test_it_works(project: Project) -> None:
     assert told == ["snapshot.deleted", "snapshot.created"]
 
 
-def test_a_copy_of_a_protected_branch_has_passwords_of_its_own(project: Project) -> None:
+def test_a_copy_of_a_protected_branch_has_its_own_passwords(project: Project) -> None:
     project.client.patch(project.branch_path(), {"branch": {"protected": True}})
     taken = take(project)
     answer = project.client.post(snapshot_path(project, taken, "/restore"), {})
@@ -100,7 +100,7 @@ def test_a_copy_of_a_protected_branch_has_passwords_of_its_own(project: Project)
     assert of_copy != project.client.get(project.branch_path(rest=reveal))["password"]
 
 
-def test_in_the_place_of_the_branch(project: Project) -> None:
+def test_restored_in_place_of_the_branchs_data(project: Project) -> None:
     project.sql("CREATE TABLE goods AS SELECT 1 AS number")
     child_id = project.new_branch_id(name="child")
     taken = take(project)
@@ -121,12 +121,12 @@ def test_in_the_place_of_the_branch(project: Project) -> None:
     assert "parent_id" not in project.branch()
     endpoint_id = project.create_endpoint(old["id"])["endpoint"]["id"]
     assert project.sql("SELECT number FROM goods", endpoint_id=endpoint_id) == [(2,)]
-    # Of another branch, which the snapshot was not taken of.
+    # In place of another branch's data.
     body = {"finalize_restore": True, "target_branch_id": child_id}
     assert project.done(project.client.post(path, body))["branch"]["id"] == child_id
 
 
-def test_it_outlives_its_branch(project: Project) -> None:
+def test_a_snapshot_outlives_its_branch(project: Project) -> None:
     child = project.new_branch(name="child", endpoint=True)["branch"]["id"]
     taken = take(project, child, name="kept")
     project.done(project.client.delete(project.branch_path(child)))
@@ -139,7 +139,7 @@ def test_it_outlives_its_branch(project: Project) -> None:
     assert project.branch(restored["id"])["current_state"] == "ready"
 
 
-def test_its_time_comes(project: Project) -> None:
+def test_a_snapshot_is_deleted_when_it_expires(project: Project) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=3)
     taken = take(project, expires_at=soon.isoformat())
     data = project.stack.data_dir(data_of(project, taken))
@@ -167,7 +167,7 @@ def test_changes(project: Project) -> None:
     assert refusal(refused) == (422, "expires_at is in the past")
 
 
-def test_one_that_is_cancelled_is_none(project: Project) -> None:
+def test_a_cancelled_snapshot_does_not_exist(project: Project) -> None:
     with long_copies(project):
         body = {"name": "given up"}
         answer = project.client.post(project.branch_path(rest="/snapshot"), body)
@@ -185,7 +185,7 @@ def test_one_that_is_cancelled_is_none(project: Project) -> None:
     assert refusal(refused)[0] == 409
 
 
-def test_a_restore_that_failed_is_tried_again(project: Project) -> None:
+def test_a_failed_restore_can_be_retried(project: Project) -> None:
     taken = take(project)
     data = project.stack.data_dir(data_of(project, taken))
     away = data.rename(data.with_name("away"))
@@ -197,7 +197,7 @@ def test_a_restore_that_failed_is_tried_again(project: Project) -> None:
     assert project.branch(answer["branch"]["id"])["current_state"] == "ready"
 
 
-def test_the_plan_says_how_many(stack: Stack, free: Client) -> None:
+def test_the_plan_limits_the_number(stack: Stack, free: Client) -> None:
     project = Project.create(stack, free)
     take(project)
     response = free.call("POST", project.branch_path(rest="/snapshot"))
@@ -205,7 +205,7 @@ def test_the_plan_says_how_many(stack: Stack, free: Client) -> None:
     free.delete(project.path)
 
 
-def test_a_projects_deletion_takes_them(project: Project) -> None:
+def test_a_projects_deletion_deletes_its_snapshots(project: Project) -> None:
     data = project.stack.data_dir(data_of(project, take(project)))
     project.client.delete(project.path)
     wait_for(lambda: not data.exists(), "the end of the snapshot's data")

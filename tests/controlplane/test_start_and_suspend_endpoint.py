@@ -30,14 +30,14 @@ def test_it_works(project: Project) -> None:
     assert project.is_running()
 
 
-def test_its_data_is_there_after_a_sleep(project: Project) -> None:
+def test_its_data_is_there_after_a_suspend(project: Project) -> None:
     project.sql("CREATE TABLE kept AS SELECT 7 AS number")
     project.suspend()
     project.start()
     assert project.sql("SELECT number FROM kept") == [(7,)]
 
 
-def test_what_is_so_already_takes_no_operation(project: Project) -> None:
+def test_a_request_for_the_present_state_needs_no_operation(project: Project) -> None:
     for action, state in (("start", "active"), ("suspend", "idle")):
         project.done(project.client.post(project.endpoint_path(rest=f"/{action}")))
         again = project.client.post(project.endpoint_path(rest=f"/{action}"))
@@ -53,7 +53,7 @@ def test_suspending_drops_connections(project: Project) -> None:
             connection.execute("SELECT 1")
 
 
-def test_a_start_behind_a_suspend_waits_for_it(project: Project) -> None:
+def test_a_start_after_a_suspend_waits_for_it(project: Project) -> None:
     with project.locked():
         first = project.client.post(project.endpoint_path(rest="/suspend"))
         second = project.client.post(project.endpoint_path(rest="/start"))
@@ -67,7 +67,7 @@ def test_a_start_behind_a_suspend_waits_for_it(project: Project) -> None:
     assert project.endpoint()["current_state"] == "active"
 
 
-def test_restart_is_both(project: Project) -> None:
+def test_a_restart_is_a_suspend_and_a_start(project: Project) -> None:
     (before,) = project.sql("SELECT pg_postmaster_start_time()")
     answer = project.client.post(project.endpoint_path(rest="/restart"))
     assert [(o["action"], o["status"]) for o in answer["operations"]] == [
@@ -95,14 +95,14 @@ class TestDisabled:
         assert project.endpoint()["current_state"] == "idle"
         assert not project.is_running()
 
-    def test_it_does_not_start(self, project: Project) -> None:
+    def test_it_refuses_to_start(self, project: Project) -> None:
         project.change(disabled=True)
         for action in ("start", "restart"):
             response = project.client.call("POST", project.endpoint_path(rest=f"/{action}"))
             assert refusal(response) == (406, "endpoint is disabled")
         assert project.endpoint()["current_state"] == "idle"
 
-    def test_enabled_again_it_starts(self, project: Project) -> None:
+    def test_it_starts_after_it_was_enabled_again(self, project: Project) -> None:
         project.change(disabled=True)
         answer = project.client.patch(project.endpoint_path(), {"endpoint": {"disabled": False}})
         assert answer["operations"] == []
@@ -110,7 +110,9 @@ class TestDisabled:
         project.start()
         assert project.is_running()
 
-    def test_disabled_while_it_starts_it_ends_idle(self, project: Project) -> None:
+    def test_an_endpoint_that_is_disabled_during_its_start_ends_idle(
+        self, project: Project
+    ) -> None:
         project.suspend()
         with project.locked():
             started = project.client.post(project.endpoint_path(rest="/start"))

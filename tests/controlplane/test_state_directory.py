@@ -1,5 +1,4 @@
-"""Whose a state directory may be, and who may hold its locks: other processes of its account, and
-nobody else."""
+"""Who may own a state directory, and who may lock its files: only processes of its account."""
 
 import fcntl
 import os
@@ -34,7 +33,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def place(settings: Any) -> Iterator[Path]:
-    """A state directory that others may pass through, as root's is."""
+    """A state directory that other accounts may pass through, such as root's."""
     with new_directory() as directory:
         settings.STATE_DIR, settings.SOCKET_DIR = directory, directory / "sockets"
         prepare_state_directory()
@@ -44,7 +43,7 @@ def place(settings: Any) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path, python: str = sys.executable, **account: Any) -> Iterator[None]:
-    """Another process has the file locked."""
+    """Another process holds a lock on the file."""
     process = subprocess.Popen(
         [python, "-c", LOCKS_IT, path],
         stdin=subprocess.PIPE,
@@ -74,7 +73,7 @@ def test_no_other_account_can_read_any_file_that_is_locked(place: Path) -> None:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
-def test_no_other_account_can_lock_the_notes_on_the_hosts_accounts(
+def test_no_other_account_can_lock_the_list_of_account_numbers(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims = place / "run" / "accounts"
@@ -87,7 +86,7 @@ def test_no_other_account_can_lock_the_notes_on_the_hosts_accounts(
 
 
 @pytest.mark.parametrize("name", ["up", "worker"])
-def test_one_process_has_it_and_another_comes_after_it(place: Path, name: str) -> None:
+def test_one_process_holds_it_and_another_after_it(place: Path, name: str) -> None:
     with sole_holder(name) as first, sole_holder(name) as second:
         assert (first, second) == (True, False)
     with locked(place / "locks" / name), sole_holder(name) as third:
@@ -96,7 +95,7 @@ def test_one_process_has_it_and_another_comes_after_it(place: Path, name: str) -
         assert alone
 
 
-def test_a_release_that_locks_the_earlier_file_is_respected(place: Path) -> None:
+def test_a_lock_by_an_earlier_release_on_its_own_file_is_respected(place: Path) -> None:
     (place / "up.lock").touch(mode=0o644)
     with (
         locked(place / "up.lock"),
@@ -104,7 +103,7 @@ def test_a_release_that_locks_the_earlier_file_is_respected(place: Path) -> None
         hold_state_directory(),
     ):
         pass
-    # Nor does such a release come up beside this one.
+    # Such a release does not start beside this one either.
     with (
         hold_state_directory(),
         (place / "up.lock").open() as file,
@@ -114,7 +113,7 @@ def test_a_release_that_locks_the_earlier_file_is_respected(place: Path) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has another account at hand")
-def test_another_accounts_lock_on_the_earlier_file_keeps_nothing_from_starting(place: Path) -> None:
+def test_another_accounts_lock_on_the_earlier_file_prevents_no_start(place: Path) -> None:
     python = base_python()
     assert python is not None
     (place / "up.lock").touch(mode=0o644)
@@ -123,7 +122,9 @@ def test_another_accounts_lock_on_the_earlier_file_keeps_nothing_from_starting(p
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give away a directory")
-def test_what_release_0_1_made_as_root_is_refused_with_the_way_forward(place: Path) -> None:
+def test_a_directory_that_release_0_1_made_as_root_is_refused_with_instructions(
+    place: Path,
+) -> None:
     os.chown(place / "branches", 65534, 65534)
     with pytest.raises(StateDirectoryUnusable, match="belongs to the account 65534") as refused:
         prepare_state_directory()

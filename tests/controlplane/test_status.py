@@ -1,4 +1,4 @@
-"""`/status` and `/status/hosts`: how the service fares, for its users and for its operator."""
+"""`/status` and `/status/hosts`: the service's health, for its users and for its operator."""
 
 from datetime import timedelta
 from typing import Any
@@ -27,18 +27,18 @@ def runs_the_service(account: Account, settings: Any) -> None:
     settings.OPERATORS = {account.name}
 
 
-def test_everybody_may_see_that_all_is_there(alice: Client) -> None:
+def test_every_user_sees_that_no_process_is_missing(alice: Client) -> None:
     (region,) = alice.get("/status")["regions"]
     assert (region["id"], region["missing"]) == ("local", [])
 
 
-def test_a_key_of_one_project_too(project: Project) -> None:
+def test_a_key_of_one_project_sees_it_too(project: Project) -> None:
     key = limited(project.client, project_id=project.id, read_only=True)
     assert key.get("/status")["regions"]
     assert refusal(key.call("GET", "/status/hosts"))[0] == 403
 
 
-def test_the_hosts_are_for_the_operator(alice: Client, operator: Client) -> None:
+def test_the_hosts_are_only_for_the_operator(alice: Client, operator: Client) -> None:
     status, message = refusal(alice.call("GET", "/status/hosts"))
     assert (status, "PERCH_OPERATORS" in message) == (403, True)
     told = operator.get("/status/hosts")
@@ -51,7 +51,7 @@ def test_the_hosts_are_for_the_operator(alice: Client, operator: Client) -> None
     assert set(told["webhooks"]) == {"waiting", "under_way", "oldest_seconds"}
 
 
-def test_who_is_silent_is_missing(api: DjangoClient, region: Region) -> None:
+def test_a_silent_process_is_missing(api: DjangoClient, region: Region) -> None:
     now = timezone.now()
     Region.objects.update(worker_seen_at=now - timedelta(seconds=60), proxy_seen_at=now)
     Region.objects.update(problems=[{"name": "round_late", "detail": "x"}])
@@ -78,7 +78,7 @@ def test_computes_are_counted_by_their_state(
 
 @pytest.mark.usefixtures("runs_the_service")
 @pytest.mark.parametrize(("path", "budget"), [("status", 2), ("status/hosts", 5)])
-def test_it_costs_the_same_however_much_there_is(
+def test_the_number_of_queries_is_constant(
     api: DjangoClient, account: Account, region: Region, path: str, budget: int
 ) -> None:
     make_project(account, region, size=10)

@@ -1,4 +1,4 @@
-"""The steps of an operation, as its users are told of them."""
+"""The steps of an operation, as the API returns them."""
 
 from datetime import datetime
 from typing import Any
@@ -27,12 +27,13 @@ def names(told: list[dict[str, Any]]) -> list[str]:
 
 
 def work(told: list[dict[str, Any]]) -> list[str]:
-    """Without a wait for the end of other work on the branch, which may come at any time."""
+    """Leave out waits for other work on the branch, which may occur at any time."""
     return [name for name in names(told) if name != "locking"]
 
 
 def assert_in_order(told: list[dict[str, Any]]) -> None:
-    """Every step has its fields, and none begins before the one before it has ended."""
+    """Check that every step has its fields, and that none begins before the previous one has
+    ended."""
     ended = ""
     for step in told:
         assert set(step) == {"name", "started_at", "finished_at", "duration_ms", "detail"}
@@ -51,7 +52,7 @@ def moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def test_a_wake_tells_its_story(project: Project) -> None:
+def test_the_steps_of_a_wake(project: Project) -> None:
     project.suspend()
     uri = project.created["connection_uris"][0]["connection_uri"]
     with psycopg.connect(uri, hostaddr="127.0.0.1") as client:
@@ -65,7 +66,7 @@ def test_a_wake_tells_its_story(project: Project) -> None:
     assert abs(sum(step["duration_ms"] for step in told) - wake["total_duration_ms"]) < 100
 
 
-def test_a_projects_creation_tells_what_was_copied_and_waited_for(fresh_project: Project) -> None:
+def test_the_steps_of_a_projects_creation(fresh_project: Project) -> None:
     created, started = fresh_project.created["operations"]
     told = steps(fresh_project, created["id"])
     assert work(told) == [*FROM_THE_QUEUE, "copying", "syncing", "publishing"]
@@ -78,7 +79,7 @@ def test_a_projects_creation_tells_what_was_copied_and_waited_for(fresh_project:
     assert "steps" not in fresh_project.operations()[0]
 
 
-def test_a_copy_of_a_running_branch_redoes_its_log(project: Project) -> None:
+def test_a_copy_of_a_running_branch_replays_its_log(project: Project) -> None:
     made = project.new_branch(endpoint=True)
     copied, started = (steps(project, operation["id"]) for operation in made["operations"])
     copy = ["writing_checkpoint", "copying", "copying_log", "syncing"]
@@ -88,7 +89,7 @@ def test_a_copy_of_a_running_branch_redoes_its_log(project: Project) -> None:
     assert_in_order(started)
 
 
-def test_while_it_lasts_it_is_told_how_far_it_is(project: Project) -> None:
+def test_a_long_operation_reports_its_progress(project: Project) -> None:
     with project.locked():
         suspended = project.client.post(project.endpoint_path(rest="/suspend"))["operations"][0]
         started = project.client.post(project.endpoint_path(rest="/start"))["operations"][0]
@@ -96,7 +97,7 @@ def test_while_it_lasts_it_is_told_how_far_it_is(project: Project) -> None:
         assert names(waits) == ["waiting"]
         assert waits[0]["finished_at"] is None
         assert waits[0]["detail"] == {"operation_id": suspended["id"]}
-        # Whether or not it was written yet, and whoever holds the branch.
+        # The number of steps depends on whether they were written yet and on who holds the branch.
         wait_for(lambda: names(steps(project, suspended["id"]))[1:] != [], "the worker")
         assert names(steps(project, suspended["id"]))[:2] == FROM_THE_QUEUE
         wait_for(lambda: names(steps(project, suspended["id"]))[2:] != [], "a step that lasts")
@@ -112,7 +113,7 @@ def test_while_it_lasts_it_is_told_how_far_it_is(project: Project) -> None:
     assert told[0]["duration_ms"] > 500
 
 
-def test_a_failed_attempt_says_where_it_broke_off(project: Project) -> None:
+def test_a_failed_attempt_says_in_which_step(project: Project) -> None:
     project.suspend()
     control = project.stack.data_dir(project.branch_id) / "global/pg_control"
     control.rename(control.with_suffix(".away"))
@@ -132,7 +133,7 @@ def test_a_failed_attempt_says_where_it_broke_off(project: Project) -> None:
     assert_in_order(told)
 
 
-def test_what_is_beyond_the_projects_share_says_so(
+def test_an_operation_beyond_the_projects_share_says_so(
     api: DjangoClient, account: Account, region: Region
 ) -> None:
     project = make_project(account, region, size=9)
@@ -147,7 +148,7 @@ def test_what_is_beyond_the_projects_share_says_so(
 
 
 @pytest.mark.parametrize("query", ["", "?status=finished&action=start_compute"])
-def test_lists_do_not_read_it(
+def test_lists_do_not_read_the_steps(
     api: DjangoClient, account: Account, region: Region, query: str
 ) -> None:
     project = make_project(account, region, size=2)

@@ -1,7 +1,7 @@
-"""What a compute starts ends with it, whatever it does to be forgotten; and the number of its
-account is given to nobody as long as anything runs under it.
+"""Processes that a compute starts end with the compute, however they try to hide, and its account
+number is not assigned again while any process runs under it.
 
-The computes here are started in this process, past the service.
+The computes here are started in this process, without the service.
 """
 
 import fcntl
@@ -40,8 +40,8 @@ from tests.support.waiting import wait_for
 
 BRANCH, ENDPOINT = "br-stray-heron-123456", "ep-stray-heron-123456"
 SPEC = ComputeSpec(ENDPOINT, BRANCH, min_cu=0.25, max_cu=0.25, pg_settings={"fsync": "off"})
-# Forgets its parent, its session and every descriptor that it was given. In Perl, which any host
-# has where each account may run it. All that it forks holds the lock of a file, and is known by it.
+# A daemon that leaves its parent, its session and every inherited descriptor. It is in Perl, which
+# any account can run on any host. Its children hold the lock of a file, by which they are found.
 DAEMON = """
 use POSIX;
 exit if fork; POSIX::setsid(); exit if fork;
@@ -50,9 +50,9 @@ open(my $mark, ">", "loose"); flock($mark, 2);
 {work}
 """
 WAITS = "sleep 600;"
-# It is another process at every look, and never in the same place of a list of them.
+# It forks and exits continuously, so it has another process id in every list of processes.
 FLEES = "while (1) { exit if fork; }"
-# Whoever comes to end it must be quicker.
+# Whoever ends it must be quicker.
 KILLS_ALL = "while (1) { kill 9, -1; }"
 
 pytestmark = [
@@ -76,7 +76,7 @@ def branch(computes: Path) -> Iterator[Path]:
 
 @pytest.fixture(params=["by its control group", "by its account"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How a host that lets us make control groups ends a compute, and one that does not."""
+    """The way a host ends a compute: with control groups, and without them."""
     if request.param == "by its account":
         monkeypatch.setattr(compute, "limit_compute", lambda *_, **__: False)
     elif not (CGROUPS / "pids" / "cgroup.procs").exists():
@@ -84,12 +84,12 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def alive(branch: Path) -> list[int]:
-    """The processes of the branch's account."""
+    """Return the processes of the branch's account."""
     return processes_by_number().get(account_of(branch).uid, [])
 
 
 def let_loose(work: str) -> None:
-    """Have the compute start a daemon, as who has broken into it could."""
+    """Start a daemon from the compute, as an attacker could."""
     program = f"perl -e {shlex.quote(DAEMON.replace('{work}', work))}"
     with session(socket_dir(ENDPOINT)) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS public.said (text text)")
@@ -97,7 +97,7 @@ def let_loose(work: str) -> None:
 
 
 def is_loose(branch: Path) -> bool:
-    """Whether the daemon, or anything that it has forked, lives."""
+    """Return whether the daemon, or anything that it has forked, is alive."""
     try:
         with (branch / "data" / "loose").open() as mark:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,9 +119,9 @@ def process_of(account: Account) -> Iterator[psutil.Process]:
 
 
 @pytest.mark.usefixtures("way")
-class TestTheEndOfACompute:
+class TestEndOfACompute:
     @pytest.mark.parametrize("work", [WAITS, FLEES], ids=["waits", "flees"])
-    def test_a_suspend_ends_what_it_has_started(self, branch: Path, work: str) -> None:
+    def test_a_suspend_ends_daemons(self, branch: Path, work: str) -> None:
         compute.start(SPEC)
         let_loose(work)
         wait_for(lambda: is_loose(branch), "the daemon")
@@ -129,10 +129,10 @@ class TestTheEndOfACompute:
         wait_for(lambda: not is_loose(branch), "its end", timeout=1)
 
     @pytest.mark.thorough
-    def test_one_that_kills_whatever_has_its_account(self, branch: Path) -> None:
+    def test_a_daemon_that_kills_processes_of_its_account(self, branch: Path) -> None:
         compute.start(SPEC)
         pid = postmaster_of(BRANCH).pid
-        with suppress(psycopg.OperationalError):  # it ends the session that has started it too
+        with suppress(psycopg.OperationalError):  # it kills the session that started it, too
             let_loose(KILLS_ALL)
         wait_for(lambda: not psutil.pid_exists(pid), "the end of its Postgres")
         assert is_loose(branch)
@@ -140,7 +140,7 @@ class TestTheEndOfACompute:
         wait_for(lambda: not is_loose(branch), "its end", timeout=1)
 
     @pytest.mark.thorough
-    def test_nobody_elses_process_is_ended(self, branch: Path) -> None:
+    def test_processes_of_others_are_not_ended(self, branch: Path) -> None:
         compute.start(SPEC)
         other = account_of(branch).uid + 1
         with process_of(Account(other, account_of(branch).gid)) as neighbour:
@@ -149,7 +149,7 @@ class TestTheEndOfACompute:
 
 
 @pytest.mark.thorough
-def test_a_removed_branch_leaves_nothing_that_runs() -> None:
+def test_a_removed_branch_leaves_no_process() -> None:
     doomed = "br-doomed-heron-123456"
     with own_branch(doomed) as directory, lock_branches(doomed):
         account = account_of(directory)
@@ -171,7 +171,7 @@ def test_an_account_that_all_computes_share_is_left_alone(
 
 
 @pytest.mark.thorough
-def test_nothing_that_it_starts_gets_another_account(branch: Path) -> None:
+def test_its_processes_cannot_change_their_account(branch: Path) -> None:
     """By a file with the setuid bit, its own or root's."""
     compute.start(SPEC)
     pid = postmaster_of(BRANCH).pid
@@ -179,27 +179,27 @@ def test_nothing_that_it_starts_gets_another_account(branch: Path) -> None:
 
 
 class TestRounds:
-    def test_strays_of_a_branch_that_sleeps_are_ended(self, branch: Path) -> None:
+    def test_stray_processes_of_an_idle_branch_are_ended(self, branch: Path) -> None:
         with process_of(account_of(branch)):
             assert alive(branch)
             end_stray_accounts()
             assert not alive(branch)
 
     @pytest.mark.thorough
-    def test_those_of_one_that_runs_go_on(self, branch: Path) -> None:
+    def test_processes_of_an_active_branch_are_left_alone(self, branch: Path) -> None:
         compute.start(SPEC)
         with process_of(account_of(branch)) as helper:
             end_stray_accounts()
             assert helper.pid in alive(branch)
 
     @pytest.mark.thorough
-    def test_those_of_one_that_is_worked_on_go_on(self, branch: Path) -> None:
+    def test_processes_of_a_branch_with_an_operation_are_left_alone(self, branch: Path) -> None:
         with process_of(account_of(branch)) as helper, lock_branches(BRANCH):
             end_stray_accounts()
             assert helper.pid in alive(branch)
 
     @pytest.mark.thorough
-    def test_those_of_a_branch_that_is_gone_are_ended(self, branch: Path) -> None:
+    def test_processes_of_a_removed_branch_are_ended(self, branch: Path) -> None:
         gone = new_account(branch.parent)
         assert noted_for(gone.uid) == branch.parent
         with process_of(gone):
@@ -207,7 +207,7 @@ class TestRounds:
             assert gone.uid not in processes_by_number()
 
 
-class TestNumbers:
+class TestAccountNumbers:
     @pytest.fixture(autouse=True)
     def few(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(account_numbers, "CLAIMS", tmp_path / "claims")
@@ -223,7 +223,7 @@ class TestNumbers:
         return make
 
     @pytest.mark.parametrize("ids", ["ruid", "euid", "suid"])
-    def test_one_that_a_process_has_is_never_given_out(
+    def test_a_number_with_processes_is_not_assigned(
         self, new_branches: Callable[[str], Path], ids: str
     ) -> None:
         branches = new_branches("branches")
@@ -238,7 +238,9 @@ class TestNumbers:
                 child.kill()
 
     @pytest.mark.thorough
-    def test_two_on_one_host_never_have_the_same(self, new_branches: Callable[[str], Path]) -> None:
+    def test_two_branches_of_a_host_never_have_the_same_number(
+        self, new_branches: Callable[[str], Path]
+    ) -> None:
         ours, theirs = new_branches("ours"), new_branches("theirs")
         place = ours / "br-1"
         place.mkdir()
@@ -247,7 +249,9 @@ class TestNumbers:
             assert new_account(theirs).gid != place.stat().st_gid
 
     @pytest.mark.thorough
-    def test_what_is_gone_keeps_none(self, new_branches: Callable[[str], Path]) -> None:
+    def test_a_removed_branch_releases_its_number(
+        self, new_branches: Callable[[str], Path]
+    ) -> None:
         ours, theirs = new_branches("ours"), new_branches("theirs")
         for number in ("1", "2"):
             (ours / number).mkdir()
@@ -259,7 +263,7 @@ class TestNumbers:
         assert new_account(theirs).gid == freed
 
 
-def test_a_compute_has_so_many_processes_and_no_more(branch: Path) -> None:
+def test_the_number_of_a_computes_processes_is_limited(branch: Path) -> None:
     compute.start(SPEC)
     pid = postmaster_of(BRANCH).pid
     most = most_processes(SPEC.max_cu)
@@ -272,7 +276,7 @@ def test_a_compute_has_so_many_processes_and_no_more(branch: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("way")
-def test_past_the_limit_clients_are_told_and_others_go_on(
+def test_at_the_limit_new_clients_are_refused_and_others_continue(
     branch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (compute, limits):

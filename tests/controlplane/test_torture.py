@@ -1,4 +1,4 @@
-"""A short run of `python -m tests.torture`, which runs for as long as one likes."""
+"""A short run of `python -m tests.torture`, which otherwise runs for as long as requested."""
 
 from pathlib import Path
 
@@ -23,7 +23,9 @@ SIZE = Size(
 
 
 @pytest.mark.thorough
-def test_kills_and_stops_at_random_leave_everything_true(state_dir: Path, tmp_path: Path) -> None:
+def test_random_kills_and_stops_leave_everything_consistent(
+    state_dir: Path, tmp_path: Path
+) -> None:
     journal = torture(SEED, SECONDS, SIZE, Ground(state_dir), directory=tmp_path)
     assert not journal.breaks, f"see {tmp_path}\n{summary(journal)}"
     for kind in ("rows", "reads", "blows", "branches read"):

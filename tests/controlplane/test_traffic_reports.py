@@ -1,4 +1,4 @@
-"""A proxy's reports of what it sent are counted once, whatever becomes of their answers."""
+"""A proxy's reports of sent bytes are counted once, even if answers are lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ from tests.controlplane.rows import make_project
 
 
 class LossyDatabase(ControlDatabase):
-    """The service's own; what it answers is lost, or what it is asked, as `loses` says."""
+    """The service's own database. Loses its answers or the questions, as `loses` says."""
 
     loses = ""
 
@@ -31,7 +31,7 @@ class LossyDatabase(ControlDatabase):
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("loses", ["question", "answer"])
-def test_a_report_whose_answer_is_lost_is_sent_again_as_it_was(loses: str) -> None:
+def test_a_report_whose_answer_is_lost_is_sent_again_unchanged(loses: str) -> None:
     account = Account.objects.create(name="carol", plan=Plan.UNLIMITED)
     region = Region.objects.create(id="reports", name="reports", host="localhost")
     endpoint = make_project(account, region).endpoints.get()

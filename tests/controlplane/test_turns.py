@@ -1,4 +1,4 @@
-"""Starts take turns: so many at once, in their order, and none waits long for one that hangs."""
+"""Starts take turns: so many at once, in order, and none waits long for a start that hangs."""
 
 import threading
 import time
@@ -16,12 +16,12 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture(autouse=True)
 def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No machine is so slow that one is over by itself."""
+    """Make turns long, so that none ends by itself even on a slow machine."""
     monkeypatch.setattr(turns, "LONGEST_TURN", 60.0)
 
 
 class Crowd:
-    """Those who want a turn, by name, each in a thread; they keep it until they are let go."""
+    """Threads that each want a turn, by name. Each keeps its turn until a test ends it."""
 
     def __init__(self, threads: ThreadPoolExecutor, most: int) -> None:
         self._threads = threads
@@ -31,7 +31,7 @@ class Crowd:
         self.waiting = 0
 
     def comes(self, name: str, *, cancelled: threading.Event | None = None) -> "Future[None]":
-        """Returns once it stands behind those that came before."""
+        """Return once this thread waits behind those that came before."""
         self._done[name] = threading.Event()
         before = self.waiting + len(self.had)
         future = self._threads.submit(self._take, name, cancelled or threading.Event())
@@ -62,7 +62,7 @@ def threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(8)
 
 
-def test_so_many_at_once_in_their_order(threads: ThreadPoolExecutor) -> None:
+def test_so_many_at_once_in_order(threads: ThreadPoolExecutor) -> None:
     crowd = Crowd(threads, 2)
     for name in "abcd":
         crowd.comes(name)
@@ -76,7 +76,7 @@ def test_so_many_at_once_in_their_order(threads: ThreadPoolExecutor) -> None:
     crowd.ends("d")
 
 
-def test_one_that_hangs_holds_up_the_others_for_a_moment_only(
+def test_a_start_that_hangs_delays_the_others_only_shortly(
     threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "LONGEST_TURN", 0.3)
@@ -90,7 +90,7 @@ def test_one_that_hangs_holds_up_the_others_for_a_moment_only(
         crowd.ends(name)
 
 
-def test_who_is_cancelled_waits_no_more_and_is_in_nobodys_way(threads: ThreadPoolExecutor) -> None:
+def test_a_cancelled_start_stops_waiting_and_delays_nobody(threads: ThreadPoolExecutor) -> None:
     crowd, cancelled = Crowd(threads, 1), threading.Event()
     crowd.comes("a")
     given_up = crowd.comes("b", cancelled=cancelled)
@@ -103,7 +103,7 @@ def test_who_is_cancelled_waits_no_more_and_is_in_nobodys_way(threads: ThreadPoo
     crowd.ends("c")
 
 
-def test_what_fails_in_its_turn_ends_it() -> None:
+def test_a_failed_start_ends_its_turn() -> None:
     one = Turns(1)
     with suppress(ValueError), one.taken():
         raise ValueError

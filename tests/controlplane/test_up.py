@@ -31,7 +31,7 @@ from tests.support.waiting import wait_for
 
 
 def up(state_dir: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
-    """As from a terminal, also under nohup, which what these tests start would inherit."""
+    """Run `up` as from a terminal, also if these tests run under nohup, which it would inherit."""
     return subprocess.Popen(
         [sys.executable, str(ROOT / "manage.py"), "up", "--state-dir", str(state_dir), *arguments],
         cwd=ROOT,
@@ -46,7 +46,7 @@ def up(state_dir: Path, *arguments: str, **environment: str) -> "subprocess.Pope
 
 
 def refused(state_dir: Path, *arguments: str, **environment: str) -> str:
-    """What an `up` says that gives up at once: one line, not a trace."""
+    """Return what an `up` prints that exits at once: one line without a traceback."""
     process = up(state_dir, *arguments, **environment)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1, output
@@ -56,7 +56,7 @@ def refused(state_dir: Path, *arguments: str, **environment: str) -> str:
 
 @contextmanager
 def occupied(port: int) -> Iterator[None]:
-    """Have the port taken, by us where it is not already."""
+    """Occupy the port, unless another process occupies it already."""
     with socket.socket() as listener:
         with suppress(OSError):
             listener.bind(("127.0.0.1", port))
@@ -70,7 +70,7 @@ def ports() -> list[str]:
 
 
 def test_it_works(stack: Stack) -> None:
-    """It greets with where everything is; what it greets with is there."""
+    """It prints the addresses of all parts, and these exist."""
     greeting = (stack.state_dir / "up.log").read_text()
     assert stack.console_url in greeting
     assert stack.api_url in greeting
@@ -83,21 +83,21 @@ def test_it_works(stack: Stack) -> None:
     assert (health.status_code, health.json()) == (200, {"status": "ok"})
 
 
-def test_what_is_secret_is_its_owners_alone(stack: Stack) -> None:
+def test_secret_files_are_readable_only_by_their_owner(stack: Stack) -> None:
     for name in ("api-key", "secret-key"):
         mode = (stack.state_dir / name).stat().st_mode
         assert stat.filemode(mode) == "-rw-------", name
     for name in ("locks", "log", "metadata"):
         mode = (stack.state_dir / name).stat().st_mode
         assert stat.filemode(mode) == "drwx------", name
-    # As root, computes have accounts of their own, which pass through to what is theirs.
+    # As root, computes have accounts of their own, which pass through to their directories.
     passable = "drwx--x--x" if os.geteuid() == 0 else "drwx------"
     for name in ("branches", "sockets"):
         mode = (stack.state_dir / name).stat().st_mode
         assert stat.filemode(mode) == passable, name
 
 
-def test_the_secret_is_not_among_what_a_compute_knows(stack: Stack, alice: Client) -> None:
+def test_a_compute_does_not_have_the_secret(stack: Stack, alice: Client) -> None:
     created = alice.new_project()
     data = stack.data_dir(created["branch"]["id"])
     process = postmaster_in(data)
@@ -105,22 +105,23 @@ def test_the_secret_is_not_among_what_a_compute_knows(stack: Stack, alice: Clien
     alice.delete(f"/projects/{created['project']['id']}")
 
 
-def test_a_second_one_on_the_same_directory_is_refused(stack: Stack) -> None:
+def test_a_second_up_on_the_same_directory_is_refused(stack: Stack) -> None:
     output = refused(stack.state_dir, *ports())
     assert f"Perch is already running on {stack.state_dir}" in output
     assert requests.get(stack.console_url, timeout=10).ok
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_an_error(state_dir: Path) -> None:
+def test_a_requested_port_that_is_occupied_is_an_error(state_dir: Path) -> None:
     port = free_port()
     with occupied(port):
         output = refused(state_dir, "--api-port", str(port))
         assert f"port {port}, which --api-port names, is in use" in output
 
 
-def test_it_stops_all_it_started_and_finds_it_again(state_dir: Path) -> None:
-    """As `test_upgrades` finds what a release has left. Also: default ports that are taken move on;
-    a terminal that is closed is as good as Ctrl-C, although it takes no more words."""
+def test_it_stops_all_processes_and_continues_later(state_dir: Path) -> None:
+    """A later start finds the same state, as `test_upgrades` checks for releases. Also: occupied
+    default ports are replaced by others; closing the terminal has the effect of Ctrl-C, although
+    nothing can be printed there."""
     with ExitStack() as taken:
         for port in (8000, 8001, 5432):
             taken.enter_context(occupied(port))
@@ -155,7 +156,7 @@ def test_it_stops_all_it_started_and_finds_it_again(state_dir: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_its_metadata_may_live_in_another_database(stack: Stack, state_dir: Path) -> None:
+def test_its_metadata_may_be_in_another_database(stack: Stack, state_dir: Path) -> None:
     with stack.database() as connection:
         connection.execute("CREATE DATABASE elsewhere")
     socket_dir = stack.state_dir / "sockets" / "metadata"
@@ -171,13 +172,13 @@ def test_its_metadata_may_live_in_another_database(stack: Stack, state_dir: Path
 
 
 @pytest.mark.thorough
-def test_a_database_that_is_not_there_is_an_error(state_dir: Path) -> None:
+def test_a_database_that_does_not_answer_is_an_error(state_dir: Path) -> None:
     output = refused(state_dir, *ports(), DATABASE_URL="postgresql://nobody@127.0.0.1:1/nothing")
     assert "127.0.0.1" in output
 
 
 @pytest.mark.thorough
-def test_a_postgres_that_is_not_there_is_an_error(state_dir: Path) -> None:
+def test_a_missing_postgres_is_an_error(state_dir: Path) -> None:
     output = refused(state_dir, *ports(), PERCH_POSTGRES_BIN="/no/such/bin")
     assert "PERCH_POSTGRES_BIN=/no/such/bin" in output
 
@@ -193,8 +194,8 @@ def test_a_directory_that_the_computes_cannot_reach_is_an_error(state_dir: Path)
 
 
 @pytest.mark.thorough
-def test_a_very_deep_directory_is_no_problem(state_dir: Path) -> None:
-    """Sockets may have no longer paths than 107 bytes."""
+def test_a_directory_with_a_long_path_works(state_dir: Path) -> None:
+    """Paths of sockets may have at most 107 bytes."""
     deep = state_dir / ("deep and " * 10) / ("ü%s'" * 10)
     deep.mkdir(parents=True)
     for directory in (deep, deep.parent):
@@ -206,7 +207,7 @@ def test_a_very_deep_directory_is_no_problem(state_dir: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_metadata_of_another_postgres_is_left_alone(state_dir: Path) -> None:
+def test_metadata_of_another_postgres_version_is_left_alone(state_dir: Path) -> None:
     (state_dir / "metadata").mkdir()
     (state_dir / "metadata" / "PG_VERSION").write_text("15\n")
     output = refused(state_dir, *ports())
@@ -215,7 +216,7 @@ def test_metadata_of_another_postgres_is_left_alone(state_dir: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_under_nohup_a_terminal_that_goes_ends_nothing() -> None:
+def test_under_nohup_closing_the_terminal_ends_nothing() -> None:
     numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     try:
@@ -259,7 +260,7 @@ class TestCreateApiKey:
 
 
 @pytest.mark.thorough
-def test_too_few_open_files_are_said_at_the_start(state_dir: Path) -> None:
+def test_too_low_a_limit_of_open_files_is_reported_at_the_start(state_dir: Path) -> None:
     port = free_port()
     program = [sys.executable, str(ROOT / "manage.py"), "up", "--state-dir", str(state_dir)]
     with occupied(port):
@@ -274,7 +275,7 @@ def test_too_few_open_files_are_said_at_the_start(state_dir: Path) -> None:
     assert "ulimit -Hn" in done.stdout
 
 
-def test_all_the_files_that_the_host_allows_may_be_opened() -> None:
+def test_the_hosts_limit_of_open_files_is_used() -> None:
     code = (
         "import resource; from controlplane.management.host_resources import raise_file_limit;"
         "print(raise_file_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))"
@@ -290,7 +291,7 @@ def test_all_the_files_that_the_host_allows_may_be_opened() -> None:
 
 
 class TestLowLimits:
-    """They are named at once, with the way to raise them, and not met as a supervisor that dies."""
+    """They are reported at once, with instructions, instead of by a supervisor that dies."""
 
     def test_too_few_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(resource, "getrlimit", lambda which: (500, 500))
@@ -315,7 +316,7 @@ class TestLowLimits:
         (tmp_path / "pids.max").write_text("max\n")
         refuse_few_processes()
 
-    def test_a_supervisor_that_does_not_start_says_why(self, state_dir: Path) -> None:
+    def test_a_supervisor_that_does_not_start_gives_the_reason(self, state_dir: Path) -> None:
         program = Program("api", "true", user="nobody-of-that-name")
         supervisor = Supervisor(
             [program],

@@ -1,5 +1,5 @@
-"""A state directory that a released version has left is brought up by this one, as its user runs
-it. CONTRIBUTING.md says how a release adds its own."""
+"""This version continues with the state directory of a released version, run by an ordinary user.
+CONTRIBUTING.md says how a release adds its own."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ RELEASES = sorted(FIXTURES.glob("*.tar.xz"))
 
 @pytest.mark.parametrize("archive", RELEASES, ids=lambda path: path.name.removesuffix(".tar.xz"))
 def test_an_ordinary_users_state_is_kept(state_dir: Path, archive: Path) -> None:
-    """Rows, roles and poolers are there; what is made now is made beside them."""
+    """Rows, roles and poolers are still there, and new ones can be created."""
     place, state_dir = state_dir, state_dir / "state"
     state_dir.mkdir()
     contents = unpack(archive, state_dir)
@@ -34,7 +34,7 @@ def test_an_ordinary_users_state_is_kept(state_dir: Path, archive: Path) -> None
     with running_stack(state_dir, program, cwd=checkout, account=account, **home) as stack:
         client = Client(stack.api_url, contents.key)
         check(client, stack.proxy_port, contents)
-        # An old branch takes part in all that came later.
+        # A branch of the release can use everything that was added later.
         branches = f"/projects/{contents.project_id}/branches"
         of_it = {"branch": {"parent_id": contents.branch_id}, "endpoints": [{"type": "read_write"}]}
         for made in (

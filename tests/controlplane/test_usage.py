@@ -1,4 +1,4 @@
-"""What branches use is counted by whatever changes it, and is there for whoever reads."""
+"""The usage of branches is counted by whatever changes it, and can be read at any time."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -56,7 +56,7 @@ def test_time_is_counted_in_the_hours_in_which_it_passed(endpoint: Endpoint) -> 
     assert rows(Span.MONTH) == {period_of(noon): 7200}
 
 
-def test_what_runs_is_there_for_readers_and_writes_nothing(
+def test_a_running_compute_is_counted_for_readers_without_a_write(
     account: Account, project: Project, endpoint: Endpoint
 ) -> None:
     now = timezone.now()
@@ -81,7 +81,7 @@ def test_only_the_period_counts(account: Account, project: Project, endpoint: En
     assert seconds == pytest.approx((now - start).total_seconds(), abs=5)
 
 
-def test_another_size_counts_from_then_on(endpoint: Endpoint) -> None:
+def test_a_new_size_counts_from_then_on(endpoint: Endpoint) -> None:
     endpoint.enter("active", now=timezone.now() - HOUR)  # type: ignore[arg-type]
     Endpoint.objects.filter(id=endpoint.id).update(autoscaling_limit_max_cu=4)
     assert sum(rows(Span.MONTH, "compute_seconds").values()) == pytest.approx(3600, abs=5)
@@ -98,7 +98,7 @@ def test_a_reassigned_endpoint_runs_on_its_new_branch(endpoint: Endpoint) -> Non
 
 
 @pytest.mark.parametrize("doomed", ["endpoint", "branch", "project"])
-def test_what_is_deleted_runs_no_more_and_still_counts(
+def test_deleted_resources_stop_counting_and_keep_their_usage(
     project: Project, endpoint: Endpoint, doomed: str
 ) -> None:
     endpoint.enter("active", now=timezone.now() - HOUR)  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def test_what_is_deleted_runs_no_more_and_still_counts(
     assert sum(rows(Span.HOUR).values()) == pytest.approx(3600, abs=5)
 
 
-def test_what_a_branch_stores_counts_while_it_lies_there(
+def test_stored_bytes_count_while_they_are_stored(
     account: Account, project: Project, endpoint: Endpoint
 ) -> None:
     branch = endpoint.branch
@@ -129,7 +129,7 @@ def test_what_a_branch_stores_counts_while_it_lies_there(
     assert Meter.objects.get().stored_bytes == 3_000_000
 
 
-def test_long_ago_only_days_and_months_are_kept(endpoint: Endpoint) -> None:
+def test_of_old_usage_only_days_and_months_are_kept(endpoint: Endpoint) -> None:
     now = timezone.now()
     ran(endpoint, now - timedelta(days=100), now)
     assert min(rows(Span.HOUR)) == pytest.approx(now - timedelta(days=8), abs=2 * HOUR)
@@ -137,7 +137,7 @@ def test_long_ago_only_days_and_months_are_kept(endpoint: Endpoint) -> None:
     assert sum(rows(Span.MONTH).values()) == pytest.approx(100 * 86400, abs=5)
 
 
-def test_old_rows_are_forgotten(endpoint: Endpoint, region: Region) -> None:
+def test_old_rows_are_removed(endpoint: Endpoint, region: Region) -> None:
     now = timezone.now()
     ran(endpoint, now - timedelta(days=1), now)
     kept = Usage.objects.count()
@@ -150,13 +150,13 @@ def test_old_rows_are_forgotten(endpoint: Endpoint, region: Region) -> None:
 
 
 class TestWritten:
-    def test_it_is_counted_once(self, endpoint: Endpoint) -> None:
+    def test_written_bytes_are_counted_once(self, endpoint: Endpoint) -> None:
         branch = endpoint.branch_id
         for position in (100, 150, 150, 120, 160):
             call("perch_note_written", branch, "7", position)
         assert sum(rows(Span.HOUR, "written_bytes").values()) == 60
 
-    def test_a_position_in_other_data_says_nothing(self, endpoint: Endpoint) -> None:
+    def test_a_log_position_of_other_data_is_not_counted(self, endpoint: Endpoint) -> None:
         branch = endpoint.branch_id
         call("perch_note_written", branch, "7", 100)
         call("perch_note_written", branch, "8", 5_000_000)
@@ -170,17 +170,17 @@ class TestTraffic:
     def report(self, number: int, endpoint: str, branch: str, amount: int) -> None:
         call("perch_note_traffic", self.REPORTER, number, [endpoint], [branch], [amount])
 
-    def test_a_report_that_comes_twice_counts_once(self, endpoint: Endpoint) -> None:
+    def test_a_repeated_report_counts_once(self, endpoint: Endpoint) -> None:
         for number in (1, 1, 2, 1):
             self.report(number, endpoint.id, "", 10)
         assert sum(rows(Span.DAY, "transferred_bytes").values()) == 20
 
-    def test_it_counts_where_the_client_was(self, endpoint: Endpoint) -> None:
+    def test_traffic_counts_for_the_clients_branch(self, endpoint: Endpoint) -> None:
         other = Branch.objects.create(project=endpoint.project, name="other")
         self.report(1, endpoint.id, other.id, 10)
         assert Usage.objects.get(span=Span.HOUR).branch_id == other.id
 
-    def test_nobodys_counts_nowhere(self, endpoint: Endpoint) -> None:
+    def test_traffic_of_an_unknown_endpoint_is_not_counted(self, endpoint: Endpoint) -> None:
         self.report(1, "ep-no-where-123456", "", 10)
         assert not Usage.objects.exists()
 
@@ -192,13 +192,13 @@ def test_periods() -> None:
     assert previous_period(datetime(2027, 1, 31, tzinfo=UTC)) == datetime(2026, 12, 1, tzinfo=UTC)
 
 
-def test_the_api_tells_it(api: DjangoClient, project: Project, endpoint: Endpoint) -> None:
+def test_the_api_returns_it(api: DjangoClient, project: Project, endpoint: Endpoint) -> None:
     endpoint.enter("active", now=timezone.now() - timedelta(seconds=30))  # type: ignore[arg-type]
     call("perch_note_written", endpoint.branch_id, "7", 0)
     call("perch_note_written", endpoint.branch_id, "7", 1000)
     Branch.objects.update(logical_size=5000)
     said = api.get(f"/api/v2/projects/{project.id}").json()["project"]
-    # At the month's turn what was before it is of the other period.
+    # At the turn of a month, earlier usage belongs to the previous period.
     assert 0 <= said["active_time_seconds"] <= 60
     assert said["written_data_bytes"] == 1000
     assert said["synthetic_storage_size"] == 5000

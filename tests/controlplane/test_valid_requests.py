@@ -1,4 +1,4 @@
-"""What the document calls a valid request is not refused for a bound that the document lacks."""
+"""A request that is valid by the document is not refused for a limit that the document lacks."""
 
 import json
 from typing import Any
@@ -15,8 +15,8 @@ from tests.controlplane.rows import make_project, make_snapshot, make_webhook
 
 pytestmark = pytest.mark.slow
 
-# What no schema can say: what there is, what else was sent, what time it is, how many bytes a text
-# has, what the Postgres in use takes.
+# What no schema can express: which resources exist, other fields, the present time, the bytes of a
+# text, what the Postgres in use accepts.
 BEYOND_SCHEMAS = (
     "in the past",
     "must be in the future",
@@ -42,11 +42,13 @@ BEYOND_SCHEMAS = (
     "settings.pg_settings",
     "settings.pgbouncer_settings",
 )
-# Of each call.
+# For each call.
 EXAMPLES = 5
 
 
-def test_none_is_refused_for_a_bound(api: DjangoClient, account: Account, region: Region) -> None:
+def test_no_valid_request_is_refused_for_a_limit(
+    api: DjangoClient, account: Account, region: Region
+) -> None:
     document = api.get("/api/v2/openapi.json").json()
     project = make_project(account, region)
     ids = {
@@ -62,7 +64,7 @@ def test_none_is_refused_for_a_bound(api: DjangoClient, account: Account, region
 
     def send(case: Any) -> None:
         path = case.path.format(**{name: ids.get(name, "1") for name in case.path_parameters})
-        # What waits takes its time.
+        # A request that waits takes its time.
         query = urlencode({**(case.query or {}), "wait": 0}, doseq=True)
         body = json.dumps(case.body) if isinstance(case.body, dict | list) else ""
         response = api.generic(
@@ -85,7 +87,7 @@ def test_none_is_refused_for_a_bound(api: DjangoClient, account: Account, region
     operations: Any = schemathesis.openapi.from_dict(document).get_all_operations()
     for found in operations:
         operation = found.ok()
-        # A DELETE takes ids alone.
+        # A DELETE has only ids.
         if operation.method.upper() != "DELETE":
             tried_with: Any = given(operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
             configured(tried_with(send))()

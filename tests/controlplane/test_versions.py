@@ -1,4 +1,4 @@
-"""What another version of Perch, or of Postgres, has made is used by none of our processes."""
+"""No process uses data of another version of Perch or of Postgres."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ PROCESSES = {
 
 @pytest.fixture
 def elsewhere(stack: Stack) -> Iterator[str]:
-    """The address of an empty database."""
+    """The URL of an empty database."""
     with stack.database() as session:
         session.execute("CREATE DATABASE other_version")
     yield f"postgresql:///other_version?user=perch&host={stack.state_dir}/sockets/metadata"
@@ -32,7 +32,7 @@ def elsewhere(stack: Stack) -> Iterator[str]:
 
 
 def refusal(name: str, state_dir: Path, url: str) -> str:
-    """What the process says that ends at once."""
+    """Return the output of the process, which exits at once."""
     environment = {
         **{name: value for name, value in os.environ.items() if "DJANGO" not in name},
         "PERCH_STATE_DIR": str(state_dir),
@@ -70,7 +70,7 @@ def test_a_process_refuses_a_newer_database(name: str, elsewhere: str, state_dir
     assert "restore the backup" in said
 
 
-def test_our_own_database_is_welcome(db: None) -> None:
+def test_a_database_of_this_version_is_accepted(db: None) -> None:
     refuse_other_version()
 
 

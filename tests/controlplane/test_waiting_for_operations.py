@@ -18,25 +18,25 @@ def waited(client: Client, project: Project, operation: Any, seconds: int = 60) 
     return client.get(path, wait=seconds)["operation"]
 
 
-def test_it_answers_as_soon_as_it_has_ended(project: Project) -> None:
+def test_it_answers_as_soon_as_the_operation_has_ended(project: Project) -> None:
     suspended = project.client.post(project.endpoint_path(rest="/suspend"))["operations"][0]
     began = time.monotonic()
     assert waited(project.client, project, suspended)["status"] == "finished"
     assert time.monotonic() - began < 10
-    # One that has ended needs no waiting.
+    # An operation that has ended is returned at once.
     began = time.monotonic()
     assert waited(project.client, project, suspended)["status"] == "finished"
     assert time.monotonic() - began < 5
 
 
-def test_a_chain_is_waited_for_by_its_last(project: Project) -> None:
+def test_waiting_for_the_last_operation_waits_for_the_chain(project: Project) -> None:
     made = project.client.post(project.path + "/branches", {"endpoints": [{"type": "read_write"}]})
     assert waited(project.client, project, made["operations"][-1])["status"] == "finished"
     for operation in made["operations"]:
         assert project.operation(operation["id"])["status"] == "finished"
 
 
-def test_it_answers_in_time_in_any_case(project: Project) -> None:
+def test_it_answers_after_the_given_time_in_any_case(project: Project) -> None:
     with project.locked():
         suspended = project.client.post(project.endpoint_path(rest="/suspend"))["operations"][0]
         began = time.monotonic()
@@ -45,14 +45,14 @@ def test_it_answers_in_time_in_any_case(project: Project) -> None:
     waited(project.client, project, suspended)
 
 
-def test_who_waits_takes_nothing_from_others(project: Project) -> None:
+def test_waiting_requests_use_no_capacity_of_others(project: Project) -> None:
     """Many more than an account's share of requests, and than there are database connections."""
     with ThreadPoolExecutor(MANY) as threads:
         with project.locked():
             suspended = project.client.post(project.endpoint_path(rest="/suspend"))["operations"][0]
             waits: list[Future[Any]] = []
             while len(waits) < MANY:
-                # Few at a time: as they come they are requests like others.
+                # A few at a time, because each counts as a request until it waits.
                 for _ in range(10):
                     client = project.client.another()
                     waits.append(threads.submit(waited, client, project, suspended))

@@ -1,4 +1,4 @@
-"""Where a webhook may lead to: nowhere that only Perch's host reaches."""
+"""The addresses of webhooks: none that only Perch's host can reach."""
 
 from ipaddress import ip_network
 from typing import Any
@@ -56,12 +56,12 @@ NOT_PUBLIC = [
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_addresses_of_the_internet_may_be_called(address: str) -> None:
+def test_addresses_of_the_internet_are_allowed(address: str) -> None:
     assert may_be_called(address)
 
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
-def test_others_may_not(address: str) -> None:
+def test_other_addresses_are_refused(address: str) -> None:
     assert not may_be_called(address)
 
 

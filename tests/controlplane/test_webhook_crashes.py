@@ -1,4 +1,4 @@
-"""The worker may end, or be killed, while it sends: what it had in hand is sent again."""
+"""The worker may stop or be killed while it sends: unconfirmed deliveries are sent again."""
 
 import threading
 import time
@@ -34,7 +34,7 @@ def webhook(service: Service, receiver: Receiver) -> Webhook:
 
 
 def answer_first(receiver: Receiver) -> threading.Event:
-    """Have the receiver keep its first message's sender waiting until the event is set."""
+    """Make the receiver hold the answer to its first message until the event is set."""
     released = threading.Event()
 
     def answers(message: Message) -> Answer:
@@ -46,7 +46,7 @@ def answer_first(receiver: Receiver) -> threading.Event:
     return released
 
 
-def test_killed_between_sending_and_noting(
+def test_killed_between_sending_and_recording(
     service: Service, webhook: Webhook, receiver: Receiver
 ) -> None:
     released = answer_first(receiver)
@@ -58,7 +58,7 @@ def test_killed_between_sending_and_noting(
         assert row is not None
         service.kill("worker")
         released.set()
-        # Nobody need wait until its silence tells.
+        # Another worker need not wait until this one counts as silent.
         database.execute(
             "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '1 min'"
             " WHERE id = %s",
@@ -75,7 +75,7 @@ def test_killed_between_sending_and_noting(
 
 
 @pytest.mark.thorough
-def test_one_that_ends_waits_for_no_receiver(
+def test_a_worker_that_stops_does_not_wait_for_receivers(
     service: Service, webhook: Webhook, receiver: Receiver
 ) -> None:
     released = answer_first(receiver)
@@ -85,8 +85,8 @@ def test_one_that_ends_waits_for_no_receiver(
     began = time.monotonic()
     worker.terminate()
     worker.wait(10)
-    assert time.monotonic() - began < 2.5  # a receiver has 3 seconds
-    # Nobody has answered, and nobody was to blame.
+    assert time.monotonic() - began < 2.5  # a receiver may take 3 seconds
+    # There was no answer, and this is not counted as a failure of the receiver.
     assert [one["attempts"] for one in webhook.deliveries()] == [0, 0]
     released.set()
     messages = receiver.await_messages(3, timeout=60)

@@ -1,4 +1,4 @@
-"""An event and its deliveries are of one transaction, for those who want it."""
+"""An event and its deliveries to interested webhooks are written in one transaction."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ def jobs() -> list[tuple[Any, ...]]:
         return [(*row, json.loads(args)) for *row, args in cursor.fetchall()]
 
 
-def test_each_webhook_that_wants_it_is_told(account: Account, region: Region) -> None:
+def test_each_webhook_that_wants_the_type_gets_a_delivery(account: Account, region: Region) -> None:
     project, other = make_project(account, region), make_project(account, region)
     stranger = Account.objects.create(name="bob")
     wanted = [
@@ -48,7 +48,9 @@ def test_each_webhook_that_wants_it_is_told(account: Account, region: Region) ->
     assert sorted(lock for _, _, lock, _ in jobs()) == sorted(one.id for one in wanted)
 
 
-def test_what_is_of_no_project_is_not_told_to_a_projects(account: Account, region: Region) -> None:
+def test_events_without_a_project_are_not_sent_to_a_projects_webhook(
+    account: Account, region: Region
+) -> None:
     make_webhook(account, "*", project=make_project(account, region))
     record(event(account), event(None))
     assert (told(), jobs()) == ([], [])
@@ -67,11 +69,11 @@ def test_events_of_one_statement_keep_their_order_and_have_one_job(account: Acco
     }
 
 
-def test_the_task_is_known() -> None:
+def test_the_task_is_registered() -> None:
     assert TASK in app.tasks
 
 
-def test_what_is_rolled_back_is_not_told(account: Account) -> None:
+def test_an_event_that_is_rolled_back_has_no_delivery(account: Account) -> None:
     make_webhook(account, "*")
     with transaction.atomic():
         record(event(account))
@@ -80,7 +82,7 @@ def test_what_is_rolled_back_is_not_told(account: Account) -> None:
     assert (told(), jobs()) == ([], [])
 
 
-def test_it_costs_no_statement(account: Account) -> None:
+def test_deliveries_need_no_further_statement(account: Account) -> None:
     for _ in range(3):
         with CaptureQueriesContext(connection) as captured:
             record(event(account), event(account))
@@ -88,7 +90,7 @@ def test_it_costs_no_statement(account: Account) -> None:
         make_webhook(account, "*")
 
 
-def test_an_event_takes_its_deliveries_along(account: Account) -> None:
+def test_deleting_an_event_deletes_its_deliveries(account: Account) -> None:
     make_webhook(account, "*")
     record(event(account), event(account))
     with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Messages are posted within bounds, to addresses that were looked at, whoever receives them."""
+"""Messages are posted within limits, to addresses that were checked, whatever the receiver does."""
 
 import socket
 import ssl
@@ -23,7 +23,7 @@ BODY = b'{"type":"test"}'
 
 @pytest.fixture(autouse=True)
 def allowed(settings: Any) -> None:
-    """Loopback's first address alone: the others are as private as ever."""
+    """Allow only the first loopback address. The others stay private."""
     settings.WEBHOOK_ALLOWED_NETWORKS = [ip_network("127.0.0.1/32")]
 
 
@@ -35,7 +35,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def private() -> Iterator[Receiver]:
-    """One that nobody may call."""
+    """A receiver at an address that may not be called."""
     with receiving("127.0.0.2") as made:
         yield made
 
@@ -54,7 +54,7 @@ def test_what_the_receiver_gets(receiver: Receiver) -> None:
     assert message.headers["webhook-id"] == "evt-1"
 
 
-def test_no_proxy_is_asked(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_settings_are_ignored(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     assert not posted(receiver.url).error
@@ -76,7 +76,7 @@ def test_failure(receiver: Receiver, status: int) -> None:
     assert len(receiver.messages) == 1
 
 
-def test_an_answer_is_read_only_so_far(receiver: Receiver) -> None:
+def test_only_the_beginning_of_an_answer_is_read(receiver: Receiver) -> None:
     receiver.answers = lambda message: Answer(body=b"x" * 10_000_000)
     assert posted(receiver.url).body == b"x" * posting.LONGEST_BODY
 
@@ -93,7 +93,7 @@ class TestRedirects:
             ("POST", "/new?x=y", BODY),
         ]
 
-    def test_not_for_ever(self, receiver: Receiver) -> None:
+    def test_are_not_followed_endlessly(self, receiver: Receiver) -> None:
         receiver.answers = lambda message: Answer(307, location="/hook")
         assert posted(receiver.url).error == "not called: more than 3 redirects"
         assert len(receiver.messages) == 4
@@ -104,24 +104,26 @@ class TestRedirects:
         assert private.messages == []
 
     @pytest.mark.parametrize("location", ["ftp://127.0.0.1/", "file:///etc/passwd", "http://[x"])
-    def test_to_what_is_no_web_address_are_refused(self, receiver: Receiver, location: str) -> None:
+    def test_to_other_schemes_are_refused(self, receiver: Receiver, location: str) -> None:
         receiver.answers = lambda message: Answer(307, location=location)
         assert posted(receiver.url).error.startswith("not called: ")
 
 
 class TestAddresses:
-    def test_a_private_one_is_not_called(self, private: Receiver) -> None:
+    def test_a_private_address_is_not_called(self, private: Receiver) -> None:
         assert posted(private.url).error == ("not called: 127.0.0.2 is not a public address")
         assert private.messages == []
 
     @pytest.mark.parametrize("host", ["localhost", "127.1", "0x7f000001", "2130706433"])
-    def test_nor_a_name_for_one(self, receiver: Receiver, settings: Any, host: str) -> None:
+    def test_a_name_of_a_private_address_is_not_called(
+        self, receiver: Receiver, settings: Any, host: str
+    ) -> None:
         settings.WEBHOOK_ALLOWED_NETWORKS = [ip_network("10.0.0.0/8")]
         outcome = posted(f"http://{host}:{receiver.server_port}/")
         assert outcome.error == f"not called: {host} has no public address"
         assert receiver.messages == []
 
-    def test_a_name_is_asked_for_once_and_what_was_looked_at_is_called(
+    def test_a_name_is_resolved_once_and_the_checked_address_is_called(
         self, receiver: Receiver, private: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         answers = ["127.0.0.1", "127.0.0.2"]
@@ -131,11 +133,11 @@ class TestAddresses:
         assert ask_for == ["rebinding.example"]
         host = receiver.messages[0].headers["host"]
         assert host == f"rebinding.example:{receiver.server_port}"
-        # The next time it is the other, and that one may not be called.
+        # The next resolution returns the other address, which may not be called.
         assert "public address" in posted(f"http://rebinding.example:{private.server_port}/").error
         assert private.messages == []
 
-    def test_plain_http_goes_only_where_the_operator_allows(
+    def test_plain_http_is_used_only_if_the_operator_allows_it(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         names(monkeypatch, "public.example", ["93.184.216.34"])
@@ -143,7 +145,7 @@ class TestAddresses:
             "not called: public.example must be called over https"
         )
 
-    def test_a_name_that_nobody_knows(self) -> None:
+    def test_a_name_that_does_not_resolve(self) -> None:
         outcome = posted("https://nobody.invalid/")
         assert outcome.error == "the name of the host could not be resolved"
 
@@ -152,14 +154,14 @@ class TestAddresses:
         assert outcome.error == "the name of the host could not be resolved"
 
 
-class TestBounds:
-    def test_one_that_is_not_there(self) -> None:
+class TestLimits:
+    def test_a_receiver_that_does_not_listen(self) -> None:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{unused.getsockname()[1]}/"
             assert posted(url).error == "connection refused"
 
-    def test_one_that_hangs(self, receiver: Receiver) -> None:
+    def test_a_receiver_that_hangs(self, receiver: Receiver) -> None:
         receiver.answers = lambda message: None
         outcome = posted(receiver.url, within=0.3)
         assert (outcome.error, outcome.status) == ("no answer within 0.3 seconds", None)
@@ -168,7 +170,9 @@ class TestBounds:
     @pytest.mark.parametrize(
         "beginning", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"]
     )
-    def test_one_that_drips_its_head(self, receiver: Receiver, beginning: bytes) -> None:
+    def test_a_receiver_that_sends_its_head_byte_by_byte(
+        self, receiver: Receiver, beginning: bytes
+    ) -> None:
         receiver.answers = lambda message: None
         receiver.holds = lambda connection: drip(receiver, connection, beginning, b"x: y\r\n")
         outcome = posted(receiver.url, within=0.5)
@@ -176,7 +180,7 @@ class TestBounds:
         assert outcome.status is None
         assert outcome.error
 
-    def test_one_that_drips_its_body_has_answered(
+    def test_a_receiver_that_sends_its_body_byte_by_byte_has_answered(
         self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(posting, "BODY_WITHIN", 0.3)
@@ -196,7 +200,7 @@ class TestBounds:
             b"HTTP/1.1 200 OK\r\n" + (b"Set-Cookie: " + b"y" * 60_000 + b"\r\n") * 9,
         ],
     )
-    def test_one_whose_head_does_not_end(self, receiver: Receiver, again: bytes) -> None:
+    def test_a_receiver_whose_head_does_not_end(self, receiver: Receiver, again: bytes) -> None:
         receiver.answers = lambda message: None
         receiver.holds = lambda connection: flood(receiver, connection, b"", again)
         outcome = posted(receiver.url)
@@ -212,7 +216,7 @@ class TestBounds:
             (b"1;" + b"x" * 9 + b"\r\nz\r\n1\r\nz\r\n-1\r\n", b""),
         ],
     )
-    def test_one_whose_chunks_are_none(
+    def test_a_receiver_with_invalid_chunks(
         self, receiver: Receiver, body: bytes, read: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         taken = [0]
@@ -231,17 +235,17 @@ class TestBounds:
         assert (outcome.error, outcome.status, outcome.body) == ("", 200, read)
         assert taken[0] <= posting.LONGEST_ANSWER
 
-    def test_one_that_speaks_something_else(self, receiver: Receiver) -> None:
+    def test_a_receiver_that_does_not_speak_http(self, receiver: Receiver) -> None:
         receiver.answers = lambda message: None
         receiver.holds = lambda connection: connection.sendall(b"220 mail.example ESMTP\r\n")
         assert posted(receiver.url).error == "no HTTP response: BadStatusLine"
 
-    def test_one_that_closes_at_once(self, receiver: Receiver) -> None:
+    def test_a_receiver_that_closes_at_once(self, receiver: Receiver) -> None:
         receiver.answers = lambda message: None
         receiver.holds = lambda connection: connection.shutdown(socket.SHUT_RDWR)
         assert posted(receiver.url).error == "the connection was closed without an answer"
 
-    def test_nothing_is_waited_for_once_the_process_ends(
+    def test_no_receiver_is_waited_for_while_the_process_stops(
         self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(lines, "ending", threading.Event())
@@ -270,8 +274,8 @@ class TestTls:
     def named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[tuple[Receiver, list[str]]]:
-        """A receiver with a certificate for hooks.example, which is trusted, and the names that
-        it was called by; all of example's names lead to it."""
+        """Run a receiver with a trusted certificate for hooks.example. Yields it and the list of
+        names that were resolved; all names below example lead to it."""
         path = certificate(tmp_path, "hooks.example")
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
         posting._tls.cache_clear()
@@ -285,7 +289,7 @@ class TestTls:
             yield made, asked
         posting._tls.cache_clear()
 
-    def test_the_name_is_checked_though_an_address_is_called(
+    def test_the_name_is_verified_although_an_address_is_called(
         self, named: tuple[Receiver, list[str]]
     ) -> None:
         receiver, asked = named
@@ -295,7 +299,7 @@ class TestTls:
         assert outcome.error.startswith("TLS: Hostname mismatch")
         assert len(receiver.messages) == 1
 
-    def test_a_certificate_that_nobody_vouches_for(
+    def test_a_certificate_of_an_unknown_authority(
         self, named: tuple[Receiver, list[str]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         receiver, _ = named
@@ -313,7 +317,7 @@ class TestTls:
 
 
 def drip(receiver: Receiver, connection: socket.socket, first: bytes, again: bytes) -> None:
-    """Send something every few milliseconds for as long as anybody listens."""
+    """Send something every few milliseconds until the connection is closed."""
     with suppress(OSError):
         connection.sendall(first)
         while not receiver.closing.wait(0.02):
@@ -321,7 +325,7 @@ def drip(receiver: Receiver, connection: socket.socket, first: bytes, again: byt
 
 
 def flood(receiver: Receiver, connection: socket.socket, first: bytes, again: bytes) -> None:
-    """Send as fast as it is taken."""
+    """Send as fast as possible."""
     with suppress(OSError):
         connection.sendall(first)
         while not receiver.closing.is_set():
@@ -329,8 +333,8 @@ def flood(receiver: Receiver, connection: socket.socket, first: bytes, again: by
 
 
 def names(monkeypatch: pytest.MonkeyPatch, host: str, addresses: list[str]) -> list[str]:
-    """Have the resolver answer one address after the other for the host; returns the names that
-    it is asked for."""
+    """Make the resolver return one address after another for the host. Returns the list of resolved
+    names."""
     asked: list[str] = []
     really = socket.getaddrinfo
 

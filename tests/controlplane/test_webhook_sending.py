@@ -1,5 +1,5 @@
-"""Deliveries reach their receivers: signed, in order, again after failures, for as long as it
-makes sense; by the real queue and worker, to real HTTP servers."""
+"""Deliveries reach their receivers: signed, in order, and again after failures for a limited time.
+They use the real queue and worker, and real HTTP servers."""
 
 import re
 import time
@@ -26,10 +26,11 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def webhook(stack: Stack, alice: Client, receiver: Receiver) -> Iterator[Webhook]:
-    """One that wants to know of projects alone: what is done to webhooks does not disturb."""
+    """A webhook that wants only events of projects, so that changes of webhooks do not
+    interfere."""
     made = Webhook(stack, alice, receiver.url, event_types=["project.updated"])
     yield made
-    # What it was still to be told of would keep the worker busy.
+    # Remaining deliveries would keep the worker busy.
     alice.call("DELETE", made.path)
 
 
@@ -54,7 +55,7 @@ def test_what_the_receiver_gets(webhook: Webhook, receiver: Receiver) -> None:
     assert webhook.delivery(delivery["id"])["message"] == message.json
 
 
-def test_what_the_api_changes_is_told(webhook: Webhook, receiver: Receiver) -> None:
+def test_a_change_by_the_api_is_delivered(webhook: Webhook, receiver: Receiver) -> None:
     webhook.change(event_types=["webhook.created"])
     other = Webhook(webhook.stack, webhook.client, "https://hooks.example/", enabled=False)
     (message,) = receiver.await_messages(1)
@@ -63,7 +64,9 @@ def test_what_the_api_changes_is_told(webhook: Webhook, receiver: Receiver) -> N
     assert other.id in message.event["summary"]
 
 
-def test_the_documents_example_verifies_it(webhook: Webhook, receiver: Receiver) -> None:
+def test_the_documentations_example_verifies_a_message(
+    webhook: Webhook, receiver: Receiver
+) -> None:
     text = (ROOT / "docs" / "how-to" / "webhooks.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     defined: dict[str, Any] = {}
@@ -84,14 +87,14 @@ def test_the_documents_example_verifies_it(webhook: Webhook, receiver: Receiver)
             verify(secret, headers, body)
 
 
-def test_they_come_in_order(webhook: Webhook, receiver: Receiver) -> None:
+def test_deliveries_come_in_order(webhook: Webhook, receiver: Receiver) -> None:
     sent = [f"number {number}" for number in range(120)]
     webhook.write_events(sent)
     receiver.await_messages(len(sent))
     assert receiver.summaries == sent
 
 
-def test_after_a_failure_they_come_in_order(webhook: Webhook, receiver: Receiver) -> None:
+def test_deliveries_come_in_order_after_a_failure(webhook: Webhook, receiver: Receiver) -> None:
     receiver.answers = lambda message: Answer(503, b"not now \0\xff")
     sent = [f"number {number}" for number in range(5)]
     webhook.write_events(sent[:3])
@@ -109,14 +112,16 @@ def test_after_a_failure_they_come_in_order(webhook: Webhook, receiver: Receiver
     webhook.let_pass(hours=0.1)
     messages = receiver.await_messages(6)
     assert [message.event["summary"] for message in messages] == [sent[0], *sent]
-    # Its receiver knows it again, though it was signed anew.
+    # A repetition has the same id, although it has a new signature.
     assert messages[0].headers["webhook-id"] == messages[1].headers["webhook-id"]
     wait_for(lambda: "failing_since" not in webhook.get(), "all to be well")
     assert "last_error" not in webhook.get()
     assert {one["status"] for one in webhook.deliveries()} == {"delivered"}
 
 
-def test_pauses_grow_until_it_is_given_up_after_a_day(webhook: Webhook, receiver: Receiver) -> None:
+def test_pauses_grow_until_a_delivery_is_given_up_after_a_day(
+    webhook: Webhook, receiver: Receiver
+) -> None:
     receiver.answers = lambda message: Answer(500)
     webhook.write_events(["indigestible"])
     pauses = []
@@ -139,14 +144,14 @@ def test_pauses_grow_until_it_is_given_up_after_a_day(webhook: Webhook, receiver
     assert all(later > earlier for earlier, later in pairwise(pauses[:9]))
     assert 12 * 3600 < sum(pauses) < 24 * 3600
     assert webhook.get()["enabled"]
-    # The next one is sent all the same.
+    # The next one is sent nevertheless.
     receiver.answers = lambda message: Answer()
     webhook.let_pass(hours=1)
     webhook.write_events(["light"])
     webhook.await_delivery(status="delivered")
 
 
-def test_one_that_is_always_refused_holds_up_the_others_only_for_a_while(
+def test_a_delivery_that_is_always_refused_delays_the_others_for_a_limited_time(
     webhook: Webhook, receiver: Receiver
 ) -> None:
     receiver.answers = lambda message: Answer(400 if message.event["summary"] == "bad" else 200)
@@ -159,7 +164,7 @@ def test_one_that_is_always_refused_holds_up_the_others_only_for_a_while(
     assert receiver.summaries[:6] == ["bad"] * 5 + ["good"]
 
 
-def test_two_secrets_are_valid_while_one_is_turned(webhook: Webhook, receiver: Receiver) -> None:
+def test_two_secrets_are_valid_while_one_is_replaced(webhook: Webhook, receiver: Receiver) -> None:
     turned = webhook.client.post(f"{webhook.path}/rotate_secret")["webhook"]
     assert turned["secret"] != webhook.secret
     assert "previous_secret_expires_at" in webhook.get()
@@ -175,7 +180,7 @@ def test_two_secrets_are_valid_while_one_is_turned(webhook: Webhook, receiver: R
     assert signatures(message) == [signature(turned["secret"], message)]
 
 
-def test_a_test_goes_ahead_of_what_waits_and_to_it_alone(
+def test_a_test_precedes_waiting_deliveries_of_its_webhook(
     webhook: Webhook, receiver: Receiver
 ) -> None:
     with receiving() as other:
@@ -199,14 +204,14 @@ def test_a_test_goes_ahead_of_what_waits_and_to_it_alone(
         beside.delete()
 
 
-def test_a_test_that_fails_is_not_repeated(webhook: Webhook, receiver: Receiver) -> None:
+def test_a_failed_test_is_not_repeated(webhook: Webhook, receiver: Receiver) -> None:
     receiver.answers = lambda message: Answer(404)
     webhook.test()
     delivery = webhook.await_delivery(status="failed")
     assert (delivery["attempts"], delivery["last_attempt"]["status_code"]) == (1, 404)
 
 
-def test_one_is_sent_again(webhook: Webhook, receiver: Receiver) -> None:
+def test_a_delivery_is_sent_again_on_request(webhook: Webhook, receiver: Receiver) -> None:
     webhook.write_events(["twice"])
     delivery = webhook.await_delivery(status="delivered")
     again = webhook.resend(delivery["id"])
@@ -232,7 +237,7 @@ def test_pages_of_deliveries(webhook: Webhook, receiver: Receiver) -> None:
     assert refusal(answer) == (400, 'unknown status "lost"; use one of: pending, delivered, failed')
 
 
-def test_another_worker_may_take_a_job_of_the_same_webhook_at_the_same_moment(
+def test_another_worker_may_take_a_job_of_the_same_webhook_at_the_same_time(
     webhook: Webhook, receiver: Receiver
 ) -> None:
     (worker,) = processes_of(webhook.stack, "worker")
@@ -249,7 +254,7 @@ def test_another_worker_may_take_a_job_of_the_same_webhook_at_the_same_moment(
                 " AND query LIKE '%UPDATE procrastinate_jobs%'"
             )
             wait_for(lambda: observer.execute(waits).fetchall(), "the worker to take the other")
-        # The other one has it; once that has ended, it is this one's turn.
+        # The other worker has it; once that job has ended, this one continues.
         wait_for(lambda: not observer.execute(waits).fetchall(), "the worker to see it")
         assert receiver.messages == []
         other.execute(
@@ -259,10 +264,8 @@ def test_another_worker_may_take_a_job_of_the_same_webhook_at_the_same_moment(
     assert processes_of(webhook.stack, "worker") == [worker]
 
 
-class TestSwitchedOff:
-    def test_where_the_receiver_says_that_it_is_gone(
-        self, webhook: Webhook, receiver: Receiver
-    ) -> None:
+class TestDisabled:
+    def test_by_a_receiver_that_answers_410(self, webhook: Webhook, receiver: Receiver) -> None:
         receiver.answers = lambda message: Answer(410)
         with receiving() as other:
             beside = Webhook(
@@ -278,7 +281,7 @@ class TestSwitchedOff:
         assert webhook.id in message.event["summary"]
         assert webhook.deliveries()[0]["status"] == "failed"
 
-    def test_after_a_week_of_failures_and_on_again(
+    def test_after_a_week_of_failures_and_enabled_again(
         self, webhook: Webhook, receiver: Receiver
     ) -> None:
         receiver.answers = lambda message: Answer(500)

@@ -1,4 +1,5 @@
-"""Receivers are strangers: they lead nowhere else, and hold up nobody but their own account."""
+"""Receivers are untrusted: they cannot redirect Perch to private addresses, and can delay only
+their own account."""
 
 import threading
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ def test_private_addresses_are_not_called(
     stack: Stack, alice: Client, receiver: Receiver, way: str
 ) -> None:
     with receiving("127.0.0.2") as private:
-        # Nobody takes it for an address but the resolver.
+        # Only the resolver takes this text for an address.
         named = f"http://127.2:{private.server_port}/"
         receiver.answers = lambda message: Answer(307, location=private.url)
         webhook = Webhook(stack, alice, named if way == "by a name" else receiver.url)
@@ -36,7 +37,9 @@ def test_private_addresses_are_not_called(
         assert private.messages == []
 
 
-def test_one_that_hangs_and_comes_back(stack: Stack, alice: Client, receiver: Receiver) -> None:
+def test_a_receiver_that_hangs_and_recovers(
+    stack: Stack, alice: Client, receiver: Receiver
+) -> None:
     receiver.answers = lambda message: None
     webhook = Webhook(stack, alice, receiver.url, event_types=["project.updated"])
     webhook.write_events(["first", "second"])
@@ -49,7 +52,7 @@ def test_one_that_hangs_and_comes_back(stack: Stack, alice: Client, receiver: Re
     assert receiver.summaries == ["first", "first", "second"]
 
 
-def test_one_that_hangs_delays_no_others_and_no_account_takes_all_slots(
+def test_receivers_that_hang_delay_no_others_and_use_only_some_slots(
     stack: Stack, alice: Client, bob: Client, receiver: Receiver
 ) -> None:
     released = threading.Event()
@@ -60,7 +63,7 @@ def test_one_that_hangs_delays_no_others_and_no_account_takes_all_slots(
 
     with ExitStack() as held:
         hanging = []
-        for _ in range(20):  # more than there are slots
+        for _ in range(20):  # more than the number of slots
             one = held.enter_context(receiving())
             one.answers = hang
             hanging.append((one, Webhook(stack, alice, one.url, event_types=["project.updated"])))
@@ -70,7 +73,7 @@ def test_one_that_hangs_delays_no_others_and_no_account_takes_all_slots(
         quick = Webhook(stack, bob, receiver.url, event_types=["project.updated"])
         quick.write_events(["quick"])
         receiver.await_messages(1)
-        # All of hers are older; his did not wait for them.
+        # All of her deliveries are older, but his did not wait for them.
         assert sum(len(one.messages) for one, _ in hanging) < 20
         released.set()
         for _, webhook in hanging:

@@ -1,4 +1,4 @@
-"""What is noted of attempts, and what the rounds forget, give up and find again."""
+"""The recording of attempts, and the rounds that remove, give up and reschedule deliveries."""
 
 import uuid
 from datetime import timedelta
@@ -56,8 +56,8 @@ def jobs() -> int:
         return int(cursor.fetchone()[0])
 
 
-class TestNoting:
-    def test_an_attempt_of_one_whose_place_was_taken_does_not_count(
+class TestRecording:
+    def test_an_attempt_at_a_delivery_that_another_worker_took_does_not_count(
         self, webhook: Webhook, delivery: WebhookDelivery
     ) -> None:
         change(webhook, sender=uuid.uuid4())
@@ -65,14 +65,14 @@ class TestNoting:
         delivery.refresh_from_db()
         assert (delivery.status, delivery.attempts) == (DeliveryStatus.PENDING, 0)
 
-    def test_nor_one_for_a_webhook_that_is_gone(
+    def test_an_attempt_for_a_deleted_webhook_does_not_count(
         self, webhook: Webhook, delivery: WebhookDelivery
     ) -> None:
         webhook.delete()
         assert not note(delivery, TAKEN, sender=ME)
 
     @pytest.mark.parametrize("outcome", [TAKEN, REFUSED])
-    def test_who_asks_for_it_meanwhile_gets_another_attempt(
+    def test_a_request_to_send_again_during_an_attempt_causes_another_attempt(
         self, account: Account, webhook: Webhook, delivery: WebhookDelivery, outcome: Outcome
     ) -> None:
         resend(account, webhook.id, delivery.public_id)
@@ -83,7 +83,7 @@ class TestNoting:
         assert delivery.next_attempt_at is not None
         assert delivery.next_attempt_at <= timezone.now()
 
-    def test_a_backlog_is_due_once_the_receiver_is_back(
+    def test_waiting_deliveries_are_due_once_the_receiver_is_back(
         self, webhook: Webhook, delivery: WebhookDelivery
     ) -> None:
         waiting = another(webhook)
@@ -99,7 +99,7 @@ class TestNoting:
     @pytest.mark.parametrize(
         "wanted", [WebhookChanges(enabled=True), WebhookChanges(url="https://other.example/")]
     )
-    def test_a_receiver_that_was_mended_or_replaced_begins_anew(
+    def test_a_changed_receiver_has_no_failures(
         self,
         account: Account,
         webhook: Webhook,
@@ -120,8 +120,8 @@ class TestNoting:
         assert jobs() == before + 1
 
 
-class TestUpkeep:
-    def test_old_deliveries_are_forgotten(
+class TestRounds:
+    def test_old_deliveries_are_removed(
         self, webhook: Webhook, delivery: WebhookDelivery, region: Region
     ) -> None:
         younger, pending = another(webhook), another(webhook)
@@ -141,7 +141,7 @@ class TestUpkeep:
             ({"failing_since": timezone.now() - timedelta(hours=25)}, True),
         ],
     )
-    def test_what_is_overdue_is_given_up_where_nothing_is_taken(
+    def test_overdue_deliveries_of_a_failing_receiver_are_given_up(
         self,
         webhook: Webhook,
         delivery: WebhookDelivery,
@@ -159,7 +159,7 @@ class TestUpkeep:
         assert bool(delivery.error) == bool(delivery.ended_at) == given_up
         assert young.status == DeliveryStatus.PENDING
 
-    def test_a_secret_before_is_forgotten_in_its_time(
+    def test_a_previous_secret_is_removed_after_its_time(
         self, webhook: Webhook, region: Region
     ) -> None:
         for minutes, left in ((1, "old"), (-1, "")):
@@ -169,7 +169,7 @@ class TestUpkeep:
             webhook.refresh_from_db()
             assert webhook.previous_secret == left
 
-    def test_what_lost_its_job_gets_another(
+    def test_a_delivery_without_a_job_gets_another(
         self, webhook: Webhook, delivery: WebhookDelivery, region: Region
     ) -> None:
         make_older(delivery, next_attempt_at=timedelta(minutes=2))
@@ -181,7 +181,7 @@ class TestUpkeep:
             look_after_webhooks(region)
             assert jobs() == 1
 
-    def test_a_project_that_is_forgotten_takes_its_webhooks_along(
+    def test_removing_a_project_removes_its_webhooks(
         self, account: Account, region: Region, webhook: Webhook, delivery: WebhookDelivery
     ) -> None:
         project = make_project(account, region)

@@ -1,4 +1,4 @@
-"""Webhooks as an account handles them."""
+"""Webhooks in the API."""
 
 import base64
 from typing import Any
@@ -40,7 +40,7 @@ def test_it_works(alice: Client) -> None:
     }
     assert made["id"].startswith("wh-")
     assert (made["url"], made["event_types"], made["enabled"]) == (URL, ["branch.created"], True)
-    # The secret was shown this once.
+    # The secret is not returned again.
     assert alice.get("/webhooks") == {"webhooks": [made]}
     assert alice.get(f"/webhooks/{made['id']}") == {"webhook": made}
 
@@ -59,24 +59,24 @@ def test_the_secret_is_kept_encrypted(stack: Stack, alice: Client) -> None:
             "SELECT secret FROM controlplane_webhook WHERE id = %s", [made["id"]]
         ).fetchone()
     assert row is not None
-    assert row[0].startswith("gAAAA")  # as Fernet does
+    assert row[0].startswith("gAAAA")  # the prefix of Fernet
     assert made["secret"].removeprefix("whsec_") not in row[0]
 
 
 @pytest.mark.parametrize("length", [24, 64])
-def test_a_secret_of_ones_own(alice: Client, length: int) -> None:
+def test_a_secret_chosen_by_the_caller(alice: Client, length: int) -> None:
     assert created(alice, secret=whsec(length))["secret"] == whsec(length)
 
 
 @pytest.mark.parametrize(
     "secret", ["", "whsec_", "whsec_***", whsec(23), whsec(65), whsec(32)[6:], "whsec_é"]
 )
-def test_what_is_no_secret(alice: Client, secret: str) -> None:
+def test_invalid_secrets(alice: Client, secret: str) -> None:
     status, message = refused(alice, secret=secret)
     assert (status, "24 to 64 random bytes" in message) == (400, True)
 
 
-def test_unknown_types_are_answered_with_those_there_are(alice: Client) -> None:
+def test_unknown_event_types_are_refused_with_the_known_ones(alice: Client) -> None:
     status, message = refused(alice, event_types=["branch.created", "branch.exploded"])
     assert status == 400
     assert 'unknown event type "branch.exploded"; use project.created' in message
@@ -104,12 +104,12 @@ def test_unknown_types_are_answered_with_those_there_are(alice: Client) -> None:
         {"enabled": "perhaps"},
     ],
 )
-def test_what_is_refused(alice: Client, attributes: Any) -> None:
+def test_refused_attributes(alice: Client, attributes: Any) -> None:
     assert refused(alice, **attributes)[0] == 400
     assert alice.get("/webhooks") == {"webhooks": []}
 
 
-def test_of_one_project(alice: Client, project: Project) -> None:
+def test_a_webhook_of_one_project(alice: Client, project: Project) -> None:
     of_project = created(project.client, project_id=project.id)
     of_account = created(project.client)
     assert of_project["project_id"] == project.id
@@ -125,7 +125,7 @@ def test_of_one_project(alice: Client, project: Project) -> None:
         project.client.delete(f"/webhooks/{one['id']}")
 
 
-def test_so_many_of_an_account(stack: Stack, alice: Client) -> None:
+def test_the_number_per_account_is_limited(stack: Stack, alice: Client) -> None:
     made = created(alice)
     with stack.database() as database:
         database.execute(
@@ -159,7 +159,7 @@ def test_another_account_sees_nothing(stack: Stack, alice: Client, bob: Client) 
         body = {"webhook": {"enabled": False}} if method == "PATCH" else None
         answer = bob.call(method, webhook.path + rest, json=body)
         assert refusal(answer) == (404, "webhook not found"), (method, rest)
-    # Through a webhook of his own neither.
+    # Not through a webhook of his own either.
     own = Webhook(stack, bob, URL)
     for method, rest in (("GET", ""), ("POST", "/resend")):
         answer = bob.call(method, f"{own.path}/deliveries/{delivery['id']}{rest}")
@@ -171,14 +171,14 @@ def test_another_account_sees_nothing(stack: Stack, alice: Client, bob: Client) 
 @pytest.mark.parametrize(
     "delivery_id", ["1", "dlv-", "dlv-x", "dlv-²", "dlv-" + "9" * 30, "dlv--1"]
 )
-def test_what_is_no_delivery(alice: Client, delivery_id: str) -> None:
+def test_an_unknown_delivery(alice: Client, delivery_id: str) -> None:
     path = f"/webhooks/{created(alice)['id']}/deliveries"
     answer = alice.call("GET", f"{path}/{delivery_id}")
     assert refusal(answer) == (404, "delivery not found")
     assert refusal(alice.call("GET", path, params={"cursor": delivery_id}))[0] == 400
 
 
-def test_one_that_is_switched_off_sends_nothing(stack: Stack, alice: Client) -> None:
+def test_a_disabled_webhook_sends_nothing(stack: Stack, alice: Client) -> None:
     webhook = Webhook(stack, alice, URL, enabled=False)
     for rest in ("/test", "/deliveries/dlv-1/resend"):
         status, _ = refusal(alice.call("POST", webhook.path + rest))
@@ -188,7 +188,7 @@ def test_one_that_is_switched_off_sends_nothing(stack: Stack, alice: Client) -> 
     assert webhook.deliveries() == []
 
 
-def test_what_is_done_to_webhooks_is_an_event_without_secrets(stack: Stack, alice: Client) -> None:
+def test_changes_of_webhooks_are_events_without_secrets(stack: Stack, alice: Client) -> None:
     webhook = Webhook(stack, alice, URL + "?token=abc")
     webhook.change(url=URL + "?token=def", enabled=False)
     alice.post(f"{webhook.path}/rotate_secret")
