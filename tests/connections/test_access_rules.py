@@ -49,6 +49,7 @@ def connections(place: Place) -> Iterator[list[Connection]]:
         ]
 
 
+@pytest.mark.thorough
 def test_new_connections_from_elsewhere_are_refused_and_open_ones_end(
     place: Place, connections: list[Connection]
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_rule_for_protected_branches_holds_once_one_is(place: Place) -> None:
     wait_for(place.is_served, "the branch to be open again")
 
 
+@pytest.mark.thorough
 def test_refusals_are_told_of(place: Place) -> None:
     allow(place, ELSEWHERE)
     for user in (place.role, "hunter2"):
@@ -106,6 +108,7 @@ def test_refusals_are_told_of(place: Place) -> None:
     assert "hunter2" not in str(told())
 
 
+@pytest.mark.thorough
 def test_the_api_offers_what_verifying_clients_trust(
     stack: Stack, shop: Place, tmp_path: Path
 ) -> None:

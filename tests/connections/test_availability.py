@@ -130,6 +130,7 @@ def test_damage_is_found_and_told(stack: Stack, alice: Client) -> None:
         assert place.query("SELECT 1") == (1,)
 
 
+@pytest.mark.thorough
 def test_clients_that_come_during_a_check_are_served_and_stay(place: Place) -> None:
     place.suspend()
     place.make_older(hours=3)

@@ -160,6 +160,7 @@ def is_superuser(place: Place) -> Any:
         ).fetchone()
 
 
+@pytest.mark.thorough
 def test_the_platforms_own_queries_spring_no_trap(place: Place) -> None:
     with place.connect() as connection:
         connection.execute(TRAP.encode())

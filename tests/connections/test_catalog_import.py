@@ -47,6 +47,7 @@ def kill(place: Place) -> None:
     place.postmaster().kill()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
 def test_a_password_set_by_sql_holds_at_once_and_the_old_one_no_more(
     place: Place, pooled: bool
@@ -69,6 +70,7 @@ def test_a_verifier_from_a_driver_is_as_good_as_a_password(place: Place) -> None
     assert lets_in(place, "new")
 
 
+@pytest.mark.thorough
 def test_a_password_set_by_sql_outlives_the_compute(place: Place) -> None:
     run(place, "ALTER ROLE neondb_owner PASSWORD 'new'")
     old, place.password = place.password, "new"
@@ -152,6 +154,7 @@ def test_what_keeps_a_role_out_by_sql_keeps_it_out(place: Place) -> None:
     assert any('"grp" was removed by SQL' in words for words in summaries)
 
 
+@pytest.mark.thorough
 def test_roles_of_the_platform_are_nobodys(place: Place) -> None:
     run(
         place,
@@ -164,6 +167,7 @@ def test_roles_of_the_platform_are_nobodys(place: Place) -> None:
     await_names(place, "roles", ["seen", place.role])
 
 
+@pytest.mark.thorough
 def test_roles_and_databases_follow_what_sql_does(place: Place) -> None:
     run(place, "CREATE ROLE bob", "GRANT bob TO neondb_owner")
     run(place, "CREATE DATABASE one", "CREATE DATABASE two", "CREATE DATABASE three OWNER bob")
@@ -192,6 +196,7 @@ def test_roles_and_databases_follow_what_sql_does(place: Place) -> None:
     assert {"role.updated", "role.deleted", "database.created", "database.updated"} <= types
 
 
+@pytest.mark.thorough
 def test_a_role_dropped_by_sql_is_not_made_again(place: Place) -> None:
     password = place.new_role("bob")
     with place.stack.compute(place.endpoint_id) as platform:
@@ -205,6 +210,7 @@ def test_a_role_dropped_by_sql_is_not_made_again(place: Place) -> None:
     place.new_role("bob")
 
 
+@pytest.mark.thorough
 def test_the_api_wins_for_what_it_changed_later(place: Place) -> None:
     run(place, "ALTER ROLE neondb_owner PASSWORD 'new'")
     reset = place.client.post(place.of_catalog("roles", place.role) + "/reset_password")
@@ -220,6 +226,7 @@ def test_the_api_wins_for_what_it_changed_later(place: Place) -> None:
     assert lets_in(place, made, "bob")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", ["parent-data", "schema-only"])
 def test_a_child_has_what_sql_did_on_its_parent(place: Place, source: str) -> None:
     old = place.password
@@ -259,6 +266,7 @@ def test_a_compute_that_hangs_lets_nobody_in_and_holds_nobody_up(place: Place, s
     wait_for(lambda: lets_in(place, "new"), "the compute to come back", timeout=40)
 
 
+@pytest.mark.thorough
 def test_sql_ends_the_sessions_of_a_role_without_login(place: Place) -> None:
     run(place, "CREATE ROLE bob LOGIN PASSWORD 'bobs'")
     bob: dict[str, Any] = {"user": "bob", "password": "bobs"}
@@ -279,6 +287,7 @@ def test_a_new_role_gets_no_session_of_an_old_one_of_its_name(place: Place) -> N
         old.execute("SELECT 1")
 
 
+@pytest.mark.thorough
 def test_a_protected_branchs_child_has_passwords_of_its_own(place: Place) -> None:
     run(place, "CREATE ROLE bob LOGIN PASSWORD 'bobs'", "CREATE ROLE grp")
     await_names(place, "roles", ["bob", "grp", place.role])
@@ -319,6 +328,7 @@ def test_nor_has_it_those_that_sql_gave_while_it_was_made(place: Place, is_known
     assert rolpassword(place, "late") is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
 def test_a_reset_password_ends_the_roles_sessions(place: Place, pooled: bool, busy: bool) -> None:
@@ -342,6 +352,7 @@ def test_a_reset_password_ends_the_roles_sessions(place: Place, pooled: bool, bu
         assert place.query("SELECT current_user", **bob) == ("bob",)
 
 
+@pytest.mark.thorough
 def test_a_deleted_roles_pooled_session_is_not_that_of_a_new_one(place: Place) -> None:
     bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob"), "pooled": True}
     with place.connect(**bob) as his:

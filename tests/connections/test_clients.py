@@ -78,6 +78,7 @@ def test_a_client_is_served_asleep_and_awake(
     assert shop.state() == "active"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_psql_is_served_asleep_and_awake(shop: Place, tls: bool, pooled: bool) -> None:
@@ -97,6 +98,7 @@ def test_the_connection_string_is_all_that_psql_needs(shop: Place, channel_bindi
     assert (done.stdout, done.stderr) == (f"{shop.role} 42\n", "")
 
 
+@pytest.mark.thorough
 def test_the_connection_string_leads_where_it_was_asked_to(place: Place) -> None:
     branch = place.new_branch_id(name="dev")
     path, query = (
@@ -140,6 +142,7 @@ def test_who_cannot_log_in_wakes_nothing(sleeping: Place) -> None:
     assert (sleeping.endpoint_operations(), sleeping.state()) == (before, "idle")
 
 
+@pytest.mark.thorough
 def test_an_unknown_endpoint_looks_like_a_wrong_password(sleeping: Place) -> None:
     error = sleeping.refusal(host="ep-there-is-none-123456.localhost")
     assert f'password authentication failed for user "{sleeping.role}"' in str(error)

@@ -94,6 +94,7 @@ class TestMeasured:
         # Recovery writes a little of its own.
         assert 10 * MEGABYTE < branch(place)["written_data_bytes"] < 25 * MEGABYTE
 
+    @pytest.mark.thorough
     def test_what_is_sent_to_clients(self, place: Place) -> None:
         before = project(place)["data_transfer_bytes"]
         with place.connect() as direct, place.connect(pooled=True) as pooled:
@@ -107,6 +108,7 @@ class TestMeasured:
         assert project(place)["data_transfer_bytes"] < before + 11 * MEGABYTE
         assert branch(place)["data_transfer_bytes"] == project(place)["data_transfer_bytes"]
 
+    @pytest.mark.thorough
     def test_an_endpoint_that_runs_shows_it(self, place: Place) -> None:
         place.query("SELECT 1")
         first = project(place)["active_time_seconds"]
@@ -135,6 +137,7 @@ QUOTAS = {
 
 
 class TestQuota:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("field", QUOTAS)
     def test_what_is_used_up_stops_and_does_not_start(self, place: Place, field: str) -> None:
         words = (
@@ -203,6 +206,7 @@ class TestQuota:
         with place.connect() as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
+    @pytest.mark.thorough
     def test_clients_are_told_when_it_is_suspended(self, place: Place) -> None:
         with place.connect() as connection:
             set_quota(place, compute_time_seconds=1)

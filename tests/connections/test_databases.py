@@ -58,6 +58,7 @@ def test_a_database_is_made_listed_and_found(shop: Place) -> None:
         connection.execute("CREATE TABLE t ()")
 
 
+@pytest.mark.thorough
 def test_a_database_made_on_a_sleeping_endpoint_leaves_it_asleep(shop: Place) -> None:
     shop.suspend()
     made = create(shop, "films")
@@ -83,6 +84,7 @@ def test_names_that_need_quoting_work_everywhere(shop: Place) -> None:
     assert "does not exist" in str(shop.refusal(dbname=ODD_NAMES[0]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", first_of(["postgres", "template0", "template1", "pgbouncer"]))
 def test_a_reserved_name_is_refused(shop: Place, name: str) -> None:
     body = {"database": {"name": name, "owner_name": shop.role}}
@@ -126,6 +128,7 @@ def test_a_database_changes_its_owner(shop: Place) -> None:
     assert shop.query("SELECT current_user", **bob) == ("bob",)
 
 
+@pytest.mark.thorough
 def test_a_deleted_database_goes_with_its_clients(shop: Place) -> None:
     finish(shop, create(shop, "plays"))
     with shop.connect(dbname="plays") as connection, shop.connect() as owner:
@@ -137,6 +140,7 @@ def test_a_deleted_database_goes_with_its_clients(shop: Place) -> None:
     assert 'database "plays" does not exist' in str(shop.refusal(dbname="plays"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asleep", [False, True], ids=["awake", "asleep"])
 def test_a_database_dropped_and_made_again_is_empty(shop: Place, asleep: bool) -> None:
     name = f"again {asleep}"
@@ -149,6 +153,7 @@ def test_a_database_dropped_and_made_again_is_empty(shop: Place, asleep: bool) -
     assert shop.query("SELECT to_regclass('old')", dbname=name) == (None,)
 
 
+@pytest.mark.thorough
 def test_changes_that_wait_for_an_endpoint_are_made_in_their_order(
     without_endpoint: Place,
 ) -> None:
@@ -163,6 +168,7 @@ def test_changes_that_wait_for_an_endpoint_are_made_in_their_order(
     assert (mark_of(place, "a"), mark_of(place, "b")) == (None, "a")
 
 
+@pytest.mark.thorough
 def test_a_name_that_another_database_still_has_is_refused(without_endpoint: Place) -> None:
     """Two that swap their names at once could not be told apart after a crash."""
     place = without_endpoint
@@ -178,6 +184,7 @@ def test_a_name_that_another_database_still_has_is_refused(without_endpoint: Pla
     assert (mark_of(place, "a"), mark_of(place, "c")) == ("b", "a")
 
 
+@pytest.mark.thorough
 def test_a_users_settings_do_not_stand_in_the_platforms_way(place: Place) -> None:
     with place.connect() as connection:
         for setting in (

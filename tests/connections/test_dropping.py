@@ -51,6 +51,7 @@ def test_clients_are_told_when_their_endpoint_is(
     wait_for(lambda: not compute.is_running() and not pooler.is_running(), "the processes to end")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
 def test_a_running_query_ends_with_its_endpoint(place: Place, pooled: bool) -> None:
     with ThreadPoolExecutor(1) as thread, place.connect(pooled=pooled) as connection:
@@ -71,6 +72,7 @@ def is_sleeping(place: Place) -> bool:
         return found.fetchone() is not None
 
 
+@pytest.mark.thorough
 def test_a_restart_for_new_settings_drops_and_takes_in_again(place: Place) -> None:
     with place.connect() as direct, place.connect(pooled=True) as pooled:
         for connection in (direct, pooled):
@@ -81,6 +83,7 @@ def test_a_restart_for_new_settings_drops_and_takes_in_again(place: Place) -> No
         assert place.query("SHOW max_connections", pooled=asked) == ("50",)
 
 
+@pytest.mark.thorough
 def test_new_settings_that_need_no_restart_drop_nobody(place: Place) -> None:
     with place.connect() as direct, place.connect(pooled=True) as pooled:
         backend = direct.info.backend_pid

@@ -71,6 +71,7 @@ def connected(place: Place, *statements: str) -> Any:
     return row
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("extension", "use"), OFFERED.items(), ids=OFFERED.keys())
 def test_an_owner_creates_and_uses(shop: Place, extension: str, use: str) -> None:
     connected(

@@ -111,6 +111,7 @@ def test_a_standby_that_does_not_exist_holds_nothing_up(place: Place) -> None:
     drop(place, "roles", "bob")
 
 
+@pytest.mark.thorough
 def test_settings_of_databases_bend_none_of_the_platforms_sessions(place: Place) -> None:
     new_database(place, "bent")
     password = place.new_role("bob")
@@ -170,6 +171,7 @@ def test_a_database_of_another_encoding_locks_nobody_out(
         assert platform.execute(asked, [name]).fetchone() == (shop.role,)
 
 
+@pytest.mark.thorough
 def test_names_in_another_encoding_concern_nobody_else(place: Place) -> None:
     """The catalog keeps their bytes as they came, and they are no UTF-8."""
     run(place, "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
@@ -185,6 +187,7 @@ def test_names_in_another_encoding_concern_nobody_else(place: Place) -> None:
     assert place.await_operation("check_availability")["failures_count"] == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "closed",
     ["ALLOW_CONNECTIONS false", "CONNECTION LIMIT 0", "IS_TEMPLATE true"],
@@ -207,6 +210,7 @@ def test_a_role_goes_from_a_database_that_is_closed(shop: Place, closed: str) ->
     assert shop.query(owner, dbname=name) == (shop.role,)
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_applied_fails_once_and_nothing_else(place: Place) -> None:
     """A role that is a group of all the others' group cannot become its member."""
     run(place, "CREATE ROLE carol", "GRANT carol TO perch_superuser")
@@ -226,6 +230,7 @@ def test_what_cannot_be_applied_fails_once_and_nothing_else(place: Place) -> Non
     assert place.query("SELECT pg_has_role('perch_superuser', 'MEMBER')", **carol) == (True,)
 
 
+@pytest.mark.thorough
 def test_a_database_made_again_does_not_take_over_one_that_stayed(place: Place) -> None:
     new_database(place, "books")
     with place.stack.compute(place.endpoint_id, "books") as platform:
@@ -262,6 +267,7 @@ def test_a_role_that_is_held_fast_can_connect_no_more(shop: Place) -> None:
         finish(shop, deleted)
 
 
+@pytest.mark.thorough
 def test_the_platform_gets_in_when_every_connection_is_taken(place: Place) -> None:
     place.change(settings={"pg_settings": {"max_connections": "12"}})
     taken: list[Connection] = []

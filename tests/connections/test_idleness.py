@@ -61,6 +61,7 @@ def test_an_idle_connection_keeps_nothing_awake(drowsy: Place) -> None:
         assert serves(pooled)
 
 
+@pytest.mark.thorough
 def test_running_queries_and_open_transactions_keep_it_awake(drowsy: Place) -> None:
     wait_asleep(drowsy)
     before = len(drowsy.endpoint_operations("suspend_compute"))

@@ -148,6 +148,7 @@ def test_a_client_that_asked_before_its_proxy_stood_still_is_answered(drowsy: Pl
         assert asking.result(30)
 
 
+@pytest.mark.thorough
 def test_a_session_that_has_asked_nothing_outlives_its_compute(shop: Place) -> None:
     with shop.connect() as fresh, shop.connect(tls=False) as plain, shop.connect() as used:
         assert serves(used)

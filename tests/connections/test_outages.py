@@ -115,6 +115,7 @@ def test_clients_of_every_process_are_told_that_their_endpoint_is_disabled(place
             assert {last_words(connection) for connection in several} == {"57P01"}
 
 
+@pytest.mark.thorough
 def test_sessions_go_on_without_the_metadata_database(shop: Place) -> None:
     with shop.connect() as direct, shop.connect(pooled=True) as pooled:
         postmaster_in(shop.stack.state_dir / "metadata").kill()

@@ -88,6 +88,7 @@ def test_all_that_is_allowed_is_taken_by_this_pooler(place: Place) -> None:
     assert "ERROR" not in log
 
 
+@pytest.mark.thorough
 def test_a_cancelled_change_leaves_the_settings_of_before(place: Place) -> None:
     place.change(**pool(query_timeout="60"))
     with locked(place.stack, place.branch_id):
@@ -100,6 +101,7 @@ def test_a_cancelled_change_leaves_the_settings_of_before(place: Place) -> None:
     assert settings_file(place) == "query_timeout = 60\n"
 
 
+@pytest.mark.thorough
 def test_a_change_that_postgres_refuses_takes_the_poolers_settings_back_too(place: Place) -> None:
     wanted = {
         "pg_settings": {"timezone": "UTC+200"},
@@ -133,6 +135,7 @@ def test_what_is_refused(shop: Place, name: str, value: str, words: str) -> None
     assert (shop.endpoint(), shop.endpoint_operations()) == (before, operations)
 
 
+@pytest.mark.thorough
 def test_a_size_is_refused_that_the_pool_does_not_fit(place: Place) -> None:
     place.change(**pool(default_pool_size="400"))
     body = {"endpoint": {"autoscaling_limit_min_cu": 0.25, "autoscaling_limit_max_cu": 0.25}}

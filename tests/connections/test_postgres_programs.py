@@ -79,12 +79,14 @@ def test_it_goes_through_the_pooler_where_it_may_and_shows_no_password(shop: Pla
     assert shop.password.encode() not in ran.stdout
 
 
+@pytest.mark.thorough
 def test_the_version_is_that_of_the_computes(shop: Place) -> None:
     (served,) = shop.query("SHOW server_version")
     told = run(shop, "pg_dump", shop.endpoint_id, "--version").stdout.decode()
     assert re.search(r"[\d.]+$", told.strip())[0] == served  # type: ignore[index]
 
 
+@pytest.mark.thorough
 def test_a_password_that_is_not_stored_is_the_callers(shop: Place) -> None:
     with shop.connect() as connection:
         connection.execute("CREATE ROLE ann LOGIN PASSWORD 'by sql'")
@@ -96,6 +98,7 @@ def test_a_password_that_is_not_stored_is_the_callers(shop: Place) -> None:
     assert b"no password supplied" in run(shop, *arguments, state=2).stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [

@@ -160,6 +160,7 @@ def test_passwords_that_are_not_kept_cannot_be_revealed(stack: Stack, alice: Cli
     assert place.query("SELECT 1", password=new) == (1,)
 
 
+@pytest.mark.thorough
 def test_a_deleted_role_is_disconnected_and_turned_away(shop: Place) -> None:
     password = shop.new_role("bob")
     bob: dict[str, Any] = {"user": "bob", "password": password}
@@ -171,6 +172,7 @@ def test_a_deleted_role_is_disconnected_and_turned_away(shop: Place) -> None:
     assert "password authentication failed" in str(shop.refusal(**bob, pooled=True))
 
 
+@pytest.mark.thorough
 def test_a_role_goes_whatever_it_holds(shop: Place) -> None:
     bob: dict[str, Any] = {"user": "bob", "password": shop.new_role("bob")}
     shop.new_role("carol")
@@ -205,6 +207,7 @@ def test_a_role_goes_whatever_it_holds(shop: Place) -> None:
     assert shop.query("SELECT tableowner FROM pg_tables WHERE tablename = 'notes'") == (shop.role,)
 
 
+@pytest.mark.thorough
 def test_a_role_goes_although_somebody_holds_a_lock(shop: Place) -> None:
     bob: dict[str, Any] = {"user": "bob", "password": shop.new_role("bob")}
     with shop.connect() as owner:
@@ -224,6 +227,7 @@ def test_the_owner_of_a_database_cannot_be_deleted(shop: Place) -> None:
     assert (answer.status_code, shop.database in answer.json()["message"]) == (422, True)
 
 
+@pytest.mark.thorough
 def test_a_role_made_again_right_after_its_deletion_is_there(shop: Place) -> None:
     old = shop.new_role("bob")
     deleted = shop.client.delete(shop.of_catalog("roles", "bob"))

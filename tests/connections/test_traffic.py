@@ -136,6 +136,7 @@ def raw(place: Place, data: bytes = b"") -> socket.socket:
     return connection
 
 
+@pytest.mark.thorough
 def test_a_client_that_vanishes_leaves_nothing_behind(shop: Place) -> None:
     with nothing_left_behind(shop):
         for tls in (False, True):
@@ -153,6 +154,7 @@ def reset(descriptor: int) -> None:
         os.dup2(nowhere.fileno(), descriptor)
 
 
+@pytest.mark.thorough
 def test_a_client_that_vanishes_in_the_middle_of_a_query_ends_it(shop: Place) -> None:
     with nothing_left_behind(shop):
         psql = subprocess.Popen(

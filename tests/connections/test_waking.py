@@ -82,6 +82,7 @@ COMMOTIONS: dict[str, Callable[[Place], Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asleep", [True, False], ids=["asleep", "awake"])
 @pytest.mark.parametrize("commotion", COMMOTIONS.values(), ids=COMMOTIONS.keys())
 def test_a_client_is_served_while_its_endpoint_is(
@@ -105,6 +106,7 @@ def test_a_client_is_served_before_its_project_is_ready(stack: Stack, alice: Cli
     assert len(place.endpoint_operations("start_compute")) == 1
 
 
+@pytest.mark.thorough
 def test_a_client_is_served_on_the_branch_its_endpoint_was_just_moved_to(
     place: Place,
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_client_is_served_on_the_branch_its_endpoint_was_just_moved_to(
         place.settle()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reassigned", [False, True], ids=["suspended", "reassigned"])
 def test_a_client_is_served_although_its_endpoint_is_sent_away_behind_its_start(
     place: Place, reassigned: bool
@@ -154,6 +157,7 @@ def test_a_disabled_endpoint_refuses_until_it_is_enabled(shop: Place) -> None:
     assert shop.query("SELECT 1") == (1,)
 
 
+@pytest.mark.thorough
 def test_a_deleted_endpoint_is_unknown(place: Place) -> None:
     place.client.delete(place.endpoint_path())
     assert "password authentication failed" in str(place.refusal())

@@ -32,6 +32,7 @@ def pages() -> Iterator[tuple[str, str]]:
             yield pattern.name, reverse(pattern.name, kwargs=arguments)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_page_fails(kind: str, settings: Any) -> None:
     failed = []

@@ -83,6 +83,7 @@ def test_a_key_that_is_revoked_meanwhile_leads_to_the_sign_in_page(
     assert dave.get(URL)["Location"].startswith("/sign-in")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("failure", BAD)
 def test_a_deletion_says_what_could_not_be_read(
     dave: Person, api: Misbehaving, failure: str

@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.console.test_branches import branches
@@ -82,6 +84,7 @@ def test_every_field_of_a_new_branch_can_be_chosen(alice: Person, shop: Shop) ->
     assert branches(alice, shop)["safe"]["protected"] is True
 
 
+@pytest.mark.thorough
 def test_a_branch_expires_at_a_typed_time(alice: Person, shop: Shop) -> None:
     url = f"{branch_url(shop, shop.dev_id)}/expiry"
     assert "At a specific time" in Page(alice.get(url)).text
@@ -138,6 +141,7 @@ def test_reset_from_the_parent(alice: Person, shop: Shop) -> None:
     assert branches(alice, shop)["dev"]["last_reset_at"]
 
 
+@pytest.mark.thorough
 def test_a_reset_of_a_parent_asks_for_a_name_for_the_old_data(alice: Person, shop: Shop) -> None:
     shop.new_branch_id(name="child", parent_id=shop.dev_id)
     url = branch_url(shop, shop.dev_id)
@@ -151,6 +155,7 @@ def test_a_reset_of_a_parent_asks_for_a_name_for_the_old_data(alice: Person, sho
     assert found["child"]["parent_id"] == found["dev as it was"]["id"]
 
 
+@pytest.mark.thorough
 def test_restore_from_another_branch(alice: Person, shop: Shop) -> None:
     other_id = shop.new_branch_id(name="other", parent_id=shop.main_id)
     url = branch_url(shop, shop.dev_id)
@@ -176,6 +181,7 @@ def test_a_root_branch_cannot_be_reset(carol: Person, still_shop: Shop) -> None:
     assert "/reset" not in carol.get(url).content.decode()
 
 
+@pytest.mark.thorough
 def test_deleting_names_what_is_deleted_with_it(alice: Person, shop: Shop) -> None:
     made = alice.api.post(f"/projects/{shop.id}/endpoints", wanted(shop.dev_id))
     alice.api.finish(made)
@@ -188,6 +194,7 @@ def test_deleting_names_what_is_deleted_with_it(alice: Person, shop: Shop) -> No
     assert made["endpoint"]["host"] in Page(alice.post(url, {"typed": "dev"})).text
 
 
+@pytest.mark.thorough
 def test_children_that_forbid_the_deletion_are_named(alice: Person, shop: Shop) -> None:
     for name in ("one", "two"):
         shop.new_branch_id(name=name, parent_id=shop.dev_id)
@@ -199,6 +206,7 @@ def test_children_that_forbid_the_deletion_are_named(alice: Person, shop: Shop) 
     )
 
 
+@pytest.mark.thorough
 def test_while_a_branchs_data_is_replaced_a_form_says_so(alice: Person, shop: Shop) -> None:
     url = branch_url(shop, shop.dev_id)
     with shop.locked(shop.dev_id):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.console.conftest import Person, Shop
 from tests.console.pages import Page
 from tests.support.waiting import wait_for
@@ -50,6 +52,7 @@ def test_a_tree_is_drawn_with_children_below_their_parent(alice: Person, shop: S
     assert drawn == [("main", 0), ("dev", 1), ("z-child", 2), ("e-sibling", 1)]
 
 
+@pytest.mark.thorough
 def test_a_branch_without_an_endpoint(alice: Person, shop: Shop) -> None:
     alice.post(f"{shop.url}/new-branch", {"name": "bare", "parent_id": shop.main_id})
     wait_until_quiet(alice, shop)
@@ -58,6 +61,7 @@ def test_a_branch_without_an_endpoint(alice: Person, shop: Shop) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_refused_branch_shows_the_reason_and_keeps_the_form(
     carol: Person, still_shop: Shop
 ) -> None:
@@ -77,6 +81,7 @@ def test_a_refused_branch_shows_the_reason_and_keeps_the_form(
         assert page.fields["with_endpoint"] == ""
 
 
+@pytest.mark.thorough
 def test_names_with_markup_are_text(alice: Person, shop: Shop) -> None:
     name = "<img src=x onerror=alert(1)>"
     alice.post(f"{shop.url}/new-branch", {"name": name, "parent_id": shop.main_id})
@@ -85,6 +90,7 @@ def test_names_with_markup_are_text(alice: Person, shop: Shop) -> None:
     assert "<img src=x" not in page.html
 
 
+@pytest.mark.thorough
 def test_renaming(alice: Person, shop: Shop) -> None:
     url = f"{shop.url}/branches/{shop.dev_id}/rename"
     assert Page(alice.get(url)).fields["name"] == "dev"
@@ -96,6 +102,7 @@ def test_renaming(alice: Person, shop: Shop) -> None:
     assert Page(answer).fields["name"] == "main"
 
 
+@pytest.mark.thorough
 def test_a_branch_that_expires_shows_when(alice: Person, shop: Shop) -> None:
     path = f"/projects/{shop.id}/branches/{shop.dev_id}"
     alice.api.patch(path, {"branch": {"expires_at": "2999-01-31T12:00:00Z"}})
@@ -113,6 +120,7 @@ def test_another_branch_becomes_the_default(alice: Person, shop: Shop) -> None:
     assert "default" in Page(alice.get(f"{shop.url}/branches")).row(shop.dev_id)
 
 
+@pytest.mark.thorough
 def test_deleting_requires_the_typed_id(alice: Person, shop: Shop) -> None:
     url = f"{shop.url}/branches/{shop.dev_id}/delete"
     assert alice.post(url, {"typed": "dev"}).status_code == 422
@@ -120,6 +128,7 @@ def test_deleting_requires_the_typed_id(alice: Person, shop: Shop) -> None:
     wait_for(lambda: "dev" not in branches(alice, shop), "the branch is gone")
 
 
+@pytest.mark.thorough
 def test_the_default_branch_and_a_parent_cannot_be_deleted(alice: Person, shop: Shop) -> None:
     alice.api.finish(
         alice.api.post(

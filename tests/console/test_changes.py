@@ -127,6 +127,7 @@ def test_a_page_that_is_up_to_date_is_not_notified(carol: Person, still_shop: Sh
         assert url.endswith(mark)
 
 
+@pytest.mark.thorough
 def test_many_pages_share_one_watch(settings: Any, carol: Person, still_shop: Shop) -> None:
     with relay(settings.MANAGEMENT_API_URL) as api:
         settings.MANAGEMENT_API_URL = api.url
@@ -150,6 +151,7 @@ def plain_api(settings: Any, alice: Person) -> Iterator[Relay]:
         yield api
 
 
+@pytest.mark.thorough
 def test_a_server_without_events_is_polled(
     plain_api: Relay, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +168,7 @@ def test_a_server_without_events_is_polled(
     alice.api.finish(alice.api.post(f"{endpoint}/start"))
 
 
+@pytest.mark.thorough
 def test_polling_reports_a_change_soon_enough(plain_api: Relay, alice: Person, shop: Shop) -> None:
     """A change has to appear within three seconds, which include reading the page."""
     dev = f"/projects/{shop.id}/branches/{shop.dev_id}"
@@ -184,6 +187,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(watches, name, getattr(watches, name) / 100)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("hurried")
 def test_a_server_without_events_is_asked_for_them_less_and_less_often(
     dave: Person, misbehaving: Misbehaving
@@ -197,6 +201,7 @@ def test_a_server_without_events_is_asked_for_them_less_and_less_often(
         assert misbehaving.asked_for("/events") - first <= 2
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("hurried")
 def test_a_server_that_had_events_is_soon_asked_for_them_again(
     dave: Person, misbehaving: Misbehaving
@@ -214,6 +219,7 @@ def test_a_server_that_had_events_is_soon_asked_for_them_again(
         wait_for(lambda: changed(said) > before, "the stream", timeout=2)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("hurried")
 def test_a_server_that_asks_for_a_pause_is_polled_less_often(
     dave: Person, misbehaving: Misbehaving
@@ -243,6 +249,7 @@ def test_an_account_is_polled_a_few_projects_at_a_time(
     assert len(set(asked)) == 20
 
 
+@pytest.mark.thorough
 def test_an_api_outage_and_its_end_are_reported(
     plain_api: Relay, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +263,7 @@ def test_an_api_outage_and_its_end_are_reported(
         wait_for(lambda: changed(said) == 3, "that it is back")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "body", first_of([b"", b"{", b"[]", b'{"operations": 1}', b"data: {}\n\n"], count=2)
 )
@@ -290,6 +298,7 @@ def test_a_stream_without_line_ends_is_replaced_by_polling(
         wait_for(lambda: changed(said) == 1, "a look instead")
 
 
+@pytest.mark.thorough
 def test_signing_out_ends_the_channel(
     alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +375,7 @@ def test_a_project_that_does_not_exist_is_not_watched(
     assert 0 < asked < 6
 
 
+@pytest.mark.thorough
 def test_no_channel_reports_changes_of_another_account(
     alice: Person, bob: Person, shop: Shop
 ) -> None:

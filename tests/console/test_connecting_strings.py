@@ -137,6 +137,7 @@ def test_node_postgres_connects_if_the_server_requires_tls(carol: Person, still_
     assert not any("uselibpqcompat" in in_style(one, target, reveal=True) for one in others)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooled", ["", "on"])
 def test_jdbc_connects(carol: Person, still_shop: Shop, pooled: str) -> None:
     assert ask_by_jdbc(copied(carol, still_shop, "jdbc", pooled=pooled)) == REACHED

@@ -79,6 +79,7 @@ def test_projects_are_searched_and_sorted(alice: Person) -> None:
     assert "No project matches “dog”" in Page(alice.browser.get("/", {"search": "dog"})).text
 
 
+@pytest.mark.thorough
 def test_it_shows_what_is_in_progress_and_what_has_failed(alice: Person, shop: Shop) -> None:
     path = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
     with shop.locked():
@@ -182,6 +183,7 @@ def test_a_list_that_cannot_be_read_is_reported(
         assert "the disk is full" not in Page(dave.get("/")).text
 
 
+@pytest.mark.thorough
 def test_another_server_is_asked_only_for_the_projects_shown(
     dave: Person, misbehaving: Misbehaving
 ) -> None:

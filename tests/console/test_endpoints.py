@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.console.conftest import Person, Shop
 from tests.console.pages import Page
 from tests.support.waiting import wait_for
@@ -103,6 +105,7 @@ def test_reassigning(alice: Person, shop: Shop) -> None:
     assert "Idle" in row
 
 
+@pytest.mark.thorough
 def test_reassigning_to_an_occupied_branch_changes_nothing(alice: Person, shop: Shop) -> None:
     body = {"branch": {"name": "busy"}, "endpoints": [{"type": "read_write"}]}
     busy = alice.api.post(f"/projects/{shop.id}/branches", body)
@@ -115,6 +118,7 @@ def test_reassigning_to_an_occupied_branch_changes_nothing(alice: Person, shop: 
     assert endpoint(alice, shop)["branch_id"] == shop.main_id
 
 
+@pytest.mark.thorough
 def test_suspending_and_starting(alice: Person, shop: Shop) -> None:
     answer = alice.post(f"{shop.endpoint_url}/suspend", {"next": shop.url})
     assert answer["Location"] == shop.url
@@ -133,6 +137,7 @@ def test_pressing_a_button_twice_does_no_harm(alice: Person, shop: Shop) -> None
     assert endpoint(alice, shop)["current_state"] == "idle"
 
 
+@pytest.mark.thorough
 def test_a_stopped_endpoint_refuses_to_start_with_the_reason(alice: Person, shop: Shop) -> None:
     alice.post(f"{shop.endpoint_url}/disable", {"next": shop.url})
     wait_until_quiet(alice, shop)
@@ -146,6 +151,7 @@ def test_a_stopped_endpoint_refuses_to_start_with_the_reason(alice: Person, shop
     assert "Stopped" not in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
 
 
+@pytest.mark.thorough
 def test_pooling_is_switched_or_the_reason_is_shown(alice: Person, shop: Shop) -> None:
     alice.post(f"{shop.endpoint_url}/pooling", {"to": "on", "next": shop.endpoint_url})
     page = Page(alice.get(shop.endpoint_url))
@@ -158,6 +164,7 @@ def test_pooling_is_switched_or_the_reason_is_shown(alice: Person, shop: Shop) -
     assert endpoint(alice, shop)["pooler_enabled"] is False
 
 
+@pytest.mark.thorough
 def test_only_changed_settings_are_sent(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(f"{shop.endpoint_url}/settings"))
     before = endpoint(alice, shop)
@@ -184,6 +191,7 @@ def set_pg_settings(person: Person, shop: Shop, **pg_settings: str) -> None:
     person.api.finish(person.api.patch(f"/projects/{shop.id}/endpoints/{shop.endpoint_id}", body))
 
 
+@pytest.mark.thorough
 def test_settings_that_others_changed_meanwhile_stay(alice: Person, shop: Shop) -> None:
     set_pg_settings(alice, shop, work_mem="6MB", log_statement="ddl", jit="off")
     page = Page(alice.get(f"{shop.endpoint_url}/settings"))
@@ -218,6 +226,7 @@ def test_settings_that_cannot_be_parsed_are_refused_and_kept(
         assert text in Page(answer).fields["pg_settings"]
 
 
+@pytest.mark.thorough
 def test_a_setting_that_postgres_refuses_shows_postgres_error(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(f"{shop.endpoint_url}/settings"))
     sent = page.fields | {"pg_settings": "timezone = UTC+200"}
@@ -270,6 +279,7 @@ def test_a_button_has_no_page_of_its_own(carol: Person, still_shop: Shop) -> Non
     assert "Method not allowed" in Page(answer).text
 
 
+@pytest.mark.thorough
 def test_actions_that_drop_connections_ask_for_confirmation(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(shop.endpoint_url))
     for what in ("suspend", "restart", "disable"):

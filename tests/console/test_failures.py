@@ -172,6 +172,7 @@ def test_an_api_that_is_unreachable(dave: Person, settings: Any) -> None:
         assert page.fields["name"] == "what I typed"
 
 
+@pytest.mark.thorough
 def test_an_api_that_is_slow(dave: Person, bad_api: Misbehaving, settings: Any) -> None:
     settings.MANAGEMENT_API_TIMEOUT = 0.2
     bad_api.may_answer.clear()
@@ -188,6 +189,7 @@ def test_an_api_that_is_slow(dave: Person, bad_api: Misbehaving, settings: Any) 
     assert bad_api.asked == ["POST /api/v2/projects/p/branches"]
 
 
+@pytest.mark.thorough
 def test_an_api_that_sends_its_answer_byte_by_byte(
     dave: Person, bad_api: Misbehaving, settings: Any
 ) -> None:
@@ -237,6 +239,7 @@ def test_the_key_is_not_sent_to_an_http_proxy(
     assert misbehaving.asked == ["GET http://api.example/api/v2/api_keys"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "body",
     [
@@ -276,6 +279,7 @@ def test_a_redirect_is_not_followed_with_the_key(dave: Person, bad_api: Misbehav
     assert all("elsewhere" not in path for path in bad_api.asked)
 
 
+@pytest.mark.thorough
 def test_missing_or_additional_fields_do_no_harm(dave: Person, bad_api: Misbehaving) -> None:
     bad_api.body = b"""{
         "project": {"id": "p", "colour": "green"},

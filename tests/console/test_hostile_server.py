@@ -60,6 +60,7 @@ def problems_of(answer: Any) -> Iterator[str]:
 
 
 # Every third seed. Which field gets which value depends on the seed.
+@pytest.mark.thorough
 @pytest.mark.parametrize("turn", range(0, len(VALUES), 3))
 def test_no_page_fails_or_holds_foreign_markup(document: Any, turn: int, settings: Any) -> None:
     """Django's client raises exceptions that would otherwise become a 500 page."""

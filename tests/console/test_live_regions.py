@@ -147,6 +147,7 @@ def test_a_refused_form_is_returned_alone_with_what_was_typed(
     assert Page(answer).fields["name"] == "dev"
 
 
+@pytest.mark.thorough
 def test_a_refused_button_shows_the_reason_and_renews_the_region(alice: Person, shop: Shop) -> None:
     path = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
     alice.api.finish(alice.api.patch(path, {"endpoint": {"disabled": True}}))
@@ -157,6 +158,7 @@ def test_a_refused_button_shows_the_reason_and_renews_the_region(alice: Person, 
     assert 'role="alert"' in answer.content.decode()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("path", "calls"),
     [

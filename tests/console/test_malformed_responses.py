@@ -60,6 +60,7 @@ def test_pages_work_with_malformed_fields_of_operations(
     assert_no_page_fails(dave)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "field", first_of(["detail", "started_at", "finished_at", "duration_ms", "name"])
 )
@@ -81,6 +82,7 @@ def test_pages_work_with_malformed_fields_of_steps(
             assert_no_page_fails(dave)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "field", first_of((name for name in event(1, "x") if name != "id"), count=3)
 )
@@ -93,6 +95,7 @@ def test_pages_work_with_malformed_fields_of_events(
         assert_no_page_fails(dave)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("status", ["unknown", "error", "skipped", "cancelling"])
 def test_an_unknown_action_is_shown_by_its_own_name(
     dave: Person, misbehaving: Misbehaving, status: str

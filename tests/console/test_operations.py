@@ -96,6 +96,7 @@ def test_a_run_of_another_project_is_not_found(alice: Person, shop: Shop) -> Non
     assert alice.get(f"{shop.url}/operations/{foreign}").status_code == 404
 
 
+@pytest.mark.thorough
 def test_the_timeline_is_shown_as_a_table_too(carol: Person, still_shop: Shop) -> None:
     listed = carol.get(f"{still_shop.url}/operations?hours=1").content.decode()
     assert "Last hour" in Page(carol.get(f"{still_shop.url}/operations?hours=1")).text

@@ -137,6 +137,7 @@ def test_every_live_region_reports_the_outage(dave: Person, outage: str) -> None
             assert 'id="live"' in page.html, name
 
 
+@pytest.mark.thorough
 def test_every_dialog_and_every_button_reports_the_outage(dave: Person, outage: str) -> None:
     for name, address in addresses(IDS):
         if name.endswith("_live"):
@@ -151,6 +152,7 @@ def test_every_dialog_and_every_button_reports_the_outage(dave: Person, outage: 
         dave.get("/shortcuts")
 
 
+@pytest.mark.thorough
 def test_every_form_keeps_what_was_typed(dave: Person, outage: str) -> None:
     for send in (dave.post, dave.htmx_post):
         for path, typed in FORMS.items():
@@ -221,6 +223,7 @@ def test_missing_fields_and_unknown_values_do_no_harm(
             expect_page(answer, name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", first_of(range(8)))
 def test_wrong_types_are_reported_as_an_invalid_response(
     dave: Person, misbehaving: Misbehaving, carol: Person, real_ids: dict[str, Any], seed: int
@@ -233,6 +236,7 @@ def test_wrong_types_are_reported_as_an_invalid_response(
             expect_page(dave.get(address), name)
 
 
+@pytest.mark.thorough
 def test_every_live_page_has_an_address_for_its_region_alone(
     carol: Person, real_ids: dict[str, Any]
 ) -> None:

@@ -160,6 +160,7 @@ def test_endpoints_are_searched_and_the_search_survives_a_renewal(
     assert "0 of 1" in none.text
 
 
+@pytest.mark.thorough
 def test_the_switcher_lists_other_projects(alice: Person, shop: Shop) -> None:
     alice.api.new_project(name="blog", wait=False)
     page = Page(alice.get(f"{shop.url}/switch"))
@@ -169,6 +170,7 @@ def test_the_switcher_lists_other_projects(alice: Person, shop: Shop) -> None:
     assert f'<a href="{shop.url}" aria-current' not in found.html
 
 
+@pytest.mark.thorough
 def test_a_new_projects_page_shows_how_to_connect(alice: Person) -> None:
     answer = alice.post("/new-project", {"name": "fresh", "region_id": ""})
     page = Page(alice.get(answer["Location"]))

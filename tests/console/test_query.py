@@ -149,6 +149,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.thorough
 def test_no_typed_sql_disables_read_only(asked: Any) -> None:
     asked(
         "CREATE TABLE kept (n int); INSERT INTO kept VALUES (7); "

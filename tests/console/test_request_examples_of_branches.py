@@ -120,6 +120,7 @@ def test_the_expiry_of_a_branch(alice: Person, shop: Shop, url: str) -> None:
     assert "expires_at" not in branches(alice, shop)["dev"]
 
 
+@pytest.mark.thorough
 def test_reset_and_restore(alice: Person, shop: Shop, url: str) -> None:
     reset = alice.get(f"{url}/reset")
     assert f"branches reset {shop.dev_id} --parent" in commands(reset)["neonctl"]
@@ -134,6 +135,7 @@ def test_reset_and_restore(alice: Person, shop: Shop, url: str) -> None:
     assert "was" in branches(alice, shop)
 
 
+@pytest.mark.thorough
 def test_snapshots(alice: Person, shop: Shop, url: str) -> None:
     sent = {"name": "before", "lifetime": "at", "until": PAST}
     run(alice, alice.post(f"{url}/new-snapshot", sent), **{PAST: LATER})

@@ -141,6 +141,7 @@ def test_roles_and_databases_that_do_not_exist_have_no_forms(alice: Person, url:
         assert alice.get(f"{url}/{path}?name=nothing").status_code == 404, path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [".", "..", "", "a/b", "<b>", "naïve", "a b", "100%"])
 def test_no_name_leads_to_another_address(
     dave: Person, misbehaving: Misbehaving, name: str

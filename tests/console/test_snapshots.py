@@ -3,6 +3,8 @@ deleted."""
 
 from typing import Any
 
+import pytest
+
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.console.test_branch_page import branch_url, wait_until_quiet
@@ -70,6 +72,7 @@ def test_the_time_of_a_snapshot_is_in_utc_whatever_the_server_writes(
     assert "as of 2026-03-05 23:00:00 UTC" in page.text
 
 
+@pytest.mark.thorough
 def test_restored_as_a_new_branch(alice: Person, shop: Shop) -> None:
     snapshot_id = take(alice, shop, "before")
     url = f"{shop.url}/snapshots/{snapshot_id}/restore"
@@ -88,6 +91,7 @@ def test_restored_as_a_new_branch(alice: Person, shop: Shop) -> None:
     forget(alice, shop, snapshot_id)
 
 
+@pytest.mark.thorough
 def test_restored_in_place_of_a_branchs_data(alice: Person, shop: Shop) -> None:
     snapshot_id = take(alice, shop, "before")
     url = f"{shop.url}/snapshots/{snapshot_id}/restore"
@@ -110,6 +114,7 @@ def test_a_snapshot_outlives_its_branch(alice: Person, shop: Shop) -> None:
     forget(alice, shop, snapshot_id)
 
 
+@pytest.mark.thorough
 def test_a_server_without_snapshots_shows_none(dave: Person, misbehaving: Misbehaving) -> None:
     misbehaving.body = b"""{
         "project": {"id": "p"}, "operations": [], "endpoints": [], "branches": [{"id": "b"}]

@@ -83,6 +83,7 @@ def test_the_key_is_checked_before_the_body_is_read(stack: Stack) -> None:
     assert refusal(response) == UNAUTHENTICATED
 
 
+@pytest.mark.thorough
 def test_another_accounts_resources_are_not_found(
     stack: Stack, project: Project, bob: Client
 ) -> None:

@@ -160,6 +160,7 @@ def service(state_dir: Path) -> Iterator[Service]:
     running.down()
 
 
+@pytest.mark.thorough
 def test_a_restored_service_has_all_acknowledged_changes(service: Service, state_dir: Path) -> None:
     shop = Shop(service)
     writer = Writer(shop.numbers)
@@ -363,6 +364,7 @@ def test_a_backup_overwrites_nothing(place: str, tmp_path: Path, settings: Any) 
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.thorough
 def test_a_branch_that_is_restored_meanwhile_is_copied_again(
     service: Service, state_dir: Path
 ) -> None:

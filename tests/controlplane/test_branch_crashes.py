@@ -74,6 +74,7 @@ def test_killed_while_an_unfinished_schema_is_removed(service: Service) -> None:
     project.start()
 
 
+@pytest.mark.thorough
 def test_killed_while_branches_expire(service: Service) -> None:
     project = service.project()
     asked = [{"branch": {"ttl_interval_seconds": 3600}, "endpoints": [{"type": "read_write"}]}] * 3

@@ -212,6 +212,7 @@ def test_annotations(api: DjangoClient, many: Project) -> None:
         assert (refusal.status_code, "annotation_value" in refusal.json()["message"]) == (400, True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sort_by", ["name", "created_at", "updated_at"])
 def test_a_page_of_many_branches_is_read_from_an_index(
     api: DjangoClient, account: Account, region: Region, sort_by: str

@@ -71,6 +71,7 @@ def test_a_branch_over_its_limit_is_read_only_until_it_is_smaller(place: Place) 
     assert suspensions(place) == 1
 
 
+@pytest.mark.thorough
 def test_a_branch_far_over_its_limit_is_suspended_when_it_grows_further(place: Place) -> None:
     grow(place, LIMIT)
     place.suspend()

@@ -132,6 +132,7 @@ class TestDelete:
         project.done(project.client.delete(project.branch_path(made["branch"]["id"])))
         assert project.new_branch(name="again")["branch"]["name"] == "again"
 
+    @pytest.mark.thorough
     def test_until_the_deletion_ends_everything_is_listed(self, project: Project) -> None:
         made = project.new_branch(endpoint=True)
         branch_id, endpoint_id = made["branch"]["id"], made["endpoints"][0]["id"]
@@ -154,6 +155,7 @@ class TestDelete:
         assert (status, "default branch cannot be deleted" in message) == (422, True)
         assert standing.branch()["default"] is True
 
+    @pytest.mark.thorough
     def test_a_branch_with_children_cannot_be_deleted(self, project: Project) -> None:
         parent_id = project.new_branch_id()
         child_id = project.new_branch(parent_id=parent_id)["branch"]["id"]

@@ -105,6 +105,7 @@ def test_an_attempt_that_waits_for_its_retry(project: Project) -> None:
     project.start()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("whole", [True, False], ids=["chain", "operation"])
 def test_a_long_copy(project: Project, whole: bool) -> None:
     branches = project.stack.state_dir / "branches"
@@ -182,6 +183,7 @@ def test_cancelled_settings_return_to_the_previous_ones(project: Project) -> Non
     assert project.sql("SHOW work_mem") == [("5MB",)]
 
 
+@pytest.mark.thorough
 def test_settings_that_an_earlier_start_has_applied(project: Project) -> None:
     project.suspend()
     with project.locked():
@@ -196,6 +198,7 @@ def test_settings_that_an_earlier_start_has_applied(project: Project) -> None:
     assert project.sql("SHOW work_mem") == [("4MB",)]
 
 
+@pytest.mark.thorough
 def test_settings_that_are_partly_applied(project: Project) -> None:
     """The compute runs with the new settings, and a session waits for a lock that a client
     holds."""
@@ -223,6 +226,7 @@ def test_settings_that_are_partly_applied(project: Project) -> None:
     assert project.sql("SELECT 1 FROM pg_roles WHERE rolname = 'waits'") == [(1,)]
 
 
+@pytest.mark.thorough
 def test_a_reassignment_is_rolled_back(project: Project) -> None:
     project.sql("CREATE TABLE here AS SELECT 1 AS one")
     goal = project.new_branch_id()
@@ -246,6 +250,7 @@ def test_a_reassignment_is_rolled_back(project: Project) -> None:
     project.create_endpoint(goal)
 
 
+@pytest.mark.thorough
 def test_a_reassignment_that_cannot_be_rolled_back(project: Project) -> None:
     goal = project.new_branch_id()
     with project.locked(goal):
@@ -259,6 +264,7 @@ def test_a_reassignment_that_cannot_be_rolled_back(project: Project) -> None:
     assert [ended(project, row)["status"] for row in (apply, suspend)] == ["finished"] * 2
 
 
+@pytest.mark.thorough
 def test_the_suspend_of_a_disabled_endpoint(project: Project) -> None:
     with standing_worker(project.stack):
         answer = project.client.patch(project.endpoint_path(), {"endpoint": {"disabled": True}})
@@ -272,6 +278,7 @@ def test_the_suspend_of_a_disabled_endpoint(project: Project) -> None:
     assert project.sql("SELECT 1") == [(1,)]
 
 
+@pytest.mark.thorough
 def test_a_deletion(project: Project) -> None:
     branch_id = project.new_branch(endpoint=True)["branch"]["id"]
     with project.locked(branch_id):
@@ -298,6 +305,7 @@ def test_a_deletion_that_has_begun(project: Project) -> None:
     assert ended(project, delete)["status"] == "finished"
 
 
+@pytest.mark.thorough
 def test_an_availability_check(project: Project) -> None:
     project.suspend()
     with wedged_starts(project):
@@ -339,6 +347,7 @@ def test_an_operation_of_the_platform_cannot_be_cancelled_by_a_client(project: P
         assert refused(project, steering_path(project, suspend, "cancel"))[0] == 409
 
 
+@pytest.mark.thorough
 def test_a_cancel_at_the_moment_of_the_end(project: Project) -> None:
     """Exactly one of the two takes effect, and the endpoint is in the reported state."""
     chance = random.Random(1)
@@ -358,6 +367,7 @@ def test_a_cancel_at_the_moment_of_the_end(project: Project) -> None:
     print(endings)
 
 
+@pytest.mark.thorough
 def test_many_simultaneous_cancels(project: Project) -> None:
     project.suspend()
     with wedged_starts(project):

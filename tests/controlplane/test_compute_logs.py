@@ -46,6 +46,7 @@ def test_a_role_that_logs_endlessly_uses_little_disk_and_delays_nobody(project: 
     wait_for(logs_again, "a line to be logged")
 
 
+@pytest.mark.thorough
 def test_what_is_logged_without_a_worker_is_not_lost(stack: Stack, project: Project) -> None:
     log_file = stack.data_dir(project.branch_id).parent / "postgres.log"
     worker = processes_of(stack, "worker")[0]

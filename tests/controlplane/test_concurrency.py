@@ -73,6 +73,7 @@ class TestOneWins:
         after = {endpoint["id"]: endpoint["branch_id"] for endpoint in project.endpoints()}
         assert after == before | {won["endpoint"]["id"]: goal}
 
+    @pytest.mark.thorough
     def test_a_create_and_a_reassignment(self, project: Project) -> None:
         goal = project.new_branch_id()
         move = {"endpoint": {"branch_id": goal}}
@@ -84,6 +85,7 @@ class TestOneWins:
         (won,) = winners(responses, refused_with=409)
         project.done(won)
 
+    @pytest.mark.thorough
     def test_simultaneous_branches_of_one_name(self, project: Project) -> None:
         body = {"branch": {"name": "same"}}
         responses = together(
@@ -92,6 +94,7 @@ class TestOneWins:
         (won,) = winners(responses, refused_with=409)
         project.done(won)
 
+    @pytest.mark.thorough
     def test_simultaneous_deletes(self, project: Project) -> None:
         responses = together(
             *[lambda c: c.call("DELETE", project.endpoint_path())] * CALLERS, key=project
@@ -100,6 +103,7 @@ class TestOneWins:
 
 
 class TestOneOperationForAll:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("action", ["start", "suspend"])
     def test_simultaneous_requests_yield_one_operation(self, project: Project, action: str) -> None:
         if action == "start":
@@ -117,6 +121,7 @@ class TestOneOperationForAll:
 
 
 class TestOrder:
+    @pytest.mark.thorough
     def test_the_operations_of_a_chain_run_in_order(self, fresh_project: Project) -> None:
         with fresh_project.locked():
             answers = [
@@ -136,6 +141,7 @@ class TestOrder:
         for (_, ended), (began, _) in pairwise(rows):
             assert ended <= began
 
+    @pytest.mark.thorough
     def test_a_hanging_endpoint_delays_no_other(self, project: Project) -> None:
         other = project.new_branch(endpoint=True)["endpoints"][0]["id"]
         stranger = Project.create(project.stack, project.client)
@@ -152,6 +158,7 @@ class TestOrder:
         project.done(wedged)
         stranger.client.delete(stranger.path)
 
+    @pytest.mark.thorough
     def test_many_hanging_operations_do_not_use_up_the_worker(self, project: Project) -> None:
         """They hold no thread while they wait; the worker has only 32 threads."""
         branches = [project.new_branch_id() for _ in range(4)]
@@ -171,6 +178,7 @@ class TestOrder:
         for answer in made:
             project.done(answer)
 
+    @pytest.mark.thorough
     def test_every_request_waits_for_the_deletion_of_its_project(self, project: Project) -> None:
         with project.locked():
             restart = project.client.post(project.endpoint_path(rest="/restart"))

@@ -65,6 +65,7 @@ class TestSettings:
         project.change(settings=pg(**{"auto_explain.text": value}))
         assert project.sql("SHOW auto_explain.text") == [(value,)]
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("asleep", [False, True])
     @pytest.mark.parametrize(
         ("name", "value", "words"),
@@ -216,6 +217,7 @@ class TestPooler:
         project.change(pooler_enabled=False)
         assert project.endpoint()["pooler_enabled"] is False
 
+    @pytest.mark.thorough
     def test_an_endpoint_created_with_pooling(self, project: Project) -> None:
         created = project.create_endpoint(project.new_branch_id(), pooler_enabled=True)
         assert created["endpoint"]["pooler_enabled"] is True

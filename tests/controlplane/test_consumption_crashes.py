@@ -64,6 +64,7 @@ def test_an_outage_of_the_host_is_not_counted(service: Service) -> None:
     assert consumed(place)["written_data_bytes"] < written + MEGABYTE
 
 
+@pytest.mark.thorough
 def test_usage_is_not_counted_twice_when_a_worker_is_killed(service: Service) -> None:
     place = place_in(service)
     write(place, 5)

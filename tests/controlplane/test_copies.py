@@ -60,6 +60,7 @@ def one(connection: Session, query: str) -> object:
     return row[0]
 
 
+@pytest.mark.thorough
 def test_a_copy_shares_its_parents_blocks_if_the_disk_can(
     state_dir: Callable[[Path], None],
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_copy_leaves_out_recycled_log_segments(
             connection.execute("INSERT INTO kept VALUES (9)")
 
 
+@pytest.mark.thorough
 def test_data_of_clients_outside_databases_is_measured(
     state_dir: Callable[[Path], None],
 ) -> None:

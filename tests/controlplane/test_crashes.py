@@ -32,6 +32,7 @@ def service() -> Iterator[Service]:
             service.down()
 
 
+@pytest.mark.thorough
 def test_the_worker_during_each_kind_of_operation(service: Service) -> None:
     project, doomed = service.project(), service.project()
     project.sql("CREATE TABLE kept AS SELECT 7 AS number")

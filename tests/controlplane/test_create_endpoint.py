@@ -114,6 +114,7 @@ def test_an_endpoint_may_replace_a_deleted_one(project: Project) -> None:
     assert project.endpoint(created["id"])["current_state"] == "active"
 
 
+@pytest.mark.thorough
 def test_it_waits_for_a_branch_that_is_being_created(project: Project) -> None:
     with project.locked():
         branch = project.client.post(project.path + "/branches")["branch"]
@@ -126,6 +127,7 @@ def test_it_waits_for_a_branch_that_is_being_created(project: Project) -> None:
 class TestRefusals:
     """None of these creates anything."""
 
+    @pytest.mark.thorough
     def test_a_read_only_endpoint(self, standing: Project) -> None:
         status, message = create(standing, wanted(standing.branch_id, {"type": "read_only"}))
         assert status == 422
@@ -163,6 +165,7 @@ class TestRefusals:
         status, message = create(standing, wanted(spare_branch_id, {"region_id": "aws-us-east-2"}))
         assert (status, '"local"' in message) == (422, True)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("attributes", "status", "words"),
         [

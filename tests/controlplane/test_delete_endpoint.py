@@ -75,6 +75,7 @@ def test_a_waiting_start_fails_with_the_reason(project: Project) -> None:
     wait_for(lambda: not project.is_running(), "the end of the compute")
 
 
+@pytest.mark.thorough
 def test_a_deleted_endpoint_does_not_prevent_the_deletion_of_its_branch(project: Project) -> None:
     branch = project.new_branch(endpoint=True)
     branch_id, endpoint_id = branch["branch"]["id"], branch["endpoints"][0]["id"]

@@ -152,6 +152,7 @@ def account_of(project: Project, stack: Stack) -> int:
     return int(row[0])
 
 
+@pytest.mark.thorough
 def test_a_revoked_key_ends_its_streams_and_no_others(project: Project) -> None:
     alice = project.client
     key = alice.post("/api_keys", {"key_name": "reader"})
@@ -166,6 +167,7 @@ def test_a_revoked_key_ends_its_streams_and_no_others(project: Project) -> None:
         assert other.take(1)[0]["type"] == "api_key.revoked"
 
 
+@pytest.mark.thorough
 def test_streams_do_not_use_the_requests_share_and_are_limited(stack: Stack, alice: Client) -> None:
     streams = [EventReader(alice).begin() for _ in range(100)]
     try:
@@ -222,6 +224,7 @@ def another_api(stack: Stack) -> Iterator[tuple["subprocess.Popen[bytes]", str]]
             process.terminate()
 
 
+@pytest.mark.thorough
 def test_another_process_of_the_api_has_the_same_events_and_stops_at_once(
     project: Project, stack: Stack
 ) -> None:

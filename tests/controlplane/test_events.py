@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.support.client import Client
 from tests.support.project import Project, refusal
@@ -258,6 +259,7 @@ def test_a_rollback_of_refused_settings_is_recorded(project: Project) -> None:
     assert back["changes"][field] == {"from": "UTC+200", "to": None}
 
 
+@pytest.mark.thorough
 def test_the_death_of_a_compute_is_recorded(project: Project) -> None:
     told = Recorded(project.client)
     project.postmaster().kill()
@@ -268,6 +270,7 @@ def test_the_death_of_a_compute_is_recorded(project: Project) -> None:
     assert died["summary"].endswith("became idle: its compute exited on its own")
 
 
+@pytest.mark.thorough
 def test_a_suspend_by_idleness_is_recorded(project: Project) -> None:
     project.client.patch(project.endpoint_path(), {"endpoint": {"suspend_timeout_seconds": 1}})
     told = Recorded(project.client)
@@ -277,6 +280,7 @@ def test_a_suspend_by_idleness_is_recorded(project: Project) -> None:
     assert {event["actor"]["type"] for event in new} == {"idleness"}
 
 
+@pytest.mark.thorough
 def test_another_accounts_events_are_not_visible(project: Project, bob: Client) -> None:
     assert refusal(bob.call("GET", project.path + "/events"))[0] == 404
     assert events(bob) == []

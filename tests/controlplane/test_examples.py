@@ -178,6 +178,7 @@ def test_an_unknown_id_is_404_as_described(
                 check(document, methods[method], answer, (method, path))
 
 
+@pytest.mark.thorough
 def test_a_limited_key_is_refused_as_described(
     api: DjangoClient, document: Any, ids: dict[str, str], account: Account, region: Region
 ) -> None:

@@ -43,6 +43,7 @@ def committing(project: Project) -> Iterator[psutil.Process]:
         connection.close()
 
 
+@pytest.mark.thorough
 def test_a_compute_that_does_not_answer_becomes_idle_with_the_reason(
     fresh_project: Project,
 ) -> None:

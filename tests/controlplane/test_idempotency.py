@@ -201,6 +201,7 @@ def test_a_client_that_disconnected_asks_again_and_learns_the_result(
     standing.client.finish(standing.client.delete(f"{path}/{again.json()['branch']['id']}"))
 
 
+@pytest.mark.thorough
 def test_a_request_that_waits_too_long_gets_409(alice: Client, stack: Stack, key: str) -> None:
     with stack.database() as connection, connection.transaction():
         row = connection.execute(
@@ -236,6 +237,7 @@ def held_before_the_answer_is_stored(stack: Stack, key: str) -> Iterator[None]:
             connection.execute("DROP FUNCTION hold_answer CASCADE")
 
 
+@pytest.mark.thorough
 def test_a_request_killed_before_its_answer_is_stored_has_no_effect(
     stack: Stack, standing: Project, key: str
 ) -> None:

@@ -145,6 +145,7 @@ class TestOneProject:
         assert len(alice.get("/api_keys")) == 1
         bob.finish(theirs)
 
+    @pytest.mark.thorough
     def test_after_the_deletion_of_its_project_it_reaches_nothing(self, alice: Client) -> None:
         made = alice.new_project(wait=False)
         path = f"/projects/{made['project']['id']}"

@@ -106,6 +106,7 @@ class TestOtherAccounts:
         assert (ended[-1] - ended[0]).total_seconds() < 5
 
 
+@pytest.mark.thorough
 def test_a_client_moves_a_requested_start_to_its_own_lane(project: Project) -> None:
     project.suspend()
     with ThreadPoolExecutor(1) as thread:
@@ -118,6 +119,7 @@ def test_a_client_moves_a_requested_start_to_its_own_lane(project: Project) -> N
     assert project.operations()[0]["id"] == start["id"]
 
 
+@pytest.mark.thorough
 def test_a_stopped_worker_puts_back_jobs_that_have_not_begun(project: Project) -> None:
     def worker() -> psutil.Process | None:
         for process in psutil.Process(project.stack.process.pid).children(recursive=True):

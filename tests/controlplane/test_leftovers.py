@@ -268,6 +268,7 @@ class TestStops:
 
 
 class TestRecovery:
+    @pytest.mark.thorough
     def test_recovery_may_take_longer_than_the_bound(
         self, branch: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -400,6 +401,7 @@ class TestPoolers:
 
 
 class TestNothingIsLeft:
+    @pytest.mark.thorough
     def test_a_suspended_endpoint_has_no_socket_directory(self, branch: Path) -> None:
         compute.start(SPEC)
         assert compute.endpoints_with_sockets() == {ENDPOINT}

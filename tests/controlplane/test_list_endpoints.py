@@ -1,5 +1,7 @@
 """GET /projects/{project_id}/endpoints and one of them (specification, call 2 and rule 4)."""
 
+import pytest
+
 from tests.controlplane.fields import ENDPOINT, ENDPOINT_AT_TIMES, assert_fields
 from tests.support.client import Client
 from tests.support.project import Project, refusal, wanted
@@ -48,6 +50,7 @@ def test_a_branch_lists_its_endpoint(project: Project) -> None:
     assert "pending_state" not in listed[0]
 
 
+@pytest.mark.thorough
 def test_a_branch_without_an_endpoint_lists_none(standing: Project, spare_branch_id: str) -> None:
     path = standing.branch_path(spare_branch_id, "/endpoints")
     assert standing.client.get(path) == {"endpoints": []}

@@ -153,6 +153,7 @@ FROM generate_series(1, 20000) n
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("query", FILTERS)
 def test_no_filter_reads_more_than_it_returns(
     api: DjangoClient, account: Account, project: Project, query: dict[str, str]

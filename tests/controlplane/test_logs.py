@@ -200,6 +200,7 @@ def test_the_lines_of_a_round_name_the_round(stack: Stack, project: Project) -> 
     wait_for(lambda: project.endpoint()["current_state"] == "idle", "the endpoint to be idle")
 
 
+@pytest.mark.thorough
 def test_an_error_at_the_start_has_the_same_format(tmp_path: Path) -> None:
     environment = {
         **{name: value for name, value in os.environ.items() if "DJANGO" not in name},

@@ -61,6 +61,7 @@ def test_branches(project: Project, neon: NeonAPI) -> None:
     finish(project, neon.branch_delete(project.id, branch_id))
 
 
+@pytest.mark.thorough
 def test_databases_and_roles(project: Project, neon: NeonAPI) -> None:
     at = (project.id, project.branch_id)
     finish(project, neon.role_create(*at, "ann"))
@@ -80,6 +81,7 @@ def test_databases_and_roles(project: Project, neon: NeonAPI) -> None:
     assert uri.uri.endswith("-pooler")
 
 
+@pytest.mark.thorough
 def test_operations(project: Project, neon: NeonAPI) -> None:
     newest, older, *_ = project.operations()
     cursor = project.client.get(project.path + "/operations", limit=1)["pagination"]["cursor"]

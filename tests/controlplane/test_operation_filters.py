@@ -112,6 +112,7 @@ def test_times_are_inclusive_at_the_start_and_exclusive_at_the_end(
     assert len(failed) == 2
 
 
+@pytest.mark.thorough
 def test_many_values_and_empty_values(full: tuple[Project, dict[str, Any]]) -> None:
     project, values = full
     both = listed(project, endpoint_id=",".join(values["endpoints"]), status=" ,failed,failed,")
@@ -121,6 +122,7 @@ def test_many_values_and_empty_values(full: tuple[Project, dict[str, Any]]) -> N
         assert one["created_at"] > another["created_at"]
 
 
+@pytest.mark.thorough
 def test_another_projects_endpoint_matches_nothing(
     full: tuple[Project, dict[str, Any]], standing: Project
 ) -> None:
@@ -130,6 +132,7 @@ def test_another_projects_endpoint_matches_nothing(
         assert page == {"operations": []}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("query", "words"),
     [

@@ -51,6 +51,7 @@ def test_an_account_is_counted_in_all_processes_together(
     assert alice.call("GET", "/users/me").ok, "off where it is not set and the plan names none"
 
 
+@pytest.mark.thorough
 def test_a_client_that_waits_as_long_as_told_is_served(
     processes: list[AnotherApi], alice: Client
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_client_that_waits_as_long_as_told_is_served(
     assert processes[1].client(alice.key).call("GET", "/auth").ok
 
 
+@pytest.mark.thorough
 def test_a_refused_change_is_not_made(processes: list[AnotherApi], alice: Client) -> None:
     client = processes[0].client(alice.key)
     made = 0

@@ -77,6 +77,7 @@ def test_an_idle_endpoint_stays_idle(project: Project, other_id: str) -> None:
     assert project.endpoint()["current_state"] == "idle"
 
 
+@pytest.mark.thorough
 def test_the_former_branch_can_have_another_endpoint(project: Project, other_id: str) -> None:
     answer = project.client.patch(project.endpoint_path(), {"endpoint": {"branch_id": other_id}})
     created = project.client.post(project.path + "/endpoints", wanted(project.branch_id))
@@ -86,6 +87,7 @@ def test_the_former_branch_can_have_another_endpoint(project: Project, other_id:
     assert project.endpoint()["branch_id"] == other_id
 
 
+@pytest.mark.thorough
 def test_the_same_branch_is_not_a_change(project: Project) -> None:
     before = project.endpoint()
     answer = project.client.patch(
@@ -102,6 +104,7 @@ def test_sending_all_fields_back_is_not_a_change(project: Project) -> None:
     assert answer == {"endpoint": before, "operations": []}
 
 
+@pytest.mark.thorough
 def test_an_occupied_branch_is_refused(project: Project) -> None:
     branch = project.new_branch(endpoint=True)
     before = project.endpoint()
@@ -112,6 +115,7 @@ def test_an_occupied_branch_is_refused(project: Project) -> None:
     assert project.endpoint() == before
 
 
+@pytest.mark.thorough
 def test_an_unknown_branch_is_refused(standing: Project) -> None:
     before = standing.endpoint()
     body = {"endpoint": {"branch_id": "br-no-where-123456", "autoscaling_limit_max_cu": 2}}
@@ -120,6 +124,7 @@ def test_an_unknown_branch_is_refused(standing: Project) -> None:
     assert standing.endpoint() == before
 
 
+@pytest.mark.thorough
 def test_a_branch_that_is_being_deleted_is_refused(project: Project, other_id: str) -> None:
     with project.locked(other_id):
         going = project.client.delete(project.branch_path(other_id))
@@ -131,6 +136,7 @@ def test_a_branch_that_is_being_deleted_is_refused(project: Project, other_id: s
     project.done(going)
 
 
+@pytest.mark.thorough
 def test_a_start_in_progress_ends_before_the_endpoint_moves(
     project: Project, other_id: str
 ) -> None:
@@ -145,6 +151,7 @@ def test_a_start_in_progress_ends_before_the_endpoint_moves(
     wait_for(lambda: not project.is_running(), "the end of the compute")
 
 
+@pytest.mark.thorough
 def test_it_can_be_moved_again_before_it_has_arrived(project: Project, other_id: str) -> None:
     third_id = project.new_branch_id()
     with project.locked():
@@ -161,6 +168,7 @@ def test_it_can_be_moved_again_before_it_has_arrived(project: Project, other_id:
         assert not project.stack.data_dir(branch_id).joinpath("postmaster.pid").exists()
 
 
+@pytest.mark.thorough
 def test_a_branch_that_cannot_start_leaves_the_endpoint_there_idle(
     project: Project, other_id: str
 ) -> None:

@@ -46,6 +46,7 @@ def test_a_start_just_after_a_crash_succeeds(project: Project) -> None:
     assert project.sql("SELECT 1") == [(1,)]
 
 
+@pytest.mark.thorough
 def test_a_postgres_without_an_endpoint_is_stopped(project: Project) -> None:
     """Such as one that was started before the metadata was restored from a backup."""
     project.suspend()
@@ -61,6 +62,7 @@ def test_a_postgres_without_an_endpoint_is_stopped(project: Project) -> None:
     shutil.rmtree(stray)
 
 
+@pytest.mark.thorough
 def test_a_postgres_of_a_suspended_endpoint_is_stopped(project: Project) -> None:
     project.suspend()
     process = start_by_hand(project.stack, project.branch_id, project.endpoint_id)
@@ -118,6 +120,7 @@ class TestCheckAvailability:
         assert checked.endpoint()["current_state"] == "idle"
         assert not checked.is_running()
 
+    @pytest.mark.thorough
     def test_it_leaves_an_active_endpoint_active(self, checked: Project) -> None:
         with checked.compute() as connection:
             look_now(checked.stack)
@@ -127,6 +130,7 @@ class TestCheckAvailability:
             assert connection.execute("SELECT 1").fetchone() == (1,)
         assert checked.endpoint()["current_state"] == "active"
 
+    @pytest.mark.thorough
     def test_it_is_not_due_again_at_once(self, checked: Project) -> None:
         look_now(checked.stack)
         wait_for(lambda: self.newest(checked) == ("check_availability", "finished"), "the check")
@@ -134,6 +138,7 @@ class TestCheckAvailability:
         look_now(checked.stack)
         assert len(checked.operations()) == count
 
+    @pytest.mark.thorough
     def test_damage_makes_it_fail(self, project: Project) -> None:
         ((relation,),) = project.sql("SELECT pg_relation_filepath('pg_catalog.pg_attribute')")
         project.suspend()
@@ -151,6 +156,7 @@ class TestCheckAvailability:
         assert project.endpoint()["current_state"] == "idle"
         assert not project.is_running()
 
+    @pytest.mark.thorough
     def test_disabled_endpoints_and_branches_without_one_are_not_checked(
         self, checked: Project
     ) -> None:
@@ -218,6 +224,7 @@ class TestFailingStarts:
         project.start()
         assert project.sql("SELECT 1") == [(1,)]
 
+    @pytest.mark.thorough
     def test_a_suspend_does_not_wait_for_all_attempts(self, project: Project) -> None:
         project.suspend()
         control = project.stack.data_dir(project.branch_id) / "global" / "pg_control"
@@ -232,6 +239,7 @@ class TestFailingStarts:
         kept.rename(control)
         project.start()
 
+    @pytest.mark.thorough
     def test_a_start_whose_cause_is_removed_meanwhile_succeeds(self, project: Project) -> None:
         project.suspend()
         control = project.stack.data_dir(project.branch_id) / "global" / "pg_control"

@@ -279,6 +279,7 @@ def test_the_branches_of_a_project_that_wait_for_removal_are_limited(
         make_kept_branch(locked, branch, name="preserved")
 
 
+@pytest.mark.thorough
 def test_creating_and_deleting_in_a_loop_keeps_no_more_than_the_plan_allows(
     service: Stack,
 ) -> None:

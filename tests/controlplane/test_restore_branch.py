@@ -7,6 +7,7 @@ import pytest
 from tests.controlplane import fields
 from tests.controlplane.cancel_retry import cancel, ended, long_copies, retry
 from tests.controlplane.fields import assert_fields
+from tests.selection import first_of
 from tests.support.project import Project, refusal, wanted
 from tests.support.waiting import wait_for
 
@@ -103,6 +104,7 @@ def test_an_idle_endpoint_stays_idle(project: Project) -> None:
     assert project.sql("SELECT one FROM later", endpoint_id=endpoint_id) == [(1,)]
 
 
+@pytest.mark.thorough
 def test_roles_databases_and_passwords_are_those_of_the_source(project: Project) -> None:
     child_id = project.new_branch_id()
     made = project.client.post(
@@ -128,7 +130,8 @@ def test_roles_databases_and_passwords_are_those_of_the_source(project: Project)
     ) == [(1,)]
 
 
-@pytest.mark.parametrize("kept", [None, "kept"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kept", first_of(["kept", None]))
 def test_changes_made_by_sql_on_the_source_just_before(project: Project, kept: str | None) -> None:
     child_id = project.new_branch_id()
     project.sql("CREATE ROLE just_made LOGIN")
@@ -141,6 +144,7 @@ def test_changes_made_by_sql_on_the_source_just_before(project: Project, kept: s
         assert [role["name"] for role in roles] == ["neondb_owner"]
 
 
+@pytest.mark.thorough
 def test_the_old_data_is_preserved_and_gets_the_children(project: Project) -> None:
     project.sql("CREATE TABLE was AS SELECT 'before' AS it")
     source_id = project.new_branch_id(name="source")
@@ -171,6 +175,7 @@ def test_the_old_data_is_preserved_and_gets_the_children(project: Project) -> No
     assert other_id in on_disk(project)
 
 
+@pytest.mark.thorough
 def test_clients_are_dropped_and_wait_for_the_new_data(project: Project) -> None:
     child = project.new_branch(endpoint=True)
     endpoint_id = child["endpoints"][0]["id"]
@@ -219,6 +224,7 @@ def test_a_protected_branch_cannot_be_restored(project: Project) -> None:
     assert (status, words) == (422, "the branch is protected; end its protection first")
 
 
+@pytest.mark.thorough
 def test_the_preserved_branch_counts_against_the_plan(free: Any, stack: Any) -> None:
     project = Project.create(stack, free)
     child_id = project.new_branch_id()
@@ -230,6 +236,7 @@ def test_the_preserved_branch_counts_against_the_plan(free: Any, stack: Any) -> 
     project.client.delete(project.path)
 
 
+@pytest.mark.thorough
 def test_changes_that_would_be_lost_are_refused_meanwhile(project: Project) -> None:
     child_id = project.new_branch_id(name="child")
     with project.locked():
@@ -252,6 +259,7 @@ def test_changes_that_would_be_lost_are_refused_meanwhile(project: Project) -> N
     project.done(project.client.delete(project.branch_path(child_id)))
 
 
+@pytest.mark.thorough
 def test_a_failed_restore_changes_nothing_and_can_be_retried(project: Project) -> None:
     project.sql("CREATE TABLE new AS SELECT 1 AS one")
     source_id = project.new_branch_id(name="source")
@@ -282,6 +290,7 @@ def test_a_failed_restore_changes_nothing_and_can_be_retried(project: Project) -
     assert refusal(refused)[0] == 409
 
 
+@pytest.mark.thorough
 def test_a_cancelled_restore_changes_nothing(project: Project) -> None:
     child = project.new_branch(name="child", endpoint=True)
     child_id, endpoint_id = child["branch"]["id"], child["endpoints"][0]["id"]
@@ -309,6 +318,7 @@ def test_a_cancelled_restore_changes_nothing(project: Project) -> None:
     assert project.sql("SELECT one FROM old", endpoint_id=endpoint_id) == [(1,)]
 
 
+@pytest.mark.thorough
 def test_a_restore_is_recorded_as_an_event(project: Project) -> None:
     child_id = project.new_branch_id(name="child")
     project.done(restore(project, child_id, project.branch_id, preserve_under_name="kept"))

@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from tests.controlplane.cancel_retry import (
     begun,
     cancel,
@@ -153,6 +155,7 @@ def test_settings_that_could_not_be_applied(project: Project) -> None:
     assert project.sql("SHOW max_prepared_transactions") == [("3",)]
 
 
+@pytest.mark.thorough
 def test_settings_of_an_endpoint_that_is_active_by_now(project: Project) -> None:
     project.suspend()
     with project.locked():
@@ -167,6 +170,7 @@ def test_settings_of_an_endpoint_that_is_active_by_now(project: Project) -> None
     assert project.sql("SHOW work_mem") == [("9MB",)]
 
 
+@pytest.mark.thorough
 def test_settings_that_were_changed_since(project: Project) -> None:
     with project.locked():
         body = {"endpoint": {"settings": {"pg_settings": {"work_mem": "9MB"}}}}
@@ -178,6 +182,7 @@ def test_settings_that_were_changed_since(project: Project) -> None:
     assert project.endpoint()["settings"]["pg_settings"] == {"work_mem": "10MB"}
 
 
+@pytest.mark.thorough
 def test_a_role_that_was_not_created_yet(project: Project) -> None:
     with project.locked():
         body = {"role": {"name": "late"}}
@@ -191,6 +196,7 @@ def test_a_role_that_was_not_created_yet(project: Project) -> None:
     assert refused(project, apply)[0] == 409
 
 
+@pytest.mark.thorough
 def test_a_role_that_cannot_be_created(project: Project) -> None:
     """The retry fails again for the same reason, until the cause is removed."""
     # All roles become members of this group.
@@ -207,6 +213,7 @@ def test_a_role_that_cannot_be_created(project: Project) -> None:
     assert ended(project, third)["status"] == "finished"
 
 
+@pytest.mark.thorough
 def test_a_reassignment(project: Project) -> None:
     goal = project.new_branch_id()
     with project.locked(goal):
@@ -223,6 +230,7 @@ def test_a_reassignment(project: Project) -> None:
     assert project.endpoint()["current_state"] == "idle"
 
 
+@pytest.mark.thorough
 def test_a_reassignment_to_a_branch_that_is_occupied_by_now(project: Project) -> None:
     goal = project.new_branch_id()
     with project.locked(goal):
@@ -234,6 +242,7 @@ def test_a_reassignment_to_a_branch_that_is_occupied_by_now(project: Project) ->
     assert (status, "read_write endpoint already exists" in message) == (409, True)
 
 
+@pytest.mark.thorough
 def test_a_deletion(project: Project) -> None:
     branch_id = project.new_branch(endpoint=True)["branch"]["id"]
     with project.locked(branch_id):
@@ -252,6 +261,7 @@ def test_a_deletion(project: Project) -> None:
     assert refused(project, delete)[0] == 409
 
 
+@pytest.mark.thorough
 def test_retries_that_are_not_possible_any_more(project: Project) -> None:
     branch_id = project.new_branch_id()
     endpoint_id = project.create_endpoint(branch_id)["endpoint"]["id"]

@@ -100,6 +100,7 @@ def test_a_client_that_connects_meanwhile_is_served(project: Project) -> None:
     assert project.sql("SELECT 1") == [(1,)]
 
 
+@pytest.mark.thorough
 def test_a_compute_that_is_starting_is_waited_for(project: Project) -> None:
     project.sql("CREATE TABLE t ()")
     with ThreadPoolExecutor(3) as threads:
@@ -123,6 +124,7 @@ def test_differences(project: Project) -> None:
     assert "\n-    id integer,\n-    price numeric\n+    id integer\n" in back
 
 
+@pytest.mark.thorough
 def test_a_branch_that_is_being_created_is_waited_for(project: Project) -> None:
     project.sql("CREATE TABLE goods (id int)")
     child_id = project.client.post(project.path + "/branches")["branch"]["id"]
@@ -131,6 +133,7 @@ def test_a_branch_that_is_being_created_is_waited_for(project: Project) -> None:
     assert compare(project, child_id) == ""
 
 
+@pytest.mark.thorough
 def test_a_database_that_was_never_created_is_empty(project: Project) -> None:
     child_id = project.new_branch_id()
     body = {"database": {"name": "a=b 'c\" d", "owner_name": "neondb_owner"}}
@@ -169,6 +172,7 @@ def test_refusals(standing: Project, verb: str, query: Any, status: int, words: 
     assert (answer[0], words in answer[1]) == (status, True), answer
 
 
+@pytest.mark.thorough
 def test_a_locked_table_causes_no_long_wait(project: Project) -> None:
     project.sql("CREATE TABLE held (id int)")
     with project.compute() as holder:
@@ -183,6 +187,7 @@ def test_a_locked_table_causes_no_long_wait(project: Project) -> None:
         assert str(project.stack.state_dir) not in words
 
 
+@pytest.mark.thorough
 def test_a_schema_that_is_too_long_is_refused(project: Project) -> None:
     project.sql("CREATE TABLE told (id int)")
     project.sql(
@@ -193,6 +198,7 @@ def test_a_schema_that_is_too_long_is_refused(project: Project) -> None:
     assert (status, "it is longer than 8 MiB" in words) == (422, True)
 
 
+@pytest.mark.thorough
 def test_no_password_is_in_the_schema(project: Project) -> None:
     project.sql(
         "CREATE FOREIGN DATA WRAPPER far; CREATE SERVER away FOREIGN DATA WRAPPER far;"
@@ -209,6 +215,7 @@ def test_no_password_is_in_the_schema(project: Project) -> None:
     assert "secret" not in found
 
 
+@pytest.mark.thorough
 def test_reading_a_schema_is_quick(project: Project) -> None:
     """Also with many tables, and for two requests at once."""
     project.sql(

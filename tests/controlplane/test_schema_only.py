@@ -128,6 +128,7 @@ def test_it_has_everything_but_the_rows(project: Project, sleeps: bool) -> None:
     project.client.delete(project.branch_path(other["id"]))
 
 
+@pytest.mark.thorough
 def test_the_source_may_be_deleted_first(project: Project) -> None:
     source = project.new_branch_id()
     made = project.new_branch_id(parent_id=source, **SCHEMA_ONLY)
@@ -137,6 +138,7 @@ def test_the_source_may_be_deleted_first(project: Project) -> None:
     assert project.new_branch(parent_id=made, **SCHEMA_ONLY)["branch"]["init_source"]
 
 
+@pytest.mark.thorough
 def test_a_client_logs_in_as_on_the_source(project: Project) -> None:
     body = {"branch": SCHEMA_ONLY, "endpoints": [{"type": "read_write"}]}
     made = project.done(project.client.post(project.path + "/branches", body))
@@ -145,6 +147,7 @@ def test_a_client_logs_in_as_on_the_source(project: Project) -> None:
     assert project.endpoint(made["endpoints"][0]["id"])["current_state"] == "active"
 
 
+@pytest.mark.thorough
 def test_no_function_of_the_source_is_called(project: Project) -> None:
     """Postgres evaluates parts of a definition while it is restored."""
     project.sql(TRAPS)
@@ -158,6 +161,7 @@ def test_no_function_of_the_source_is_called(project: Project) -> None:
     assert project.sql(same, endpoint_id=endpoint) == project.sql(same)
 
 
+@pytest.mark.thorough
 def test_a_database_that_accepts_no_connections_is_named(project: Project) -> None:
     project.sql("CREATE DATABASE closed ALLOW_CONNECTIONS false")
     answer = project.client.post(project.path + "/branches", {"branch": SCHEMA_ONLY})
@@ -170,6 +174,7 @@ def test_a_database_that_accepts_no_connections_is_named(project: Project) -> No
     assert project.branch(answer["branch"]["id"])["current_state"] == "ready"
 
 
+@pytest.mark.thorough
 def test_roles_keep_their_names_when_a_creation_is_retried(project: Project) -> None:
     """The source's roles have other oids than their copies."""
     project.sql("CREATE DATABASE closed ALLOW_CONNECTIONS false")
@@ -198,6 +203,7 @@ def _roles(project: Project, branch_id: str) -> list[tuple[Any, ...]]:
         ).fetchall()
 
 
+@pytest.mark.thorough
 def test_it_can_be_cancelled_while_it_reads(project: Project) -> None:
     """A client of the source holds a lock that the reading waits for."""
     project.sql("CREATE TABLE held ()")
@@ -218,6 +224,7 @@ def test_it_can_be_cancelled_while_it_reads(project: Project) -> None:
     project.done(project.client.post(f"{project.path}/operations/{operation}/retry"))
 
 
+@pytest.mark.thorough
 def test_it_can_be_cancelled_at_any_moment(project: Project) -> None:
     """While a Postgres runs that belongs to no endpoint."""
     project.suspend()

@@ -130,6 +130,7 @@ def test_sending_single_bytes_does_not_extend_the_time(hasty_server: str) -> Non
     assert answer.startswith(b"HTTP/1.1 408")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
 def test_an_idle_connection_is_closed_in_time(hasty_server: str, sent: bytes) -> None:
     with connections(hasty_server, sent) as (idle,):
@@ -142,6 +143,7 @@ def test_an_incomplete_body_is_not_a_request(hasty_server: str) -> None:
         assert everything(gone) == b""
 
 
+@pytest.mark.thorough
 def test_a_client_that_does_not_read_its_answer_is_disconnected(hasty_server: str) -> None:
     def closed() -> int:
         return int(requests.get(f"{hasty_server}/closed", timeout=10).content)
@@ -162,6 +164,7 @@ def served_ports(url: str) -> set[int]:
     return {theirs.port for ours, theirs in ends if ours.port == urlsplit(url).port}
 
 
+@pytest.mark.thorough
 def test_a_client_may_wait_for_100_continue(hasty_server: str) -> None:
     head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
     with connections(hasty_server, head) as (client,):

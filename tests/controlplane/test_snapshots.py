@@ -139,6 +139,7 @@ def test_a_snapshot_outlives_its_branch(project: Project) -> None:
     assert project.branch(restored["id"])["current_state"] == "ready"
 
 
+@pytest.mark.thorough
 def test_a_snapshot_is_deleted_when_it_expires(project: Project) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=3)
     taken = take(project, expires_at=soon.isoformat())
@@ -149,6 +150,7 @@ def test_a_snapshot_is_deleted_when_it_expires(project: Project) -> None:
     assert (expired["type"], expired["actor"]["type"]) == ("snapshot.expired", "expiry")
 
 
+@pytest.mark.thorough
 def test_changes(project: Project) -> None:
     taken = take(project, name="one")
     path = snapshot_path(project, taken)
@@ -167,6 +169,7 @@ def test_changes(project: Project) -> None:
     assert refusal(refused) == (422, "expires_at is in the past")
 
 
+@pytest.mark.thorough
 def test_a_cancelled_snapshot_does_not_exist(project: Project) -> None:
     with long_copies(project):
         body = {"name": "given up"}
@@ -185,6 +188,7 @@ def test_a_cancelled_snapshot_does_not_exist(project: Project) -> None:
     assert refusal(refused)[0] == 409
 
 
+@pytest.mark.thorough
 def test_a_failed_restore_can_be_retried(project: Project) -> None:
     taken = take(project)
     data = project.stack.data_dir(data_of(project, taken))
@@ -197,6 +201,7 @@ def test_a_failed_restore_can_be_retried(project: Project) -> None:
     assert project.branch(answer["branch"]["id"])["current_state"] == "ready"
 
 
+@pytest.mark.thorough
 def test_the_plan_limits_the_number(stack: Stack, free: Client) -> None:
     project = Project.create(stack, free)
     take(project)
@@ -205,6 +210,7 @@ def test_the_plan_limits_the_number(stack: Stack, free: Client) -> None:
     free.delete(project.path)
 
 
+@pytest.mark.thorough
 def test_a_projects_deletion_deletes_its_snapshots(project: Project) -> None:
     data = project.stack.data_dir(data_of(project, take(project)))
     project.client.delete(project.path)
@@ -229,6 +235,7 @@ def test_refusals(standing: Project, query: Any, status: int, words: str) -> Non
     assert listed(standing) == []
 
 
+@pytest.mark.thorough
 def test_refused_restores(project: Project) -> None:
     taken = take(project)
     for body, status, words in (

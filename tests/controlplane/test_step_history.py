@@ -113,6 +113,7 @@ def test_a_long_operation_reports_its_progress(project: Project) -> None:
     assert told[0]["duration_ms"] > 500
 
 
+@pytest.mark.thorough
 def test_a_failed_attempt_says_in_which_step(project: Project) -> None:
     project.suspend()
     control = project.stack.data_dir(project.branch_id) / "global/pg_control"

@@ -118,6 +118,7 @@ def test_a_requested_port_that_is_occupied_is_an_error(state_dir: Path) -> None:
         assert f"port {port}, which --api-port names, is in use" in output
 
 
+@pytest.mark.thorough
 def test_it_stops_all_processes_and_continues_later(state_dir: Path) -> None:
     """A later start finds the same state, as `test_upgrades` checks for releases. Also: occupied
     default ports are replaced by others; closing the terminal has the effect of Ctrl-C, although

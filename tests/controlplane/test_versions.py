@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from controlplane.database.version import refuse_other_version
+from tests.selection import first_of
 from tests.support.project import Project
 from tests.support.stack import ROOT, Stack, free_port
 
@@ -55,12 +56,12 @@ def refusal(name: str, state_dir: Path, url: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["worker", "proxy", "api"])
+@pytest.mark.parametrize("name", first_of(["worker", "proxy", "api"]))
 def test_a_process_refuses_an_older_database(name: str, elsewhere: str, state_dir: Path) -> None:
     assert "run `manage.py migrate`" in refusal(name, state_dir, elsewhere)
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", first_of(PROCESSES))
 def test_a_process_refuses_a_newer_database(name: str, elsewhere: str, state_dir: Path) -> None:
     with psycopg.connect(elsewhere) as session:
         session.execute("CREATE TABLE django_migrations (app text, name text)")
@@ -74,6 +75,7 @@ def test_a_database_of_this_version_is_accepted(db: None) -> None:
     refuse_other_version()
 
 
+@pytest.mark.thorough
 def test_a_compute_does_not_start_on_data_of_another_postgres(project: Project) -> None:
     project.suspend()
     version = project.stack.data_dir(project.branch_id) / "PG_VERSION"

@@ -46,6 +46,7 @@ def answer_first(receiver: Receiver) -> threading.Event:
     return released
 
 
+@pytest.mark.thorough
 def test_killed_between_sending_and_recording(
     service: Service, webhook: Webhook, receiver: Receiver
 ) -> None:

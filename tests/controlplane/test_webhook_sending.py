@@ -119,6 +119,7 @@ def test_deliveries_come_in_order_after_a_failure(webhook: Webhook, receiver: Re
     assert {one["status"] for one in webhook.deliveries()} == {"delivered"}
 
 
+@pytest.mark.thorough
 def test_pauses_grow_until_a_delivery_is_given_up_after_a_day(
     webhook: Webhook, receiver: Receiver
 ) -> None:
