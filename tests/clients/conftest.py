@@ -1,4 +1,4 @@
-"""A running service, and the clients that people own to call it with."""
+"""A running service, and the clients that users call it with."""
 
 import json
 import os
@@ -19,7 +19,7 @@ __all__ = ["stack"]
 
 @pytest.fixture(scope="session")
 def node() -> None:
-    """The clients from npm are installed."""
+    """Install the clients from npm."""
     try:
         nodejs.install()
     except nodejs.NoNode as error:
@@ -30,7 +30,7 @@ def node() -> None:
 
 @pytest.fixture(scope="module")
 def alice(stack: Stack) -> Iterator[Client]:
-    """An account; what it has left behind goes at the end of the module."""
+    """An account. What its tests leave is deleted at the end of the module."""
     client = stack.client()
     yield client
     for project in client.get("/projects", limit=400)["projects"]:
@@ -45,16 +45,16 @@ def shop(stack: Stack, alice: Client) -> Place:
 
 @dataclass(frozen=True)
 class Cli:
-    """Neon's own command-line client, pointed at the service as its users point it."""
+    """Neon's own command-line client, configured for this service as users configure it."""
 
     client: Client
-    # Where it keeps its configuration, and where it is run.
+    # The directory of its configuration, in which it also runs.
     home: Path
-    # The package that it comes in.
+    # The npm package that contains it.
     package: str = "neonctl"
 
     def run(self, *arguments: str, timeout: float = 120) -> nodejs.Ran:
-        """Run it as it is; what it says goes to people."""
+        """Run it as it is. Its output is in the form for people."""
         return nodejs.run(
             "node",
             nodejs.program(self.package),
@@ -72,17 +72,17 @@ class Cli:
         )
 
     def text(self, *arguments: str) -> str:
-        """What it prints. It must succeed."""
+        """Return its output. It must succeed."""
         ran = self.run(*arguments)
         assert ran.status == 0, f"{' '.join(arguments)}: {ran.told}{ran.output}"
         return ran.output
 
     def __call__(self, *arguments: str) -> Any:
-        """What it answers to programs. It must succeed."""
+        """Return its output for programs. It must succeed."""
         return json.loads(self.text("--output", "json", *arguments))
 
     def refusal(self, *arguments: str) -> str:
-        """What it says when it fails, which it must."""
+        """Return its error. It must fail."""
         ran = self.run(*arguments)
         assert ran.status != 0, ran.output
         return ran.told
@@ -98,7 +98,7 @@ def make_cli(node: None, tmp_path: Path) -> Callable[[Client, str], Cli]:
 
 @pytest.fixture
 def neonctl(make_cli: Callable[[Client], Cli], shop: Place) -> Callable[..., Any]:
-    """It, for the shared project."""
+    """The client for the shared project."""
     cli = make_cli(shop.client)
     (cli.home / ".neon").write_text(json.dumps({"projectId": shop.id}))
     return cli

@@ -11,33 +11,33 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MODULES = HERE / "node_modules"
-# What is installed already is of this package.json.
+# A copy of the package.json that the installed packages belong to.
 INSTALLED = MODULES / ".perch-installed"
 
 
 class NoNode(Exception):
-    """This machine has no Node.js that is new enough, or it cannot install anything."""
+    """This machine has no recent enough Node.js, or it cannot install packages."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A program that has ended."""
+    """The result of a program."""
 
     status: int
     output: str
-    # Where warnings, notices and errors go.
+    # Warnings, notices and errors.
     told: str
 
 
 def install() -> None:
-    """Put the clients into `node_modules`, unless they are there. Raises NoNode."""
+    """Install the clients into `node_modules`, unless they are there. Raises NoNode."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             raise NoNode(f"{program} is not installed")
     wanted = hashlib.sha256((HERE / "package.json").read_bytes()).hexdigest()
     if INSTALLED.exists() and INSTALLED.read_text() == wanted:
         return
-    # No lock file: it would name a registry. The versions stand in package.json.
+    # No lock file, because it would name a registry. package.json has the versions.
     command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
     ran = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=300)
     if ran.returncode:
@@ -46,7 +46,7 @@ def install() -> None:
 
 
 def program(package: str) -> Path:
-    """The one program that comes with a package."""
+    """Return the only program of a package."""
     described = json.loads((MODULES / package / "package.json").read_text())
     within: str = next(iter(described["bin"].values()))
     return MODULES / package / within
@@ -58,7 +58,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     timeout: float = 120,
 ) -> Ran:
-    """Run a program of `node_modules` or of this folder, with nothing to read."""
+    """Run a program of `node_modules` or of this folder, without input."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("NEON_")}
     ended = subprocess.run(
         command,

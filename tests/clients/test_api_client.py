@@ -8,7 +8,7 @@ from tests.clients import nodejs
 from tests.support.client import Client
 
 
-def test_a_project_from_its_creation_to_its_end(node: None, alice: Client) -> None:
+def test_a_project_from_its_creation_to_its_deletion(node: None, alice: Client) -> None:
     ran = nodejs.script("api_client.mjs", API_KEY=alice.key, API_URL=alice.api_url)
     assert ran.status == 0, ran.told
     seen = json.loads(ran.output)
@@ -40,7 +40,7 @@ def test_a_project_from_its_creation_to_its_end(node: None, alice: Client) -> No
 
 
 @pytest.mark.parametrize("key", ["", "perch_wrong"])
-def test_a_wrong_key_is_said(node: None, alice: Client, key: str) -> None:
+def test_a_wrong_key_is_reported(node: None, alice: Client, key: str) -> None:
     ran = nodejs.script("api_client.mjs", API_KEY=key or "none", API_URL=alice.api_url)
     assert ran.status != 0
     assert "401" in ran.told

@@ -1,5 +1,5 @@
-"""The newest drivers with the connection strings of the API: as they are, with the authority that
-docs/how-to/drivers.md has them trust, and without it."""
+"""The newest drivers with the API's connection strings: unchanged, with the authority that
+docs/how-to/drivers.md configures, and without it."""
 
 import json
 from collections.abc import Callable
@@ -20,13 +20,13 @@ QUERY = "SELECT 'reached ' || current_user"
 REACHED = "reached neondb_owner"
 NODE_DRIVERS = ("pg", "postgres", "prisma")
 DRIVERS = (*NODE_DRIVERS, "libpq", "jdbc")
-# Any program: `prisma generate` needs no engine, yet fetches one unless it is told of one.
+# Any program. `prisma generate` needs no engine, but downloads one unless a path is given.
 NO_ENGINE = {"PRISMA_SCHEMA_ENGINE_BINARY": "/bin/true", "CHECKPOINT_DISABLE": "1"}
 
 
 @pytest.fixture(scope="module")
 def generated(node: None) -> None:
-    """Prisma's client is made of `schema.prisma`."""
+    """Generate Prisma's client from `schema.prisma`."""
     command = ("node", nodejs.program("prisma"), "generate", "--schema", "schema.prisma")
     ran = nodejs.run(*command, environment=NO_ENGINE)
     assert ran.status == 0, ran.told + ran.output
@@ -34,7 +34,7 @@ def generated(node: None) -> None:
 
 @pytest.fixture(scope="module")
 def authority(shop: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As everybody gets it."""
+    """The authority as every user gets it."""
     url = shop.stack.api_url.replace("/api/v2", "/certificate-authority.pem")
     file = tmp_path_factory.mktemp("authority") / "authority.pem"
     file.write_bytes(shop.client.session.get(url, timeout=10).content)
@@ -43,7 +43,7 @@ def authority(shop: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def other_authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One that signs nothing here."""
+    """An authority that has signed nothing here."""
     file = certificate(tmp_path_factory.mktemp("other"), "elsewhere")
     _key, begin, rest = file.read_text().partition("-----BEGIN CERTIFICATE-----")
     file.write_text(begin + rest)
@@ -51,7 +51,7 @@ def other_authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ask_by_node(driver: str, url: str, environment: dict[str, str], **options: Any) -> str:
-    """Who it is connected as, or why not."""
+    """Return the user as which the driver is connected, or the error."""
     ran = nodejs.run(
         "node", "drivers.mjs", driver, url, json.dumps(options), environment=environment
     )
@@ -59,7 +59,7 @@ def ask_by_node(driver: str, url: str, environment: dict[str, str], **options: A
 
 
 def ask(driver: str, url: str) -> str:
-    """The same for any driver, with no more than the connection string in its form."""
+    """Do the same for any driver, with only the connection string in its form."""
     if driver == "jdbc":
         return ask_by_jdbc(jdbc_form(url))
     if driver == "libpq":
@@ -81,7 +81,7 @@ def connection_uri(place: Place, *, pooled: bool = False) -> str:
 
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_connection_uri_connects_as_it_is(
+def test_a_connection_uri_connects_unchanged(
     shop: Place, generated: None, driver: str, pooled: bool
 ) -> None:
     assert ask(driver, connection_uri(shop, pooled=pooled)) == REACHED
@@ -97,7 +97,7 @@ def test_libpq_is_that_of_postgres_18_and_encrypts(shop: Place) -> None:
 def test_sslmode_require_needs_the_parameter_that_the_console_adds(
     shop: Place, generated: None, driver: str
 ) -> None:
-    """As node-postgres reads it; the console's tests have its whole text."""
+    """As node-postgres reads it. The console's tests check its whole text."""
     url = connection_uri(shop) + "&sslmode=require"
     assert "certificate" in ask_by_node(driver, url, {})
     assert ask_by_node(driver, f"{url}&uselibpqcompat=true", {}) == REACHED
@@ -113,7 +113,7 @@ def test_the_authority_of_the_environment_is_trusted(
 
 
 @pytest.mark.parametrize("driver", first_of(NODE_DRIVERS))
-def test_an_authority_that_is_given_is_trusted_and_no_other(
+def test_only_a_given_authority_is_trusted(
     shop: Place, generated: None, authority: Path, other_authority: Path, driver: str
 ) -> None:
     url = connection_uri(shop)
@@ -123,7 +123,7 @@ def test_an_authority_that_is_given_is_trusted_and_no_other(
 
 
 @pytest.mark.parametrize("form", first_of(["libpq", "jdbc", "pg"], count=2))
-def test_a_named_file_is_trusted_and_no_other(
+def test_only_a_named_file_is_trusted(
     shop: Place, node: None, authority: Path, other_authority: Path, form: str
 ) -> None:
     forms: dict[str, Callable[[str], str]] = {

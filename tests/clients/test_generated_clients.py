@@ -1,5 +1,5 @@
-"""Clients that generators make of the published document: each sees a project from its creation to
-its end."""
+"""Clients that generators make from the published document. Each follows a project from its
+creation to its deletion."""
 
 import importlib
 import json
@@ -42,7 +42,7 @@ def test_openapi_python_client(
     assert made.returncode == 0, made.stdout + made.stderr
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        assert a_projects_life_in_python(alice) == {
+        assert use_a_project_in_python(alice) == {
             "ended": ENDED,
             "endpoints": ["active"],
             "kept": "text",
@@ -54,7 +54,7 @@ def test_openapi_python_client(
             del sys.modules[name]
 
 
-def a_projects_life_in_python(alice: Client) -> dict[str, Any]:
+def use_a_project_in_python(alice: Client) -> dict[str, Any]:
     models = importlib.import_module("generated.models")
     make_client = importlib.import_module("generated").AuthenticatedClient
 
@@ -88,7 +88,7 @@ def a_projects_life_in_python(alice: Client) -> dict[str, Any]:
 
 @pytest.mark.thorough
 def test_openapi_typescript(node: None, alice: Client, document: Path, tmp_path: Path) -> None:
-    """The types of its client are checked against a program, which is then run."""
+    """A program is checked against the types of the client, and then run."""
     (tmp_path / "node_modules").symlink_to(nodejs.MODULES)
     (tmp_path / "package.json").write_text('{"type": "module"}')
     shutil.copy(nodejs.HERE / "generated_client.ts", tmp_path)

@@ -1,7 +1,7 @@
-"""What Neon's GitHub actions do to give each pull request a database, as they do it.
+"""Makes the calls of Neon's GitHub actions that give each pull request a database.
 
-create-branch-action and schema-diff-action call `@neondatabase/api-client`; reset-branch-action
-and delete-branch-action run neonctl 2.
+create-branch-action and schema-diff-action call `@neondatabase/api-client`; reset-branch-action and
+delete-branch-action run neonctl 2.
 """
 
 import json

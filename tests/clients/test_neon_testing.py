@@ -1,4 +1,4 @@
-"""`neon-testing`, which gives each file of a project's tests a branch of its own, unmodified."""
+"""`neon-testing`, unmodified, which gives each file of a project's tests its own branch."""
 
 import pytest
 

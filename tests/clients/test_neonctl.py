@@ -1,4 +1,4 @@
-"""Neon's command-line client, unmodified: everything but branches."""
+"""Neon's command-line client, unmodified: everything except branches."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tests.support.stack import Stack
 MakeCli = Callable[..., Cli]
 
 
-def test_who_one_is(neonctl: Cli) -> None:
+def test_the_current_user(neonctl: Cli) -> None:
     me = neonctl("me")
     assert "@" in me["email"]
     assert me["login"]
@@ -25,7 +25,7 @@ def test_who_one_is(neonctl: Cli) -> None:
 
 
 @pytest.mark.parametrize("package", first_of(["neonctl", "neon"]))
-def test_a_project_from_its_creation_to_its_end(
+def test_a_project_from_its_creation_to_its_deletion(
     make_cli: MakeCli, alice: Client, package: str
 ) -> None:
     cli = make_cli(alice, package)
@@ -42,14 +42,14 @@ def test_a_project_from_its_creation_to_its_end(
 
 
 @pytest.mark.thorough
-def test_what_is_not_offered_is_said(make_cli: MakeCli, shop: Place) -> None:
+def test_what_is_not_offered_is_reported(make_cli: MakeCli, shop: Place) -> None:
     cli = make_cli(shop.client)
     assert "hipaa" in cli.refusal("projects", "update", shop.id, "--hipaa")
     refused = cli.refusal("vpc", "project", "list", "--project-id", shop.id)
     assert "not offered by this server" in refused
 
 
-def test_addresses_are_allowed_and_no_others(neonctl: Cli, shop: Place) -> None:
+def test_only_listed_addresses_are_allowed(neonctl: Cli, shop: Place) -> None:
     assert neonctl("ip-allow", "list")["IP_addresses"] == []
     added = neonctl("ip-allow", "add", "127.0.0.1", "192.0.2.0/24")
     assert added["IP_addresses"] == ["127.0.0.1", "192.0.2.0/24"]
@@ -80,7 +80,7 @@ def test_operations_are_listed(neonctl: Cli, shop: Place) -> None:
 
 
 def test_its_connection_strings_work(neonctl: Cli, shop: Place) -> None:
-    """It builds them from the endpoint's host, without a port."""
+    """The client builds them from the endpoint's host, without a port."""
     for options in ((), ("--pooled",), ("--ssl", "verify-full")):
         told = neonctl("connection-string", "main", "--extended", *options)
         ran = nodejs.run(
@@ -98,10 +98,8 @@ def test_its_connection_strings_work(neonctl: Cli, shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_its_connection_string_of_a_past_moment_is_refused_by_name(
-    neonctl: Cli, shop: Place
-) -> None:
-    """neonctl makes it itself: of the branch's id, and with the moment in `options`."""
+def test_its_connection_string_of_a_past_time_is_refused_by_name(neonctl: Cli, shop: Place) -> None:
+    """neonctl builds it itself: from the branch's id, and with the time in `options`."""
     uri = neonctl.text("connection-string", "main@2024-01-01T00:00:00Z").strip()
     with pytest.raises(
         psycopg.OperationalError, match=r"past point in time \(neon_timestamp\) is not"
@@ -133,7 +131,7 @@ def test_any_path(neonctl: Cli, shop: Place) -> None:
     assert told["project"]["id"] == shop.id
 
 
-class TestInAFolder:
+class TestInADirectory:
     """`link`, `checkout`, `status` and `env pull`, as a developer uses them in a checkout."""
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""Neon's command-line client, unmodified: branches, and what is made of them."""
+"""Neon's command-line client, unmodified: branches, and what is created from them."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +12,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture
 def dev(neonctl: Cli, shop: Place) -> Any:
-    """A branch with a compute, made by the client; gone at the end."""
+    """A branch with a compute, created by the client and deleted at the end."""
     made = neonctl("branches", "create", "--name", "dev")
     settle(shop)
     yield made
@@ -21,7 +21,7 @@ def dev(neonctl: Cli, shop: Place) -> Any:
 
 
 def settle(shop: Place) -> None:
-    """Wait until nothing is under way."""
+    """Wait until no operation is in progress."""
     unfinished = {"scheduling", "running", "cancelling"}
     wait_for(
         lambda: not any(one["status"] in unfinished for one in shop.operations()), "the operations"
@@ -36,7 +36,7 @@ def test_a_branch_is_created_with_its_compute_and_its_connection(dev: Any, shop:
 
 
 @pytest.mark.thorough
-def test_branches_are_listed_with_what_people_look_for(neonctl: Cli, dev: Any) -> None:
+def test_branches_are_listed_with_their_main_fields(neonctl: Cli, dev: Any) -> None:
     assert {one["name"] for one in neonctl("branches", "list")} == {"main", "dev"}
     assert "dev" in neonctl.text("branches", "list")
     assert neonctl("branches", "get", "dev")["id"] == dev["branch"]["id"]
@@ -50,7 +50,7 @@ def test_a_branch_is_renamed_and_made_the_default(neonctl: Cli, dev: Any) -> Non
 
 
 @pytest.mark.thorough
-def test_a_branch_expires_when_it_was_told_to(neonctl: Cli, dev: Any) -> None:
+def test_a_branch_has_the_requested_expiry(neonctl: Cli, dev: Any) -> None:
     soon = datetime.now(UTC).replace(microsecond=0) + timedelta(days=2)
     told = soon.isoformat().replace("+00:00", "Z")
     assert neonctl("branches", "set-expiration", "dev", "--expires-at", told)["expires_at"] == told
@@ -99,7 +99,9 @@ def test_a_branch_is_reset_from_its_parent(neonctl: Cli, shop: Place, dev: Any) 
 
 
 @pytest.mark.thorough
-def test_a_branch_is_restored_and_what_it_was_is_kept(neonctl: Cli, shop: Place, dev: Any) -> None:
+def test_a_branch_is_restored_and_its_previous_data_kept(
+    neonctl: Cli, shop: Place, dev: Any
+) -> None:
     host = f"{dev['endpoints'][0]['id']}.localhost"
     with shop.connect(host=host) as connection:
         connection.execute("CREATE TABLE only_here (id int)")
@@ -121,7 +123,7 @@ def test_a_branch_is_restored_and_what_it_was_is_kept(neonctl: Cli, shop: Place,
 @pytest.mark.thorough
 def test_schemas_are_compared(neonctl: Cli, shop: Place, dev: Any) -> None:
     host = f"{dev['endpoints'][0]['id']}.localhost"
-    # Of equal schemas it prints what they are of, and no difference.
+    # For equal schemas it prints the names of the branches and no difference.
     equal = neonctl.text("branches", "schema-diff", "main", "dev")
     assert "Database: neondb" in equal
     assert "@@" not in equal

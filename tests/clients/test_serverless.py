@@ -1,5 +1,5 @@
-"""Neon's serverless driver, unmodified: over HTTP and over WebSocket, awake and asleep, plain and
-encrypted with certificates that it verifies."""
+"""Neon's serverless driver, unmodified: over HTTP and WebSocket, with an active and an idle
+endpoint, with and without verified TLS."""
 
 from urllib.parse import quote
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("node")
 def driver(
     place: Place, *arguments: str, secure: bool = True, pooled: bool = False, **changes: str
 ) -> None:
-    """Has it done what the arguments name in `serverless.mjs`."""
+    """Returns a function that runs `serverless.mjs` with these arguments."""
     name = place.endpoint_id + ("-pooler" if pooled else "")
     password = quote(place.password, safe="")
     ran = nodejs.run(
@@ -39,7 +39,7 @@ def driver(
 @pytest.mark.parametrize(
     "what", first_of(["queries", "types", "transactions", "errors", "refusals"], count=2)
 )
-def test_all_of_its_kinds_of_queries(shop: Place, what: str, pooled: bool) -> None:
+def test_all_kinds_of_queries(shop: Place, what: str, pooled: bool) -> None:
     driver(shop, what, pooled=pooled)
 
 
@@ -53,20 +53,20 @@ def test_sessions_over_websocket(shop: Place, what: str, secure: bool) -> None:
 
 @pytest.mark.parametrize("way", ["http", "ws"])
 @pytest.mark.parametrize("pooled", [False, True])
-def test_a_hundred_at_once(shop: Place, way: str, pooled: bool) -> None:
+def test_a_hundred_simultaneous_queries(shop: Place, way: str, pooled: bool) -> None:
     driver(shop, "crowd", way, pooled=pooled)
 
 
 @pytest.mark.parametrize("way", ["http", "ws"])
 @pytest.mark.parametrize("pooled", [False, True])
-def test_each_way_wakes_a_sleeping_endpoint(shop: Place, way: str, pooled: bool) -> None:
+def test_each_transport_wakes_an_idle_endpoint(shop: Place, way: str, pooled: bool) -> None:
     shop.suspend()
     driver(shop, "plainly", way, pooled=pooled)
     assert shop.state() == "active"
     before = shop.endpoint()["last_active"]
 
     def is_noted() -> bool:
-        # A use in the second that `before` is would not show.
+        # A use in the same second as `before` would not be visible.
         driver(shop, "plainly", way, pooled=pooled)
         return bool(shop.endpoint()["last_active"] > before)
 
@@ -74,12 +74,12 @@ def test_each_way_wakes_a_sleeping_endpoint(shop: Place, way: str, pooled: bool)
 
 
 @pytest.mark.parametrize("way", ["http", "ws"])
-def test_a_connection_string_as_the_api_gives_it(shop: Place, way: str) -> None:
+def test_a_connection_string_of_the_api_unchanged(shop: Place, way: str) -> None:
     uri = shop.created["connection_uris"][0]["connection_uri"]
     driver(shop, "plainly", way, DATABASE_URL=uri)
 
 
-def test_a_new_password_holds_at_once_and_the_old_one_stops(shop: Place) -> None:
+def test_a_new_password_is_valid_at_once_and_the_old_one_no_longer(shop: Place) -> None:
     driver(shop, "plainly", "http")
     old = shop.password
     path = shop.of_catalog("roles", shop.role)
@@ -93,7 +93,7 @@ def test_a_new_password_holds_at_once_and_the_old_one_stops(shop: Place) -> None
 
 
 def test_a_reassigned_endpoint_answers_from_its_new_branch(shop: Place) -> None:
-    """No session of the old branch's compute is used again."""
+    """No session of the previous branch's compute is used again."""
     driver(shop, "transactions")
     parent = shop.branch_id
     branch = shop.done(shop.client.post(f"{shop.path}/branches", {"branch": {"name": "other"}}))[

@@ -1,4 +1,4 @@
-"""The workflow that docs/ offers names inputs that the actions have, and no others."""
+"""The workflow in docs/ uses only inputs that the actions have."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 WORKFLOW = Path(__file__).parents[2] / "docs" / "workflows" / "database-per-pull-request.yml"
-# Of the actions' own descriptions.
+# From the actions' own descriptions.
 COMMON = {"api_key", "api_host", "project_id"}
 INPUTS = {
     "neondatabase/create-branch-action@v6": COMMON | {"branch_name", "parent_branch", "expires_at"},
@@ -19,7 +19,7 @@ STEPS = [step for job in JOBS.values() for step in job["steps"]]
 
 
 @pytest.mark.parametrize("action", INPUTS)
-def test_each_action_gets_what_it_takes(action: str) -> None:
+def test_each_action_gets_only_its_inputs(action: str) -> None:
     (step,) = (step for step in STEPS if step.get("uses") == action)
     assert step["with"].keys() <= INPUTS[action]
     assert step["with"].keys() >= COMMON

@@ -11,7 +11,8 @@ from tests.support.stack import Stack, new_state_dir, running_stack
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """With two proxy processes, however few cores there are: a client may come to either."""
+    """A service with two proxy processes, whatever the number of cores: a client may reach
+    either."""
     with (
         new_state_dir() as state_dir,
         running_stack(state_dir, PERCH_PROXY_PROCESSES="2") as running,
@@ -21,7 +22,7 @@ def stack() -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def alice(stack: Stack) -> Iterator[Client]:
-    """An account; what it has left behind goes at the end of the module."""
+    """An account. What its tests leave is deleted at the end of the module."""
     client = stack.client()
     yield client
     for project in client.get("/projects", limit=400)["projects"]:
@@ -30,13 +31,13 @@ def alice(stack: Stack) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def shop(stack: Stack, alice: Client) -> Place:
-    """An endpoint that the tests of a module share: each finds it, and leaves it, in order."""
+    """An endpoint that the tests of a module share. Each test leaves it usable."""
     return Place.create(stack, alice, name="shop")
 
 
 @pytest.fixture
 def place(stack: Stack, alice: Client) -> Iterator[Place]:
-    """An endpoint of a test's own."""
+    """An endpoint for one test."""
     made = Place.create(stack, alice)
     yield made
     alice.call("DELETE", made.path)

@@ -1,5 +1,5 @@
-"""A project's rules about addresses hold at every process of the proxy, and certificates can be
-verified with the authority that the API offers."""
+"""A project's address rules apply in every process of the proxy, and certificates can be verified
+with the authority that the API publishes."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
 ELSEWHERE = {"allowed_ips": {"ips": ["192.0.2.0/24"]}}
-# More than there are processes of the proxy, whichever each comes to.
+# More than the processes of the proxy, whichever process each connection reaches.
 MANY = 12
 
 
@@ -50,7 +50,7 @@ def connections(place: Place) -> Iterator[list[Connection]]:
 
 
 @pytest.mark.thorough
-def test_new_connections_from_elsewhere_are_refused_and_open_ones_end(
+def test_new_connections_from_other_addresses_are_refused_and_open_ones_end(
     place: Place, connections: list[Connection]
 ) -> None:
     assert all(map(serves, connections))
@@ -65,13 +65,13 @@ def test_new_connections_from_elsewhere_are_refused_and_open_ones_end(
     assert place.is_served()
 
 
-def test_who_may_come_stays_connected(place: Place, connections: list[Connection]) -> None:
+def test_allowed_clients_stay_connected(place: Place, connections: list[Connection]) -> None:
     allow(place, {"allowed_ips": {"ips": ["127.0.0.0/8"]}, "block_public_connections": True})
     wait_for(place.is_served, "the rule")
     assert all(map(serves, connections))
 
 
-def test_a_sleeping_endpoint_is_not_woken_from_elsewhere(place: Place) -> None:
+def test_a_refused_address_does_not_wake_an_idle_endpoint(place: Place) -> None:
     place.suspend()
     allow(place, ELSEWHERE)
     before = place.endpoint_operations()
@@ -79,7 +79,7 @@ def test_a_sleeping_endpoint_is_not_woken_from_elsewhere(place: Place) -> None:
     assert place.endpoint_operations() == before
 
 
-def test_a_rule_for_protected_branches_holds_once_one_is(place: Place) -> None:
+def test_a_rule_for_protected_branches_applies_once_a_branch_is_protected(place: Place) -> None:
     allow(place, {"allowed_ips": {**ELSEWHERE["allowed_ips"], "protected_branches_only": True}})
     with place.connect() as connection:
         assert serves(connection)
@@ -91,7 +91,7 @@ def test_a_rule_for_protected_branches_holds_once_one_is(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_refusals_are_told_of(place: Place) -> None:
+def test_refusals_are_recorded_as_events(place: Place) -> None:
     allow(place, ELSEWHERE)
     for user in (place.role, "hunter2"):
         assert "is not allowed" in str(place.refusal(user=user))
@@ -109,7 +109,7 @@ def test_refusals_are_told_of(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_the_api_offers_what_verifying_clients_trust(
+def test_the_api_publishes_the_authority_for_verifying_clients(
     stack: Stack, shop: Place, tmp_path: Path
 ) -> None:
     url = stack.api_url.replace("/api/v2", "/certificate-authority.pem")
@@ -138,7 +138,7 @@ def test_the_api_offers_what_verifying_clients_trust(
     assert printed.stdout == answer.text
 
 
-def test_every_uri_connects_as_it_is(stack: Stack, alice: Client, place: Place) -> None:
+def test_every_uri_connects_unchanged(stack: Stack, alice: Client, place: Place) -> None:
     made = alice.post(
         f"{place.path}/branches",
         {"branch": {"name": "dev"}, "endpoints": [{"type": "read_write"}]},

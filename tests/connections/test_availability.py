@@ -1,4 +1,4 @@
-"""Availability checks come by themselves, prove the data sound, and disturb nobody."""
+"""Availability checks run by themselves, prove that the data is intact, and disturb no client."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.support.place import Place, serves
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
-# Hours before the next check, by the number of checks since the endpoint was used.
+# Hours before the next check, by the number of checks since the endpoint was last used.
 PAUSES = {0: 2, 1: 2, 2: 4, 6: 24}
 
 
@@ -27,12 +27,12 @@ def wait_checked(place: Place, *, times: int = 1) -> Any:
 
 
 @pytest.mark.thorough
-def test_checks_come_when_due_and_leave_everything_as_it_was(stack: Stack, alice: Client) -> None:
+def test_checks_run_when_due_and_change_nothing(stack: Stack, alice: Client) -> None:
     asleep, awake, disabled, fresh = (Place.create(stack, alice, name=f"p{n}") for n in range(4))
     asleep.suspend()
     disabled.change(disabled=True)
     with awake.connect() as connection:
-        # In this order: once the last is checked, the others have been looked at.
+        # In this order: once the last is checked, the others have been considered.
         for place, hours in ((disabled, 30), (fresh, 1.9), (asleep, 2.1), (awake, 2.1)):
             place.make_older(hours=hours)
         for place in (asleep, awake):
@@ -58,14 +58,14 @@ INSERT INTO controlplane_operation SELECT (made).* FROM (
 
 
 def add_checks(place: Place, count: int) -> None:
-    """As if checks had been made, just now, since the endpoint was used."""
+    """Record checks that were just made, since the endpoint was used."""
     with place.stack.database() as database:
         for _ in range(count):
             database.execute(CHECK, [place.endpoint_id])
 
 
 @pytest.mark.thorough
-def test_the_pause_between_checks_grows_to_a_day(stack: Stack, alice: Client) -> None:
+def test_the_interval_between_checks_grows_to_a_day(stack: Stack, alice: Client) -> None:
     places = {count: Place.create(stack, alice) for count in PAUSES}
     for count, place in places.items():
         place.suspend()
@@ -75,7 +75,7 @@ def test_the_pause_between_checks_grows_to_a_day(stack: Stack, alice: Client) ->
     beside.make_older(hours=3)
     wait_checked(beside)
     assert [len(checks(place)) for place in places.values()] == list(PAUSES)
-    # Used again, it begins anew.
+    # After a use, it begins anew.
     beside.suspend()
     add_checks(beside, 4)
     assert beside.query("SELECT 1") == (1,)
@@ -98,7 +98,7 @@ def test_a_branch_without_an_endpoint_is_not_checked(place: Place) -> None:
 
 @contextlib.contextmanager
 def flipped(path: Path) -> Iterator[None]:
-    """A file with one bit of its first page wrong."""
+    """Flip one bit in the first page of a file while the block lasts."""
     sound = path.read_bytes()
     path.write_bytes(sound[:2000] + bytes([sound[2000] ^ 1]) + sound[2001:])
     yield
@@ -106,7 +106,7 @@ def flipped(path: Path) -> Iterator[None]:
 
 
 @pytest.mark.thorough
-def test_damage_is_found_and_told(stack: Stack, alice: Client) -> None:
+def test_damage_is_found_and_reported(stack: Stack, alice: Client) -> None:
     broken, damaged = Place.create(stack, alice), Place.create(stack, alice)
     row = damaged.query("SELECT pg_relation_filepath('pg_catalog.pg_attribute')")
     for place in (broken, damaged):
@@ -131,7 +131,7 @@ def test_damage_is_found_and_told(stack: Stack, alice: Client) -> None:
 
 
 @pytest.mark.thorough
-def test_clients_that_come_during_a_check_are_served_and_stay(place: Place) -> None:
+def test_clients_that_connect_during_a_check_are_served_and_stay(place: Place) -> None:
     place.suspend()
     place.make_older(hours=3)
     wait_for(lambda: checks(place), "a check to come", timeout=20)

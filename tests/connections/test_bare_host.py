@@ -1,4 +1,4 @@
-"""A host without PgBouncer, whose clients are not patient for long."""
+"""A host without PgBouncer, and clients with short timeouts."""
 
 import fcntl
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    """A service of the module's own, in place of the one that the others share."""
+    """A service for this module, in place of the shared one."""
     with (
         new_state_dir() as state_dir,
         running_stack(state_dir, PERCH_PGBOUNCER="", PERCH_WAKE_TIMEOUT="2") as running,
@@ -26,7 +26,7 @@ def bare(stack: Stack) -> Place:
 
 
 @pytest.mark.thorough
-def test_asking_for_pooling_is_refused_with_the_reason(bare: Place) -> None:
+def test_a_request_for_pooling_is_refused_with_the_reason(bare: Place) -> None:
     body = {"endpoint": {"pooler_enabled": True}}
     answer = bare.client.call("PATCH", bare.endpoint_path(), json=body)
     assert answer.status_code == 422
@@ -46,13 +46,13 @@ def test_asking_for_pooling_is_refused_with_the_reason(bare: Place) -> None:
     assert answer.status_code == 422
 
 
-def test_a_pooled_connection_is_told_so_and_others_are_served(bare: Place) -> None:
+def test_a_pooled_connection_gets_the_reason_and_others_are_served(bare: Place) -> None:
     assert "PgBouncer is not installed" in str(bare.refusal(pooled=True))
     assert bare.query("SELECT 1") == (1,)
 
 
 @pytest.mark.thorough
-def test_a_client_is_told_when_the_start_takes_too_long(bare: Place) -> None:
+def test_a_client_gets_an_error_if_the_start_takes_too_long(bare: Place) -> None:
     bare.suspend()
     with (bare.stack.state_dir / "locks" / bare.branch_id).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

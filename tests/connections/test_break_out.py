@@ -1,4 +1,4 @@
-"""Roles made through the API are no superusers, and find no way to become one."""
+"""Roles that are created through the API are not superusers, and cannot become superusers."""
 
 from typing import Any
 
@@ -66,14 +66,14 @@ UNTRUSTED = ("file_fdw", "pageinspect", "pg_surgery", "pg_walinspect")
 
 
 @pytest.mark.parametrize("statement", FORBIDDEN.values(), ids=FORBIDDEN.keys())
-def test_a_role_has_no_power_over(shop: Place, statement: str) -> None:
+def test_a_role_may_not(shop: Place, statement: str) -> None:
     with shop.connect() as connection, pytest.raises(psycopg.Error) as refused:
         connection.execute(statement)
     assert refused.value.sqlstate in ("42501", "0A000", "2F000", "42939", "0LP01"), refused.value
 
 
 @pytest.mark.parametrize("power", POWERS)
-def test_a_role_grants_neither_itself_nor_another_the_power(shop: Place, power: str) -> None:
+def test_a_role_cannot_grant_the_attribute_to_itself_or_another(shop: Place, power: str) -> None:
     with shop.connect() as connection, connection.transaction(force_rollback=True):
         connection.execute("CREATE ROLE helper")
         for receiver in ("helper", "CURRENT_USER", "perch_superuser"):
@@ -82,12 +82,12 @@ def test_a_role_grants_neither_itself_nor_another_the_power(shop: Place, power: 
 
 
 @pytest.mark.parametrize("extension", UNTRUSTED)
-def test_an_extension_that_reaches_the_host_is_refused(shop: Place, extension: str) -> None:
+def test_an_extension_with_access_to_the_host_is_refused(shop: Place, extension: str) -> None:
     with shop.connect() as connection, pytest.raises(errors.InsufficientPrivilege):
         connection.execute(f"CREATE EXTENSION {extension}".encode())
 
 
-def test_the_platforms_sessions_can_be_neither_ended_nor_cancelled(shop: Place) -> None:
+def test_sessions_of_the_platform_can_be_neither_ended_nor_cancelled(shop: Place) -> None:
     with shop.stack.compute(shop.endpoint_id) as platform, shop.connect() as connection:
         for function in ("pg_terminate_backend", "pg_cancel_backend"):
             with pytest.raises(errors.InsufficientPrivilege):
@@ -97,22 +97,22 @@ def test_the_platforms_sessions_can_be_neither_ended_nor_cancelled(shop: Place) 
 
 @pytest.mark.parametrize("role", ["perch_platform", "perch_superuser", "pg_monitor"])
 @pytest.mark.parametrize("pooled", first_of([False, True]))
-def test_nobody_connects_as(shop: Place, role: str, pooled: bool) -> None:
+def test_no_client_can_connect_as(shop: Place, role: str, pooled: bool) -> None:
     error = shop.refusal(user=role, pooled=pooled)
     assert f'password authentication failed for user "{role}"' in str(error)
 
 
 @pytest.mark.parametrize("setting", ["role", "session_authorization"])
-def test_a_start_up_option_makes_nobody_the_platform(shop: Place, setting: str) -> None:
+def test_a_start_up_option_cannot_select_the_platforms_role(shop: Place, setting: str) -> None:
     error = shop.refusal(options=f"-c {setting}=perch_platform")
     assert "perch_platform" in str(error) or "permission denied" in str(error)
 
 
-def test_the_poolers_console_is_closed(shop: Place) -> None:
+def test_the_poolers_console_is_not_accessible(shop: Place) -> None:
     assert "not allowed" in str(shop.refusal(pooled=True, dbname="pgbouncer"))
 
 
-# What a schemer puts in the way of the platform's own queries, which run as a superuser.
+# Traps for the platform's own queries, which run as a superuser.
 TRAP = """
 CREATE SCHEMA trap;
 CREATE FUNCTION trap.spring() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
@@ -161,7 +161,7 @@ def is_superuser(place: Place) -> Any:
 
 
 @pytest.mark.thorough
-def test_the_platforms_own_queries_spring_no_trap(place: Place) -> None:
+def test_the_platforms_own_queries_run_no_function_of_an_owner(place: Place) -> None:
     with place.connect() as connection:
         connection.execute(TRAP.encode())
     place.new_role("somebody")
@@ -174,7 +174,7 @@ def test_the_platforms_own_queries_spring_no_trap(place: Place) -> None:
     assert is_superuser(place) == (False,)
 
 
-def test_what_a_deleted_role_leaves_gives_nobody_its_heirs_rights(place: Place) -> None:
+def test_objects_of_a_deleted_role_give_nobody_the_new_owners_rights(place: Place) -> None:
     password = place.new_role("heir")
     with place.connect() as connection:
         connection.execute("CREATE DATABASE aside")

@@ -1,4 +1,4 @@
-"""Clients that wait for a start which somebody cancels."""
+"""Clients that wait for a start which is cancelled."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from tests.controlplane.cancel_retry import cancel, starting, wedged_starts
 from tests.support.place import Place
 
 
-def test_they_are_told_at_once(shop: Place) -> None:
+def test_waiting_clients_get_an_error_at_once(shop: Place) -> None:
     shop.suspend()
     refusals: list[psycopg.OperationalError] = []
 
@@ -31,5 +31,5 @@ def test_they_are_told_at_once(shop: Place) -> None:
             assert 'could not start: cancelled by the API key "tests"' in str(error)
         assert len(refusals) == 3
         shop.settle()
-    # Nobody has to pause for it.
+    # A cancelled start delays no later one: the next connection starts the endpoint.
     assert shop.is_served()

@@ -1,4 +1,4 @@
-"""What SQL does to roles and databases holds at the proxy and is told by the API."""
+"""What SQL changes in roles and databases takes effect at the proxy and is visible in the API."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -49,20 +49,20 @@ def kill(place: Place) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
-def test_a_password_set_by_sql_holds_at_once_and_the_old_one_no_more(
+def test_a_password_set_by_sql_is_valid_at_once_and_the_old_one_no_longer(
     place: Place, pooled: bool
 ) -> None:
     assert place.query("SELECT 1", pooled=pooled) == (1,)
     old = place.password
     for new in ("first", "second", "thïrd"):
         run(place, f"ALTER ROLE neondb_owner PASSWORD '{new}'")
-        for _ in range(4):  # whichever process it comes to
+        for _ in range(4):  # whichever process it reaches
             assert not lets_in(place, old, pooled=pooled)
             assert lets_in(place, new, pooled=pooled)
         old = place.password = new
 
 
-def test_a_verifier_from_a_driver_is_as_good_as_a_password(place: Place) -> None:
+def test_a_verifier_set_by_a_driver_works_like_a_password(place: Place) -> None:
     with place.connect() as connection:
         verifier = connection.pgconn.encrypt_password(b"new", b"neondb_owner", b"scram-sha-256")
         connection.execute(f"ALTER ROLE neondb_owner PASSWORD '{verifier.decode()}'".encode())
@@ -82,7 +82,7 @@ def test_a_password_set_by_sql_outlives_the_compute(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_an_old_password_opens_nothing_after_a_crash(place: Place) -> None:
+def test_an_old_password_is_invalid_after_a_crash(place: Place) -> None:
     old = place.password
     with place.connect() as connection:
         connection.execute("ALTER ROLE neondb_owner PASSWORD 'new'")
@@ -93,21 +93,21 @@ def test_an_old_password_opens_nothing_after_a_crash(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_new_password_is_known_after_a_crash_though_nobody_knows_the_old(place: Place) -> None:
+def test_a_new_password_is_valid_after_a_crash_if_the_old_one_is_unknown(place: Place) -> None:
     with place.connect() as connection:
         connection.execute("ALTER ROLE neondb_owner PASSWORD 'new'")
         kill(place)
     wait_for(lambda: place.is_served(password="new"), "the new password to be known", timeout=60)
 
 
-def test_a_role_made_by_sql_connects_at_once(place: Place) -> None:
+def test_a_role_created_by_sql_connects_at_once(place: Place) -> None:
     run(place, "CREATE ROLE bob LOGIN PASSWORD 'bobs'")
     assert place.query("SELECT current_user", user="bob", password="bobs") == ("bob",)
     run(place, "CREATE ROLE ann LOGIN PASSWORD 'anns'")
     assert place.query("SELECT current_user", user="ann", password="anns", pooled=True) == ("ann",)
     assert not lets_in(place, "wrong", "bob")
     await_names(place, "roles", ["ann", "bob", place.role])
-    # No more than what SQL gave it, also once the API has changed something.
+    # It has only what SQL gave it, also after a change by the API.
     place.new_role("carol")
     asked = "SELECT rolcreatedb OR rolbypassrls OR pg_has_role('perch_superuser', 'MEMBER')"
     asked += " FROM pg_roles WHERE rolname = current_user"
@@ -122,7 +122,7 @@ def test_a_role_made_by_sql_connects_at_once(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_what_keeps_a_role_out_by_sql_keeps_it_out(place: Place) -> None:
+def test_a_role_that_sql_locks_out_stays_locked_out(place: Place) -> None:
     run(
         place,
         "CREATE ROLE late LOGIN PASSWORD 'x' VALID UNTIL '2020-01-01'",
@@ -155,7 +155,7 @@ def test_what_keeps_a_role_out_by_sql_keeps_it_out(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_roles_of_the_platform_are_nobodys(place: Place) -> None:
+def test_roles_of_the_platform_are_not_listed(place: Place) -> None:
     run(
         place,
         "CREATE ROLE perch_mine LOGIN PASSWORD 'x'",
@@ -168,7 +168,7 @@ def test_roles_of_the_platform_are_nobodys(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_roles_and_databases_follow_what_sql_does(place: Place) -> None:
+def test_roles_and_databases_follow_changes_by_sql(place: Place) -> None:
     run(place, "CREATE ROLE bob", "GRANT bob TO neondb_owner")
     run(place, "CREATE DATABASE one", "CREATE DATABASE two", "CREATE DATABASE three OWNER bob")
     await_names(place, "databases", ["neondb", "one", "two", "three"])
@@ -184,7 +184,7 @@ def test_roles_and_databases_follow_what_sql_does(place: Place) -> None:
     await_names(place, "databases", ["neondb", "one", "two"])
     await_names(place, "roles", ["rob", place.role])
     assert place.client.get(place.of_catalog("databases", "one"))["database"]["owner_name"] == "rob"
-    # What the API does afterwards is of the same things.
+    # Later changes by the API apply to the same objects.
     renamed = place.client.patch(place.of_catalog("databases", "one"), {"database": {"name": "1"}})
     place.done(renamed)
     assert place.query("SELECT 1", dbname="1") == (1,)
@@ -197,7 +197,7 @@ def test_roles_and_databases_follow_what_sql_does(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_role_dropped_by_sql_is_not_made_again(place: Place) -> None:
+def test_a_role_dropped_by_sql_is_not_created_again(place: Place) -> None:
     password = place.new_role("bob")
     with place.stack.compute(place.endpoint_id) as platform:
         platform.execute("DROP ROLE bob")
@@ -211,7 +211,7 @@ def test_a_role_dropped_by_sql_is_not_made_again(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_the_api_wins_for_what_it_changed_later(place: Place) -> None:
+def test_a_later_change_by_the_api_takes_precedence(place: Place) -> None:
     run(place, "ALTER ROLE neondb_owner PASSWORD 'new'")
     reset = place.client.post(place.of_catalog("roles", place.role) + "/reset_password")
     place.done(reset)
@@ -228,7 +228,7 @@ def test_the_api_wins_for_what_it_changed_later(place: Place) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("source", ["parent-data", "schema-only"])
-def test_a_child_has_what_sql_did_on_its_parent(place: Place, source: str) -> None:
+def test_a_child_has_the_changes_that_sql_made_on_its_parent(place: Place, source: str) -> None:
     old = place.password
     run(
         place,
@@ -248,7 +248,7 @@ def test_a_child_has_what_sql_did_on_its_parent(place: Place, source: str) -> No
 
 
 @pytest.mark.thorough
-def test_a_compute_that_hangs_lets_nobody_in_and_holds_nobody_up(place: Place, shop: Place) -> None:
+def test_a_hanging_compute_accepts_nobody_and_delays_nobody(place: Place, shop: Place) -> None:
     run(place, "ALTER ROLE neondb_owner PASSWORD 'new'")
     postmaster = place.postmaster()
     stopped = [postmaster, *postmaster.children(recursive=True)]
@@ -277,7 +277,7 @@ def test_sql_ends_the_sessions_of_a_role_without_login(place: Place) -> None:
         assert [last_words(direct), last_words(pooled)] == ["57P01", "57P01"]
 
 
-def test_a_new_role_gets_no_session_of_an_old_one_of_its_name(place: Place) -> None:
+def test_a_new_role_gets_no_session_of_a_former_role_of_its_name(place: Place) -> None:
     run(place, "CREATE ROLE bob LOGIN PASSWORD 'old'")
     old = place.connect(user="bob", password="old", pooled=True)
     assert serves(old)
@@ -288,7 +288,7 @@ def test_a_new_role_gets_no_session_of_an_old_one_of_its_name(place: Place) -> N
 
 
 @pytest.mark.thorough
-def test_a_protected_branchs_child_has_passwords_of_its_own(place: Place) -> None:
+def test_a_protected_branchs_child_has_its_own_passwords(place: Place) -> None:
     run(place, "CREATE ROLE bob LOGIN PASSWORD 'bobs'", "CREATE ROLE grp")
     await_names(place, "roles", ["bob", "grp", place.role])
     place.client.patch(place.branch_path(), {"branch": {"protected": True}})
@@ -311,7 +311,7 @@ def test_a_protected_branchs_child_has_passwords_of_its_own(place: Place) -> Non
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("is_known", [True, False], ids=["in the rows", "in the copy alone"])
-def test_nor_has_it_those_that_sql_gave_while_it_was_made(place: Place, is_known: bool) -> None:
+def test_it_has_no_passwords_that_sql_set_during_its_creation(place: Place, is_known: bool) -> None:
     place.client.patch(place.branch_path(), {"branch": {"protected": True}})
     with place.locked():
         made = place.client.post(f"{place.path}/branches", {"branch": {"name": "dev"}})
@@ -353,7 +353,7 @@ def test_a_reset_password_ends_the_roles_sessions(place: Place, pooled: bool, bu
 
 
 @pytest.mark.thorough
-def test_a_deleted_roles_pooled_session_is_not_that_of_a_new_one(place: Place) -> None:
+def test_a_new_role_does_not_get_a_deleted_roles_pooled_session(place: Place) -> None:
     bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob"), "pooled": True}
     with place.connect(**bob) as his:
         assert serves(his)
@@ -367,7 +367,7 @@ def test_a_deleted_roles_pooled_session_is_not_that_of_a_new_one(place: Place) -
         assert place.query(IS_OWN, **bob) == (True,)
 
 
-# Whether the session is of the role that has its name now.
+# Whether the session belongs to the role that has this name now.
 IS_OWN = """
 SELECT (SELECT oid FROM pg_roles WHERE rolname = 'bob')
     = (SELECT usesysid FROM pg_stat_activity WHERE pid = pg_backend_pid())

@@ -1,4 +1,4 @@
-"""Real clients with nothing but a connection string, at an endpoint awake or asleep."""
+"""Real clients with only a connection string, at an active or idle endpoint."""
 
 import asyncio
 import itertools
@@ -68,7 +68,7 @@ CLIENTS: dict[str, Callable[[Place, Any], Any]] = {
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
 @pytest.mark.parametrize("tls", first_of([False, True]), ids=["plain", "tls"])
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.keys())
-def test_a_client_is_served_asleep_and_awake(
+def test_a_client_is_served_by_an_idle_and_by_an_active_endpoint(
     shop: Place, client: Callable[[Place, Any], Any], tls: bool, pooled: bool
 ) -> None:
     shop.suspend()
@@ -81,7 +81,9 @@ def test_a_client_is_served_asleep_and_awake(
 @pytest.mark.thorough
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_psql_is_served_asleep_and_awake(shop: Place, tls: bool, pooled: bool) -> None:
+def test_psql_is_served_by_an_idle_and_by_an_active_endpoint(
+    shop: Place, tls: bool, pooled: bool
+) -> None:
     shop.suspend()
     for _ in ("asleep", "awake"):
         done = shop.psql("-c", QUESTION, tls=tls, pooled=pooled)
@@ -89,7 +91,7 @@ def test_psql_is_served_asleep_and_awake(shop: Place, tls: bool, pooled: bool) -
 
 
 @pytest.mark.parametrize("channel_binding", ["require", "disable"])
-def test_the_connection_string_is_all_that_psql_needs(shop: Place, channel_binding: str) -> None:
+def test_psql_needs_only_the_connection_string(shop: Place, channel_binding: str) -> None:
     query = {"database_name": shop.database, "role_name": shop.role, "pooled": True}
     uri = shop.client.get(f"{shop.path}/connection_uri", **query)["uri"]
     done = shop.psql(
@@ -99,7 +101,7 @@ def test_the_connection_string_is_all_that_psql_needs(shop: Place, channel_bindi
 
 
 @pytest.mark.thorough
-def test_the_connection_string_leads_where_it_was_asked_to(place: Place) -> None:
+def test_the_connection_string_leads_to_the_requested_database(place: Place) -> None:
     branch = place.new_branch_id(name="dev")
     path, query = (
         f"{place.path}/connection_uri",
@@ -123,7 +125,7 @@ def test_the_connection_string_leads_where_it_was_asked_to(place: Place) -> None
         assert place.client.call("GET", path, params={**query, **asked}).status_code == 404
 
 
-def test_who_cannot_log_in_wakes_nothing(sleeping: Place) -> None:
+def test_a_client_that_cannot_log_in_wakes_nothing(sleeping: Place) -> None:
     before = sleeping.endpoint_operations()
     wrong: list[Any] = [{"password": "wrong"}, {"user": "nobody"}]
     ways = list(itertools.product((False, True), (False, True), wrong))
@@ -136,7 +138,7 @@ def test_who_cannot_log_in_wakes_nothing(sleeping: Place) -> None:
         done = sleeping.psql("-c", "SELECT 1", tls=tls, pooled=pooled, **changes)
         assert f'password authentication failed for user "{user}"' in done.stderr
 
-    # Side by side, as wrong passwords are answered slower and slower.
+    # In parallel, because wrong passwords are answered with growing delays.
     with ThreadPoolExecutor(len(ways)) as threads:
         list(threads.map(tell, ways))
     assert (sleeping.endpoint_operations(), sleeping.state()) == (before, "idle")

@@ -1,4 +1,4 @@
-"""What computes write and proxies send is measured, and quotas of it hold."""
+"""What computes write and proxies send is measured, and quotas apply to it."""
 
 import time
 from typing import Any
@@ -11,7 +11,7 @@ from tests.support.project import refusal
 from tests.support.waiting import wait_for
 
 MEGABYTE = 1_000_000
-# Seconds: the proxies' reports, and the round that looks at sizes and logs, with room for load.
+# Seconds: the proxies' reports, and the round that measures sizes and logs, with a margin for load.
 REPORTED, MEASURED = 30.0, 60.0
 
 
@@ -24,7 +24,7 @@ def branch(place: Place, branch_id: str | None = None) -> Any:
 
 
 def write(place: Place, megabytes: int, *, table: str = "written") -> None:
-    """Rows of random bytes: they do not get smaller in the log."""
+    """Write rows of random bytes, which do not compress in the log."""
     with place.connect() as connection:
         connection.execute(f"CREATE TABLE IF NOT EXISTS {table} (data text)".encode())
         connection.execute(
@@ -35,17 +35,17 @@ def write(place: Place, megabytes: int, *, table: str = "written") -> None:
 
 
 def set_quota(place: Place, **quota: int) -> None:
-    """As the API does; the round and the starts read the row."""
+    """Set the quota in the row, as the API does. The round and starts read the row."""
     body = {"project": {"settings": {"quota": quota}}}
     place.client.patch(place.path, body)
 
 
-class TestMeasured:
+class TestMeasurements:
     def test_what_is_written(self, place: Place) -> None:
-        # What the platform has written to make it is not the user's.
+        # What the platform wrote when it created the branch does not count.
         assert branch(place)["written_data_bytes"] < MEGABYTE
         write(place, 5)
-        # Noted at the latest when it is suspended.
+        # Measured at the latest when the endpoint is suspended.
         place.suspend()
         written = branch(place)["written_data_bytes"]
         assert 5 * MEGABYTE < written < 15 * MEGABYTE
@@ -54,7 +54,7 @@ class TestMeasured:
         assert branch(place)["written_data_bytes"] < written + MEGABYTE
 
     @pytest.mark.thorough
-    def test_a_copy_begins_with_nothing(self, place: Place) -> None:
+    def test_a_copy_begins_at_zero(self, place: Place) -> None:
         write(place, 5)
         created = place.new_branch(endpoint=True)
         child, endpoint_id = created["branch"]["id"], created["endpoints"][0]["id"]
@@ -69,7 +69,7 @@ class TestMeasured:
     @pytest.mark.thorough
     def test_what_is_written_to_a_branch_that_its_endpoint_leaves(self, place: Place) -> None:
         other = place.new_branch_id()
-        # The copy of a branch that runs has its log go on in a new file, and that counts.
+        # The copy of a running branch continues its log in a new file, which counts.
         place.suspend()
         before = branch(place)["written_data_bytes"]
         write(place, 5)
@@ -79,7 +79,7 @@ class TestMeasured:
         assert branch(place, other)["written_data_bytes"] < MEGABYTE
 
     @pytest.mark.thorough
-    def test_a_compute_that_is_killed_is_counted_neither_twice_nor_less(self, place: Place) -> None:
+    def test_writes_of_a_killed_compute_are_counted_exactly_once(self, place: Place) -> None:
         write(place, 5)
         wait_for(
             lambda: branch(place)["written_data_bytes"] > 5 * MEGABYTE,
@@ -91,7 +91,7 @@ class TestMeasured:
         wait_for(lambda: place.state() == "idle", "its end to be noticed")
         place.query("SELECT 1")
         place.suspend()
-        # Recovery writes a little of its own.
+        # Recovery writes a little itself.
         assert 10 * MEGABYTE < branch(place)["written_data_bytes"] < 25 * MEGABYTE
 
     @pytest.mark.thorough
@@ -109,7 +109,7 @@ class TestMeasured:
         assert branch(place)["data_transfer_bytes"] == project(place)["data_transfer_bytes"]
 
     @pytest.mark.thorough
-    def test_an_endpoint_that_runs_shows_it(self, place: Place) -> None:
+    def test_the_time_of_a_running_endpoint_is_included(self, place: Place) -> None:
         place.query("SELECT 1")
         first = project(place)["active_time_seconds"]
         wait_for(lambda: project(place)["active_time_seconds"] > first + 2, "time to pass")
@@ -139,7 +139,7 @@ QUOTAS = {
 class TestQuota:
     @pytest.mark.thorough
     @pytest.mark.parametrize("field", QUOTAS)
-    def test_what_is_used_up_stops_and_does_not_start(self, place: Place, field: str) -> None:
+    def test_an_exceeded_quota_suspends_and_prevents_starts(self, place: Place, field: str) -> None:
         words = (
             f"Your account or project has exceeded the {QUOTAS[field]} quota. "
             "Upgrade your plan to increase limits."
@@ -174,7 +174,7 @@ class TestQuota:
         assert place.is_served()
 
     @pytest.mark.thorough
-    def test_no_endpoint_comes_to_a_project_without_anything_left(self, place: Place) -> None:
+    def test_a_project_without_quota_left_gets_no_new_endpoint(self, place: Place) -> None:
         place.query("SELECT 1")
         set_quota(place, active_time_seconds=1)
         wait_for(lambda: place.state() == "idle", "it to be suspended", timeout=MEASURED)
@@ -187,7 +187,7 @@ class TestQuota:
         assert refusal(response)[0] == 423
 
     @pytest.mark.thorough
-    def test_the_next_period_begins_with_nothing_used(self, place: Place) -> None:
+    def test_the_next_period_begins_at_zero(self, place: Place) -> None:
         place.query("SELECT 1")
         set_quota(place, active_time_seconds=1)
         wait_for(lambda: place.state() == "idle", "it to be suspended", timeout=MEASURED)
@@ -207,7 +207,7 @@ class TestQuota:
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
     @pytest.mark.thorough
-    def test_clients_are_told_when_it_is_suspended(self, place: Place) -> None:
+    def test_clients_get_an_error_when_the_endpoint_is_suspended(self, place: Place) -> None:
         with place.connect() as connection:
             set_quota(place, compute_time_seconds=1)
             wait_for(lambda: place.state() == "idle", "it to be suspended", timeout=MEASURED)

@@ -1,4 +1,4 @@
-"""Databases of a branch: made, renamed, given away and dropped through the API."""
+"""Databases of a branch: created, renamed, given to another owner and dropped through the API."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def mark_of(place: Place, name: str) -> str | None:
 
 @pytest.fixture
 def without_endpoint(place: Place) -> Place:
-    """The place, its endpoint on another branch until `update(branch_id=...)` brings it back."""
+    """The place. Its endpoint is on another branch until `update(branch_id=...)` brings it back."""
     finish(place, create(place, "a"), create(place, "b"))
     for name in ("a", "b"):
         with place.connect(dbname=name) as connection:
@@ -45,7 +45,7 @@ def without_endpoint(place: Place) -> Place:
     return place
 
 
-def test_a_database_is_made_listed_and_found(shop: Place) -> None:
+def test_a_database_is_created_listed_and_found(shop: Place) -> None:
     made = create(shop, "books")
     assert actions(made) == [("apply_config", "running")]
     finish(shop, made)
@@ -59,7 +59,7 @@ def test_a_database_is_made_listed_and_found(shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_database_made_on_a_sleeping_endpoint_leaves_it_asleep(shop: Place) -> None:
+def test_a_database_created_on_an_idle_endpoint_leaves_it_idle(shop: Place) -> None:
     shop.suspend()
     made = create(shop, "films")
     assert actions(made) == [("apply_config", "running"), ("suspend_compute", "scheduling")]
@@ -129,10 +129,10 @@ def test_a_database_changes_its_owner(shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_deleted_database_goes_with_its_clients(shop: Place) -> None:
+def test_a_deleted_database_ends_its_clients(shop: Place) -> None:
     finish(shop, create(shop, "plays"))
     with shop.connect(dbname="plays") as connection, shop.connect() as owner:
-        # Who has asked nothing yet hears of it with the first question.
+        # A client that has sent no query learns it with its first query.
         connection.execute("SELECT 1")
         owner.execute("ALTER DATABASE plays IS_TEMPLATE true")
         finish(shop, delete(shop, "plays"))
@@ -142,7 +142,7 @@ def test_a_deleted_database_goes_with_its_clients(shop: Place) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("asleep", [False, True], ids=["awake", "asleep"])
-def test_a_database_dropped_and_made_again_is_empty(shop: Place, asleep: bool) -> None:
+def test_a_database_dropped_and_created_again_is_empty(shop: Place, asleep: bool) -> None:
     name = f"again {asleep}"
     finish(shop, create(shop, name))
     with shop.connect(dbname=name) as connection:
@@ -154,7 +154,7 @@ def test_a_database_dropped_and_made_again_is_empty(shop: Place, asleep: bool) -
 
 
 @pytest.mark.thorough
-def test_changes_that_wait_for_an_endpoint_are_made_in_their_order(
+def test_changes_that_wait_for_an_endpoint_are_made_in_order(
     without_endpoint: Place,
 ) -> None:
     place = without_endpoint
@@ -170,7 +170,7 @@ def test_changes_that_wait_for_an_endpoint_are_made_in_their_order(
 
 @pytest.mark.thorough
 def test_a_name_that_another_database_still_has_is_refused(without_endpoint: Place) -> None:
-    """Two that swap their names at once could not be told apart after a crash."""
+    """Two databases that swap their names at once could not be distinguished after a crash."""
     place = without_endpoint
     update(place, "a", name="c")
     answer = place.client.call(
@@ -185,7 +185,7 @@ def test_a_name_that_another_database_still_has_is_refused(without_endpoint: Pla
 
 
 @pytest.mark.thorough
-def test_a_users_settings_do_not_stand_in_the_platforms_way(place: Place) -> None:
+def test_a_users_settings_do_not_affect_the_platforms_sessions(place: Place) -> None:
     with place.connect() as connection:
         for setting in (
             "statement_timeout = 1",
@@ -198,7 +198,7 @@ def test_a_users_settings_do_not_stand_in_the_platforms_way(place: Place) -> Non
     finish(place, place.client.delete(place.of_catalog("roles", "bob")))
 
 
-def test_a_database_is_made_although_a_client_holds_the_template(shop: Place) -> None:
+def test_a_database_is_created_although_a_client_uses_the_template(shop: Place) -> None:
     with shop.connect(dbname="template1"):
         finish(shop, create(shop, "poems"))
     assert shop.query("SELECT 1", dbname="poems") == (1,)

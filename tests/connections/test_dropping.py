@@ -1,4 +1,4 @@
-"""What ends an endpoint's run ends its clients' connections, with 57P01."""
+"""Whatever ends an endpoint's run ends its clients' connections, with 57P01."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ ENDINGS: dict[str, Callable[[Place], Any]] = {
 
 @pytest.fixture
 def connections(place: Place) -> Iterator[list[Connection]]:
-    """Direct and pooled, plain and TLS; each has been used."""
+    """Direct and pooled connections, with and without TLS. Each has been used."""
     with ExitStack() as opened:
         found = [
             opened.enter_context(place.connect(pooled=pooled, tls=tls))
@@ -38,14 +38,14 @@ def connections(place: Place) -> Iterator[list[Connection]]:
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-def test_clients_are_told_when_their_endpoint_is(
+def test_clients_get_an_error_when_their_endpoint_is(
     place: Place, connections: list[Connection], how: str
 ) -> None:
-    # Seen before the drop, they cannot be after it.
+    # Read before the drop, because afterwards they are gone.
     compute, pooler = place.postmaster(), place.pooler()
     assert pooler is not None
     ENDINGS[how](place)
-    # Between transactions a pooled client holds nothing of a compute that only sleeps.
+    # Between transactions, a pooled client depends on no compute that is merely suspended.
     ended = connections[:2] if how == "suspended" else connections
     assert [last_words(connection) for connection in ended] == ["57P01"] * len(ended)
     wait_for(lambda: not compute.is_running() and not pooler.is_running(), "the processes to end")
@@ -73,7 +73,7 @@ def is_sleeping(place: Place) -> bool:
 
 
 @pytest.mark.thorough
-def test_a_restart_for_new_settings_drops_and_takes_in_again(place: Place) -> None:
+def test_a_restart_for_new_settings_drops_clients_and_accepts_them_again(place: Place) -> None:
     with place.connect() as direct, place.connect(pooled=True) as pooled:
         for connection in (direct, pooled):
             assert connection.execute("SELECT 1").fetchone() == (1,)
@@ -84,7 +84,7 @@ def test_a_restart_for_new_settings_drops_and_takes_in_again(place: Place) -> No
 
 
 @pytest.mark.thorough
-def test_new_settings_that_need_no_restart_drop_nobody(place: Place) -> None:
+def test_settings_that_need_no_restart_drop_nobody(place: Place) -> None:
     with place.connect() as direct, place.connect(pooled=True) as pooled:
         backend = direct.info.backend_pid
         place.change(settings={"pg_settings": {"work_mem": "5MB"}})

@@ -1,4 +1,4 @@
-"""Extensions that a hosted Postgres offers are created by the owner of a database, and used."""
+"""Extensions that a hosted Postgres offers can be created and used by the owner of a database."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from psycopg import errors
 from tests.selection import first_of
 from tests.support.place import Place
 
-# Each by what shows that it works for somebody who is no superuser, and gives a row.
+# For each extension, a query with one row that shows that it works for a role that is no superuser.
 OFFERED = {
     "amcheck": "SELECT bt_index_check('things_pkey')",
     "autoinc": "CREATE SEQUENCE numbers; CREATE TRIGGER a BEFORE INSERT ON things"
@@ -86,14 +86,14 @@ def test_an_owner_creates_and_uses(shop: Place, extension: str, use: str) -> Non
 
 
 @pytest.mark.parametrize("extension", first_of(REFUSED, count=4))
-def test_an_extension_that_reaches_what_is_not_its_owners_is_refused(
+def test_an_extension_with_access_beyond_the_owners_rights_is_refused(
     shop: Place, extension: str
 ) -> None:
     with pytest.raises(errors.InsufficientPrivilege, match="permission denied to create"):
         connected(shop, f"CREATE EXTENSION {extension}")
 
 
-def test_statements_are_counted_and_passwords_are_not_among_them(shop: Place) -> None:
+def test_statements_are_counted_without_passwords(shop: Place) -> None:
     connected(
         shop,
         "CREATE EXTENSION IF NOT EXISTS pg_stat_statements",
@@ -112,7 +112,7 @@ def test_statements_are_counted_and_passwords_are_not_among_them(shop: Place) ->
 def test_no_connection_from_a_compute_opens_a_socket_of_the_host(
     shop: Place, place: Place, extension: str
 ) -> None:
-    """They connect with a password that their user gave, and the other side asked for."""
+    """They connect with a password that their user gave and the other side requested."""
     connected(shop, f"CREATE EXTENSION IF NOT EXISTS {extension}")
     sockets = shop.stack.state_dir / "sockets"
     for other in (place.endpoint_id, "metadata", shop.endpoint_id):
@@ -146,7 +146,7 @@ def test_dblink_reaches_a_database_through_the_proxy(shop: Place) -> None:
     with shop.connect() as connection:
         asked = "SELECT * FROM dblink(%s, 'SELECT 42') AS t (answer int)"
         assert connection.execute(asked, [conninfo]).fetchone() == (42,)
-        # As docs/reference/extensions.md says: in clear, as libpq has no TLS there.
+        # Without TLS, which libpq does not have there, as docs/reference/extensions.md says.
         with pytest.raises(psycopg.Error, match="SSL support is not compiled in"):
             connection.execute(asked, [f"{conninfo} sslmode=require"])
 

@@ -1,5 +1,4 @@
-"""How long a stranger waits for the first answer: nothing of whether a name is known may be told by
-it."""
+"""The time until the first answer must not reveal whether a name is known."""
 
 import random
 import statistics
@@ -13,14 +12,14 @@ from tests.proxy.wire import RawClient
 from tests.support.place import Place
 
 ROUNDS = 100
-# What medians of so many may differ by on a machine that does other things too, in seconds.
+# Seconds by which medians may differ on a machine that does other work too.
 TOLERANCE = 0.0001
-# What else the machine does may make one kind look slower than another, but not each time.
+# Other work may make one kind look slower in one attempt, but not in each.
 TRIES = 3
 
 
 def time_to_answer(port: int, endpoint_id: str, role: str) -> float:
-    """Seconds from the start-up message to the question for the password."""
+    """Return the seconds from the start-up message to the request for the password."""
     client = RawClient(port)
     began = time.perf_counter()
     client.send_startup(user=role, database="neondb", options=f"endpoint={endpoint_id}")
@@ -46,7 +45,7 @@ def test_known_and_unknown_names_are_answered_in_the_same_time(place: Place, sta
         "unknown endpoint": lambda: ("ep-unknown-000002", role),
         "new unknown endpoint": lambda: (f"ep-unknown-1{next(number):05}", role),
     }
-    for _ in range(20):  # until each process knows what it can know
+    for _ in range(20):  # until each process has cached what it can
         time_to_answer(port, *names["known"]())
     seen = []
     for _ in range(TRIES):

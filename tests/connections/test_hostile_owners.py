@@ -1,5 +1,5 @@
-"""Whatever the owner of a database sets, holds or leaves unread, the platform's own sessions
-get on, and what he puts in the way of one role or database is in nobody else's."""
+"""Whatever the owner of a database sets, locks or leaves unread, the platform's own sessions work,
+and an obstacle to one role or database affects no other."""
 
 import time
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import pytest
 from tests.support.place import Connection, Place, last_words
 from tests.support.waiting import wait_for
 
-# Settings that change what a session sees or keep it from getting in at all.
+# Settings that change what a session sees, or prevent it from connecting.
 BENDING = (
     "datestyle = 'German'",
     "client_encoding = 'SQL_ASCII'",
@@ -41,7 +41,7 @@ def drop(place: Place, kind: str, name: str) -> None:
 
 
 def failing(place: Place, answer: Any, words: str) -> None:
-    """Wait until all that was asked for has failed for this reason."""
+    """Wait until every requested operation has failed for this reason."""
     for row in place.client.finish(answer, timeout=120):
         assert (row["status"], words in row["error"]) == ("failed", True), row
 
@@ -54,7 +54,7 @@ def run(place: Place, *statements: str, **connection: Any) -> None:
 
 @contextmanager
 def reading_nothing(place: Place, dbname: str) -> Iterator[Connection]:
-    """A client that asks for much and reads none of it, until the compute waits for it."""
+    """A client that requests much data and reads none, until the compute waits for it."""
     with place.connect(dbname=dbname) as client, place.stack.compute(place.endpoint_id) as platform:
         client.pgconn.send_query(b"SELECT repeat('x', 100000) FROM generate_series(1, 100000)")
         client.pgconn.flush()
@@ -66,7 +66,7 @@ def reading_nothing(place: Place, dbname: str) -> Iterator[Connection]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("reads_in", ["doomed", "neondb"])
-def test_a_client_that_reads_nothing_keeps_no_database_from_going(
+def test_a_client_that_does_not_read_prevents_no_deletion_of_a_database(
     shop: Place, reads_in: str
 ) -> None:
     """Postgres waits for every backend of the compute, also for those of other databases."""
@@ -79,16 +79,16 @@ def test_a_client_that_reads_nothing_keeps_no_database_from_going(
     assert "does not exist" in str(shop.refusal(dbname="doomed"))
 
 
-def test_a_drop_that_was_broken_off_is_carried_on(shop: Place) -> None:
+def test_an_interrupted_drop_is_completed(shop: Place) -> None:
     new_database(shop, "half gone")
     with shop.stack.compute(shop.endpoint_id) as platform:
-        # As Postgres leaves it: nothing but another DROP is possible then.
+        # Postgres leaves the database in this state: only another DROP is possible.
         platform.execute("UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'half gone'")
     drop(shop, "databases", "half gone")
     new_database(shop, "half gone")
 
 
-def test_prepared_transactions_keep_nothing_from_going(place: Place) -> None:
+def test_prepared_transactions_prevent_no_deletion(place: Place) -> None:
     place.change(settings={"pg_settings": {"max_prepared_transactions": "3"}})
     new_database(place, "doomed")
     bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob")}
@@ -100,7 +100,7 @@ def test_prepared_transactions_keep_nothing_from_going(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_standby_that_does_not_exist_holds_nothing_up(place: Place) -> None:
+def test_a_standby_that_does_not_exist_delays_nothing(place: Place) -> None:
     configured = place.stack.data_dir(place.branch_id) / "postgresql.auto.conf"
     configured.write_text("synchronous_standby_names = 'nobody'\n")
     with place.stack.compute(place.endpoint_id) as platform:
@@ -112,7 +112,7 @@ def test_a_standby_that_does_not_exist_holds_nothing_up(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_settings_of_databases_bend_none_of_the_platforms_sessions(place: Place) -> None:
+def test_settings_of_databases_do_not_affect_the_platforms_sessions(place: Place) -> None:
     new_database(place, "bent")
     password = place.new_role("bob")
     run(place, "GRANT ALL ON DATABASE bent TO bob")
@@ -127,7 +127,7 @@ def test_settings_of_databases_bend_none_of_the_platforms_sessions(place: Place)
 
 
 @pytest.mark.thorough
-def test_settings_of_a_compute_keep_nobody_awake(place: Place) -> None:
+def test_settings_of_a_compute_prevent_no_suspend(place: Place) -> None:
     place.change(
         settings={
             "pg_settings": {
@@ -172,8 +172,8 @@ def test_a_database_of_another_encoding_locks_nobody_out(
 
 
 @pytest.mark.thorough
-def test_names_in_another_encoding_concern_nobody_else(place: Place) -> None:
-    """The catalog keeps their bytes as they came, and they are no UTF-8."""
+def test_names_in_another_encoding_affect_nobody_else(place: Place) -> None:
+    """The catalog stores their bytes unchanged, and they are not valid UTF-8."""
     run(place, "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     run(place, 'CREATE DATABASE "é"', 'CREATE ROLE "ü"', dbname="latin")
     place.new_role("ünïcödé")
@@ -192,7 +192,9 @@ def test_names_in_another_encoding_concern_nobody_else(place: Place) -> None:
     "closed",
     ["ALLOW_CONNECTIONS false", "CONNECTION LIMIT 0", "IS_TEMPLATE true"],
 )
-def test_a_role_goes_from_a_database_that_is_closed(shop: Place, closed: str) -> None:
+def test_a_role_is_removed_from_a_database_that_accepts_no_connections(
+    shop: Place, closed: str
+) -> None:
     name = f"closed by {closed}"
     bob: dict[str, Any] = {"user": "bob", "password": shop.new_role("bob")}
     run(shop, f'CREATE DATABASE "{name}"', f'GRANT ALL ON DATABASE "{name}" TO bob')
@@ -211,17 +213,17 @@ def test_a_role_goes_from_a_database_that_is_closed(shop: Place, closed: str) ->
 
 
 @pytest.mark.thorough
-def test_what_cannot_be_applied_fails_once_and_nothing_else(place: Place) -> None:
-    """A role that is a group of all the others' group cannot become its member."""
+def test_a_change_that_cannot_be_applied_fails_alone(place: Place) -> None:
+    """A role that contains the group of all roles cannot become a member of that group."""
     run(place, "CREATE ROLE carol", "GRANT carol TO perch_superuser")
     made = place.client.post(f"{place.branch_path()}/roles", {"role": {"name": "carol"}})
     failing(place, made, 'role "carol": role "perch_superuser" is a member of role "carol"')
-    # Other changes are made, and so is a start.
+    # Other changes are applied, and so is a start.
     password = place.new_role("dave")
     new_database(place, "daves")
     place.suspend()
     assert place.query("SELECT current_user", user="dave", password=password) == ("dave",)
-    # It fails again for whoever changes it himself, and is mended with the next change.
+    # The same change fails again, and succeeds with the next change once the cause is removed.
     reset = place.client.post(place.of_catalog("roles", "carol") + "/reset_password")
     failing(place, reset, 'role "carol"')
     run(place, "REVOKE carol FROM perch_superuser")
@@ -231,11 +233,11 @@ def test_what_cannot_be_applied_fails_once_and_nothing_else(place: Place) -> Non
 
 
 @pytest.mark.thorough
-def test_a_database_made_again_does_not_take_over_one_that_stayed(place: Place) -> None:
+def test_a_database_created_again_does_not_take_over_one_that_stayed(place: Place) -> None:
     new_database(place, "books")
     with place.stack.compute(place.endpoint_id, "books") as platform:
         platform.execute("CREATE TABLE old ()")
-        # Nobody but the platform can keep a database so, and it would not.
+        # Only the platform can keep a database in this state, and it would not.
         platform.execute("CREATE SUBSCRIPTION s CONNECTION '' PUBLICATION p WITH (connect = false)")
     place.client.delete(place.endpoint_path())
     place.client.delete(place.of_catalog("databases", "books"))
@@ -253,7 +255,7 @@ def test_a_database_made_again_does_not_take_over_one_that_stayed(place: Place) 
     assert place.query("SELECT to_regclass('old')", dbname="books") == (None,)
 
 
-def test_a_role_that_is_held_fast_can_connect_no_more(shop: Place) -> None:
+def test_a_role_that_cannot_be_dropped_can_connect_no_longer(shop: Place) -> None:
     bob: dict[str, Any] = {"user": "bob", "password": shop.new_role("bob")}
     run(shop, "GRANT CREATE ON SCHEMA public TO bob")
     run(shop, "CREATE TABLE held ()", **bob)
@@ -268,7 +270,7 @@ def test_a_role_that_is_held_fast_can_connect_no_more(shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_the_platform_gets_in_when_every_connection_is_taken(place: Place) -> None:
+def test_the_platform_connects_when_every_connection_is_taken(place: Place) -> None:
     place.change(settings={"pg_settings": {"max_connections": "12"}})
     taken: list[Connection] = []
     with suppress(psycopg.OperationalError):

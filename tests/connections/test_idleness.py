@@ -1,4 +1,4 @@
-"""Endpoints that nobody uses go to sleep by themselves, and cost no client a connection."""
+"""Unused endpoints are suspended by themselves, and no client loses a connection by it."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture(scope="module")
 def drowsy(stack: Stack, alice: Client) -> Place:
-    """An endpoint that sleeps after a second."""
+    """An endpoint that is suspended after one second."""
     return Place.create(
         stack, alice, default_endpoint_settings={"suspend_timeout_seconds": 1}, name="drowsy"
     )
@@ -25,7 +25,7 @@ def wait_asleep(place: Place) -> None:
     wait_for(lambda: place.state() == "idle", "the endpoint to sleep", timeout=15)
 
 
-def test_an_endpoint_left_alone_sleeps_and_says_so(drowsy: Place) -> None:
+def test_an_unused_endpoint_is_suspended_and_says_so(drowsy: Place) -> None:
     wait_asleep(drowsy)
     operations = drowsy.endpoint_operations()
     assert [row["action"] for row in operations] == ["suspend_compute", "start_compute"]
@@ -36,7 +36,7 @@ def test_an_endpoint_left_alone_sleeps_and_says_so(drowsy: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_compute_that_hangs_keeps_no_other_awake(drowsy: Place, place: Place) -> None:
+def test_a_compute_that_hangs_does_not_keep_another_active(drowsy: Place, place: Place) -> None:
     place.change(suspend_timeout_seconds=1)
     hanging = place.postmaster()
     hanging.suspend()
@@ -50,19 +50,19 @@ def test_a_compute_that_hangs_keeps_no_other_awake(drowsy: Place, place: Place) 
 
 
 @pytest.mark.thorough
-def test_an_idle_connection_keeps_nothing_awake(drowsy: Place) -> None:
+def test_an_idle_connection_does_not_keep_an_endpoint_active(drowsy: Place) -> None:
     with drowsy.connect() as direct, drowsy.connect(pooled=True) as pooled:
         assert serves(direct)
         assert serves(pooled)
         wait_asleep(drowsy)
         assert last_words(direct) == "57P01"
         assert drowsy.pooler() is None
-        # The pooled one stays, and wakes it.
+        # The pooled connection stays, and wakes the endpoint.
         assert serves(pooled)
 
 
 @pytest.mark.thorough
-def test_running_queries_and_open_transactions_keep_it_awake(drowsy: Place) -> None:
+def test_running_queries_and_open_transactions_keep_it_active(drowsy: Place) -> None:
     wait_asleep(drowsy)
     before = len(drowsy.endpoint_operations("suspend_compute"))
     with drowsy.connect() as direct, drowsy.connect(pooled=True) as pooled:
@@ -78,13 +78,13 @@ def test_running_queries_and_open_transactions_keep_it_awake(drowsy: Place) -> N
 
 
 def wait_past(seconds: float) -> None:
-    """Let a timeout pass that must not strike."""
+    """Wait longer than a timeout that must not apply."""
     end = time.monotonic() + seconds
     wait_for(lambda: time.monotonic() > end, "time to pass")
 
 
 @pytest.mark.thorough
-def test_a_timeout_of_minus_one_keeps_it_awake(drowsy: Place, place: Place) -> None:
+def test_a_timeout_of_minus_one_keeps_it_active(drowsy: Place, place: Place) -> None:
     place.change(suspend_timeout_seconds=-1)
     with place.stack.database() as database:
         database.execute(
@@ -97,7 +97,7 @@ def test_a_timeout_of_minus_one_keeps_it_awake(drowsy: Place, place: Place) -> N
 
 
 @pytest.mark.thorough
-def test_the_time_of_the_last_activity_is_kept(place: Place) -> None:
+def test_the_time_of_the_last_activity_is_stored(place: Place) -> None:
     place.make_older(hours=1)
     before = place.endpoint()["last_active"]
     assert place.query("SELECT 1") == (1,)
@@ -107,7 +107,7 @@ def test_the_time_of_the_last_activity_is_kept(place: Place) -> None:
 
 @pytest.mark.thorough
 def test_a_connection_at_the_moment_of_suspension_is_served(stack: Stack, alice: Client) -> None:
-    """Clients come and go, each staying away for about as long as the timeout."""
+    """Clients connect and disconnect, and stay away for about as long as the timeout."""
     places = [
         Place.create(stack, alice, default_endpoint_settings={"suspend_timeout_seconds": 1})
         for _ in range(4)

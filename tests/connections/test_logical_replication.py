@@ -20,7 +20,7 @@ ENABLED = {"project": {"settings": {"enable_logical_replication": True}}}
 
 @pytest.fixture(scope="module")
 def publisher(stack: Stack, alice: Client) -> Place:
-    """An endpoint of a project that had logical replication from the first."""
+    """An endpoint of a project that was created with logical replication."""
     made = Place.create(stack, alice, settings={"enable_logical_replication": True})
     with made.connect() as connection:
         connection.execute("CREATE TABLE stock (id int PRIMARY KEY, item text)")
@@ -38,7 +38,7 @@ def subscriber() -> Iterator[BarePostgres]:
 
 
 def conninfo(place: Place) -> str:
-    """For a Postgres that knows no TLS, within a literal of SQL."""
+    """Return a connection string for a Postgres without TLS, for use in an SQL literal."""
     parameters = place.parameters(tls=False)
     names = ("host", "port", "user", "password", "dbname", "options", "sslmode")
     return " ".join(f"{name}=''{parameters[name]}''" for name in names)
@@ -56,7 +56,7 @@ def receive(place: Place, *arguments: str, **parameters: Any) -> "subprocess.Com
     )
 
 
-def test_a_subscriber_follows_through_a_suspend(publisher: Place, subscriber: BarePostgres) -> None:
+def test_a_subscriber_continues_after_a_suspend(publisher: Place, subscriber: BarePostgres) -> None:
     subscriber.execute(
         f"CREATE SUBSCRIPTION stock CONNECTION '{conninfo(publisher)}' PUBLICATION stock"
     )
@@ -69,7 +69,7 @@ def test_a_subscriber_follows_through_a_suspend(publisher: Place, subscriber: Ba
         publisher.query("INSERT INTO stock VALUES (2, 'roach') RETURNING 1")
         wait_for(lambda: items() == ["perch", "roach"], "a row to follow")
         publisher.suspend()
-        # Who comes back is the subscriber, by itself.
+        # The subscriber reconnects by itself.
         wait_for(lambda: publisher.state() == "active", "the subscriber to wake it", timeout=40)
         publisher.query("INSERT INTO stock VALUES (3, 'pike') RETURNING 1")
         wait_for(lambda: items() == ["perch", "roach", "pike"], "a row after the wake", timeout=40)
@@ -98,14 +98,16 @@ def test_pg_recvlogical_gets_what_is_written(publisher: Place, tls: bool) -> Non
 
 
 @pytest.mark.parametrize("tls", [True, False])
-def test_it_is_refused_through_the_pooler(publisher: Place, tls: bool) -> None:
+def test_replication_through_the_pooler_is_refused(publisher: Place, tls: bool) -> None:
     error = publisher.refusal(pooled=True, tls=tls, replication="database")
     assert "replication connections are not supported through the pooler" in str(error)
     assert publisher.is_served(pooled=True, tls=tls, replication="false")
 
 
 @pytest.mark.thorough
-def test_enabling_it_suspends_what_runs_and_holds_from_the_next_start_on(place: Place) -> None:
+def test_enabling_it_suspends_active_endpoints_and_applies_from_the_next_start(
+    place: Place,
+) -> None:
     denied = "permission denied to use replication slots"
     make_slot = "SELECT pg_create_logical_replication_slot('mine', 'pgoutput')"
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match=denied):
@@ -123,11 +125,11 @@ def test_enabling_it_suspends_what_runs_and_holds_from_the_next_start_on(place: 
     place.start(asleep)
     with place.compute(asleep) as connection:
         assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
-    # Once more is no change.
+    # Enabling it again changes nothing.
     assert place.client.patch(place.path, ENABLED)["operations"] == []
     off = {"project": {"settings": {"enable_logical_replication": False}}}
     assert refusal(place.client.call("PATCH", place.path, json=off))[0] == 422
-    # A role that is made later may replicate too, and a slot is there after a wake.
+    # A role that is created later may replicate too, and the slot still exists after a wake.
     place.new_role("bob")
     asked = "SELECT rolreplication, (SELECT count(*) FROM pg_replication_slots) FROM pg_roles"
     place.suspend()
@@ -149,7 +151,7 @@ def test_a_child_has_none_of_its_parents_slots(publisher: Place, running: bool) 
 
 
 @pytest.mark.thorough
-def test_a_subscriber_keeps_it_awake(publisher: Place, subscriber: BarePostgres) -> None:
+def test_a_subscriber_keeps_it_active(publisher: Place, subscriber: BarePostgres) -> None:
     publisher.change(suspend_timeout_seconds=1)
     wait_for(lambda: publisher.state() == "idle", "it to sleep", timeout=15)
     subscriber.execute(
@@ -160,7 +162,7 @@ def test_a_subscriber_keeps_it_awake(publisher: Place, subscriber: BarePostgres)
         streaming = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
         wait_for(lambda: publisher.sql(streaming) == [(1,)], "the subscriber to stream")
         looked = publisher.endpoint()["last_active"]
-        # The platform has looked some times since, and found it in use.
+        # The platform has checked several times since, and found it in use.
         wait_for(lambda: publisher.endpoint()["last_active"] > looked, "a look", timeout=15)
         looked = publisher.endpoint()["last_active"]
         wait_for(lambda: publisher.endpoint()["last_active"] > looked, "another", timeout=15)

@@ -1,5 +1,5 @@
-"""Who comes at the moment when a compute is stopped is served by it, or by the next: whatever the
-proxies do meanwhile, and however long they stand still."""
+"""A client that connects while a compute is stopped is served by it or by the next one, whatever
+the proxies do meanwhile and however long they are stopped."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ DROWSY = {"suspend_timeout_seconds": 1}
 
 @pytest.fixture
 def drowsy(stack: Stack, alice: Client) -> Iterator[Place]:
-    """An endpoint that sleeps after a second."""
+    """An endpoint that is suspended after one second."""
     made = Place.create(stack, alice, default_endpoint_settings=DROWSY)
     yield made
     alice.call("DELETE", made.path)
@@ -45,7 +45,7 @@ def door(place: Place) -> str:
 
 
 def in_the_queue(place: Place) -> int:
-    """How many connections to the compute it has not accepted yet."""
+    """Return the number of connections that the compute has not accepted yet."""
     with open("/proc/net/unix") as file:
         return sum(
             line.split()[5:8:2] == ["02", door(place)] for line in file if door(place) in line
@@ -54,7 +54,7 @@ def in_the_queue(place: Place) -> int:
 
 @contextlib.contextmanager
 def full_queue(place: Place) -> Iterator[None]:
-    """Whoever connects to the compute is told to try again."""
+    """Fill the compute's backlog, so that connecting fails with EAGAIN."""
     with contextlib.ExitStack() as connections:
         while True:
             one = connections.enter_context(socket.socket(socket.AF_UNIX))
@@ -66,7 +66,7 @@ def full_queue(place: Place) -> Iterator[None]:
         yield
 
 
-def test_a_newcomer_is_served_whose_proxy_stands_still_as_the_compute_greets(
+def test_a_new_client_is_served_although_its_proxy_stops_while_the_compute_greets_it(
     drowsy: Place,
 ) -> None:
     with ThreadPoolExecutor() as pool:
@@ -86,20 +86,20 @@ def test_a_newcomer_is_served_whose_proxy_stands_still_as_the_compute_greets(
 
 
 @pytest.mark.thorough
-def test_a_newcomer_whose_proxy_knows_the_address_finds_no_compute_that_is_to_stop(
+def test_a_new_client_whose_proxy_knows_the_address_reaches_no_stopping_compute(
     drowsy: Place,
 ) -> None:
-    """It stands still with the address in hand, and goes on between the last look and the stop."""
+    """The proxy stops after its lookup, and continues between the last check and the stop."""
     catalog = locked(drowsy.stack, f"catalog-{drowsy.branch_id}")
     postmaster, proxies = drowsy.postmaster(), proxy_processes(drowsy.stack)
     with ThreadPoolExecutor() as pool, contextlib.ExitStack() as standing:
         have_each_proxy_know(drowsy)
         with catalog:
-            # Else the worker would take such a compute for hung.
+            # Otherwise the worker would take such a compute for hung.
             with drowsy.locked(), standing_still([postmaster]), full_queue(drowsy):
                 before = descriptors(drowsy.stack)
                 client = pool.submit(drowsy.query, "SELECT 1 FROM pg_sleep(4)", tls=False)
-                # The client's, and the one that cannot be connected yet.
+                # The client's connection, and the one that cannot be made yet.
                 wait_for(
                     lambda: descriptors(drowsy.stack) >= before + 2, "the newcomer to be on its way"
                 )
@@ -111,7 +111,7 @@ def test_a_newcomer_whose_proxy_knows_the_address_finds_no_compute_that_is_to_st
 
 
 def is_being_stopped(place: Place) -> bool:
-    """Whether a worker waits for the branch's catalog, to read it for the last time."""
+    """Return whether a worker waits for the branch's catalog, to read it for the last time."""
     if [row["status"] for row in place.endpoint_operations("suspend_compute")[:1]] != ["running"]:
         return False
     lock = str(place.stack.state_dir / "locks" / f"catalog-{place.branch_id}")
@@ -126,8 +126,8 @@ def is_being_stopped(place: Place) -> bool:
 
 
 def have_each_proxy_know(place: Place) -> None:
-    """What they ask the compute of a role before it may come in, they ask in a session of their
-    own: with that there, a newcomer's connection is the next that is made."""
+    """Make each proxy process open its own session in the compute for questions about roles. The
+    next connection that is made is then the new client's."""
     for _ in range(10):
         assert serves_once(place)
 
@@ -137,8 +137,8 @@ def serves_once(place: Place) -> bool:
 
 
 @pytest.mark.thorough
-def test_a_client_that_asked_before_its_proxy_stood_still_is_answered(drowsy: Place) -> None:
-    """Its question is in the proxy's hands, and the compute sees a session that says nothing."""
+def test_a_query_sent_before_the_proxy_stopped_is_answered(drowsy: Place) -> None:
+    """The proxy has received the query; the compute sees an idle session."""
     with drowsy.connect() as client, ThreadPoolExecutor() as pool:
         proxies = proxy_processes(drowsy.stack)
         with standing_still(proxies):
@@ -149,7 +149,7 @@ def test_a_client_that_asked_before_its_proxy_stood_still_is_answered(drowsy: Pl
 
 
 @pytest.mark.thorough
-def test_a_session_that_has_asked_nothing_outlives_its_compute(shop: Place) -> None:
+def test_a_session_without_a_query_outlives_its_compute(shop: Place) -> None:
     with shop.connect() as fresh, shop.connect(tls=False) as plain, shop.connect() as used:
         assert serves(used)
         shop.suspend()
@@ -164,7 +164,7 @@ def test_a_session_that_has_asked_nothing_outlives_its_compute(shop: Place) -> N
 
 
 @pytest.mark.thorough
-def test_a_session_that_has_asked_nothing_knows_what_has_become_of_its_settings(
+def test_a_session_without_a_query_learns_of_changed_settings(
     place: Place,
 ) -> None:
     with place.connect() as fresh:
@@ -175,16 +175,17 @@ def test_a_session_that_has_asked_nothing_knows_what_has_become_of_its_settings(
 
 
 @pytest.mark.thorough
-def test_a_proxy_that_stands_still_on_its_way_in_keeps_no_compute_awake(drowsy: Place) -> None:
-    """As any connection that says nothing does not; the look waits for it to show itself."""
+def test_a_stopped_proxy_does_not_keep_a_compute_active(drowsy: Place) -> None:
+    """A connection without a login does not count as activity."""
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(door(drowsy))
         wait_for(lambda: drowsy.state() == "idle", "the endpoint to sleep", timeout=10)
 
 
 @pytest.mark.thorough
-def test_a_suspend_that_is_called_off_leaves_the_door_open(drowsy: Place) -> None:
-    """The worker dies with the door shut; its job is taken up again, and somebody has come."""
+def test_a_suspend_that_is_abandoned_leaves_the_door_open(drowsy: Place) -> None:
+    """The worker dies while the door is shut. Its job is repeated, and meanwhile a client has
+    come."""
     with locked(drowsy.stack, f"catalog-{drowsy.branch_id}"):
         wait_for(lambda: is_being_stopped(drowsy), "the worker to stop the compute")
         with pytest.raises(FileNotFoundError), socket.socket(socket.AF_UNIX) as late:
@@ -195,10 +196,10 @@ def test_a_suspend_that_is_called_off_leaves_the_door_open(drowsy: Place) -> Non
 
 
 @pytest.mark.thorough
-def test_newcomers_are_not_lost_to_suspends_while_proxies_stand_still(
+def test_new_clients_are_not_lost_to_suspends_while_proxies_are_stopped(
     stack: Stack, alice: Client
 ) -> None:
-    """`python -m tests.benchmarks.suspend`, in short."""
+    """A short run of `python -m tests.benchmarks.suspend`."""
     places = [Place.create(stack, alice, default_endpoint_settings=DROWSY) for _ in range(4)]
     with Stalls(stack, seed=1) as stalls:
         found = come_and_go(places, clients=2, seconds=12)

@@ -1,4 +1,4 @@
-"""Parts of the service die: what depends on them goes on as soon as they are back."""
+"""Parts of the service die; what depends on them continues as soon as they are back."""
 
 import contextlib
 import socket
@@ -40,7 +40,7 @@ def test_a_killed_proxy_is_started_again(shop: Place) -> None:
 def connected_through_each(
     place: Place, **parameters: Any
 ) -> Iterator[dict[psutil.Process, list[Connection]]]:
-    """Connections by the proxy process that has them, each with one at least."""
+    """Return connections by the proxy process that has them, at least one each."""
     processes = proxy_processes(place.stack)
     with contextlib.ExitStack() as opened:
         found: dict[psutil.Process, list[Connection]] = {}
@@ -57,7 +57,7 @@ def connected_through_each(
         yield found
 
 
-def test_a_killed_proxy_process_harms_its_own_clients_alone(shop: Place) -> None:
+def test_a_killed_proxy_process_affects_only_its_own_clients(shop: Place) -> None:
     with connected_through_each(shop) as connections:
         doomed, surviving = connections
         doomed.kill()
@@ -83,14 +83,14 @@ def test_clients_wait_while_no_proxy_process_is_left(shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_cancel_request_may_come_to_another_process(shop: Place) -> None:
+def test_a_cancel_request_may_reach_another_process(shop: Place) -> None:
     with connected_through_each(shop) as connections, ThreadPoolExecutor() as pool:
         owner, other = connections
         connection = connections[owner][0]
         running = pool.submit(connection.execute, "SELECT pg_sleep(60)")
         wait_for(lambda: is_sleeping(shop), "the query to run")
         before = clients_of(other, shop.stack)
-        owner.suspend()  # so that it accepts nothing
+        owner.suspend()  # so that it accepts no connection
         cancelling = pool.submit(connection.cancel_safe)
         wait_for(lambda: clients_of(other, shop.stack) - before, "the request to be accepted")
         owner.resume()
@@ -108,7 +108,9 @@ def is_sleeping(place: Place) -> bool:
 
 
 @pytest.mark.thorough
-def test_clients_of_every_process_are_told_that_their_endpoint_is_disabled(place: Place) -> None:
+def test_clients_of_every_process_get_an_error_when_their_endpoint_is_disabled(
+    place: Place,
+) -> None:
     with connected_through_each(place) as connections:
         place.client.patch(place.endpoint_path(), {"endpoint": {"disabled": True}})
         for several in connections.values():
@@ -116,7 +118,7 @@ def test_clients_of_every_process_are_told_that_their_endpoint_is_disabled(place
 
 
 @pytest.mark.thorough
-def test_sessions_go_on_without_the_metadata_database(shop: Place) -> None:
+def test_sessions_continue_without_the_metadata_database(shop: Place) -> None:
     with shop.connect() as direct, shop.connect(pooled=True) as pooled:
         postmaster_in(shop.stack.state_dir / "metadata").kill()
         for _ in range(20):
@@ -141,7 +143,7 @@ def test_a_client_waits_for_a_worker_that_was_killed(shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_hung_metadata_database_holds_up_nobody_for_long(
+def test_a_hanging_metadata_database_delays_nobody_for_long(
     stack: Stack, alice: Client, shop: Place
 ) -> None:
     asleep = Place.create(stack, alice)
@@ -151,7 +153,7 @@ def test_a_hung_metadata_database_holds_up_nobody_for_long(
         connected_through_each(shop, pooled=True) as pooled,
     ):
         with hung_metadata(stack):
-            # Once before the silence is noticed, once after.
+            # Once before the proxy notices the silence, and once after.
             for _ in range(2):
                 began = time.monotonic()
                 assert "the control plane does not answer" in str(asleep.refusal())
@@ -163,7 +165,7 @@ def test_a_hung_metadata_database_holds_up_nobody_for_long(
                     assert shop.query("SELECT 1", pooled=asked) == (1,)
                     assert time.monotonic() - began < 1
         wait_for(asleep.is_served, "the sleeping endpoint")
-    # Changes are heard again.
+    # Changes are received again.
     shop.suspend()
     assert shop.query("SELECT 1") == (1,)
     shop.change(disabled=True)
@@ -172,7 +174,7 @@ def test_a_hung_metadata_database_holds_up_nobody_for_long(
 
 
 @pytest.mark.thorough
-def test_a_start_that_cannot_be_asked_for_is_given_up(shop: Place) -> None:
+def test_a_start_that_cannot_be_requested_is_given_up(shop: Place) -> None:
     shop.suspend()
     with shop.stack.database() as database, database.transaction():
         database.execute("SELECT FROM controlplane_project WHERE id = %s FOR UPDATE", [shop.id])
@@ -183,7 +185,7 @@ def test_a_start_that_cannot_be_asked_for_is_given_up(shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_proxy_that_begins_without_its_database_waits_and_so_do_its_clients(
+def test_a_proxy_that_starts_without_its_database_waits_and_so_do_its_clients(
     shop: Place,
 ) -> None:
     with ThreadPoolExecutor() as pool:

@@ -1,5 +1,5 @@
-"""Pooled clients stay while their compute sleeps, restarts or dies, and go on with their next
-statement."""
+"""Pooled clients stay connected while their compute is suspended, restarts or dies, and continue
+with their next statement."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ def hears_nothing(connection: Connection) -> bool:
 
 
 @pytest.mark.parametrize("tls", [True, False])
-def test_an_idle_client_stays_through_a_suspend_and_wakes_the_compute(
+def test_an_idle_client_stays_during_a_suspend_and_wakes_the_compute(
     shop: Place, tls: bool
 ) -> None:
     with connect(shop, tls=tls) as client:
@@ -39,7 +39,7 @@ def test_an_idle_client_stays_through_a_suspend_and_wakes_the_compute(
             assert shop.state() == "active"
 
 
-def test_a_client_that_takes_its_leave_wakes_nothing(shop: Place) -> None:
+def test_a_client_that_disconnects_wakes_nothing(shop: Place) -> None:
     client = connect(shop)
     assert serves(client)
     shop.suspend()
@@ -54,7 +54,7 @@ def test_a_client_that_takes_its_leave_wakes_nothing(shop: Place) -> None:
     assert len(shop.endpoint_operations("start_compute")) == starts + 1
 
 
-def test_what_a_session_has_set_holds_on_the_next_compute(shop: Place) -> None:
+def test_session_settings_apply_on_the_next_compute(shop: Place) -> None:
     with connect(shop, application_name="shop window") as client:
         client.execute("SET timezone TO 'Asia/Kathmandu'")
         client.execute("SET datestyle TO 'German, DMY'")
@@ -68,7 +68,7 @@ def test_what_a_session_has_set_holds_on_the_next_compute(shop: Place) -> None:
         assert client.execute("SHOW timezone").fetchone() != ("Asia/Kathmandu",)
 
 
-def test_a_client_in_the_middle_of_sending_goes_on(shop: Place) -> None:
+def test_a_client_that_is_sending_a_message_continues(shop: Place) -> None:
     with connect(shop, tls=False) as client:
         assert serves(client)
         query = b"SELECT 'in two parts'\0"
@@ -85,7 +85,7 @@ def test_a_client_in_the_middle_of_sending_goes_on(shop: Place) -> None:
         assert serves(client)
 
 
-def test_a_transaction_that_was_open_ends_with_its_error(shop: Place) -> None:
+def test_an_open_transaction_ends_with_its_error(shop: Place) -> None:
     with connect(shop) as client:
         client.execute("BEGIN")
         assert serves(client)
@@ -93,7 +93,7 @@ def test_a_transaction_that_was_open_ends_with_its_error(shop: Place) -> None:
         assert last_words(client) == "57P01"
 
 
-def test_a_client_stays_through_a_restart_for_new_settings(place: Place) -> None:
+def test_a_client_stays_during_a_restart_for_new_settings(place: Place) -> None:
     with connect(place) as client:
         assert serves(client)
         before = place.postmaster()
@@ -103,7 +103,7 @@ def test_a_client_stays_through_a_restart_for_new_settings(place: Place) -> None
 
 
 @pytest.mark.parametrize("which", ["postgres", "pgbouncer"])
-def test_an_idle_client_stays_when_what_serves_it_is_killed(shop: Place, which: str) -> None:
+def test_an_idle_client_stays_when_its_processes_are_killed(shop: Place, which: str) -> None:
     with connect(shop) as client:
         for _ in range(3):
             assert serves(client)
@@ -114,7 +114,7 @@ def test_an_idle_client_stays_when_what_serves_it_is_killed(shop: Place, which: 
             assert serves(client)
 
 
-def test_a_parked_client_is_dropped_where_it_may_not_stay(place: Place) -> None:
+def test_a_parked_client_is_dropped_when_it_may_not_stay(place: Place) -> None:
     password = place.new_role("bob")
     with (
         connect(place) as owner,
@@ -131,8 +131,8 @@ def test_a_parked_client_is_dropped_where_it_may_not_stay(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_clients_that_never_rest_lose_no_statement_to_suspends(shop: Place) -> None:
-    """Each in its own rhythm, so that some are in the middle of something at every suspend."""
+def test_busy_clients_lose_no_statement_to_suspends(shop: Place) -> None:
+    """Each has its own rhythm, so that every suspend interrupts some of them."""
     asked = 0
 
     async def ask_on(number: int, done: asyncio.Event) -> None:
@@ -164,7 +164,7 @@ def test_clients_that_never_rest_lose_no_statement_to_suspends(shop: Place) -> N
 
 
 @pytest.mark.thorough
-def test_a_proxy_that_stands_still_keeps_nothing_awake_and_loses_nobody(shop: Place) -> None:
+def test_a_stopped_proxy_keeps_nothing_active_and_loses_no_client(shop: Place) -> None:
     with connect(shop) as client:
         for _ in range(2):
             assert serves(client)
@@ -180,7 +180,7 @@ def test_a_proxy_that_stands_still_keeps_nothing_awake_and_loses_nobody(shop: Pl
 
 
 @pytest.mark.skipif(not keeps_prepared_statements(), reason="this PgBouncer keeps none")
-def test_prepared_statements_are_there_on_the_next_compute(shop: Place) -> None:
+def test_prepared_statements_exist_on_the_next_compute(shop: Place) -> None:
     with connect(shop) as client:
         client.prepare_threshold = 0
         client.execute("CREATE TABLE IF NOT EXISTS gone (a int)")

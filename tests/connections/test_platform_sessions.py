@@ -1,7 +1,7 @@
-"""No session of the platform's in a compute executes what the owner of a database wrote.
+"""No session of the platform in a compute executes code of a database's owner.
 
-SECURITY.md lists these sessions. Each is opened here on a database that holds an object of every
-kind whose definition Postgres may evaluate.
+SECURITY.md lists these sessions. Each is opened here on a database with an object of every kind
+whose definition Postgres may evaluate.
 """
 
 import re
@@ -69,7 +69,7 @@ def copying_the_schema(place: Place) -> None:
 
 
 def vacuuming(place: Place) -> None:
-    """As Postgres does by itself."""
+    """Wait for Postgres's own autovacuum."""
     with place.connect() as owner:
         owner.execute("INSERT INTO trap.bait (a) SELECT generate_series(200, 2000)")
     asked = """
@@ -92,7 +92,7 @@ SESSIONS: dict[str, Callable[[Place], None]] = {
 
 
 @pytest.mark.parametrize("name", SESSIONS)
-def test_it_executes_nothing_that_an_owner_wrote(trapped: Place, name: str) -> None:
+def test_a_session_executes_no_code_of_an_owner(trapped: Place, name: str) -> None:
     SESSIONS[name](trapped)
     assert sprung(trapped) == []
 

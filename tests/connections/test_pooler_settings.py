@@ -1,4 +1,4 @@
-"""An endpoint's `pgbouncer_settings`: what its pooler does with them, while it runs and later."""
+"""An endpoint's `pgbouncer_settings`: their effect on its pooler, while it runs and later."""
 
 import shutil
 from typing import Any
@@ -19,7 +19,7 @@ def settings_file(place: Place) -> str:
 
 
 def waits_in_vain(place: Place) -> bool:
-    """Whether a second transaction gets no server connection beside an open one."""
+    """Return whether a second transaction gets no server connection beside an open one."""
     with place.connect(pooled=True) as one, place.connect(pooled=True) as other:
         with one.transaction():
             one.execute("SELECT 1")
@@ -37,7 +37,7 @@ def pool(**settings: str) -> dict[str, Any]:
     return {"settings": {"pgbouncer_settings": settings}}
 
 
-def test_a_change_is_an_operation_that_a_running_pooler_takes_in(place: Place) -> None:
+def test_a_change_is_an_operation_that_a_running_pooler_applies(place: Place) -> None:
     with place.connect(pooled=True) as staying:
         assert staying.execute("SELECT 1").fetchone() == (1,)
         before = place.pooler()
@@ -45,7 +45,7 @@ def test_a_change_is_an_operation_that_a_running_pooler_takes_in(place: Place) -
         assert [row["action"] for row in changed["operations"]] == ["apply_config"]
         assert changed["endpoint"]["settings"]["pgbouncer_settings"] == NARROW
         wait_for(lambda: waits_in_vain(place), "the pooler to take its settings in")
-        # Nobody was dropped for it.
+        # No client was dropped.
         assert staying.execute("SELECT 1").fetchone() == (1,)
         assert place.pooler() == before
     place.change(**pool())
@@ -53,7 +53,7 @@ def test_a_change_is_an_operation_that_a_running_pooler_takes_in(place: Place) -
     wait_for(lambda: not waits_in_vain(place), "the pooler to have its own again")
 
 
-def test_it_holds_after_a_suspend_and_for_new_endpoints_by_the_projects_defaults(
+def test_settings_apply_after_a_suspend_and_from_the_projects_defaults(
     place: Place,
 ) -> None:
     place.change(**pool(**NARROW))
@@ -74,7 +74,7 @@ def test_it_holds_after_a_suspend_and_for_new_endpoints_by_the_projects_defaults
 
 
 @pytest.mark.thorough
-def test_all_that_is_allowed_is_taken_by_this_pooler(place: Place) -> None:
+def test_every_allowed_setting_is_accepted_by_this_pooler(place: Place) -> None:
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     assert program is not None
     known = {
@@ -89,7 +89,7 @@ def test_all_that_is_allowed_is_taken_by_this_pooler(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_cancelled_change_leaves_the_settings_of_before(place: Place) -> None:
+def test_a_cancelled_change_restores_the_previous_settings(place: Place) -> None:
     place.change(**pool(query_timeout="60"))
     with locked(place.stack, place.branch_id):
         body = {"endpoint": pool(query_timeout="99")}
@@ -102,7 +102,7 @@ def test_a_cancelled_change_leaves_the_settings_of_before(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_change_that_postgres_refuses_takes_the_poolers_settings_back_too(place: Place) -> None:
+def test_a_change_that_postgres_refuses_restores_the_poolers_settings_too(place: Place) -> None:
     wanted = {
         "pg_settings": {"timezone": "UTC+200"},
         "pgbouncer_settings": {"query_timeout": "99"},
@@ -136,7 +136,7 @@ def test_what_is_refused(shop: Place, name: str, value: str, words: str) -> None
 
 
 @pytest.mark.thorough
-def test_a_size_is_refused_that_the_pool_does_not_fit(place: Place) -> None:
+def test_a_size_that_does_not_fit_the_pool_is_refused(place: Place) -> None:
     place.change(**pool(default_pool_size="400"))
     body = {"endpoint": {"autoscaling_limit_min_cu": 0.25, "autoscaling_limit_max_cu": 0.25}}
     response = place.client.call("PATCH", place.endpoint_path(), json=body)

@@ -1,4 +1,4 @@
-"""Many clients on few server connections: PgBouncer in transaction mode beside a compute."""
+"""Many clients with few server connections: PgBouncer in transaction mode beside a compute."""
 
 import asyncio
 import time
@@ -81,7 +81,7 @@ def test_pooler_enabled_sends_the_plain_host_through_the_pooler(shop: Place) -> 
         assert one.execute(asked).fetchone() != other.execute(asked).fetchone()
 
 
-def test_the_pooler_lives_and_ends_with_its_compute(shop: Place) -> None:
+def test_the_pooler_ends_with_its_compute(shop: Place) -> None:
     shop.suspend()
     shop.start()
     assert shop.pooler() is None
@@ -101,7 +101,7 @@ def test_the_pooler_lives_and_ends_with_its_compute(shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_pooler_without_clients_ends_and_comes_back_with_one(place: Place) -> None:
+def test_a_pooler_without_clients_ends_and_starts_again_with_one(place: Place) -> None:
     with place.connect(pooled=True) as staying:
         assert serves(staying)
         first = place.pooler()
@@ -120,7 +120,7 @@ def test_a_pooler_without_clients_ends_and_comes_back_with_one(place: Place) -> 
 
 
 def wait_past(seconds: float) -> None:
-    """Let the time pass after which a pooler would end that had no client."""
+    """Wait longer than the time after which a pooler without clients ends."""
     end = time.monotonic() + seconds
     wait_for(lambda: time.monotonic() > end, "time to pass", timeout=seconds + 5)
 
@@ -145,7 +145,7 @@ def test_roles_share_no_server_connection(shop: Place) -> None:
             assert bob.execute("SELECT current_user").fetchone() == ("bob",)
 
 
-def test_what_a_pooled_client_asks_for_in_vain_it_is_told(shop: Place) -> None:
+def test_a_pooled_client_gets_the_reason_for_what_is_not_possible(shop: Place) -> None:
     assert "unsupported startup parameter" in str(
         shop.refusal(pooled=True, options="-c work_mem=5MB")
     )

@@ -1,4 +1,4 @@
-"""`manage.py pg_dump`, `pg_restore` and `psql` at an endpoint, as its operator runs them."""
+"""`manage.py pg_dump`, `pg_restore` and `psql` with an endpoint, as its operator runs them."""
 
 import os
 import re
@@ -20,7 +20,7 @@ def run(
     state: int = 0,
     **environment: Any,
 ) -> "subprocess.CompletedProcess[bytes]":
-    """Run the command, which must end with that status."""
+    """Run the command and check its exit status."""
     name, *arguments = command
     ran = subprocess.run(
         [
@@ -40,8 +40,8 @@ def run(
     return ran
 
 
-def test_a_dump_of_a_sleeping_endpoint_comes_back(shop: Place) -> None:
-    """From standard output to standard input, byte by byte."""
+def test_a_dump_of_an_idle_endpoint_is_restored(shop: Place) -> None:
+    """From standard output to standard input, without a change of a byte."""
     with shop.connect() as connection:
         connection.execute(
             "CREATE TABLE birds AS SELECT i, sha256('wren') AS mark FROM generate_series(1, 5000) i"
@@ -49,14 +49,14 @@ def test_a_dump_of_a_sleeping_endpoint_comes_back(shop: Place) -> None:
     made = {"database": {"name": "copy", "owner_name": shop.role}}
     shop.done(shop.client.post(shop.branch_path(rest="/databases"), made))
     shop.suspend()
-    # A pooler's transactions are none to dump by.
+    # A dump is not possible through a pooler's transactions.
     archive = run(shop, "pg_dump", f"{shop.endpoint_id}-pooler", "-Fc", "--table=birds").stdout
     run(shop, "pg_restore", "--database", "copy", shop.endpoint_id, "--no-owner", read=archive)
     assert shop.query("SELECT count(*) FROM birds", dbname="copy") == (5000,)
 
 
-def test_what_the_program_says_is_the_programs_own(shop: Place) -> None:
-    """Its output, its errors and its exit status; and the caller's own settings of a session."""
+def test_the_programs_output_is_passed_on(shop: Place) -> None:
+    """Its output, its errors and its exit status; and the caller's own session settings apply."""
     asked = b"SHOW work_mem;\nSELECT 1/0;\nSELECT 'not reached';\n"
     ran = run(
         *(shop, "psql", shop.endpoint_id, "-XqAt", "-v", "ON_ERROR_STOP=1", "-f", "-"),
@@ -71,7 +71,7 @@ def test_what_the_program_says_is_the_programs_own(shop: Place) -> None:
     assert b"division by zero" in ran.stderr
 
 
-def test_it_goes_through_the_pooler_where_it_may_and_shows_no_password(shop: Place) -> None:
+def test_it_uses_the_pooler_if_possible_and_shows_no_password(shop: Place) -> None:
     script = b"SELECT current_user;\n\\! cat /proc/$PPID/cmdline /proc/$PPID/environ\n"
     ran = run(shop, "psql", f"{shop.endpoint_id}-pooler", "-XqAt", read=script)
     assert ran.stdout.startswith(f"{shop.role}\n".encode())
@@ -87,7 +87,7 @@ def test_the_version_is_that_of_the_computes(shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_password_that_is_not_stored_is_the_callers(shop: Place) -> None:
+def test_a_password_that_is_not_stored_comes_from_the_caller(shop: Place) -> None:
     with shop.connect() as connection:
         connection.execute("CREATE ROLE ann LOGIN PASSWORD 'by sql'")
     path = shop.of_catalog("roles", "ann")
@@ -109,7 +109,7 @@ def test_a_password_that_is_not_stored_is_the_callers(shop: Place) -> None:
         (["{}"], {"PERCH_REGION": "elsewhere"}, 'the endpoint is in the region "local"'),
     ],
 )
-def test_what_it_cannot_reach(
+def test_errors_for_what_it_cannot_connect_to(
     shop: Place, arguments: list[str], environment: dict[str, Any], words: str
 ) -> None:
     named = [argument.format(shop.endpoint_id) for argument in arguments]

@@ -8,8 +8,8 @@ from tests.support.place import Place
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_who_comes_during_a_reset_waits_for_it(place: Place, pooled: bool) -> None:
-    """The branch has other roles of the same names afterwards."""
+def test_a_client_that_connects_during_a_reset_waits_for_it(place: Place, pooled: bool) -> None:
+    """Afterwards the branch has other roles of the same names."""
     made = place.done(
         place.client.post(f"{place.path}/branches", {"endpoints": [{"type": "read_write"}]})
     )

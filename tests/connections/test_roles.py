@@ -1,4 +1,4 @@
-"""Roles of a branch: what the API says of them is what Postgres lets in."""
+"""Roles of a branch: what the API says about them agrees with who can log in to Postgres."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def test_a_new_projects_owner_connects_and_owns_its_database(shop: Place) -> Non
     assert shop.client.get(shop.of_catalog("roles", shop.role))["role"] == roles[0]
 
 
-def test_a_role_made_on_an_awake_endpoint_connects_at_once(shop: Place) -> None:
+def test_a_role_created_on_an_active_endpoint_connects_at_once(shop: Place) -> None:
     made = create(shop, "ann")
     assert actions(made) == [("apply_config", "running")]
     shop.client.finish(made)
@@ -53,7 +53,7 @@ def test_a_role_made_on_an_awake_endpoint_connects_at_once(shop: Place) -> None:
     )
 
 
-def test_a_role_made_on_a_sleeping_endpoint_leaves_it_asleep(shop: Place) -> None:
+def test_a_role_created_on_an_idle_endpoint_leaves_it_idle(shop: Place) -> None:
     shop.suspend()
     made = create(shop, "ben")
     assert actions(made) == [("apply_config", "running"), ("suspend_compute", "scheduling")]
@@ -65,7 +65,7 @@ def test_a_role_made_on_a_sleeping_endpoint_leaves_it_asleep(shop: Place) -> Non
     )
 
 
-def test_a_role_made_without_an_endpoint_comes_with_the_next_one(place: Place) -> None:
+def test_a_role_created_without_an_endpoint_exists_with_the_next_one(place: Place) -> None:
     branch = place.new_branch_id(name="dev")
     made = place.client.post(f"{place.path}/branches/{branch}/roles", {"role": {"name": "bob"}})
     assert made["operations"] == []
@@ -147,7 +147,7 @@ def test_a_reset_password_replaces_the_old_one(shop: Place) -> None:
         assert (answer.status_code, answer.json()) == (200, {"password": new})
 
 
-def test_passwords_that_are_not_kept_cannot_be_revealed(stack: Stack, alice: Client) -> None:
+def test_passwords_that_are_not_stored_cannot_be_revealed(stack: Stack, alice: Client) -> None:
     place = Place.create(stack, alice, store_passwords=False)
     path = place.of_catalog("roles", place.role)
     for method in ("GET", "POST"):
@@ -161,7 +161,7 @@ def test_passwords_that_are_not_kept_cannot_be_revealed(stack: Stack, alice: Cli
 
 
 @pytest.mark.thorough
-def test_a_deleted_role_is_disconnected_and_turned_away(shop: Place) -> None:
+def test_a_deleted_role_is_disconnected_and_refused(shop: Place) -> None:
     password = shop.new_role("bob")
     bob: dict[str, Any] = {"user": "bob", "password": password}
     with shop.connect(**bob) as connection:
@@ -173,7 +173,7 @@ def test_a_deleted_role_is_disconnected_and_turned_away(shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_role_goes_whatever_it_holds(shop: Place) -> None:
+def test_a_role_is_deleted_with_everything_it_owns(shop: Place) -> None:
     bob: dict[str, Any] = {"user": "bob", "password": shop.new_role("bob")}
     shop.new_role("carol")
     with shop.connect() as owner:
@@ -208,7 +208,7 @@ def test_a_role_goes_whatever_it_holds(shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_role_goes_although_somebody_holds_a_lock(shop: Place) -> None:
+def test_a_role_is_deleted_although_it_holds_a_lock(shop: Place) -> None:
     bob: dict[str, Any] = {"user": "bob", "password": shop.new_role("bob")}
     with shop.connect() as owner:
         owner.execute("GRANT CREATE ON SCHEMA public TO bob")
@@ -228,7 +228,7 @@ def test_the_owner_of_a_database_cannot_be_deleted(shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_role_made_again_right_after_its_deletion_is_there(shop: Place) -> None:
+def test_a_role_created_again_right_after_its_deletion_exists(shop: Place) -> None:
     old = shop.new_role("bob")
     deleted = shop.client.delete(shop.of_catalog("roles", "bob"))
     made = create(shop, "bob")
@@ -240,13 +240,13 @@ def test_a_role_made_again_right_after_its_deletion_is_there(shop: Place) -> Non
     assert shop.client.call("DELETE", shop.of_catalog("roles", "bob")).status_code == 200
 
 
-def test_a_role_without_login_is_turned_away_like_a_wrong_password(shop: Place) -> None:
+def test_a_role_without_login_is_refused_like_a_wrong_password(shop: Place) -> None:
     password = shop.new_role("group", no_login=True)
     error = shop.refusal(user="group", password=password)
     assert 'password authentication failed for user "group"' in str(error)
 
 
-def test_a_role_does_what_an_owner_may(shop: Place) -> None:
+def test_a_role_has_the_rights_of_an_owner(shop: Place) -> None:
     with shop.connect() as connection:
         for extension in ("pg_trgm", "hstore", "citext", "btree_gist", "unaccent", "ltree"):
             connection.execute(f"CREATE EXTENSION {extension}".encode())

@@ -1,4 +1,4 @@
-"""Passwords of roles, and what they are checked against, stay with the platform."""
+"""Passwords of roles and their verifiers stay within the platform."""
 
 import threading
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from tests.support.place import Place
 from tests.support.waiting import wait_for
 
-# All that has Postgres write statements down.
+# Settings that make Postgres log statements.
 TALKATIVE = {
     "log_statement": "all",
     "log_min_duration_statement": "0",
@@ -20,7 +20,7 @@ TALKATIVE = {
 
 @contextmanager
 def watched(place: Place, seen: set[str]) -> Iterator[None]:
-    """Collect what a member of pg_monitor sees the platform's sessions do meanwhile."""
+    """Collect what a member of pg_monitor sees of the platform's sessions meanwhile."""
     over = threading.Event()
 
     def watch() -> None:
@@ -30,7 +30,7 @@ def watched(place: Place, seen: set[str]) -> Iterator[None]:
                     "SELECT query FROM pg_stat_activity WHERE usename = 'perch_platform'"
                 ).fetchall()
                 seen.update(str(query) for (query,) in rows)
-                # Its own lines would fill the log, of which so much is kept.
+                # Its own lines would fill the log, of which only a part is kept.
                 over.wait(0.002)
 
     watcher = threading.Thread(target=watch)
@@ -43,7 +43,7 @@ def watched(place: Place, seen: set[str]) -> Iterator[None]:
 
 
 def secrets_of(place: Place, name: str) -> list[str]:
-    """The role's password, and its verifier whole and in parts."""
+    """Return the role's password, and its verifier as a whole and in parts."""
     password = place.client.get(place.of_catalog("roles", name) + "/reveal_password")["password"]
     with place.stack.database() as database:
         row = database.execute(
@@ -54,7 +54,7 @@ def secrets_of(place: Place, name: str) -> list[str]:
     return [password, row[0], *row[0].split("$")[1:], *row[0].split(":")]
 
 
-def test_no_password_reaches_the_log_or_those_who_watch(place: Place) -> None:
+def test_no_password_reaches_the_log_or_pg_monitor(place: Place) -> None:
     place.change(settings={"pg_settings": TALKATIVE})
     seen: set[str] = set()
     with watched(place, seen):
@@ -62,12 +62,12 @@ def test_no_password_reaches_the_log_or_those_who_watch(place: Place) -> None:
         path = place.of_catalog("roles", "ann")
         place.done(place.client.post(f"{path}/reset_password"))
         with place.connect() as connection:
-            # Its second creation fails, and with it the statement.
+            # Its second creation fails, so the statement is logged as an error.
             connection.execute("CREATE ROLE bob; GRANT bob TO perch_superuser")
         made = place.client.post(place.branch_path(rest="/roles"), {"role": {"name": "bob"}})
         assert [row["status"] for row in place.client.finish(made)] == ["failed"]
     log = place.stack.state_dir / "branches" / place.branch_id / "postgres.log"
-    # It comes through a pipe that the worker reads.
+    # The log comes through a pipe that the worker reads.
     wait_for(lambda: "CREATE ROLE bob" in log.read_text(errors="replace"), "the line in the log")
     logged = log.read_text(errors="replace")
     for name in (place.role, "ann", "bob"):
@@ -77,7 +77,7 @@ def test_no_password_reaches_the_log_or_those_who_watch(place: Place) -> None:
     assert "BYPASSRLS" not in logged
     assert "SCRAM-SHA-256$" not in logged
     assert not any("ROLE" in query for query in seen)
-    # Not even in Postgres's own catalog, which an owner reads.
+    # Nor is it in Postgres's own catalog, which an owner can read.
     in_catalog = place.query("SELECT string_agg(rolpassword, ' ') FROM pg_authid")[0]
     shared = "SCRAM-SHA-256$4096"
     assert not any(secret in in_catalog for secret in secrets_of(place, "ann") if secret != shared)

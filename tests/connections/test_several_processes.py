@@ -1,4 +1,4 @@
-"""Two proxy processes behind one port, which share the work."""
+"""Two proxy processes behind one port share the clients."""
 
 import signal
 from contextlib import ExitStack
@@ -10,7 +10,7 @@ CLIENTS = 10
 
 
 def test_clients_are_spread_over_all_processes(shop: Place) -> None:
-    """One that hangs for a while keeps nobody waiting, and gets its part of who comes later."""
+    """A process that hangs for a while delays nobody, and gets its share of later clients."""
     hanging, other = proxy_processes(shop.stack)
     with ExitStack() as opened:
         hanging.send_signal(signal.SIGSTOP)

@@ -1,4 +1,5 @@
-"""What passes through the proxy: cancel requests, large data, crowds, and clients gone wrong."""
+"""Traffic through the proxy: cancel requests, large data, many clients, and clients that
+misbehave."""
 
 import asyncio
 import contextlib
@@ -30,7 +31,7 @@ direct_and_pooled = pytest.mark.parametrize("pooled", [False, True], ids=["direc
 @direct_and_pooled
 @tls_and_plain
 @pytest.mark.parametrize("way", ["cancel_safe", "cancel"])
-def test_a_cancel_request_ends_its_own_query_alone(
+def test_a_cancel_request_ends_only_its_own_query(
     shop: Place, tls: bool, pooled: bool, way: str
 ) -> None:
     with (
@@ -70,13 +71,13 @@ def test_ctrl_c_in_psql_cancels(shop: Place) -> None:
 
 @pytest.fixture(scope="module")
 def freight() -> list[bytes]:
-    """100 MB in lines that no compression makes smaller by much."""
+    """Return 100 MB in lines that hardly compress."""
     return [os.urandom(LINE // 2).hex().encode()[:-1] + b"\n" for _ in range(LINES)]
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("tls", "pooled"), [(True, False), (False, True)])
-def test_a_copy_of_100_megabytes_arrives_unharmed_both_ways(
+def test_a_copy_of_100_megabytes_is_unchanged_in_both_directions(
     shop: Place, freight: list[bytes], tls: bool, pooled: bool
 ) -> None:
     sent, received = hashlib.sha256(), hashlib.sha256()
@@ -116,8 +117,8 @@ def test_five_hundred_connections_at_once_are_served(place: Place) -> None:
 
 @contextlib.contextmanager
 def nothing_left_behind(place: Place) -> Iterator[None]:
-    """Once it is over, the proxy and the compute hold no more than before."""
-    # Anew, without what the pooler keeps for those who come next.
+    """Check that afterwards the proxy and the compute hold no more than before."""
+    # Start anew, without sessions that the pooler keeps for later clients.
     place.suspend()
     assert place.query("SELECT 1") == (1,)
     stack = place.stack
@@ -148,7 +149,7 @@ def test_a_client_that_vanishes_leaves_nothing_behind(shop: Place) -> None:
 
 
 def reset(descriptor: int) -> None:
-    """Break a connection off without a farewell; what is said from then on goes nowhere."""
+    """Reset a connection without closing it properly; data sent to it afterwards is lost."""
     with socket.socket(fileno=os.dup(descriptor)) as twin, open(os.devnull, "r+b") as nowhere:
         twin.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         os.dup2(nowhere.fileno(), descriptor)
@@ -170,7 +171,7 @@ def test_a_client_that_vanishes_in_the_middle_of_a_query_ends_it(shop: Place) ->
 
 
 @pytest.mark.thorough
-def test_silent_and_senseless_clients_leave_nothing_behind(shop: Place) -> None:
+def test_silent_and_invalid_clients_leave_nothing_behind(shop: Place) -> None:
     def startup(*fields: bytes, version: int = 196608) -> bytes:
         body = struct.pack("!I", version) + b"\0".join(fields) + b"\0\0"
         return struct.pack("!I", len(body) + 4) + body
@@ -191,11 +192,11 @@ def test_silent_and_senseless_clients_leave_nothing_behind(shop: Place) -> None:
             startup(b"user", user, b"options", b"endpoint=../../etc"),
             startup(b"user", b"\xff\xfe", b"options", option),
         ):
-            # The proxy may hang up at any point.
+            # The proxy may close the connection at any point.
             with raw(shop, data) as connection, contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(4096):
                     pass
-        # In the meantime, and beside the silent ones, everybody else is served.
+        # Meanwhile, all other clients are served.
         assert shop.query("SELECT 1") == (1,)
         assert len(silent) == 20

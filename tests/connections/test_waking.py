@@ -1,4 +1,4 @@
-"""Connecting to an endpoint that sleeps, or is on its way somewhere."""
+"""Connecting to an endpoint that is idle or changing."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_for
 
 
 def ask_at_once(place: Place, clients: int, statement: str, **parameters: Any) -> list[Any]:
-    """The first row of the statement's result, asked for by many clients at the same time."""
+    """Return the first row of the statement's result, for each of many simultaneous clients."""
     chosen = place.parameters(**parameters)
 
     async def ask() -> Any:
@@ -31,7 +31,7 @@ def ask_at_once(place: Place, clients: int, statement: str, **parameters: Any) -
 
 
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
-def test_many_clients_at_once_are_served_by_one_start(shop: Place, pooled: bool) -> None:
+def test_many_simultaneous_clients_are_served_by_one_start(shop: Place, pooled: bool) -> None:
     shop.suspend()
     before = len(shop.endpoint_operations("start_compute"))
     assert ask_at_once(shop, 50, "SELECT 1", pooled=pooled) == [(1,)] * 50
@@ -40,7 +40,7 @@ def test_many_clients_at_once_are_served_by_one_start(shop: Place, pooled: bool)
     assert (started[0]["status"], started[0]["failures_count"]) == ("finished", 0)
 
 
-def test_clients_of_both_kinds_share_one_start(shop: Place) -> None:
+def test_direct_and_pooled_clients_share_one_start(shop: Place) -> None:
     shop.suspend()
     before = len(shop.endpoint_operations("start_compute"))
 
@@ -95,7 +95,7 @@ def test_a_client_is_served_while_its_endpoint_is(
     for row in shop.client.finish(answer):
         assert row["status"] == "finished", row
     shop.settle()
-    # What was set is set back, so that the next one changes something again.
+    # Restore the previous values, so that the next client causes a change again.
     shop.change(settings={"pg_settings": {}}, autoscaling_limit_max_cu=1)
     assert ask_at_once(shop, 1, "SELECT 1", pooled=True) == [(1,)]
 
@@ -126,10 +126,11 @@ def test_a_client_is_served_on_the_branch_its_endpoint_was_just_moved_to(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("reassigned", [False, True], ids=["suspended", "reassigned"])
-def test_a_client_is_served_although_its_endpoint_is_sent_away_behind_its_start(
+def test_a_client_is_served_although_its_endpoint_is_reassigned_after_its_start(
     place: Place, reassigned: bool
 ) -> None:
-    """What it waited for has ended well and is of no use; somebody must ask once more."""
+    """The start that the client waited for has succeeded but is of no use; another must be
+    requested."""
     send_away = patch(branch_id=place.new_branch_id()) if reassigned else post("suspend")
     place.suspend()
     with ThreadPoolExecutor() as pool:
@@ -163,7 +164,7 @@ def test_a_deleted_endpoint_is_unknown(place: Place) -> None:
     assert "password authentication failed" in str(place.refusal())
 
 
-def test_a_client_that_gives_up_does_no_harm_to_the_others(shop: Place) -> None:
+def test_a_client_that_gives_up_does_not_affect_the_others(shop: Place) -> None:
     shop.suspend()
 
     async def hurry(patience: float) -> Any:
@@ -181,7 +182,7 @@ def test_a_client_that_gives_up_does_no_harm_to_the_others(shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_broken_data_directory_is_told_to_clients_until_it_is_mended(shop: Place) -> None:
+def test_clients_get_the_error_of_a_broken_data_directory_until_it_is_repaired(shop: Place) -> None:
     shop.suspend()
     control = shop.stack.data_dir(shop.branch_id) / "global" / "pg_control"
     aside = control.rename(control.with_suffix(".aside"))
@@ -207,20 +208,20 @@ def test_a_broken_data_directory_is_told_to_clients_until_it_is_mended(shop: Pla
     assert shop.state() == "active"
 
 
-def test_a_killed_compute_takes_its_clients_along_and_comes_back_for_the_next(
+def test_a_killed_compute_ends_its_clients_and_starts_for_the_next(
     shop: Place,
 ) -> None:
-    """Not those of its pooler: see `test_parking`."""
+    """Clients of its pooler stay: see `test_parking`."""
     with shop.connect() as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS kept ()")
         shop.postmaster().kill()
         with pytest.raises(psycopg.OperationalError):
-            # A backend may live for a moment longer than its postmaster.
+            # A backend may outlive its postmaster for a moment.
             wait_for(lambda: not serves(connection), "the connection to end", timeout=3)
     assert shop.query("SELECT count(*) FROM kept") == (0,)
 
 
-def test_a_killed_backend_costs_its_neighbours_no_more_than_a_new_connection(
+def test_a_killed_backend_costs_other_clients_only_a_reconnect(
     shop: Place,
 ) -> None:
     with shop.connect() as victim, shop.connect() as neighbour:

@@ -106,7 +106,7 @@ PROJECT_SETTINGS: Fields = {
     "block_public_connections": Returned(True),
     "block_outbound_connections": Returned(True),
     "enable_logical_replication": CheckedBy(
-        f"{LOGICAL}::test_enabling_it_suspends_what_runs_and_holds_from_the_next_start_on"
+        f"{LOGICAL}::test_enabling_it_suspends_active_endpoints_and_applies_from_the_next_start"
     ),
     "block_vpc_connections": Refused(True),
     "hipaa": Refused(True),
@@ -122,10 +122,10 @@ ENDPOINT: Fields = {
     "region_id": Returned("local"),
     "settings.pg_settings": CheckedBy("test_configure_endpoint.py::test_it_works"),
     "settings.pgbouncer_settings": CheckedBy(
-        f"{POOLER}::test_a_change_is_an_operation_that_a_running_pooler_takes_in"
+        f"{POOLER}::test_a_change_is_an_operation_that_a_running_pooler_applies"
     ),
     "settings.preload_libraries": Refused({"use_defaults": True}),
-    "suspend_timeout_seconds": CheckedBy("test_idleness.py::test_an_endpoint_left_alone_sleeps"),
+    "suspend_timeout_seconds": CheckedBy("test_idleness.py::test_an_unused_endpoint_is_suspended"),
 }
 EVENTS: Fields = {
     "?limit": CheckedBy("test_list_events.py::test_the_newest_come_first_page_by_page"),
@@ -258,7 +258,7 @@ DECLARED: dict[str, Fields] = {
         "project.provisioner": StoredOnly("k8s-neonvm", at="endpoints[].provisioner"),
         "project.history_retention_seconds": StoredOnly(60),
         "project.store_passwords": CheckedBy(
-            "test_roles.py::test_passwords_that_are_not_kept_cannot_be_revealed"
+            "test_roles.py::test_passwords_that_are_not_stored_cannot_be_revealed"
         ),
         "project.branch.name": Returned("trunk", at="branch.name"),
         "project.branch.role_name": Returned("ann", at="roles[].name"),
@@ -294,9 +294,7 @@ DECLARED: dict[str, Fields] = {
         **prefixed(
             "project.default_endpoint_settings.",
             {
-                "pgbouncer_settings": CheckedBy(
-                    f"{POOLER}::test_it_holds_after_a_suspend_and_for_new"
-                ),
+                "pgbouncer_settings": CheckedBy(f"{POOLER}::test_settings_apply_after_a_suspend"),
                 "pg_settings": CheckedBy(
                     "test_endpoint_rules.py::test_a_new_endpoint_has_its_projects"
                 ),
@@ -368,7 +366,7 @@ DECLARED: dict[str, Fields] = {
     },
     "POST /projects/{project_id}/branches/{branch_id}/roles": {
         "role.name": Returned("named"),
-        "role.no_login": CheckedBy("test_roles.py::test_a_role_without_login_is_turned_away"),
+        "role.no_login": CheckedBy("test_roles.py::test_a_role_without_login_is_refused"),
     },
     "POST /projects/{project_id}/endpoints": {
         "endpoint.branch_id": Returned(lambda ids: ids["bare"]),

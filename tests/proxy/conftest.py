@@ -1,4 +1,4 @@
-"""The named people: alice and bob have roles on the endpoint `ep-calm-river-000001`."""
+"""Two users: alice and bob have roles on the endpoint `ep-calm-river-000001`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ PASSWORDS = {"alice": "alice's secret", "bob": "bob's secret"}
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The PEM file that clients who verify trust."""
+    """The PEM file of the authority that verifying clients trust."""
     directory = tmp_path_factory.mktemp("tls")
     load_or_create_authority(directory)
     return directory / "authority.pem"
@@ -42,7 +42,7 @@ def programs() -> Iterator[Programs]:
 
 @pytest.fixture(scope="session")
 def postgres(programs: Programs) -> Iterator[BarePostgres]:
-    """One that every test may use, but not stop."""
+    """A Postgres that every test may use, but not stop."""
     with bare_postgres(programs) as cluster:
         cluster.start()
         for role, password in PASSWORDS.items():
@@ -52,7 +52,7 @@ def postgres(programs: Programs) -> Iterator[BarePostgres]:
 
 @pytest.fixture
 def mortal_postgres(programs: Programs) -> Iterator[BarePostgres]:
-    """One that a test may stop or kill, not yet started."""
+    """A Postgres that a test may stop or kill. It is not started yet."""
     with bare_postgres(programs) as cluster:
         yield cluster
 

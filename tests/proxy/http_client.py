@@ -1,4 +1,4 @@
-"""Clients of SQL over HTTP: a real one, and one that says its bytes by hand."""
+"""Clients of SQL over HTTP: a real one, and one that sends given bytes."""
 
 import json
 import socket
@@ -25,13 +25,13 @@ def connection_string(
 
 
 def headers(given: str | None = None, **modes: str) -> dict[str, str]:
-    """The driver's, with further ones such as `array_mode="true"`."""
+    """Return the driver's headers, and further ones such as `array_mode="true"`."""
     named = {f"Neon-{name.replace('_', '-').title()}": value for name, value in modes.items()}
     return {"Neon-Connection-String": given or connection_string(), **named}
 
 
 class SqlClient:
-    """One connection that stays open. Asks for text and arrays, as the driver does."""
+    """One connection that stays open. It asks for text and arrays, as the driver does."""
 
     def __init__(self, proxy: RunningProxy) -> None:
         self.url = f"http://127.0.0.1:{proxy.port}/sql"
@@ -66,7 +66,7 @@ class SqlClient:
 
 
 class RawHttp:
-    """A socket that says what no real client would."""
+    """A socket that sends bytes that no real client would."""
 
     def __init__(self, proxy: RunningProxy, *, alpn: list[str] | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", proxy.port), timeout=20)
@@ -86,7 +86,7 @@ class RawHttp:
         self.send(body)
 
     def answer(self) -> tuple[int, dict[str, str], Any]:
-        """Status, headers by lower case names, and the body's JSON."""
+        """Return the status, the headers by lower-case names, and the body's JSON."""
         status = int(self._file.readline().split()[1])
         named: dict[str, str] = {}
         while line := self._file.readline().strip():
@@ -113,6 +113,6 @@ class RawHttp:
 
 
 def request(*more: str, first: str = "POST /sql HTTP/1.1") -> bytes:
-    """A request's head, with the connection string."""
+    """Return the head of a request, with the connection string."""
     named = [f"{name}: {value}" for name, value in headers().items()]
     return "\r\n".join([first, "Host: api.localhost", *named, *more, "", ""]).encode()

@@ -1,5 +1,5 @@
-"""A proxy in a thread of its own, with a directory that lives in memory and can be told what to
-answer. The tests are its clients, over real sockets."""
+"""A proxy in a thread of its own, with a directory in memory whose answers a test chooses. The
+tests are its clients, over real sockets."""
 
 import asyncio
 import os
@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 @dataclass
 class Endpoint:
-    """What the directory knows, and how its wake goes: `asleep` keeps it waiting, `failure` fails
-    it."""
+    """An endpoint in the directory. Its wake waits while `asleep` is not set, and fails if
+    `failure` is set."""
 
     address: ComputeAddress
     verifiers: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class MemoryDirectory:
     def __init__(self) -> None:
         self.endpoints: dict[str, Endpoint] = {}
         self.traffic = Traffic()
-        # The endpoint, where it exists, the role and the address of each.
+        # For each refusal: the endpoint if it exists, the role, and the client's address.
         self.refusals: list[tuple[str | None, str, str]] = []
         self.outsiders: list[tuple[str | None, str, str]] = []
 
@@ -137,7 +137,7 @@ class RunningProxy:
         assert not self._thread.is_alive()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs it in the proxy's loop."""
+        """Run the coroutine in the proxy's event loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(20)
 
     def drop(self, endpoint_id: str) -> int:
@@ -161,7 +161,7 @@ class RunningProxy:
         return len(self.proxy.sessions)
 
     def tasks(self) -> int:
-        """How many run in the proxy's loop beside the one that keeps it up."""
+        """Return the number of tasks in the proxy's loop, without the one that keeps it running."""
 
         async def count() -> int:
             return len(asyncio.all_tasks()) - 2
@@ -169,7 +169,7 @@ class RunningProxy:
         return self.call(count())
 
     def close_idle_sessions(self) -> None:
-        """Those in computes that requests over HTTP have left."""
+        """Close the sessions in computes that requests over HTTP have left open."""
 
         async def close() -> None:
             self.proxy.queries.pool.close()
@@ -177,12 +177,13 @@ class RunningProxy:
         self.call(close())
 
     def secret_of(self, pid: int) -> bytes:
-        """The secret half of a cancel key that the proxy gave out."""
+        """Return the secret half of a cancel key that the proxy gave to a client."""
         keys = [session.key for session in self.proxy.sessions.all() if session.key is not None]
         return next(key.secret for key in keys if key.pid == pid)
 
     def parameters(self, endpoint_id: str, **parameters: Any) -> dict[str, Any]:
-        """What a libpq client needs: by default a TLS connection named by SNI."""
+        """Return the parameters of a libpq client; by default a TLS connection that names the
+        endpoint by SNI."""
         return {
             "host": f"{endpoint_id}.{REGION_HOST}",
             "hostaddr": "127.0.0.1",
@@ -199,7 +200,7 @@ class RunningProxy:
 
 
 def plain(endpoint_id: str) -> dict[str, str]:
-    """Parameters of a client without TLS, whose endpoint only `options` can name."""
+    """Return the parameters of a client without TLS. Only `options` can name its endpoint."""
     return {"host": "127.0.0.1", "sslmode": "disable", "options": f"endpoint={endpoint_id}"}
 
 
@@ -207,8 +208,8 @@ def plain(endpoint_id: str) -> dict[str, str]:
 def running_proxy(
     identity: TlsIdentity, directory: MemoryDirectory, **settings: Any
 ) -> Iterator[RunningProxy]:
-    """A proxy on a free port. On leaving, nothing of any client may be left: no session, task or
-    descriptor."""
+    """Run a proxy on a free port. Afterwards, nothing of any client may be left: no session, task
+    or descriptor."""
     given = {"region_host": REGION_HOST, "secret": b"secret", "port": 0, **settings}
     proxy = RunningProxy(ProxySettings(**given), directory, identity)
     proxy.start()

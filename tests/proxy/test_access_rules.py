@@ -1,4 +1,4 @@
-"""From where an endpoint's clients may come."""
+"""The addresses from which clients may connect to an endpoint."""
 
 import json
 from typing import Any
@@ -48,7 +48,7 @@ def rules_of(*ips: str, **settings: Any) -> AccessRules:
         (["0.0.0.0/0"], "8.8.8.8"),
     ],
 )
-def test_who_is_within_may_come(ips: list[str], address: str) -> None:
+def test_an_address_in_a_range_is_allowed(ips: list[str], address: str) -> None:
     assert rules_of(*ips).allows(address)
 
 
@@ -60,11 +60,11 @@ def test_who_is_within_may_come(ips: list[str], address: str) -> None:
         (["192.0.2.9-192.0.2.12"], "192.0.2.13"),
         (["0.0.0.0/0"], "2001:db8::1"),
         (["::/0"], "192.0.2.7"),
-        # What cannot be read lets in nobody.
+        # A rule that cannot be parsed allows no address.
         (["a shop"], "127.0.0.1"),
     ],
 )
-def test_who_is_outside_may_not(ips: list[str], address: str) -> None:
+def test_an_address_outside_the_ranges_is_refused(ips: list[str], address: str) -> None:
     assert not rules_of(*ips).allows(address)
 
 
@@ -78,7 +78,7 @@ ranges = st.one_of(
 
 
 @given(st.lists(ranges, max_size=8), addresses)
-def test_a_set_has_what_one_of_its_ranges_has(texts: list[str], address: Any) -> None:
+def test_a_set_contains_the_addresses_of_its_ranges(texts: list[str], address: Any) -> None:
     parsed = [parse_range(text) for text in texts]
     known = AddressSet.of(parsed)
     for one in (address, *(r.first for r in parsed), *(r.last for r in parsed)):
@@ -107,13 +107,13 @@ def test_a_set_has_what_one_of_its_ranges_has(texts: list[str], address: Any) ->
         ("2001:db8::1", False),
     ],
 )
-def test_where_public_connections_are_blocked_private_ones_come_in(
+def test_private_addresses_are_allowed_if_public_ones_are_blocked(
     address: str, is_private: bool
 ) -> None:
     assert rules_of(block_public_connections=True).allows(address) == is_private
 
 
-def test_both_rules_hold_together() -> None:
+def test_both_rules_apply_together() -> None:
     found = rules_of("10.0.0.0/8", "192.0.2.7", block_public_connections=True)
     assert found.allows("10.0.0.1")
     assert not found.allows("192.168.0.1")
@@ -121,7 +121,7 @@ def test_both_rules_hold_together() -> None:
 
 
 @pytest.mark.parametrize("name", ["protected_branches_only", "primary_branch_only"])
-def test_a_rule_for_protected_branches_is_none_for_others(name: str) -> None:
+def test_a_rule_for_protected_branches_does_not_apply_to_others(name: str) -> None:
     settings = {"allowed_ips": {"ips": ["192.0.2.7"], name: True}}
     assert parse_rules(json.dumps(settings), is_protected=False) is None
     assert parse_rules(json.dumps(settings), is_protected=True) is not None
@@ -152,7 +152,7 @@ def test_an_address_that_is_not_allowed(proxy: RunningProxy, way: dict[str, str]
     proxy.connect(ENDPOINT, **ALICE, **way).close()
 
 
-def test_the_password_is_not_asked_for(proxy: RunningProxy) -> None:
+def test_the_password_is_not_requested(proxy: RunningProxy) -> None:
     proxy.directory.endpoints[ENDPOINT].rules = rules("192.0.2.0/24")
     client = RawClient(proxy.port)
     client.send_startup(user="alice", options=f"endpoint={ENDPOINT}")
@@ -167,7 +167,7 @@ def test_an_unknown_endpoint_still_looks_like_a_wrong_password(proxy: RunningPro
     assert "password authentication failed" in refusal(proxy, "ep-no-such-000009", **ALICE)
 
 
-def test_a_public_address_where_they_are_blocked(
+def test_a_public_address_while_public_ones_are_blocked(
     proxy: RunningProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -178,7 +178,9 @@ def test_a_public_address_where_they_are_blocked(
     assert refusal(proxy, **ALICE) == BLOCKED
 
 
-def test_open_connections_from_outside_end_with_the_reason(proxy: RunningProxy) -> None:
+def test_open_connections_from_a_newly_refused_address_end_with_the_reason(
+    proxy: RunningProxy,
+) -> None:
     with proxy.connect(ENDPOINT, **ALICE) as connection:
         for allowed in (None, rules("127.0.0.0/8"), rules(block_public_connections=True)):
             assert proxy.enforce_rules(ENDPOINT, allowed) == 0
@@ -188,8 +190,9 @@ def test_open_connections_from_outside_end_with_the_reason(proxy: RunningProxy) 
             connection.execute("SELECT 1")
 
 
-def test_rules_that_come_while_a_client_waits_for_its_compute(proxy: RunningProxy) -> None:
-    """It was let in by the old ones, and is not yet where changes are told."""
+def test_rules_that_change_while_a_client_waits_for_its_compute(proxy: RunningProxy) -> None:
+    """The old rules allowed the client, and it is not yet among those that a change is applied
+    to."""
     endpoint = proxy.directory.endpoints[ENDPOINT]
     endpoint.asleep = True
     client = RawClient.start_log_in(proxy.port, ENDPOINT, **ALICE)
@@ -201,5 +204,5 @@ def test_rules_that_come_while_a_client_waits_for_its_compute(proxy: RunningProx
     assert answer.sqlstate == "28000"
 
 
-def test_addresses_are_read_as_clients_have_them() -> None:
+def test_addresses_are_parsed_as_clients_have_them() -> None:
     assert str(parse_address("::ffff:192.0.2.7")) == "192.0.2.7"

@@ -1,5 +1,5 @@
-"""Start-up packets that no client would send cost nobody else anything and leave nothing behind:
-`running_proxy` looks for leftovers after each test."""
+"""Invalid start-up packets do not affect other clients and leave nothing behind: `running_proxy`
+checks this after each test."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ GSS_REQUEST = struct.pack("!II", 8, 80877104)
 
 
 def answer_to(proxy: RunningProxy, data: bytes) -> bytes:
-    """All that comes back after sending this and nothing more."""
+    """Return everything that the proxy answers to these bytes."""
     client = RawClient(proxy.port)
     with contextlib.suppress(OSError):  # the proxy may have closed already
         client.socket.sendall(data)
@@ -42,12 +42,12 @@ def sqlstate(answer: bytes) -> str:
 @pytest.mark.parametrize(
     "data", [b"", b"\0", b"\0\0\0\x08", SSL_REQUEST[:7], struct.pack("!II", 100, 196608) + b"user"]
 )
-def test_a_short_packet_is_closed_upon(proxy: RunningProxy, data: bytes) -> None:
+def test_the_connection_of_a_short_packet_is_closed(proxy: RunningProxy, data: bytes) -> None:
     assert answer_to(proxy, data) == b""
 
 
 @pytest.mark.parametrize("size", [0, 7, 10_001, 2**31, 2**32 - 1])
-def test_an_impossible_size_is_refused_unread(proxy: RunningProxy, size: int) -> None:
+def test_an_impossible_size_is_refused_without_reading(proxy: RunningProxy, size: int) -> None:
     assert sqlstate(answer_to(proxy, struct.pack("!II", size, 196608))) == "08P01"
 
 
@@ -133,7 +133,7 @@ def test_gss_encryption_is_declined_and_tls_may_follow(proxy: RunningProxy) -> N
     client.socket.close()
 
 
-def test_an_endless_wish_for_encryption_is_refused(proxy: RunningProxy) -> None:
+def test_endless_requests_for_encryption_are_refused(proxy: RunningProxy) -> None:
     assert sqlstate(answer_to(proxy, GSS_REQUEST * 2)[1:]) == "08P01"
 
 
@@ -144,10 +144,11 @@ def test_encryption_within_encryption_is_refused(proxy: RunningProxy) -> None:
     assert sqlstate(client.read_to_end()) == "08P01"
 
 
-def test_what_was_sent_before_tls_is_not_taken_for_what_was_sent_within(
+def test_bytes_sent_before_tls_are_not_read_as_sent_within_it(
     proxy: RunningProxy,
 ) -> None:
-    """Else somebody in between could put words before the client's own (CVE-2021-23214)."""
+    """Otherwise an attacker in between could insert messages before the client's own
+    (CVE-2021-23214)."""
     smuggled = messages.startup_message({b"user": b"mallory"})
     answer = answer_to(proxy, SSL_REQUEST + smuggled)
     assert answer[:1] == b"S"
@@ -160,12 +161,12 @@ def test_direct_tls_without_alpn_is_refused(proxy: RunningProxy) -> None:
     context.verify_mode = ssl.CERT_NONE
     client = RawClient(proxy.port)
     client.socket = context.wrap_socket(client.socket)
-    # What speaks HTTP may come without: the first bytes tell.
+    # A client that speaks HTTP may omit ALPN: the first bytes show the protocol.
     client.send_startup(user="alice", database="postgres")
     assert b"without ALPN protocol negotiation extension" in client.read_to_end()
 
 
-def test_a_negotiated_version_comes_before_the_password(proxy: RunningProxy) -> None:
+def test_a_negotiated_version_precedes_the_password(proxy: RunningProxy) -> None:
     client = RawClient(proxy.port)
     body = f"user\0alice\0options\0endpoint={ENDPOINT}\0_pq_.x\0y\0\0".encode()
     client.socket.sendall(struct.pack("!II", len(body) + 8, 0x0003270F) + body)
@@ -177,7 +178,7 @@ def test_a_negotiated_version_comes_before_the_password(proxy: RunningProxy) -> 
 @pytest.mark.parametrize(
     "beginning", [b"", SSL_REQUEST[:5], SSL_REQUEST, b"\x16\x03\x01", GSS_REQUEST], ids=repr
 )
-def test_a_slow_client_is_closed_upon_and_delays_nobody(
+def test_a_slow_client_is_disconnected_and_delays_nobody(
     identity: TlsIdentity, directory: MemoryDirectory, beginning: bytes
 ) -> None:
     with running_proxy(identity, directory, startup_timeout=0.5) as proxy:
@@ -198,7 +199,7 @@ def test_a_client_that_sends_a_byte_at_a_time_is_served(proxy: RunningProxy) -> 
     client.socket.close()
 
 
-def test_descriptors_that_run_out_stop_nobody_for_good(
+def test_the_proxy_recovers_when_descriptors_are_free_again(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
     with running_proxy(identity, directory) as proxy:
@@ -225,7 +226,7 @@ def test_names_of_invalid_utf_8_are_refused(proxy: RunningProxy) -> None:
     assert sqlstate(answer_to(proxy, packet)) == "08P01"
 
 
-def test_a_role_longer_than_a_name_can_be_is_not_cut_short(proxy: RunningProxy) -> None:
-    """Postgres would cut it to 63 bytes, and so make another role of it."""
+def test_a_role_that_is_too_long_is_not_truncated(proxy: RunningProxy) -> None:
+    """Postgres would truncate it to 63 bytes, which is the name of another role."""
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         proxy.connect(ENDPOINT, user="alice" + "x" * 60, password=PASSWORDS["alice"])

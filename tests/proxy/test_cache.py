@@ -1,4 +1,4 @@
-"""What the proxy keeps of endpoints, and when it may use it."""
+"""What the proxy caches about endpoints, and when it may use it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ ENDPOINT = "ep-calm-river-000001"
 
 
 class Known:
-    """A cache of numbers; what it asks gives one higher each time, or fails if `is_unavailable`."""
+    """A cache of numbers. Each read gives a higher one, or fails if `is_unavailable`."""
 
     def __init__(self) -> None:
         self.is_unavailable = False
@@ -34,7 +34,7 @@ class Known:
         return self.cache.read(ENDPOINT, "alice", self.ask, is_permanent=lambda number: number > 0)
 
 
-def test_what_is_known_is_kept_until_it_changes() -> None:
+def test_a_value_is_cached_until_it_changes() -> None:
     async def go() -> None:
         known = Known()
         known.cache.resume()
@@ -46,7 +46,7 @@ def test_what_is_known_is_kept_until_it_changes() -> None:
 
 
 @pytest.mark.parametrize("event", ["invalidate", "suspend", "resume"])
-def test_an_answer_that_a_change_has_overtaken_is_not_kept(event: str) -> None:
+def test_an_answer_from_before_a_change_is_not_cached(event: str) -> None:
     async def go() -> None:
         known = Known()
         cache = known.cache
@@ -60,7 +60,7 @@ def test_an_answer_that_a_change_has_overtaken_is_not_kept(event: str) -> None:
     asyncio.run(go())
 
 
-def test_nothing_is_kept_while_changes_go_unheard() -> None:
+def test_nothing_is_cached_while_changes_are_not_received() -> None:
     async def go() -> None:
         known = Known()
         assert [await known.read(), await known.read()] == [1, 2]
@@ -68,13 +68,13 @@ def test_nothing_is_kept_while_changes_go_unheard() -> None:
     asyncio.run(go())
 
 
-def test_what_was_known_serves_while_the_database_is_silent() -> None:
+def test_cached_values_are_used_while_the_database_does_not_answer() -> None:
     async def go() -> None:
         known = Known()
         known.cache.resume()
         assert await known.read() == 1
         known.cache.suspend()
-        # It answers: then what it says is what counts.
+        # Once it answers, its answer counts.
         assert await known.read() == 2
         known.is_unavailable = True
         assert [await known.read() for _ in range(3)] == [1, 1, 1]
@@ -86,7 +86,7 @@ def test_what_was_known_serves_while_the_database_is_silent() -> None:
     asyncio.run(go())
 
 
-def test_what_was_never_known_is_refused_while_the_database_is_silent() -> None:
+def test_values_that_are_not_cached_are_refused_while_the_database_does_not_answer() -> None:
     async def go() -> None:
         known = Known()
         known.is_unavailable = True
@@ -96,8 +96,8 @@ def test_what_was_never_known_is_refused_while_the_database_is_silent() -> None:
     asyncio.run(go())
 
 
-class Strangers(Known):
-    """Of what it asks, nothing lasts."""
+class UnknownNames(Known):
+    """A cache of names that do not exist."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,9 +107,9 @@ class Strangers(Known):
         return self.cache.read(ENDPOINT, name, self.ask, is_permanent=lambda _: False)
 
 
-def test_a_name_that_nobody_has_is_known_too_until_it_changes() -> None:
+def test_an_unknown_name_is_cached_until_a_change() -> None:
     async def go() -> None:
-        strangers = Strangers()
+        strangers = UnknownNames()
         strangers.cache.resume()
         assert not strangers.cache.knows(ENDPOINT, "mallory")
         assert [await strangers.read(), await strangers.read()] == [1, 1]
@@ -120,9 +120,9 @@ def test_a_name_that_nobody_has_is_known_too_until_it_changes() -> None:
     asyncio.run(go())
 
 
-def test_a_name_that_nobody_had_is_not_served_while_changes_go_unheard() -> None:
+def test_an_unknown_name_is_not_served_while_changes_are_not_received() -> None:
     async def go() -> None:
-        strangers = Strangers()
+        strangers = UnknownNames()
         strangers.cache.resume()
         await strangers.read()
         strangers.cache.suspend()
@@ -133,13 +133,13 @@ def test_a_name_that_nobody_had_is_not_served_while_changes_go_unheard() -> None
     asyncio.run(go())
 
 
-def test_any_number_of_unknown_names_takes_nothing_from_those_known(
+def test_many_unknown_names_do_not_displace_known_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cache, "_MOST_TEMPORARY", 3)
 
     async def go() -> None:
-        strangers = Strangers()
+        strangers = UnknownNames()
         kept = strangers.cache
         kept.resume()
         await kept.read(ENDPOINT, "alice", strangers.ask, is_permanent=lambda _: True)
@@ -151,7 +151,7 @@ def test_any_number_of_unknown_names_takes_nothing_from_those_known(
             True,
             True,
         ]
-        # No role has a name of this length, and many would fill the memory.
+        # No role has a name of this length, and many of them would fill the memory.
         await strangers.read("m" * 64)
         assert not kept.knows(ENDPOINT, "m" * 64)
 

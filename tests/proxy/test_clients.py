@@ -1,5 +1,5 @@
-"""Real clients reach their endpoint: plain and TLS, by name and by option, with every way to show
-a password."""
+"""Real clients reach their endpoint: with and without TLS, by host name and by option, with every
+method of authentication."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Asking a database that may hang, die and come back."""
+"""Queries to a database that may hang, die and come back."""
 
 import asyncio
 import time
@@ -30,7 +30,7 @@ def database_on(postgres: BarePostgres) -> ControlDatabase:
     return ControlDatabase(f"host={postgres.directory} user=postgres dbname=postgres")
 
 
-def test_a_connection_is_used_again(postgres: BarePostgres) -> None:
+def test_a_connection_is_reused(postgres: BarePostgres) -> None:
     async def go() -> None:
         database = database_on(postgres)
         assert await database.ask(pid_of) == await database.ask(pid_of)
@@ -39,10 +39,10 @@ def test_a_connection_is_used_again(postgres: BarePostgres) -> None:
     uvloop.run(go())
 
 
-def test_a_server_that_hangs_is_waited_for_no_longer_than_is_bearable(
+def test_waiting_for_a_server_that_hangs_is_bounded(
     mortal_postgres: BarePostgres,
 ) -> None:
-    """By nobody of many, whether they have a connection or are still to make one."""
+    """For each of many clients, with or without an open connection."""
     mortal_postgres.start()
 
     async def go() -> None:
@@ -69,7 +69,7 @@ def test_a_server_that_hangs_is_waited_for_no_longer_than_is_bearable(
     uvloop.run(go())
 
 
-def test_a_server_that_was_restarted_answers_the_first_question(
+def test_after_a_restart_of_the_server_the_first_query_is_answered(
     mortal_postgres: BarePostgres,
 ) -> None:
     mortal_postgres.start()
@@ -87,7 +87,7 @@ def test_a_server_that_was_restarted_answers_the_first_question(
     uvloop.run(go())
 
 
-def test_the_question_of_whoever_stops_waiting_costs_no_connection(
+def test_a_cancelled_query_leaves_its_connection_usable(
     postgres: BarePostgres,
 ) -> None:
     async def go() -> None:
@@ -112,7 +112,7 @@ def test_the_question_of_whoever_stops_waiting_costs_no_connection(
     uvloop.run(go())
 
 
-def test_a_proxy_that_stood_still_does_not_take_the_server_for_silent(
+def test_after_a_pause_of_the_proxy_the_server_is_not_taken_for_silent(
     postgres: BarePostgres,
 ) -> None:
     async def go() -> None:
@@ -124,7 +124,7 @@ def test_a_proxy_that_stood_still_does_not_take_the_server_for_silent(
             asked += 1
             await connection.execute("SELECT 1")
             if asked == 1:
-                time.sleep(1)  # as a process that is stopped
+                time.sleep(1)  # blocks the loop, as a stop of the process does
             return await pid_of(connection)
 
         assert await database.ask(ask)

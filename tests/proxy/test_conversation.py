@@ -1,5 +1,5 @@
-"""When nothing of a pooled client's is left with its pooler, and what it would have to be told
-again elsewhere."""
+"""When a pooled client has no state in its pooler, and which messages would have to be repeated to
+another pooler."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,8 @@ def complete(tag: bytes = b"SELECT 1") -> bytes:
 
 
 def held(*said: tuple[str, bytes]) -> Conversation:
-    """One where the client ("c") and the pooler ("p") have said this."""
+    """Return a conversation in which the client ("c") and the pooler ("p") have sent these
+    messages."""
     conversation = Conversation()
     for who, data in said:
         (conversation.sent if who == "c" else conversation.answered)(data)
@@ -52,43 +53,43 @@ def test_a_client_is_idle_before_and_after_its_transactions() -> None:
 
 
 @pytest.mark.parametrize("status", [b"T", b"E"])
-def test_in_a_transaction_it_cannot_leave(status: bytes) -> None:
+def test_in_a_transaction_the_client_is_not_idle(status: bytes) -> None:
     assert held(("c", query()), ("p", complete() + ready(status))).resendable is None
 
 
-def test_what_may_have_been_begun_is_not_said_again() -> None:
+def test_messages_that_may_have_been_executed_are_not_repeated() -> None:
     for acts in (query(), BIND + EXECUTE, message(b"F", b"\0" * 12)):
         assert held(("c", acts)).resendable is None
-        # Where it is known that nobody took it, it may be.
+        # They may be repeated if it is known that no backend received them.
         assert held(("c", acts)).unanswered == acts
 
 
-def test_what_was_answered_in_part_is_not_said_again() -> None:
+def test_messages_with_a_partial_answer_are_not_repeated() -> None:
     assert held(("c", query()), ("p", ROW[:3])).unanswered is None
     assert held(("c", parse() + FLUSH), ("p", PARSED)).resendable is None
 
 
-def test_what_cannot_act_yet_is_said_again() -> None:
+def test_messages_that_have_no_effect_yet_are_repeated() -> None:
     for sent in (query()[:-1], parse(b"s") + BIND, parse() + SYNC, EXECUTE[:7]):
         assert held(("c", sent)).resendable == sent
     assert not held(("c", query()[:-1])).awaits_answer
     assert held(("c", parse() + SYNC)).awaits_answer
 
 
-def test_much_is_not_kept_to_be_said_again() -> None:
+def test_long_messages_are_not_stored_for_repetition() -> None:
     assert held(("c", message(b"Q", bytes(1_000_000))[:-1])).resendable is None
 
 
-def test_every_request_is_waited_for() -> None:
+def test_every_request_has_to_be_answered() -> None:
     pipeline = [("c", query() * 3), ("p", complete() + ready()), ("p", complete() + ready())]
     assert held(*pipeline).resendable is None
     assert held(*pipeline, ("p", complete() + ready())).resendable == b""
-    # The second has begun before the first was answered.
+    # The second request was sent before the first was answered.
     assert held(("c", query() + query()[:6]), ("p", complete() + ready())).resendable is None
 
 
 @pytest.mark.parametrize("blindly", [True, False])
-def test_a_copy_is_over_with_its_answer(blindly: bool) -> None:
+def test_a_copy_ends_with_its_answer(blindly: bool) -> None:
     copy = parse() + BIND + EXECUTE + SYNC
     said = [("c", copy), ("p", PARSED + COPY_IN), ("c", COPY_DATA + COPY_DONE + SYNC)]
     if blindly:
@@ -100,7 +101,7 @@ def test_a_copy_is_over_with_its_answer(blindly: bool) -> None:
     assert held(*simple, ("p", complete() + ready())).resendable == b""
 
 
-def test_an_answer_to_nothing_ends_all_trust() -> None:
+def test_an_answer_without_a_request_makes_the_conversation_unusable() -> None:
     conversation = held(("p", ready()))
     assert conversation.resendable is None
     conversation.sent(query())
@@ -108,7 +109,7 @@ def test_an_answer_to_nothing_ends_all_trust() -> None:
     assert conversation.resendable is None
 
 
-def test_who_has_left_or_was_told_of_the_end_does_not_come_back() -> None:
+def test_a_client_that_has_left_or_got_an_error_is_not_parked() -> None:
     assert held(("c", TERMINATE)).has_terminated
     assert held(("c", TERMINATE)).resendable is None
     of_pgbouncer = message(b"E", b"SFATAL\0C08P01\0Mclient_idle_timeout\0\0")
@@ -117,7 +118,7 @@ def test_who_has_left_or_was_told_of_the_end_does_not_come_back() -> None:
     assert held(("c", query()), ("p", ERROR + ready())).resendable == b""
 
 
-def test_prepared_statements_are_known_once_they_are_there() -> None:
+def test_prepared_statements_are_known_once_the_pooler_has_confirmed_them() -> None:
     said = [("c", parse(b"s") + parse() + SYNC)]
     assert held(*said).statements == {}
     conversation = held(*said, ("p", PARSED * 2 + ready()))
@@ -144,7 +145,7 @@ def test_all_statements_can_be_forgotten(tag: bytes) -> None:
     assert conversation.statements == {}
 
 
-def test_a_client_with_more_statements_than_are_kept_ends_with_its_pooler() -> None:
+def test_a_client_with_too_many_statements_is_not_parked() -> None:
     conversation = Conversation()
     for number in range(40):
         conversation.sent(parse(b"s%d" % number, b" " * 10_000) + SYNC)
@@ -153,20 +154,20 @@ def test_a_client_with_more_statements_than_are_kept_ends_with_its_pooler() -> N
     assert conversation.statements == {}
 
 
-def test_names_of_what_is_closed_are_bounded_too() -> None:
+def test_the_number_of_remembered_closed_names_is_limited() -> None:
     conversation = Conversation()
     for number in range(40):
         conversation.sent(close(b"%d" % number + b" " * 10_000))
     assert not conversation._pending
 
 
-def test_a_long_unnamed_statement_is_not_kept() -> None:
+def test_a_long_unnamed_statement_is_not_stored() -> None:
     long = parse(b"", b" " * 500_000)
     conversation = held(("c", long + SYNC), ("p", PARSED + ready()))
     assert conversation.resendable == b""
 
 
-def test_parameters_are_the_poolers_last_word() -> None:
+def test_parameters_have_the_poolers_latest_values() -> None:
     status = [message(b"S", b"TimeZone\0" + zone + b"\0") for zone in (b"UTC", b"Asia/Tokyo")]
     assert held(("p", status[0]), ("p", status[1])).parameters == {b"TimeZone": b"Asia/Tokyo"}
 
@@ -185,10 +186,10 @@ TALK = st.lists(
 
 
 @given(TALK, CUTS, CUTS)
-def test_it_makes_no_difference_how_bytes_arrive(
+def test_the_result_does_not_depend_on_how_bytes_arrive(
     talk: list[tuple[bytes, bytes]], cuts: list[int], others: list[int]
 ) -> None:
-    """All is asked before anything is answered, or each in its turn."""
+    """Whether all requests precede the answers, or each has its answer first."""
     asked, answered = (b"".join(part) for part in zip(*talk, strict=True)) if talk else (b"", b"")
     pipelined = Conversation()
     for piece in filter(None, cut_up(asked, cuts)):

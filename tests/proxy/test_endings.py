@@ -93,7 +93,7 @@ def test_a_cancel_request_with_another_key_is_ignored(
             sleeping.result(20)
 
 
-def test_a_dropped_endpoint_ends_its_connections_and_no_others(
+def test_dropping_an_endpoint_ends_only_its_connections(
     proxy: RunningProxy, postgres: BarePostgres
 ) -> None:
     other = "ep-other-lake-000002"
@@ -112,14 +112,14 @@ def test_a_dropped_endpoint_ends_its_connections_and_no_others(
         with pytest.raises(psycopg.errors.AdminShutdown, match="administrator command"):
             idle.execute("SELECT 1")
         assert unharmed.execute("SELECT 1").fetchone() == (1,)
-    # A real endpoint's compute stops now; this one must be rid of the sleeper.
+    # The compute of a real endpoint stops now; this Postgres must end the sleeping query.
     postgres.execute(TERMINATE)
 
 
-def test_a_dropped_endpoint_never_breaks_into_a_message(
+def test_dropping_an_endpoint_never_interrupts_a_message(
     proxy: RunningProxy, postgres: BarePostgres
 ) -> None:
-    """A client in the middle of a long result sees the connection end, not nonsense."""
+    """A client that reads a long result sees the connection end, but no invalid message."""
     with (
         proxy.connect(ENDPOINT, **ALICE) as connection,
         connection.cursor().copy(LONG) as copy,
@@ -130,7 +130,7 @@ def test_a_dropped_endpoint_never_breaks_into_a_message(
             collections.deque(copy, maxlen=0)
 
 
-def test_a_dropped_endpoint_ends_those_who_wait_for_it(proxy: RunningProxy) -> None:
+def test_dropping_an_endpoint_ends_waiting_clients(proxy: RunningProxy) -> None:
     endpoint = proxy.directory.endpoints[ENDPOINT]
     endpoint.asleep = True
     with ThreadPoolExecutor() as pool:
@@ -141,7 +141,7 @@ def test_a_dropped_endpoint_ends_those_who_wait_for_it(proxy: RunningProxy) -> N
             waiting.result(20)
 
 
-def test_clients_are_told_when_the_proxy_stops(
+def test_clients_get_an_error_when_the_proxy_stops(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
     with running_proxy(identity, directory) as proxy:
@@ -151,7 +151,7 @@ def test_clients_are_told_when_the_proxy_stops(
             connection.execute("SELECT 1")
 
 
-def test_a_proxy_that_stops_waits_for_nobody_in_the_middle_of_a_handshake(
+def test_a_stopping_proxy_does_not_wait_for_a_handshake(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
     with running_proxy(identity, directory) as proxy:
@@ -164,21 +164,21 @@ def test_a_proxy_that_stops_waits_for_nobody_in_the_middle_of_a_handshake(
         client.socket.close()
 
 
-def test_a_fast_shutdown_of_the_compute_is_told_in_its_own_words(
+def test_the_error_of_a_fast_shutdown_is_passed_on(
     proxy: RunningProxy, mortal_postgres: BarePostgres
 ) -> None:
     mortal_postgres.start()
     mortal_postgres.execute("CREATE ROLE alice LOGIN")
     proxy.directory.endpoints[ENDPOINT].address = ComputeAddress(mortal_postgres.socket)
     with proxy.connect(ENDPOINT, **ALICE) as connection:
-        # Who has asked nothing yet goes on to the next compute.
+        # A client that has sent no query yet is passed to the next compute.
         connection.execute("SELECT 1")
         mortal_postgres.stop(signal.SIGINT)
         with pytest.raises(psycopg.errors.AdminShutdown):
             connection.execute("SELECT 1")
 
 
-def test_a_compute_that_dies_under_its_clients_harms_no_others(
+def test_the_death_of_a_compute_affects_no_other(
     proxy: RunningProxy, mortal_postgres: BarePostgres
 ) -> None:
     mortal_postgres.start()
@@ -213,7 +213,7 @@ def test_a_client_that_vanishes_leaves_no_backend(
         with socket.socket(fileno=socket.dup(descriptor)) as raw:
             linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    # As the kernel does for a killed client: no Terminate, no close_notify.
+    # As when the kernel closes a killed client's socket: no Terminate and no close_notify.
     null = socket.socket()
     try:
         os.dup2(null.fileno(), descriptor)
@@ -223,10 +223,10 @@ def test_a_client_that_vanishes_leaves_no_backend(
     connection.close()
 
 
-def test_a_client_that_stops_reading_stops_its_compute_only(
+def test_a_client_that_stops_reading_blocks_only_its_backend(
     proxy: RunningProxy, postgres: BarePostgres
 ) -> None:
-    """What it does not take piles up in the compute's socket, not in the proxy."""
+    """Unread data stays in the compute's socket, not in the proxy."""
     lazy = RawClient.start_log_in(proxy.port, ENDPOINT, user="alice", password=PASSWORDS["alice"])
     lazy.send(b"Q", b"SELECT repeat('x', 1000000) FROM generate_series(1, 200)\0")
     blocked = (

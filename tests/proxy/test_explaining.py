@@ -1,4 +1,4 @@
-"""EXPLAIN with the options of Neon's own Postgres, over HTTP: without them."""
+"""EXPLAIN over HTTP removes the options that only Neon's own Postgres has."""
 
 import pytest
 
@@ -22,10 +22,12 @@ from tests.proxy.running_proxy import RunningProxy
         ("EXPLAIN (FILECACHE) SELECT 1", "EXPLAIN SELECT 1"),
     ],
 )
-def test_the_options_are_blanked_out(sent: str, kept: str) -> None:
+def test_the_options_are_replaced_by_spaces(sent: str, kept: str) -> None:
     found = without_neons_options(sent)
     assert "".join(found.split()) == "".join(kept.split())
-    assert found.index("SELECT 1") == sent.index("SELECT 1"), "an error's position would be wrong"
+    assert found.index("SELECT 1") == sent.index("SELECT 1"), (
+        "the position of an error would be wrong"
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,11 +49,11 @@ def test_the_options_are_blanked_out(sent: str, kept: str) -> None:
         "",
     ],
 )
-def test_anything_else_is_left_alone(statement: str) -> None:
+def test_other_statements_are_unchanged(statement: str) -> None:
     assert without_neons_options(statement) == statement
 
 
-def test_the_plan_is_answered_alone_and_in_a_batch(proxy: RunningProxy) -> None:
+def test_a_plan_is_returned_alone_and_in_a_batch(proxy: RunningProxy) -> None:
     statement = "EXPLAIN (ANALYZE, VERBOSE, BUFFERS, FILECACHE, FORMAT JSON) SELECT 6 * 7"
     with SqlClient(proxy) as sql:
         ((plan,),) = sql.rows(statement)

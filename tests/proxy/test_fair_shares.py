@@ -1,4 +1,4 @@
-"""How much one account may have under way in the proxy, alone and beside others."""
+"""How much work one account may have in progress in the proxy, alone and beside others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ ONE, OTHER = 1, 2
 
 
 class Work:
-    """Pieces that last until they are told to end."""
+    """Pieces of work that last until they are ended."""
 
     def __init__(self, shares: FairShares) -> None:
         self._shares = shares
@@ -51,12 +51,12 @@ def run(scene: Callable[[], Awaitable[None]]) -> None:
 
 @pytest.fixture(autouse=True)
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces count for as long as they last, and accounts stay there."""
+    """Make pieces count for as long as they last, and keep accounts in the table."""
     monkeypatch.setattr(module, "COUNTS_FOR", 1000.0)
     monkeypatch.setattr(module, "PRESENT_FOR", 1000.0)
 
 
-def test_an_account_has_less_under_way_beside_another() -> None:
+def test_beside_another_an_account_has_a_smaller_share() -> None:
     async def scene() -> None:
         work = Work(FairShares(asyncio.get_running_loop()))
         work.begin(ONE, 2 * ALONE)
@@ -70,7 +70,7 @@ def test_an_account_has_less_under_way_beside_another() -> None:
     run(scene)
 
 
-def test_what_a_crowd_waits_for_begins_as_the_rest_ends() -> None:
+def test_waiting_pieces_begin_as_others_end() -> None:
     async def scene() -> None:
         work = Work(FairShares(asyncio.get_running_loop()))
         work.begin(OTHER, 1)
@@ -84,7 +84,7 @@ def test_what_a_crowd_waits_for_begins_as_the_rest_ends() -> None:
     run(scene)
 
 
-def test_another_process_tells_that_another_account_is_there() -> None:
+def test_another_process_reports_the_presence_of_another_account() -> None:
     async def scene() -> None:
         loop, counts = asyncio.get_running_loop(), SharedCounts(2)
         here, there = (FairShares(loop, counts.of(number)) for number in range(2))
@@ -107,7 +107,7 @@ def test_another_process_tells_that_another_account_is_there() -> None:
     run(scene)
 
 
-def test_a_piece_that_lasts_counts_no_more_and_who_is_gone_is_no_other(
+def test_a_long_piece_stops_counting_and_an_account_without_work_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "COUNTS_FOR", 0.01)
@@ -128,7 +128,7 @@ def test_a_piece_that_lasts_counts_no_more_and_who_is_gone_is_no_other(
     run(scene)
 
 
-def test_who_gives_up_waiting_takes_nothing_along() -> None:
+def test_a_cancelled_wait_uses_no_share() -> None:
     async def scene() -> None:
         work = Work(FairShares(asyncio.get_running_loop()))
         work.begin(ONE, 1 + ALONE)
@@ -136,7 +136,7 @@ def test_who_gives_up_waiting_takes_nothing_along() -> None:
         work.tasks.pop().cancel()
         work.begin(ONE, 1)
         await settle()
-        # The turn that the one is given in the moment in which it gives up goes to the next.
+        # A turn that is given at the moment of the cancellation passes to the next.
         work.tasks[0].cancel()
         with suppress(asyncio.CancelledError):
             await work.tasks.pop(0)

@@ -1,4 +1,4 @@
-"""HTTP itself on the proxy's port: who speaks it, in which forms, and what is too much."""
+"""HTTP on the proxy's port: which clients speak it, its forms and its limits."""
 
 import contextlib
 import json
@@ -27,8 +27,8 @@ def is_one(answer: tuple[int, dict[str, str], object]) -> bool:
 
 
 @pytest.mark.parametrize("alpn", [None, [], ["http/1.1"], ["h2", "http/1.1"], ["h2"]])
-def test_it_is_spoken_beside_postgres(proxy: RunningProxy, alpn: list[str] | None) -> None:
-    """Plain, and behind TLS whether or not the client says what it is going to speak."""
+def test_http_is_served_beside_postgres(proxy: RunningProxy, alpn: list[str] | None) -> None:
+    """Without TLS, and with TLS with or without ALPN."""
     with RawHttp(proxy, alpn=alpn) as http:
         for _ in range(2):
             http.post(ONE)
@@ -37,13 +37,13 @@ def test_it_is_spoken_beside_postgres(proxy: RunningProxy, alpn: list[str] | Non
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_who_agreed_on_postgres_speaks_it(proxy: RunningProxy) -> None:
+def test_a_client_with_the_alpn_of_postgres_cannot_speak_http(proxy: RunningProxy) -> None:
     with RawHttp(proxy, alpn=["postgresql"]) as http:
         http.post(ONE)
         assert http.read(1) == b"E"
 
 
-def test_a_port_of_its_own(identity: TlsIdentity, directory: MemoryDirectory) -> None:
+def test_http_on_a_separate_port(identity: TlsIdentity, directory: MemoryDirectory) -> None:
     port = free_port()
     with running_proxy(identity, directory, http_port=port) as proxy:
         for each in (proxy.port, port):
@@ -52,7 +52,7 @@ def test_a_port_of_its_own(identity: TlsIdentity, directory: MemoryDirectory) ->
                 assert client.rows("SELECT 1") == [["1"]]
 
 
-def test_bodies_in_chunks_and_after_a_word_to_go_on(proxy: RunningProxy) -> None:
+def test_chunked_bodies_and_100_continue(proxy: RunningProxy) -> None:
     with RawHttp(proxy) as http:
         http.send(request("Transfer-Encoding: chunked"))
         for part in (ONE[:5], ONE[5:], b""):
@@ -64,7 +64,7 @@ def test_bodies_in_chunks_and_after_a_word_to_go_on(proxy: RunningProxy) -> None
         assert is_one(http.answer())
 
 
-def test_two_requests_at_once_are_answered_in_turn(proxy: RunningProxy) -> None:
+def test_two_pipelined_requests_are_answered_in_order(proxy: RunningProxy) -> None:
     with RawHttp(proxy) as http:
         two = request(f"Content-Length: {len(ONE)}") + ONE
         http.send(two + two)
@@ -72,7 +72,7 @@ def test_two_requests_at_once_are_answered_in_turn(proxy: RunningProxy) -> None:
         assert is_one(http.answer())
 
 
-def test_bytes_that_come_one_by_one(proxy: RunningProxy) -> None:
+def test_a_request_in_single_bytes_is_answered(proxy: RunningProxy) -> None:
     with RawHttp(proxy) as http:
         http.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in request(f"Content-Length: {len(ONE)}") + ONE:
@@ -91,7 +91,9 @@ def test_bytes_that_come_one_by_one(proxy: RunningProxy) -> None:
         ("OPTIONS /sql HTTP/1.1", 200),
     ],
 )
-def test_what_is_not_served_is_said_so(proxy: RunningProxy, first: str, status: int) -> None:
+def test_unknown_paths_and_methods_are_refused(
+    proxy: RunningProxy, first: str, status: int
+) -> None:
     with RawHttp(proxy) as http:
         for _ in range(2):
             http.send(request(first=first))
@@ -130,7 +132,7 @@ def test_a_malformed_chunk_is_refused(proxy: RunningProxy) -> None:
         assert http.has_ended()
 
 
-def test_nothing_of_a_body_is_read_before_the_password_was_right(proxy: RunningProxy) -> None:
+def test_the_body_is_not_read_before_the_password_is_verified(proxy: RunningProxy) -> None:
     with RawHttp(proxy) as http:
         wrong = headers()["Neon-Connection-String"].encode()
         head = request("Content-Length: 60000000", "Expect: 100-continue")
@@ -157,13 +159,13 @@ def test_a_body_that_is_too_large(proxy: RunningProxy, declared: bool) -> None:
         assert body["message"] == f"request is too large (max is {most} bytes)"
 
 
-def test_a_request_as_large_as_may_be(proxy: RunningProxy) -> None:
+def test_a_request_of_the_largest_size(proxy: RunningProxy) -> None:
     value = "x" * 60_000_000
     with SqlClient(proxy) as client:
         assert client.rows("SELECT length($1)", value) == [["60000000"]]
 
 
-def test_the_largest_hold_no_more_than_there_is(
+def test_large_requests_together_stay_within_the_memory(
     proxy: RunningProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proxy.proxy.queries, "memory", type(proxy.proxy.queries.memory)(1_000_000))
@@ -175,8 +177,10 @@ def test_the_largest_hold_no_more_than_there_is(
         assert client.rows("SELECT length($1)", "x" * 900_000) == [["900000"]]
 
 
-def test_the_silent_make_room(identity: TlsIdentity, directory: MemoryDirectory) -> None:
-    """A connection that asks for nothing waits as one does that has not shown its password."""
+def test_idle_connections_make_room_for_others(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    """A connection without a request counts as one that has not shown its password."""
     with running_proxy(identity, directory, max_pending=5) as proxy:
         idle = []
         for _ in range(6):
@@ -191,7 +195,7 @@ def test_the_silent_make_room(identity: TlsIdentity, directory: MemoryDirectory)
             http.close()
 
 
-def test_stopping_tells_who_waits_and_closes_the_rest(
+def test_a_stop_answers_waiting_requests_and_closes_the_others(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
     with (
@@ -209,7 +213,7 @@ def test_stopping_tells_who_waits_and_closes_the_rest(
         assert idle.has_ended()
 
 
-def test_a_client_that_resets_in_the_middle(proxy: RunningProxy) -> None:
+def test_a_client_that_resets_its_connection_during_a_request(proxy: RunningProxy) -> None:
     for sent in (
         b"POST /sql",
         request("Content-Length: 100"),
@@ -223,7 +227,7 @@ def test_a_client_that_resets_in_the_middle(proxy: RunningProxy) -> None:
 
 
 def test_random_requests(proxy: RunningProxy) -> None:
-    """Whatever is changed in one, the proxy answers or ends, and goes on."""
+    """The proxy answers a modified request or closes the connection, and continues to serve."""
     whole = request(f"Content-Length: {len(ONE)}") + ONE
     for seed in range(300):
         generator = random.Random(seed)
@@ -240,8 +244,8 @@ def test_random_requests(proxy: RunningProxy) -> None:
         assert client.rows("SELECT 1") == [["1"]]
 
 
-def test_errors_are_of_one_form(proxy: RunningProxy) -> None:
-    """As the driver reads them, whatever went wrong."""
+def test_errors_have_one_form(proxy: RunningProxy) -> None:
+    """The driver reads this form, whatever the error is."""
     with SqlClient(proxy) as client:
         shapes = {
             tuple(client.refusal("SELECT 1/0")),

@@ -1,4 +1,4 @@
-"""Where messages begin and end, however their bytes arrive."""
+"""Finds the beginning and end of messages, however their bytes arrive."""
 
 import itertools
 
@@ -17,13 +17,13 @@ WANTED = {b"Q"[0]: 10, b"Z"[0]: 0}
 
 
 def cut_up(stream: bytes, cuts: list[int]) -> list[bytes]:
-    """The stream in pieces, empty ones among them."""
+    """Return the stream in pieces, some of which are empty."""
     ends = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     return [stream[start:end] for start, end in itertools.pairwise(ends)]
 
 
 @given(MESSAGES, CUTS)
-def test_messages_are_the_same_however_they_are_cut(
+def test_messages_do_not_depend_on_how_bytes_are_split(
     sent: list[tuple[bytes, bytes]], cuts: list[int]
 ) -> None:
     stream = MessageStream(WANTED)
@@ -38,7 +38,7 @@ def test_messages_are_the_same_however_they_are_cut(
 
 
 @given(st.binary(min_size=1, max_size=30), st.integers(1, 34))
-def test_a_message_that_has_begun_is_none_yet(payload: bytes, cut: int) -> None:
+def test_an_incomplete_message_is_not_returned(payload: bytes, cut: int) -> None:
     whole = message(b"Q", payload)
     stream = MessageStream(WANTED)
     beginning = whole[: min(cut, len(whole) - 1)]
@@ -49,12 +49,12 @@ def test_a_message_that_has_begun_is_none_yet(payload: bytes, cut: int) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 3, LONGEST + 1, 0xFFFF_FFFF])
-def test_a_length_that_no_message_has_is_refused(length: int) -> None:
+def test_an_invalid_length_is_refused(length: int) -> None:
     with pytest.raises(MalformedMessage):
         MessageStream(WANTED).feed(b"D" + length.to_bytes(4, "big"))
 
 
-def test_a_huge_message_takes_no_memory() -> None:
+def test_a_huge_message_uses_little_memory() -> None:
     stream = MessageStream(WANTED)
     stream.feed(b"Q" + LONGEST.to_bytes(4, "big"))
     for _ in range(4):

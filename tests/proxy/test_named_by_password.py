@@ -1,4 +1,4 @@
-"""Clients that have neither SNI nor `options` name their endpoint in front of the password."""
+"""Clients with neither SNI nor `options` put the endpoint's name before the password."""
 
 import asyncio
 import os
@@ -90,14 +90,16 @@ def test_the_newest_protocol(proxy: RunningProxy) -> None:
     proxy.connect(ENDPOINT, **NAMELESS, password=password, **newest).close()
 
 
-def test_its_pooler(proxy: RunningProxy) -> None:
+def test_the_pooler(proxy: RunningProxy) -> None:
     endpoint = proxy.directory.endpoints[ENDPOINT]
     endpoint.pooler, endpoint.address = endpoint.address, replace(endpoint.address, run="none")
     password = f"endpoint={ENDPOINT.upper()}-POOLER;{SECRET}"
     proxy.connect(ENDPOINT, **NAMELESS, password=password).close()
 
 
-def test_a_password_that_has_the_marks_in_it(proxy: RunningProxy, postgres: BarePostgres) -> None:
+def test_a_password_that_contains_the_separators(
+    proxy: RunningProxy, postgres: BarePostgres
+) -> None:
     create_role(postgres, "marks", "endpoint=x;$;ä")
     proxy.directory.endpoints[ENDPOINT].verifiers = verifiers_of(postgres)
     for password in (f"endpoint={ENDPOINT};endpoint=x;$;ä", f"endpoint={ENDPOINT}$endpoint=x;$;ä"):
@@ -112,7 +114,9 @@ def test_a_password_that_has_the_marks_in_it(proxy: RunningProxy, postgres: Bare
         ("ep-no-such-000009", "alice", SECRET),
     ],
 )
-def test_the_same_refusals(proxy: RunningProxy, endpoint_id: str, user: str, password: str) -> None:
+def test_refusals_are_the_same_as_with_other_names(
+    proxy: RunningProxy, endpoint_id: str, user: str, password: str
+) -> None:
     words = refusal(
         proxy, host="127.0.0.1", user=user, password=f"endpoint={endpoint_id};{password}"
     )
@@ -125,20 +129,20 @@ def test_the_same_refusals(proxy: RunningProxy, endpoint_id: str, user: str, pas
 @pytest.mark.parametrize(
     "password", [SECRET, f"endpoint={ENDPOINT}", "endpoint=;x", "endpoint=a b;x", "id=ep-a;x"]
 )
-def test_a_password_that_names_none(proxy: RunningProxy, password: str) -> None:
+def test_a_password_without_an_endpoint(proxy: RunningProxy, password: str) -> None:
     words = refusal(proxy, **NAMELESS, password=password)
     assert words.startswith("Endpoint ID is not specified.")
     assert password not in words
 
 
-def test_a_tunnels_host_name_does_no_harm(proxy: RunningProxy) -> None:
+def test_the_host_name_of_a_tunnel_is_ignored(proxy: RunningProxy) -> None:
     tunnel = {**NAMELESS, "host": "db.example.com"}
     proxy.connect(ENDPOINT, **tunnel, password=f"endpoint={ENDPOINT};{SECRET}").close()
     words = refusal(proxy, **tunnel, password=SECRET)
     assert words == "Common name inferred from SNI ('db.example.com') is not known"
 
 
-def test_rules_about_addresses_hold(proxy: RunningProxy) -> None:
+def test_address_rules_apply(proxy: RunningProxy) -> None:
     proxy.directory.endpoints[ENDPOINT].rules = rules("192.0.2.0/24")
     words = refusal(proxy, **NAMELESS, password=f"endpoint={ENDPOINT};wrong")
     assert words == NOT_ALLOWED
@@ -156,7 +160,7 @@ def test_a_malformed_password_message(proxy: RunningProxy, payload: bytes) -> No
     client.socket.close()
 
 
-def test_wrong_ones_are_slowed_down_and_let_others_in(proxy: RunningProxy) -> None:
+def test_wrong_passwords_are_delayed_and_do_not_delay_others(proxy: RunningProxy) -> None:
     began = time.monotonic()
 
     def guess(number: int) -> str:
@@ -171,7 +175,7 @@ def test_wrong_ones_are_slowed_down_and_let_others_in(proxy: RunningProxy) -> No
     assert time.monotonic() - began > 1.0
 
 
-def test_a_right_one_is_hashed_once_while_its_verifier_stays(
+def test_a_right_password_is_hashed_once_while_its_verifier_stays(
     postgres: BarePostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[bytes] = []
@@ -209,10 +213,10 @@ def test_a_right_one_is_hashed_once_while_its_verifier_stays(
     asyncio.run(tell())
 
 
-def test_one_address_has_one_checked_at_a_time_and_keeps_nobody_from_it(
+def test_one_address_has_one_check_at_a_time_and_delays_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor does one endpoint; the event loop goes on meanwhile."""
+    """The same applies to one endpoint. The event loop continues meanwhile."""
     going_on = threading.Semaphore(0)
     order: list[bytes] = []
 
@@ -237,7 +241,7 @@ def test_one_address_has_one_checked_at_a_time_and_keeps_nobody_from_it(
         for _ in asked:
             going_on.release()
         assert await asyncio.gather(*asked) == [False] * 51
-        # Whoever is from elsewhere is second, however many of one network came before.
+        # A client from another network is second, however many of one network came before.
         assert order.index(b"honest") <= 2
         checks.close()
 

@@ -1,4 +1,4 @@
-"""When strangers are told that what they named is not there."""
+"""When clients that name an unknown endpoint or role get their answer."""
 
 import asyncio
 import time
@@ -29,20 +29,20 @@ def lookups_of(clock: Clock, seconds: list[float]) -> LookupTimes:
     ("seconds", "usual"),
     [
         ([], 0.0),
-        # One that was slow, as the first of all is, says nothing of the others.
+        # The first lookup is slow, which says nothing about the others.
         ([0.5, 0.001], 0.0),
         ([0.5, 0.4, 0.003], 0.003),
         ([0.002] * 90 + [0.5] * 10, 0.002),
         ([0.002] * 89 + [0.5] * 11, 0.5),
-        # What went before the last hundred counts no more.
+        # Lookups before the last hundred do not count.
         ([0.5] * 100 + [0.002] * 100, 0.002),
     ],
 )
-def test_most_lookups_take_no_longer_than_is_usual(seconds: list[float], usual: float) -> None:
+def test_the_usual_time_of_a_lookup(seconds: list[float], usual: float) -> None:
     assert lookups_of(Clock(), seconds).usual == pytest.approx(usual)
 
 
-def test_what_was_slow_a_while_ago_holds_nobody_up() -> None:
+def test_former_slow_lookups_delay_no_answer() -> None:
     clock = Clock()
     lookups = lookups_of(clock, [0.5] * 20)
     assert lookups.usual == pytest.approx(0.5)
@@ -53,7 +53,7 @@ def test_what_was_slow_a_while_ago_holds_nobody_up() -> None:
 @pytest.mark.parametrize(
     ("lookup", "least", "most"), [(0.0, 0.001, 0.01), (0.005, 0.005, 0.015), (5.0, 0.02, 0.04)]
 )
-def test_an_answer_is_due_once_most_lookups_are_done_but_within_bounds(
+def test_an_answer_is_due_after_the_usual_time_of_lookups_within_bounds(
     lookup: float, least: float, most: float
 ) -> None:
     async def wait() -> float:

@@ -1,5 +1,5 @@
-"""Pooled clients that are parked: who they are to limits, rules and drops, and how they come
-back."""
+"""Parked clients of a pooler: which limits, rules and drops apply to them, and how they
+continue."""
 
 import select
 from collections.abc import Iterator
@@ -25,7 +25,8 @@ POOLED = f"{ENDPOINT}-pooler"
 
 @pytest.fixture
 def directory(directory: MemoryDirectory, postgres: BarePostgres) -> MemoryDirectory:
-    """A Postgres stands for the pooler: its sessions end likewise when the proxy lets go."""
+    """A Postgres in place of the pooler: its sessions end in the same way when the proxy closes
+    them."""
     endpoint = directory.endpoints[ENDPOINT]
     endpoint.pooler = ComputeAddress(postgres.socket, pooler_version=(1, 25))
     return directory
@@ -66,7 +67,7 @@ def final_message(client: Connection) -> str | None:
 
 
 @pytest.mark.parametrize("tls", [True, False])
-def test_a_parked_client_has_no_session_and_comes_back(
+def test_a_parked_client_has_no_session_and_continues(
     proxy: RunningProxy, directory: MemoryDirectory, postgres: BarePostgres, tls: bool
 ) -> None:
     given = {} if tls else {**plain(POOLED)}
@@ -80,7 +81,7 @@ def test_a_parked_client_has_no_session_and_comes_back(
             assert directory.endpoints[ENDPOINT].wakes == wakes
 
 
-def test_one_in_a_transaction_is_parked_after_it(
+def test_a_client_in_a_transaction_is_parked_after_it(
     proxy: RunningProxy, postgres: BarePostgres
 ) -> None:
     with connect(proxy) as client:
@@ -102,7 +103,7 @@ def test_parked_clients_count_and_are_dropped(proxy: RunningProxy, postgres: Bar
         assert (final_message(one), final_message(other)) == ("57P01", "57P01")
 
 
-def test_parked_clients_are_held_to_new_rules(proxy: RunningProxy, postgres: BarePostgres) -> None:
+def test_new_rules_apply_to_parked_clients(proxy: RunningProxy, postgres: BarePostgres) -> None:
     rules = parse_rules('{"allowed_ips": {"ips": ["10.0.0.0/8"]}}', is_protected=False)
     with connect(proxy) as client:
         wait_parked(proxy, postgres)
@@ -110,7 +111,7 @@ def test_parked_clients_are_held_to_new_rules(proxy: RunningProxy, postgres: Bar
         assert final_message(client) == "57P01"
 
 
-def test_what_was_changed_meanwhile_holds_for_who_comes_back(
+def test_changes_made_meanwhile_apply_to_a_client_that_continues(
     proxy: RunningProxy, directory: MemoryDirectory, postgres: BarePostgres
 ) -> None:
     with connect(proxy) as client:
@@ -121,7 +122,7 @@ def test_what_was_changed_meanwhile_holds_for_who_comes_back(
             client.execute("SELECT 1")
 
 
-def test_a_wake_that_fails_is_told_and_ends_the_connection(
+def test_a_failed_wake_is_reported_and_ends_the_connection(
     proxy: RunningProxy, directory: MemoryDirectory, postgres: BarePostgres
 ) -> None:
     with connect(proxy) as client:
@@ -140,7 +141,7 @@ def raw_client(proxy: RunningProxy) -> RawClient:
 
 
 @pytest.mark.parametrize("farewell", [b"", TERMINATE, TERMINATE[:3]])
-def test_a_parked_client_that_goes_wakes_nothing(
+def test_a_parked_client_that_disconnects_wakes_nothing(
     proxy: RunningProxy, directory: MemoryDirectory, postgres: BarePostgres, farewell: bytes
 ) -> None:
     client = raw_client(proxy)
@@ -151,7 +152,7 @@ def test_a_parked_client_that_goes_wakes_nothing(
     assert directory.endpoints[ENDPOINT].wakes == 1
 
 
-def test_a_client_within_a_message_is_parked_and_goes_on(
+def test_a_client_within_a_message_is_parked_and_continues(
     proxy: RunningProxy, postgres: BarePostgres
 ) -> None:
     client = raw_client(proxy)
@@ -165,7 +166,7 @@ def test_a_client_within_a_message_is_parked_and_goes_on(
 
 
 @pytest.mark.parametrize("length", [b"\0\0\0\0", b"\0\0\0\3", b"\xff\xff\xff\xff"])
-def test_a_length_that_no_message_has_ends_the_connection(
+def test_an_invalid_length_ends_the_connection(
     proxy: RunningProxy, postgres: BarePostgres, length: bytes
 ) -> None:
     client = raw_client(proxy)
@@ -173,7 +174,7 @@ def test_a_length_that_no_message_has_ends_the_connection(
     assert b"C08P01\0" in client.read_to_end()
 
 
-def test_a_statement_whose_table_is_gone_fails_alone(
+def test_a_statement_whose_table_was_dropped_fails_alone(
     proxy: RunningProxy, postgres: BarePostgres
 ) -> None:
     postgres.execute("CREATE TABLE passing (a int)")

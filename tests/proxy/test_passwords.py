@@ -1,4 +1,4 @@
-"""A password in clear text, checked against what Postgres keeps of it."""
+"""A password in clear text is checked against the verifier that Postgres stores."""
 
 import base64
 import string
@@ -14,9 +14,9 @@ ODD = [
     "alice's secret",
     string.printable.strip(),
     "äß€😀",
-    # What SASLprep makes another: a compatible character, blanks, what is not seen.
+    # Text that SASLprep changes: a compatible character, spaces, invisible characters.
     "\u2168 \u00a0x\u00ady",
-    # What it leaves alone: a control character, text that changes its direction.
+    # Text that it does not change: a control character, a change of direction.
     "bell\u0007é",
     "\u0627a\u0628",
     "\u0627\u0628",
@@ -25,7 +25,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("password", ODD)
-def test_what_postgres_made_of_a_password_fits_it_and_no_other(
+def test_a_verifier_made_by_postgres_accepts_only_its_password(
     postgres: BarePostgres, password: str
 ) -> None:
     with postgres.connect() as connection:
@@ -38,7 +38,7 @@ def test_what_postgres_made_of_a_password_fits_it_and_no_other(
         assert not check_password(verifier, other)
 
 
-def test_what_the_server_hashed_itself(postgres: BarePostgres) -> None:
+def test_a_verifier_computed_by_the_server(postgres: BarePostgres) -> None:
     with postgres.connect() as connection:
         connection.execute("SET scram_iterations = 10000")
         connection.execute("CREATE ROLE hashed LOGIN PASSWORD 'it''s secret'")
@@ -47,13 +47,13 @@ def test_what_the_server_hashed_itself(postgres: BarePostgres) -> None:
     assert not check_password(verifier, "its secret")
 
 
-def test_nothing_fits_what_is_no_verifier() -> None:
+def test_an_invalid_verifier_accepts_no_password() -> None:
     for verifier in (None, "", "md5aabbcc", "SCRAM-SHA-256$x"):
         assert not check_password(verifier, "secret")
     assert not check_password(mock_verifier("ep/alice", b"key"), "secret")
 
 
-def test_a_verifier_that_costs_too_much_is_not_tried() -> None:
+def test_a_verifier_with_too_many_iterations_is_not_tried() -> None:
     keys = base64.b64encode(bytes(32)).decode()
     costly = f"SCRAM-SHA-256${MOST_ITERATIONS * 1000}:c2FsdA==${keys}:{keys}"
     began = time.monotonic()

@@ -1,5 +1,5 @@
-"""A client whose compute ends before its first answer goes on with the next one, if the first can
-have done nothing for it."""
+"""A client whose compute ends before its first answer continues with the next compute, if the first
+cannot have executed anything for it."""
 
 import contextlib
 import fcntl
@@ -31,7 +31,8 @@ def backends(postgres: BarePostgres) -> list[int]:
 
 
 def unread(postgres: BarePostgres) -> int:
-    """Bytes that the proxy, which runs in our own process, has sent there and nobody has read."""
+    """Return the bytes that the proxy, which runs in this process, has sent there and no process
+    has read."""
     found = 0
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):
@@ -53,7 +54,7 @@ def connect(proxy: RunningProxy, way: dict[str, str]) -> "psycopg.Connection[Any
 
 
 @WAYS
-def test_one_that_has_asked_nothing_is_served_once_it_asks(
+def test_a_client_without_a_query_is_served_at_its_first_query(
     proxy: RunningProxy, postgres: BarePostgres, way: dict[str, str]
 ) -> None:
     with connect(proxy, way) as connection:
@@ -64,7 +65,7 @@ def test_one_that_has_asked_nothing_is_served_once_it_asks(
 
 
 @WAYS
-def test_one_that_has_asked_nothing_wakes_nothing_when_it_leaves(
+def test_a_client_without_a_query_that_disconnects_wakes_nothing(
     proxy: RunningProxy, postgres: BarePostgres, way: dict[str, str]
 ) -> None:
     with connect(proxy, way):
@@ -77,7 +78,7 @@ def test_one_that_has_asked_nothing_wakes_nothing_when_it_leaves(
 
 
 @WAYS
-def test_what_lay_unread_is_asked_of_the_next(
+def test_an_unread_query_is_sent_to_the_next_compute(
     proxy: RunningProxy, mortal_postgres: BarePostgres, way: dict[str, str]
 ) -> None:
     mortal_postgres.start()
@@ -94,7 +95,7 @@ def test_what_lay_unread_is_asked_of_the_next(
 
 
 @WAYS
-def test_what_was_begun_ends_with_its_error(
+def test_a_query_that_was_begun_ends_with_its_error(
     proxy: RunningProxy, postgres: BarePostgres, way: dict[str, str]
 ) -> None:
     with connect(proxy, way) as connection, ThreadPoolExecutor() as pool:
@@ -107,14 +108,14 @@ def test_what_was_begun_ends_with_its_error(
             asking.result(20)
 
 
-def test_an_error_like_that_of_an_ending_compute_is_an_answer(proxy: RunningProxy) -> None:
+def test_an_error_like_that_of_a_stopping_compute_is_passed_on(proxy: RunningProxy) -> None:
     with connect(proxy, {}) as connection:
         with pytest.raises(psycopg.errors.AdminShutdown, match="mine"):
             connection.execute("DO $$ BEGIN RAISE 'mine' USING ERRCODE = '57P01'; END $$")
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_question_that_is_too_long_to_be_kept_is_answered(proxy: RunningProxy) -> None:
+def test_a_query_that_is_too_long_to_be_stored_is_answered(proxy: RunningProxy) -> None:
     with connect(proxy, {}) as connection:
         long = "x" * 100_000
         assert connection.execute(f"SELECT '{long}'").fetchone() == (long,)

@@ -1,4 +1,4 @@
-"""What becomes of a pooled client whose pooler ends, whatever that said before."""
+"""What happens to a pooled client whose pooler ends, depending on the messages before."""
 
 import asyncio
 import socket
@@ -38,7 +38,7 @@ OURS = messages.error_response(
 
 
 class Stage:
-    """A relay, with the test in the place of both the client and the pooler."""
+    """A relay whose client and pooler are both played by the test."""
 
     def __init__(self, readiness: Readiness, conversation: Conversation) -> None:
         self.client, client = socket.socketpair()
@@ -115,10 +115,10 @@ def test_an_idle_client_is_parked() -> None:
     played(play)
 
 
-def test_what_the_pooler_does_not_take_is_said_again() -> None:
+def test_messages_that_the_pooler_has_not_read_are_repeated() -> None:
     async def play(stage: Stage) -> None:
         await transact(stage)
-        # Nothing is read there any more, and so nothing was heard of its end yet.
+        # Nothing is read there any more, so its end is not noticed yet.
         stage.pooler.shutdown(socket.SHUT_RD)
         stage.client.send(query(b"SELECT 2"))
         await asyncio.sleep(0.05)
@@ -128,7 +128,7 @@ def test_what_the_pooler_does_not_take_is_said_again() -> None:
     played(play)
 
 
-def test_what_may_have_been_begun_ends_with_its_error() -> None:
+def test_messages_that_may_have_been_executed_end_with_an_error() -> None:
     async def play(stage: Stage) -> None:
         stage.client.send(query())
         await stage.arrives(stage.pooler, query())
@@ -139,7 +139,7 @@ def test_what_may_have_been_begun_ends_with_its_error() -> None:
     played(play)
 
 
-def test_a_pooler_without_a_server_is_not_heard_once() -> None:
+def test_the_error_of_a_pooler_without_a_server_is_suppressed_once() -> None:
     conversation = Conversation()
 
     async def ask(stage: Stage) -> None:
@@ -167,7 +167,7 @@ def test_a_pooler_without_a_server_is_not_heard_once() -> None:
 @pytest.mark.parametrize(
     ("sent", "goes_on"), [(query(), True), (query() * 2, False), (parse() + EXECUTE + SYNC, False)]
 )
-def test_a_backend_that_died_waiting_has_begun_on_no_query(sent: bytes, goes_on: bool) -> None:
+def test_a_backend_that_died_while_idle_has_not_begun_a_query(sent: bytes, goes_on: bool) -> None:
     died = messages.message(
         b"E",
         b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to unexpected postmaster exit\0"
@@ -185,7 +185,7 @@ def test_a_backend_that_died_waiting_has_begun_on_no_query(sent: bytes, goes_on:
 
 
 @pytest.mark.parametrize("said", [CRASHED, poolers_error("client_idle_timeout")])
-def test_other_last_words_are_passed_on_alone(said: bytes) -> None:
+def test_other_errors_are_passed_on_and_end_the_connection(said: bytes) -> None:
     async def play(stage: Stage) -> None:
         stage.client.send(query())
         await stage.arrives(stage.pooler, query())
@@ -200,7 +200,7 @@ def test_other_last_words_are_passed_on_alone(said: bytes) -> None:
 
 @pytest.mark.parametrize("first", [3, 100, 9000, 20_000])
 def test_a_first_error_of_any_length_is_passed_on_whole(first: int) -> None:
-    """`first` is how many bytes of it come first."""
+    """`first` is the number of its bytes that arrive first."""
     error = messages.error_response(severity="ERROR", sqlstate="22P02", text="x" * 9000)
 
     async def play(stage: Stage) -> None:
@@ -216,7 +216,7 @@ def test_a_first_error_of_any_length_is_passed_on_whole(first: int) -> None:
     played(play)
 
 
-def test_one_that_has_left_is_not_parked() -> None:
+def test_a_client_that_has_left_is_not_parked() -> None:
     async def play(stage: Stage) -> None:
         stage.client.send(TERMINATE)
         await stage.arrives(stage.pooler, TERMINATE)
@@ -226,7 +226,7 @@ def test_one_that_has_left_is_not_parked() -> None:
     played(play)
 
 
-def test_an_interruption_goes_between_two_messages_or_nowhere() -> None:
+def test_an_interruption_is_sent_only_between_messages() -> None:
     async def play(stage: Stage) -> None:
         await transact(stage)
         stage.relay.interrupt(OURS)
@@ -244,7 +244,7 @@ def test_an_interruption_goes_between_two_messages_or_nowhere() -> None:
     played(within)
 
 
-def test_a_park_waits_for_the_answer() -> None:
+def test_parking_waits_for_the_answer() -> None:
     async def play(stage: Stage) -> None:
         stage.client.send(query())
         await stage.arrives(stage.pooler, query())

@@ -1,4 +1,4 @@
-"""What of a client's start-up parameters a pooler gets."""
+"""Which of a client's start-up parameters a pooler gets."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def asked(name: bytes, value: bytes, *, pooled: bool = True) -> Destination:
         (b"", b""),
     ],
 )
-def test_an_applications_name_is_written_as_postgres_does(name: bytes, written: bytes) -> None:
+def test_an_application_name_is_converted_as_by_postgres(name: bytes, written: bytes) -> None:
     found = for_the_pooler(asked(b"application_name", name))
     assert found.parameters == {b"user": b"alice", b"application_name": written}
 
@@ -28,20 +28,20 @@ def test_an_applications_name_is_written_as_postgres_does(name: bytes, written: 
 @pytest.mark.parametrize(
     "name", [b"database", b"TimeZone", b"client_encoding", b"options", b"search_path"]
 )
-def test_what_is_no_utf8_is_refused_by_name(name: bytes) -> None:
+def test_a_value_that_is_not_utf8_is_refused_by_name(name: bytes) -> None:
     with pytest.raises(UnreadableParameter, match=name.decode()):
         for_the_pooler(asked(name, b"\xff"))
     with pytest.raises(UnreadableParameter, match=r"x\\xff"):
         for_the_pooler(asked(b"x\xff", b"1"))
 
 
-def test_a_compute_gets_them_as_they_are() -> None:
-    """It says itself what is wrong with them."""
+def test_a_compute_gets_the_parameters_unchanged() -> None:
+    """The compute itself reports what is wrong with them."""
     direct = asked(b"application_name", b"\xff", pooled=False)
     assert for_the_pooler(direct) is direct
 
 
-def test_no_replication_is_asked_of_a_pooler() -> None:
+def test_replication_through_a_pooler_is_refused() -> None:
     assert for_the_pooler(asked(b"replication", b"false")).parameters == {b"user": b"alice"}
     with pytest.raises(ReplicationThroughPooler):
         for_the_pooler(asked(b"replication", b"database"))

@@ -1,4 +1,4 @@
-"""Prepared statements with names, before a pooler that loses them."""
+"""Named prepared statements with a pooler that does not support them."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,8 @@ OLD = (1, 18)
 def proxy(
     identity: IssuingIdentity, directory: MemoryDirectory, postgres: BarePostgres
 ) -> Iterator[RunningProxy]:
-    """One whose pooler is old. A Postgres stands for it, which says the same of all else."""
+    """A proxy with an old pooler. A Postgres takes the pooler's place and answers everything
+    else."""
     directory.endpoints[ENDPOINT].pooler = ComputeAddress(postgres.socket, pooler_version=OLD)
     with running_proxy(identity, directory) as proxy:
         yield proxy
@@ -35,7 +36,7 @@ def connect(proxy: RunningProxy) -> "psycopg.Connection[tuple[object, ...]]":
     return proxy.connect(f"{ENDPOINT}-pooler", user="alice", password=password)
 
 
-def test_the_client_is_told_what_to_do_and_goes_on(proxy: RunningProxy) -> None:
+def test_the_client_gets_instructions_and_continues(proxy: RunningProxy) -> None:
     with connect(proxy) as client:
         with pytest.raises(psycopg.errors.FeatureNotSupported) as refused:
             client.execute("SELECT %s::int", [1], prepare=True)
@@ -44,7 +45,7 @@ def test_the_client_is_told_what_to_do_and_goes_on(proxy: RunningProxy) -> None:
         assert client.execute("SELECT %s::int", [1]).fetchone() == (1,)
 
 
-def test_an_open_transaction_has_failed(proxy: RunningProxy) -> None:
+def test_an_open_transaction_fails(proxy: RunningProxy) -> None:
     with connect(proxy) as client:
         client.execute("BEGIN")
         client.execute("CREATE TEMPORARY TABLE half (a int)")
@@ -58,8 +59,8 @@ def test_an_open_transaction_has_failed(proxy: RunningProxy) -> None:
 
 
 @pytest.mark.parametrize("end", [SYNC, FLUSH])
-def test_it_is_told_at_once_and_in_its_turn(proxy: RunningProxy, end: bytes) -> None:
-    """Also a client that only sends a Flush is told, and waits for nothing."""
+def test_the_refusal_is_immediate_and_in_order(proxy: RunningProxy, end: bytes) -> None:
+    """A client that sends only a Flush also gets it, and does not wait."""
     client = RawClient.start_log_in(
         proxy.port, f"{ENDPOINT}-pooler", user="alice", password=PASSWORDS["alice"]
     )
@@ -86,7 +87,7 @@ def test_it_is_told_at_once_and_in_its_turn(proxy: RunningProxy, end: bytes) -> 
 
 
 @given(CUTS)
-def test_what_is_sent_on_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
+def test_forwarded_messages_do_not_depend_on_how_bytes_are_split(cuts: list[int]) -> None:
     sent = query() + parse(b"one") + BIND + SYNC + parse() + parse(b"two", b"x" * 300) + SYNC
     refused = PreparedRefusal()
     on = b"".join(refused.sent(piece) for piece in cut_up(sent, cuts))
@@ -97,7 +98,7 @@ def test_what_is_sent_on_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
 
 
 @given(CUTS)
-def test_what_is_answered_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
+def test_answers_do_not_depend_on_how_bytes_are_split(cuts: list[int]) -> None:
     refusal = PreparedRefusal()
     said = refusal.sent(parse(b"s"))[6:-3]
     other = message(b"E", b"SERROR\0C42601\0Msomething else\0\0")
@@ -107,7 +108,7 @@ def test_what_is_answered_is_the_same_however_it_is_cut(cuts: list[int]) -> None
     assert b"C0A000\0" in on
 
 
-def test_a_parse_that_ends_too_early_takes_nothing_else_with_it() -> None:
+def test_an_incomplete_parse_message_affects_no_other_message() -> None:
     refusal = PreparedRefusal()
     cut_short = message(b"P", b"a")
     assert refusal.sent(cut_short + query()).endswith(query())

@@ -1,4 +1,4 @@
-"""Several processes behind one port."""
+"""Several proxy processes behind one port."""
 
 import signal
 import sys
@@ -59,7 +59,7 @@ def test_a_cancel_request_reaches_the_process_that_has_the_query(
             sleeping.result(20)
 
 
-def test_every_key_names_its_process() -> None:
+def test_every_cancel_key_names_its_process() -> None:
     for size in (2, 3, 4):
         for number in range(size):
             group = Siblings(number, size, Path("/"), SharedCounts(size))
@@ -92,7 +92,7 @@ def test_a_process_that_dies_is_replaced() -> None:
     assert family.parent.wait(20) == 0
 
 
-def test_one_alone_has_a_parent_that_replaces_it() -> None:
+def test_a_single_process_has_a_parent_that_replaces_it() -> None:
     family = Family(1)
     (dying,) = family.children()
     dying.kill()

@@ -1,4 +1,4 @@
-"""A client's true address behind a load balancer, by the PROXY protocol."""
+"""A client's real address behind a load balancer, by the PROXY protocol."""
 
 import socket
 import ssl
@@ -32,7 +32,7 @@ def header(
     family: int | None = None,
     more: bytes = b"",
 ) -> bytes:
-    """As a load balancer writes it; `more` are its TLVs."""
+    """Return a header as a load balancer sends it. `more` are its TLVs."""
     if source is None:
         kind, ends = UNSPEC, b""
     else:
@@ -55,7 +55,7 @@ def behind(identity: IssuingIdentity, directory: MemoryDirectory) -> Iterator[Ru
 
 
 def log_in(proxy: RunningProxy, beginning: bytes, *, password: str = PASSWORDS["alice"]) -> bytes:
-    """Whether plain SCRAM lets it in: `b"R"`, else the error."""
+    """Return `b"R"` if SCRAM accepts the password, otherwise the error."""
     client = RawClient.start_log_in(
         proxy.port, ENDPOINT, user="alice", password=password, beginning=beginning
     )
@@ -81,9 +81,7 @@ def first_answer(proxy: RunningProxy, beginning: bytes) -> tuple[bytes, bytes]:
         ("::ffff:203.0.113.9", "203.0.113.9"),
     ],
 )
-def test_the_rules_are_asked_about_the_true_address(
-    behind: RunningProxy, source: str, allowed: str
-) -> None:
+def test_access_rules_use_the_real_address(behind: RunningProxy, source: str, allowed: str) -> None:
     behind.directory.endpoints[ENDPOINT].rules = rules(allowed)
     tlvs = b"\x04\x00\x03abc" + b"\x02\x00\x0bexample.com"
     for more in (b"", tlvs, b"\x04" + struct.pack("!H", 5000) + bytes(5000)):
@@ -94,7 +92,7 @@ def test_the_rules_are_asked_about_the_true_address(
     assert behind.directory.outsiders == [(ENDPOINT, "alice", "198.51.100.1")]
 
 
-def test_open_connections_are_held_to_the_true_address(behind: RunningProxy) -> None:
+def test_open_connections_are_checked_by_the_real_address(behind: RunningProxy) -> None:
     client = RawClient.start_log_in(behind.port, ENDPOINT, **ALICE, beginning=header("203.0.113.9"))
     assert client.read_message()[0] == b"R"
     assert behind.enforce_rules(ENDPOINT, rules("203.0.113.9")) == 0
@@ -102,7 +100,7 @@ def test_open_connections_are_held_to_the_true_address(behind: RunningProxy) -> 
     client.socket.close()
 
 
-def test_a_wrong_password_is_the_true_addresss(behind: RunningProxy) -> None:
+def test_a_wrong_password_is_recorded_with_the_real_address(behind: RunningProxy) -> None:
     assert b"28P01" in log_in(behind, header("203.0.113.9"), password="wrong")
     assert behind.directory.refusals == [(ENDPOINT, "alice", "203.0.113.9")]
 
@@ -126,7 +124,7 @@ def test_tls_comes_after_the_header(behind: RunningProxy) -> None:
         client.socket.close()
 
 
-def test_a_header_that_comes_byte_by_byte(behind: RunningProxy) -> None:
+def test_a_header_that_arrives_byte_by_byte(behind: RunningProxy) -> None:
     client = RawClient(behind.port)
     for byte in header("203.0.113.9"):
         client.socket.sendall(bytes([byte]))
@@ -141,7 +139,7 @@ def test_a_cancel_request_has_a_header_too(behind: RunningProxy) -> None:
     assert client.read_to_end() == b""
 
 
-def test_plain_connections_are_for_clients_on_loopback_not_for_the_load_balancers(
+def test_connections_without_tls_are_allowed_by_the_clients_address(
     identity: IssuingIdentity, directory: MemoryDirectory
 ) -> None:
     with running_proxy(identity, directory, **BALANCER) as proxy:
@@ -150,7 +148,7 @@ def test_plain_connections_are_for_clients_on_loopback_not_for_the_load_balancer
         assert first_answer(proxy, header("127.0.0.1"))[0] == b"R"
 
 
-def test_the_load_balancers_own_connections_have_its_address(behind: RunningProxy) -> None:
+def test_connections_of_the_load_balancer_itself_have_its_address(behind: RunningProxy) -> None:
     behind.directory.endpoints[ENDPOINT].rules = rules("127.0.0.1")
     for own in (header(command=LOCAL), header("203.0.113.9", command=LOCAL)):
         assert log_in(behind, own) == b"R"
@@ -179,14 +177,14 @@ def test_a_load_balancer_that_names_no_client_is_refused(
     assert b"PROXY protocol" in error
 
 
-def test_nobody_elses_header_is_read(proxy: RunningProxy) -> None:
+def test_headers_of_other_clients_are_not_read(proxy: RunningProxy) -> None:
     kind, error = first_answer(proxy, header("203.0.113.9"))
     assert kind == b"E"
     assert b"PROXY protocol headers are not accepted" in error
 
 
-def test_nobody_elses_line_of_version_1_is_read(proxy: RunningProxy) -> None:
-    """It looks like HTTP, and the client behind it speaks Postgres."""
+def test_version_1_lines_of_other_clients_are_not_read(proxy: RunningProxy) -> None:
+    """Such a line looks like HTTP, and the client behind it speaks Postgres."""
     for line in (b"PROXY TCP4 203.0.113.9 127.0.0.1 40000 5432\r\n", b"PROXY UNKNOWN\r\n"):
         client = RawClient(proxy.port)
         client.socket.sendall(line)
@@ -197,8 +195,9 @@ def test_nobody_elses_line_of_version_1_is_read(proxy: RunningProxy) -> None:
         client.socket.close()
 
 
-def test_who_sends_no_header_is_told_at_once(behind: RunningProxy) -> None:
-    """A client that asks for TLS sends eight bytes and waits; a line of version 1 may be all."""
+def test_a_load_balancer_without_a_header_gets_an_error_at_once(behind: RunningProxy) -> None:
+    """A client that requests TLS sends eight bytes and waits; a version 1 line may be all that is
+    sent."""
     for beginning in (struct.pack("!II", 8, 80877103), b"PROXY UNKNOWN\r\n"):
         client = RawClient(behind.port)
         client.socket.sendall(beginning)
@@ -208,24 +207,24 @@ def test_who_sends_no_header_is_told_at_once(behind: RunningProxy) -> None:
         client.socket.close()
 
 
-def test_a_header_is_for_one_connection_and_comes_once(behind: RunningProxy) -> None:
+def test_a_header_is_read_once_per_connection(behind: RunningProxy) -> None:
     kind, error = first_answer(behind, header("203.0.113.9") + header("198.51.100.1"))
     assert kind == b"E"
     assert b"PROXY protocol headers are not accepted" in error
 
 
-def test_the_longest_header_and_one_whose_tlvs_lie(behind: RunningProxy) -> None:
+def test_the_longest_header_and_one_with_invalid_tlvs(behind: RunningProxy) -> None:
     """Their TLVs are not read."""
     for more in (bytes(0xFFFF - 12), b"\x04\xff\xff", b"\x03\x00\x04\0\0\0\0", b"\x20"):
         assert first_answer(behind, header("203.0.113.9", more=more))[0] == b"R"
 
 
-def test_the_load_balancers_own_connections_may_name_anything(behind: RunningProxy) -> None:
+def test_a_local_header_may_contain_any_addresses(behind: RunningProxy) -> None:
     for own in (header(command=LOCAL, family=UNIX, more=bytes(216)), header(command=LOCAL)):
         assert first_answer(behind, own)[0] == b"R"
 
 
-def test_clients_beside_the_load_balancers_send_none(
+def test_clients_outside_the_load_balancers_send_no_header(
     identity: IssuingIdentity, directory: MemoryDirectory
 ) -> None:
     elsewhere = [ip_network("203.0.113.0/24"), ip_network("2001:db8::/32")]
@@ -234,7 +233,7 @@ def test_clients_beside_the_load_balancers_send_none(
         assert first_answer(proxy, header("203.0.113.9"))[0] == b"E"
 
 
-def test_a_silent_load_balancer_leaves_nothing(behind: RunningProxy) -> None:
+def test_a_silent_load_balancer_leaves_nothing_behind(behind: RunningProxy) -> None:
     """As one whose health checks only open a connection."""
     for beginning in (b"", header("203.0.113.9")[:20]):
         with socket.create_connection(("127.0.0.1", behind.port)) as connection:

@@ -1,4 +1,5 @@
-"""A socket that breaks while somebody waits for it is told of, though uvloop says nothing."""
+"""The error of a socket that breaks during a wait is reported, although uvloop does not report
+it."""
 
 import asyncio
 import socket
@@ -10,7 +11,7 @@ from controlplane.proxy.wire.readiness import Readiness
 
 
 async def first_word_of_a_broken_socket() -> bytes | OSError:
-    """What reading gives once the peer has closed without reading what was sent to it."""
+    """Return what a read returns after the peer has closed without reading what was sent to it."""
     readiness = Readiness(asyncio.get_running_loop())
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -32,12 +33,12 @@ async def first_word_of_a_broken_socket() -> bytes | OSError:
         readiness.close()
 
 
-def test_a_reset_connection_is_told_of() -> None:
+def test_a_reset_connection_is_reported() -> None:
     assert isinstance(uvloop.run(first_word_of_a_broken_socket()), ConnectionResetError)
 
 
 async def callbacks_once_broken() -> int:
-    """How often a socket that broke before anybody waited calls whoever waits then."""
+    """Return how often a socket that was broken before calls a waiter."""
     readiness = Readiness(asyncio.get_running_loop())
     ours, theirs = socket.socketpair()
     readiness.adopt(ours.fileno())
@@ -57,5 +58,5 @@ async def callbacks_once_broken() -> int:
     return len(calls)
 
 
-def test_one_that_broke_before_is_told_of_too() -> None:
+def test_a_connection_that_was_reset_before_is_reported_too() -> None:
     assert uvloop.run(callbacks_once_broken()) >= 1

@@ -1,4 +1,4 @@
-"""Who is not let in, and what they are told."""
+"""Which clients are refused, and with which errors."""
 
 import socket
 import time
@@ -21,12 +21,12 @@ from tests.support.waiting import wait_for
 
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
 BOB: dict[str, Any] = {"user": "bob", "password": PASSWORDS["bob"]}
-# Of the account that ENDPOINT is of, and of another.
+# Endpoints of ENDPOINT's account, and of another.
 SIBLING, FOREIGN = "ep-calm-river-000002", "ep-wild-creek-000003"
 
 
 def refusal(proxy: RunningProxy, endpoint_id: str = ENDPOINT, **parameters: Any) -> str:
-    """What the client reads, without the address in front of it."""
+    """Return the error that the client gets, without the address before it."""
     with pytest.raises(psycopg.OperationalError) as caught:
         proxy.connect(endpoint_id, **parameters)
     return str(caught.value).split("FATAL:  ")[-1].strip()
@@ -44,7 +44,7 @@ def test_a_wrong_password(proxy: RunningProxy, way: dict[str, str]) -> None:
 def test_an_unknown_endpoint_or_role_looks_like_a_wrong_password(
     proxy: RunningProxy, endpoint_id: str, user: str
 ) -> None:
-    """The same messages of the same length, with a salt that stays the same."""
+    """The same messages of the same length, with a salt that does not change."""
     known = RawClient.log_in(proxy.port, ENDPOINT, user="alice", password="wrong")
     unknown = [
         RawClient.log_in(proxy.port, endpoint_id, user=user, password="wrong") for _ in range(2)
@@ -64,7 +64,7 @@ def test_a_wrong_password_wakes_nothing(proxy: RunningProxy) -> None:
 def test_a_disabled_endpoint(proxy: RunningProxy) -> None:
     proxy.directory.endpoints[ENDPOINT].disabled = True
     assert refusal(proxy, **ALICE) == "Control plane request failed: endpoint is disabled"
-    # Only those who know the password learn of it.
+    # Only a client with the right password learns this.
     assert "password authentication failed" in refusal(proxy, user="alice", password="wrong")
 
 
@@ -103,7 +103,7 @@ def test_too_many_connections(identity: TlsIdentity, directory: MemoryDirectory)
         with proxy.connect(ENDPOINT, **ALICE):
             words = "sorry, too many clients already: the proxy may have at most 1 connections"
             assert refusal(proxy, **ALICE) == words
-            # Only those who know the password learn of it.
+            # Only a client with the right password learns this.
             assert "password authentication" in refusal(proxy, user="alice", password="wrong")
         wait_for(lambda: proxy.sessions() == 0, "the sessions to end")
         proxy.connect(ENDPOINT, **ALICE).close()
@@ -117,7 +117,7 @@ def test_too_many_connections(identity: TlsIdentity, directory: MemoryDirectory)
         ("account", "the endpoint's account", [(FOREIGN, ALICE)]),
     ],
 )
-def test_too_many_connections_of_one_leave_room_for_others(
+def test_too_many_connections_of_one_endpoint_leave_room_for_others(
     identity: TlsIdentity,
     directory: MemoryDirectory,
     limited: str,
@@ -138,7 +138,7 @@ def test_too_many_connections_of_one_leave_room_for_others(
             opened.enter_context(proxy.connect(endpoint_id, **who))
 
 
-def test_an_accounts_plan_allows_so_many_connections_to_all_its_endpoints(
+def test_a_plan_limits_the_connections_to_all_endpoints_of_an_account(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
     ours = replace(directory.endpoints[ENDPOINT], account_connections=2)
@@ -153,7 +153,7 @@ def test_an_accounts_plan_allows_so_many_connections_to_all_its_endpoints(
             opened.enter_context(proxy.connect(FOREIGN, **ALICE))
 
 
-def test_the_refusal_of_too_many_is_counted_as_none(
+def test_a_refused_connection_does_not_count(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
     with running_proxy(identity, directory, max_connections_per_endpoint=1) as proxy:
@@ -166,7 +166,7 @@ def test_the_refusal_of_too_many_is_counted_as_none(
             wait_for(lambda: proxy.sessions() == 0, "the sessions to end")
 
 
-def test_limits_hold_for_several_processes_together(
+def test_limits_apply_to_several_processes_together(
     identity: TlsIdentity, directory: MemoryDirectory, tmp_path: Path
 ) -> None:
     counts = SharedCounts(2)
@@ -190,7 +190,7 @@ def test_limits_hold_for_several_processes_together(
             wait_for(lambda: second.sessions() == 0, "the sessions to end")
 
 
-def test_a_process_that_died_has_no_connections_once_it_is_replaced() -> None:
+def test_the_connections_of_a_dead_process_do_not_count_once_it_is_replaced() -> None:
     counts = SharedCounts(2)
     dying, other = counts.of(0), counts.of(1)
     dying.add(("role", ENDPOINT, "alice"), 1)
@@ -200,8 +200,8 @@ def test_a_process_that_died_has_no_connections_once_it_is_replaced() -> None:
     assert (other.of_others(("role", ENDPOINT, "alice")), other.fewest_sessions()) == (0, 0)
 
 
-def test_wrong_passwords_slow_down_nobody_else(proxy: RunningProxy, postgres: BarePostgres) -> None:
-    """A hundred at once from the same address; bob is let in at once all the same."""
+def test_wrong_passwords_delay_no_other_client(proxy: RunningProxy, postgres: BarePostgres) -> None:
+    """A hundred arrive at once from one address; bob is accepted at once nevertheless."""
     guesses = [
         RawClient.start_log_in(proxy.port, ENDPOINT, user="alice", password=f"guess {n}")
         for n in range(100)
@@ -211,11 +211,11 @@ def test_wrong_passwords_slow_down_nobody_else(proxy: RunningProxy, postgres: Ba
         assert time.monotonic() - began < 1.0
     answers = [guess.finish() for guess in guesses]
     assert {answer.sqlstate for answer in answers} == {"28P01"}
-    # The answers were held back, ever longer.
+    # The delay of the answers grew.
     assert time.monotonic() - began > 1.0
 
 
-def test_the_silent_give_way_to_newcomers(
+def test_connections_without_a_login_make_room_for_new_ones(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
     with running_proxy(identity, directory, max_pending=5) as proxy:
@@ -227,7 +227,7 @@ def test_the_silent_give_way_to_newcomers(
             connection.close()
 
 
-def test_a_silent_crowd_from_one_address_throws_out_no_slow_client_from_another(
+def test_many_silent_connections_from_one_address_displace_no_slow_client_from_another(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
     with running_proxy(identity, directory, max_pending=5) as proxy:

@@ -1,5 +1,5 @@
-"""Requests whose end could be read in two ways are refused on the proxy's port, as by the API: a
-reverse proxy in front of either must not be led to take one client's request for another's."""
+"""The proxy refuses requests with an ambiguous end, as the API does. Otherwise a reverse proxy
+before either could take one client's request for another's."""
 
 import pytest
 from gunicorn.config import Config
@@ -39,7 +39,7 @@ AMBIGUOUS = {
 
 
 @pytest.mark.parametrize("request_name", AMBIGUOUS)
-def test_what_could_be_read_in_two_ways_is_refused(proxy: RunningProxy, request_name: str) -> None:
+def test_an_ambiguous_request_is_refused(proxy: RunningProxy, request_name: str) -> None:
     sent = AMBIGUOUS[request_name]
     with pytest.raises(ParseException) as refused:
         next(RequestParser(Config(), iter([sent]), ("127.0.0.1", 1))).body.read()
@@ -53,7 +53,7 @@ def test_what_could_be_read_in_two_ways_is_refused(proxy: RunningProxy, request_
         assert http.has_ended()
 
 
-def test_one_byte_at_a_time_the_same_is_refused(proxy: RunningProxy) -> None:
+def test_an_ambiguous_request_in_single_bytes_is_refused(proxy: RunningProxy) -> None:
     for name in ("folded", "a bare line feed at the end", "chunks that end bare"):
         with RawHttp(proxy) as http:
             for position in range(len(AMBIGUOUS[name])):
@@ -61,7 +61,7 @@ def test_one_byte_at_a_time_the_same_is_refused(proxy: RunningProxy) -> None:
             assert http.answer()[0] == 400
 
 
-def test_what_follows_an_unambiguous_request_is_read_as_the_next(proxy: RunningProxy) -> None:
+def test_bytes_after_an_unambiguous_request_are_the_next_request(proxy: RunningProxy) -> None:
     with RawHttp(proxy) as http:
         http.send(head(CHUNKED) + CHUNKS + head(LENGTH) + ONE + head(LENGTH, b"X: y\n") + ONE)
         assert [http.answer()[0] for _ in range(3)] == [200, 200, 400]
@@ -84,7 +84,7 @@ WEBSOCKET = b"GET /v2 HTTP/1.1\r\nHost: a\r\n" + "\r\n".join([*UPGRADE, "", ""])
     ],
     ids=["bare", "folded", "1.0", "length", "chunks", "two keys", "short key", "bad key"],
 )
-def test_a_websocket_is_asked_for_unambiguously(
+def test_an_ambiguous_websocket_request_is_refused(
     proxy: RunningProxy, instead_of: bytes, sent: bytes
 ) -> None:
     with RawHttp(proxy) as http:

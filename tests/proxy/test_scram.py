@@ -1,4 +1,4 @@
-"""The server's side of SCRAM, against another implementation's client."""
+"""The server's side of SCRAM, against the client of another implementation."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ def log_in(
     client_binding: bytes | None = None,
     server_binding: bytes | None = None,
 ) -> bytes | None:
-    """Returns the server's last message, or None where it refused the password."""
+    """Return the server's last message, or None if it refused the password."""
     mechanisms = [scram.MECHANISM] + ([scram.MECHANISM_PLUS] if client_binding else [])
     binding = ("tls-server-end-point", client_binding) if client_binding else None
     client = ScramClient(mechanisms, "alice", password, channel_binding=binding)
@@ -37,7 +37,7 @@ def log_in(
     return proof
 
 
-def test_the_right_password_is_proved_both_ways() -> None:
+def test_the_right_password_is_proved_by_both_sides() -> None:
     assert log_in(verifier_of("secret"), "secret") is not None
 
 
@@ -94,7 +94,7 @@ def test_random_messages_are_refused(first: bytes, final: bytes) -> None:
         server.final(final)
 
 
-def test_a_verifier_is_read_as_postgres_keeps_it() -> None:
+def test_a_verifier_is_parsed_as_postgres_stores_it() -> None:
     text = (
         "SCRAM-SHA-256$4096:ZpLtH+aVsM/Wi44PbKK8wQ==$huB3hVfZlbX7LKBSSodKnIv52+POTBMfJANYI5v7Jyc="
         ":UYEeBeIvlD7qfUbNSoCyEMOytfN9MKs3ksivlnew2Sg="
@@ -109,11 +109,11 @@ def test_a_verifier_is_read_as_postgres_keeps_it() -> None:
     "text",
     ["", "md5a0a0", "secret", "SCRAM-SHA-256$4096:c2FsdA==$YQ==:YQ==", "SCRAM-SHA-256$x:y$z:w"],
 )
-def test_anything_else_is_no_verifier(text: str) -> None:
+def test_other_text_is_not_a_verifier(text: str) -> None:
     assert scram.parse_verifier(text) is None
 
 
-def test_an_unknown_role_is_asked_the_same_every_time() -> None:
+def test_an_unknown_role_gets_the_same_challenge_every_time() -> None:
     once, again = (scram.mock_verifier("alice", b"secret") for _ in range(2))
     assert once.salt == again.salt != scram.mock_verifier("bob", b"secret").salt
     assert log_in(once, "secret") is None

@@ -1,5 +1,5 @@
-"""`POST /sql` as clients other than the driver use it, over real sockets and a real Postgres. The
-driver itself is in `tests/clients`."""
+"""`POST /sql` as clients other than the driver use it, over real sockets and with a real Postgres.
+Tests of the driver itself are in `tests/clients`."""
 
 import concurrent.futures
 import json
@@ -42,7 +42,7 @@ def test_a_query_is_answered_with_fields_and_rows(sql: SqlClient) -> None:
     assert [field["name"] for field in answer["fields"]] == ["more", "text", "nothing"]
 
 
-def test_rows_are_objects_unless_arrays_are_asked_for(sql: SqlClient) -> None:
+def test_rows_are_objects_unless_arrays_are_requested(sql: SqlClient) -> None:
     assert sql.rows("SELECT 1 AS a, 'ä' AS b", array_mode="false") == [{"a": "1", "b": "ä"}]
     asked = {"query": "SELECT 1 AS a", "arrayMode": False}
     assert sql.post(asked).json()["rows"] == [{"a": "1"}]
@@ -78,9 +78,7 @@ def test_rows_are_objects_unless_arrays_are_asked_for(sql: SqlClient) -> None:
         ("NULL::int", None),
     ],
 )
-def test_without_raw_text_values_are_those_of_json(
-    sql: SqlClient, expression: str, value: object
-) -> None:
+def test_without_raw_text_values_are_json(sql: SqlClient, expression: str, value: object) -> None:
     for array_mode in ("true", "false"):
         (row,) = sql.rows(
             f"SELECT {expression} AS v", raw_text_output="false", array_mode=array_mode
@@ -88,8 +86,8 @@ def test_without_raw_text_values_are_those_of_json(
         assert row == ([value] if array_mode == "true" else {"v": value})
 
 
-def test_all_of_postgress_own_array_types_are_known(postgres: BarePostgres) -> None:
-    # All but int2vector and oidvector, which are written with blanks, and box[], with semicolons.
+def test_all_array_types_of_postgres_are_known(postgres: BarePostgres) -> None:
+    # Except int2vector and oidvector, which use spaces, and box[], which uses semicolons.
     rows = postgres.execute(
         "SELECT oid::int FROM pg_type WHERE typcategory = 'A' AND typelem <> 0 AND typlen = -1"
         " AND oid NOT IN (22, 30) AND oid < 10000 AND typdelim = ',' AND typelem NOT IN"
@@ -156,25 +154,25 @@ def test_a_batch_is_one_transaction(sql: SqlClient) -> None:
     assert sql.post({"queries": []}).json() == {"results": []}
 
 
-def test_a_batch_that_fails_leaves_nothing_behind(sql: SqlClient, postgres: BarePostgres) -> None:
+def test_a_failed_batch_has_no_effect(sql: SqlClient, postgres: BarePostgres) -> None:
     postgres.execute("CREATE TABLE whole (n int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)")
     postgres.execute("GRANT ALL ON whole TO alice")
     insert = {"query": "INSERT INTO whole VALUES (1)"}
-    # The second breaks a constraint that is checked at the end.
+    # The second violates a constraint that is checked at the end.
     for failing, code, statement in (({"query": "SELECT 1/0"}, "22012", 1), (insert, "23505", 2)):
         answer = sql.post({"queries": [insert, failing]})
         assert answer.status_code == 400
         assert (answer.json()["code"], answer.json()["perch:statement"]) == (code, statement)
-        # Its transaction is over by the time that it is answered.
+        # Its transaction has ended before the answer is sent.
         assert postgres.execute("SELECT count(*) FROM pg_locks WHERE mode LIKE 'Row%'") == [(0,)]
     assert sql.rows("SELECT count(*) FROM whole") == [["0"]]
 
 
-def test_a_statement_that_stands_alone_has_no_place_among_others(sql: SqlClient) -> None:
+def test_a_statement_that_must_run_alone_is_refused_in_a_batch(sql: SqlClient) -> None:
     assert "perch:statement" not in sql.refusal("SELECT 1/0")
 
 
-def test_a_batch_of_the_kind_that_is_asked_for(sql: SqlClient) -> None:
+def test_the_transaction_mode_of_a_batch(sql: SqlClient) -> None:
     shows = ["transaction_isolation", "transaction_read_only", "transaction_deferrable"]
     modes = {
         "batch_isolation_level": "Serializable",
@@ -191,7 +189,7 @@ def test_a_batch_of_the_kind_that_is_asked_for(sql: SqlClient) -> None:
     assert (refused.status_code, refused.json()["message"]) == (400, "invalid isolation level")
 
 
-def test_an_error_comes_with_all_its_fields(sql: SqlClient, postgres: BarePostgres) -> None:
+def test_an_error_has_all_its_fields(sql: SqlClient, postgres: BarePostgres) -> None:
     postgres.execute("CREATE TABLE people (name text CONSTRAINT nobody CHECK (name <> ''))")
     postgres.execute("GRANT ALL ON people TO alice")
     error = sql.refusal("INSERT INTO people VALUES ($1)", "")
@@ -213,7 +211,9 @@ def test_several_statements_in_one_are_refused(sql: SqlClient) -> None:
 
 
 @pytest.mark.parametrize("statement", ["COPY (SELECT 1) TO STDOUT", "COPY copied FROM STDIN"])
-def test_copy_is_refused_in_words(sql: SqlClient, postgres: BarePostgres, statement: str) -> None:
+def test_copy_is_refused_with_the_reason(
+    sql: SqlClient, postgres: BarePostgres, statement: str
+) -> None:
     postgres.execute("CREATE TABLE IF NOT EXISTS copied (n int)")
     postgres.execute("GRANT ALL ON copied TO alice")
     error = sql.refusal(statement)
@@ -222,7 +222,7 @@ def test_copy_is_refused_in_words(sql: SqlClient, postgres: BarePostgres, statem
     assert sql.rows("SELECT 1") == [["1"]]
 
 
-def test_a_session_is_clean_when_the_next_request_gets_it(sql: SqlClient) -> None:
+def test_a_session_is_clean_for_the_next_request(sql: SqlClient) -> None:
     dirt = [
         "SET search_path = nowhere",
         "SET ROLE NONE",
@@ -263,7 +263,7 @@ def test_sessions_are_not_shared_between_roles_and_settings(sql: SqlClient) -> N
     assert shown.json()["rows"] == [["1MB", "app"]]
 
 
-def test_no_session_outlives_its_roles_password(
+def test_a_session_ends_when_its_roles_password_changes(
     sql: SqlClient, directory: MemoryDirectory, postgres: BarePostgres
 ) -> None:
     (before,) = sql.rows("SELECT pg_backend_pid()")
@@ -299,7 +299,7 @@ def test_idle_sessions_end_by_themselves(sql: SqlClient, postgres: BarePostgres)
         connection_string(host="ep-no-where-000001.localhost"),
     ],
 )
-def test_whoever_does_not_fit_is_refused_in_the_same_words(sql: SqlClient, given: str) -> None:
+def test_refusals_have_the_same_message(sql: SqlClient, given: str) -> None:
     error = sql.refusal("SELECT 1", connection=given)
     assert error["code"] == "28P01"
     assert error["message"].startswith("password authentication failed for user ")
@@ -321,26 +321,26 @@ def test_whoever_does_not_fit_is_refused_in_the_same_words(sql: SqlClient, given
         ("postgresql://alice:x@ep-x.localhost/db?options=endpoint%3Dep-y", "Inconsistent"),
     ],
 )
-def test_a_connection_string_that_leads_nowhere(sql: SqlClient, given: str, words: str) -> None:
+def test_an_unusable_connection_string(sql: SqlClient, given: str, words: str) -> None:
     error = sql.refusal("SELECT 1", connection=given)
     assert words in error["message"]
     assert error["code"] == "28000"
 
 
-def test_an_option_names_the_endpoint_where_the_host_does_not(sql: SqlClient) -> None:
+def test_an_option_names_the_endpoint_if_the_host_does_not(sql: SqlClient) -> None:
     for host in ("127.0.0.1:5432", "localhost", "db.example.com"):
         given = connection_string(host=host, query=f"?options=endpoint%3D{ENDPOINT}")
         answer = sql.post({"query": "SELECT 1"}, connection=given)
         assert answer.json()["rows"] == [["1"]], answer.text
 
 
-def test_an_unknown_database_is_refused_in_postgress_words(sql: SqlClient) -> None:
+def test_an_unknown_database_is_refused_with_postgres_error(sql: SqlClient) -> None:
     error = sql.refusal("SELECT 1", connection=connection_string(database="nowhere"))
     assert error["code"] == "3D000"
     assert error["message"] == 'database "nowhere" does not exist'
 
 
-def test_a_jwt_is_refused_in_words(proxy: RunningProxy) -> None:
+def test_a_jwt_is_refused_with_the_reason(proxy: RunningProxy) -> None:
     answer = requests.post(
         f"http://127.0.0.1:{proxy.port}/sql",
         json={"query": "SELECT 1"},
@@ -351,7 +351,7 @@ def test_a_jwt_is_refused_in_words(proxy: RunningProxy) -> None:
     assert "JWT authorization is not offered by this server" in answer.json()["message"]
 
 
-def test_browsers_may_ask_from_anywhere(proxy: RunningProxy) -> None:
+def test_browsers_may_send_requests_from_any_origin(proxy: RunningProxy) -> None:
     url = f"http://127.0.0.1:{proxy.port}/sql"
     allowed = requests.options(url, timeout=10)
     assert allowed.status_code == 200
@@ -367,7 +367,9 @@ def test_a_disabled_endpoint(sql: SqlClient, directory: MemoryDirectory) -> None
     assert error["message"] == "Control plane request failed: endpoint is disabled"
 
 
-def test_many_at_once_share_few_sessions(proxy: RunningProxy, postgres: BarePostgres) -> None:
+def test_many_simultaneous_requests_share_few_sessions(
+    proxy: RunningProxy, postgres: BarePostgres
+) -> None:
     named = connection_string(query="?application_name=crowd")
 
     def ask(number: int) -> bool:
@@ -382,13 +384,13 @@ def test_many_at_once_share_few_sessions(proxy: RunningProxy, postgres: BarePost
         assert all(answer.result() for answer in answers)
 
 
-def test_clients_over_http_count_while_they_ask(
+def test_a_request_counts_as_a_connection_while_it_runs(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
     limits = {"max_connections_per_role": 1}
     with running_proxy(identity, directory, **limits) as proxy, SqlClient(proxy) as one:
         assert one.rows("SELECT 1") == [["1"]]
-        # The connection stays open, and another one may ask meanwhile.
+        # The connection stays open, and another one may send a request meanwhile.
         with SqlClient(proxy) as other, concurrent.futures.ThreadPoolExecutor() as threads:
             slow = threads.submit(other.rows, "SELECT 2 FROM pg_sleep(1)")
             wait_for(lambda: len(proxy.proxy.sessions.of_endpoint(ENDPOINT)) == 1, "the slow one")
@@ -408,7 +410,7 @@ def test_a_request_waits_for_its_compute(sql: SqlClient, proxy: RunningProxy) ->
         assert answer.result() == [["1"]]
 
 
-def test_a_client_that_goes_has_its_query_cancelled(
+def test_the_query_of_a_client_that_disconnects_is_cancelled(
     proxy: RunningProxy, postgres: BarePostgres
 ) -> None:
     named = connection_string(query="?application_name=going")
@@ -426,7 +428,7 @@ def test_a_client_that_goes_has_its_query_cancelled(
     wait_for(lambda: postgres.execute(running) == [(0,)], "the query to be cancelled")
 
 
-def test_a_dropped_endpoints_request_is_told_so(
+def test_a_request_gets_an_error_when_its_endpoint_is_dropped(
     sql: SqlClient, proxy: RunningProxy, postgres: BarePostgres
 ) -> None:
     with concurrent.futures.ThreadPoolExecutor() as threads:
@@ -435,13 +437,13 @@ def test_a_dropped_endpoints_request_is_told_so(
         error = answer.result()
     assert error["code"] == "57P01"
     assert error["message"] == "terminating connection due to administrator command"
-    # Nobody knows what it has done.
+    # Whether the query was executed is unknown.
     assert "neon:retryable" not in error
     assert sql.rows("SELECT 1") == [["1"]]
     assert postgres.answers()
 
 
-def test_a_compute_that_ends_in_the_middle(
+def test_a_compute_that_ends_during_a_query(
     sql: SqlClient, proxy: RunningProxy, postgres: BarePostgres
 ) -> None:
     named = connection_string(query="?application_name=victim")
@@ -455,7 +457,7 @@ def test_a_compute_that_ends_in_the_middle(
         assert asked.result()["code"] == "57P01"
 
 
-def test_large_answers_and_what_is_too_large(sql: SqlClient) -> None:
+def test_large_answers_and_answers_that_are_too_large(sql: SqlClient) -> None:
     rows = sql.rows("SELECT n, repeat('ä', 1000) FROM generate_series(1, 5000) n")
     assert len(rows) == 5000
     assert rows[4999] == ["5000", "ä" * 1000]
@@ -470,19 +472,19 @@ def test_large_answers_and_what_is_too_large(sql: SqlClient) -> None:
     assert sql.rows("SELECT 1") == [["1"]]
 
 
-def test_large_requests_while_large_answers_come(sql: SqlClient) -> None:
+def test_large_requests_during_large_answers(sql: SqlClient) -> None:
     value = "x" * 200_000
     asked = {"queries": [{"query": "SELECT $1::text", "params": [value]}] * 20}
     results = sql.post(asked).json()["results"]
     assert [result["rows"] for result in results] == [[[value]]] * 20
 
 
-def test_other_clients_are_served_while_a_large_answer_is_made(proxy: RunningProxy) -> None:
+def test_other_clients_are_served_during_a_large_answer(proxy: RunningProxy) -> None:
     big = "SELECT n, md5(n::text), NULL FROM generate_series(1, 600000) n"
 
     def ask_for_much() -> bytes:
         with SqlClient(proxy) as client:
-            # Not parsed: that would keep this process, which is the proxy's too, from all else.
+            # Not parsed, because parsing would block this process, in which the proxy runs too.
             return client.post({"query": big}).content[-100:]
 
     with (
@@ -499,7 +501,7 @@ def test_other_clients_are_served_while_a_large_answer_is_made(proxy: RunningPro
     assert slowest < (time.monotonic() - start) / 4
 
 
-def test_requests_without_json_or_with_too_much(sql: SqlClient) -> None:
+def test_requests_without_json_or_with_too_many_statements(sql: SqlClient) -> None:
     for body in (b"", b"{", b"[1]", b"null", b'{"queries": 1}', b'{"query": 1}', b"NaN"):
         answer = sql.session.post(sql.url, data=body, headers=headers(), timeout=10)
         assert answer.status_code == 400

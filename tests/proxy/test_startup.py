@@ -1,4 +1,4 @@
-"""What the first bytes of a connection may be."""
+"""The first bytes of a connection."""
 
 import contextlib
 import struct
@@ -23,7 +23,7 @@ def startup_packet(version: int = messages.PROTOCOL_3_0, **parameters: str) -> b
     return packet(version, body + b"\0")
 
 
-def test_a_startup_message_is_read() -> None:
+def test_a_startup_message_is_parsed() -> None:
     message = startup.parse(startup_packet(user="alice", database="shop"))
     assert message == StartupMessage(
         role="alice",
@@ -32,13 +32,13 @@ def test_a_startup_message_is_read() -> None:
     )
 
 
-def test_requests_for_encryption_are_told_apart() -> None:
+def test_requests_for_encryption_are_distinguished() -> None:
     assert startup.parse(packet(80877103)) == EncryptionRequest(tls=True)
     assert startup.parse(packet(80877104)) == EncryptionRequest(tls=False)
 
 
 @pytest.mark.parametrize("secret", [b"\1\2\3\4", bytes(32), bytes(256)])
-def test_a_cancel_request_is_read_with_a_key_of_any_length(secret: bytes) -> None:
+def test_a_cancel_request_is_parsed_with_a_key_of_any_length(secret: bytes) -> None:
     assert startup.parse(messages.cancel_request(7, secret)) == CancelRequest(7, secret)
 
 
@@ -60,7 +60,7 @@ def test_a_client_of_protocol_2_gets_an_error_it_can_read() -> None:
     assert UnsupportedProtocol(4, 0).packet().startswith(b"E\0\0\0")
 
 
-def test_protocol_3_2_is_spoken() -> None:
+def test_protocol_3_2_is_supported() -> None:
     message = startup.parse(startup_packet(messages.PROTOCOL_3_2, user="alice"))
     assert isinstance(message, StartupMessage)
     assert message.protocol == messages.PROTOCOL_3_2
@@ -74,7 +74,7 @@ def test_a_newer_minor_version_is_negotiated_down() -> None:
     assert message.negotiation == messages.negotiate_protocol_version(messages.PROTOCOL_3_2, [])
 
 
-def test_unknown_protocol_options_are_named_and_not_sent_on() -> None:
+def test_unknown_protocol_options_are_named_and_not_forwarded() -> None:
     body = b"user\0alice\0_pq_.magic\0" + b"1\0\0"
     message = startup.parse(packet(messages.PROTOCOL_3_0, body))
     assert isinstance(message, StartupMessage)
@@ -92,7 +92,7 @@ def test_a_malformed_body_is_refused(body: bytes) -> None:
         startup.parse(packet(messages.PROTOCOL_3_0, body))
 
 
-def test_a_user_is_needed() -> None:
+def test_a_user_is_required() -> None:
     with pytest.raises(ProtocolViolation, match="no PostgreSQL user name"):
         startup.parse(startup_packet(database="shop"))
 
@@ -104,13 +104,13 @@ def test_impossible_sizes_are_refused_before_they_are_read(size: int) -> None:
 
 
 @given(st.binary(min_size=startup.HEAD_SIZE, max_size=300))
-def test_random_bytes_are_read_or_refused(data: bytes) -> None:
+def test_random_bytes_are_parsed_or_refused(data: bytes) -> None:
     with contextlib.suppress(ProxyError):
         startup.parse(data)
 
 
 @given(st.dictionaries(NAMES, NAMES, max_size=8))
-def test_parameters_survive_the_way_to_the_compute(parameters: dict[bytes, bytes]) -> None:
+def test_parameters_reach_the_compute_unchanged(parameters: dict[bytes, bytes]) -> None:
     parameters = {name: v for name, v in parameters.items() if not name.startswith(b"_pq_.")}
     parameters[b"user"] = b"alice"
     message = startup.parse(messages.startup_message(parameters))

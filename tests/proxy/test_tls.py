@@ -1,4 +1,4 @@
-"""The certificates that the proxy makes for itself, or the operator's own."""
+"""The certificates that the proxy makes for itself, and those of an operator."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_pro
 from tests.support.certificates import certificate
 
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
-# What clients may call the region, and with which `options`.
+# The names that clients may use for the region, and with which `options`.
 NAMES = {
     "an endpoint": (f"{ENDPOINT}.localhost", ""),
     "its pooler": (f"{ENDPOINT}-pooler.localhost", ""),
@@ -33,7 +33,7 @@ NAMES = {
 
 
 def shown(proxy: RunningProxy | int, server_name: str | None) -> x509.Certificate:
-    """The certificate that a client sees who asks for this name."""
+    """Return the certificate that a client with this server name gets."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -97,7 +97,7 @@ def test_psql_verifies_an_endpoints_name(proxy: RunningProxy, authority: Path) -
 def test_pythons_own_tls_verifies_every_name(
     proxy: RunningProxy, authority: Path, host: str, options: str
 ) -> None:
-    """As strictly as Python can, which is what asyncpg has."""
+    """As strictly as Python can, which is what asyncpg uses."""
     context = ssl.create_default_context(cafile=str(authority))
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     proxy.directory.endpoints[ENDPOINT].pooler = proxy.directory.endpoints[ENDPOINT].address
@@ -162,27 +162,29 @@ def test_each_name_has_a_certificate_and_all_have_one_key(proxy: RunningProxy) -
     "name",
     ["x.localhost", "ep-.localhost", f"a.{ENDPOINT}.localhost", f"{ENDPOINT}.example.com"],
 )
-def test_a_name_that_no_endpoint_can_have_gets_the_regions(proxy: RunningProxy, name: str) -> None:
+def test_a_name_that_no_endpoint_can_have_gets_the_regions_certificate(
+    proxy: RunningProxy, name: str
+) -> None:
     assert shown(proxy, name) == shown(proxy, None)
 
 
-def test_a_host_of_a_region_elsewhere_shows_its_own_address(
+def test_a_region_on_another_host_has_a_certificate_for_its_own_address(
     authority: Path, directory: MemoryDirectory
 ) -> None:
-    """Who comes by an address verifies the address."""
+    """A client that connects to an address verifies the address."""
     identity = IssuingIdentity(load_or_create_authority(authority.parent), "eu.example.com")
     with running_proxy(identity, directory, region_host="eu.example.com") as proxy:
         own = region_names("eu.example.com")
         assert names_of(shown(proxy, None)) == [*own, "127.0.0.1"]
         assert names_of(shown(proxy, "localhost")) == own
-        # What one name takes no other need wait for, and nobody sees who was there before.
+        # A certificate for one name delays no other, and shows nobody which names were used before.
         for name in (ENDPOINT, f"{ENDPOINT}-pooler", "ep-never-seen-1"):
             host = f"{name}.eu.example.com"
             assert names_of(shown(proxy, host.upper())) == own
             assert_openssl_verifies(proxy, authority, host)
 
 
-def test_strangers_names_are_bounded_and_push_out_no_endpoints_name(
+def test_certificates_for_unknown_names_are_limited_and_displace_no_endpoints(
     authority: Path, directory: MemoryDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certificates, "_MOST_UNPROVEN", 5)
@@ -194,7 +196,7 @@ def test_strangers_names_are_bounded_and_push_out_no_endpoints_name(
         ours = shown(proxy, f"{ENDPOINT}.localhost")
         seen = [shown(proxy, f"ep-any-name-{number}.localhost") for number in range(30)]
         assert len(identity._unproven) == 5
-        # Beyond their number they get what the region has.
+        # Beyond the limit, clients get the region's certificate.
         assert len({leaf.serial_number for leaf in seen}) == 19 + 1
         assert seen[-1] == shown(proxy, None)
         assert shown(proxy, f"{ENDPOINT}.localhost") == ours
@@ -223,7 +225,7 @@ def test_certificates_are_renewed_while_the_proxy_runs(
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_keys_are_for_their_owner_only(tmp_path: Path) -> None:
+def test_key_files_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     load_or_create_authority(tmp_path / "tls")
     assert (tmp_path / "tls").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "tls" / "authority.key").stat().st_mode & 0o777 == 0o600
@@ -234,9 +236,7 @@ def test_the_next_start_keeps_the_authority(tmp_path: Path) -> None:
     assert first.pem == second.pem == (tmp_path / "authority.pem").read_text()
 
 
-def test_an_authority_that_has_expired_gives_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_expired_authority_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "controlplane.proxy.wire.certificates._AUTHORITY_LIFETIME", timedelta(seconds=-1)
     )
@@ -245,7 +245,7 @@ def test_an_authority_that_has_expired_gives_way(
     assert load_or_create_authority(tmp_path).pem != expired.pem
 
 
-def test_the_operators_certificate_is_shown_to_all_and_bound_to(
+def test_the_operators_certificate_is_used_for_all_and_for_channel_binding(
     tmp_path: Path, directory: MemoryDirectory
 ) -> None:
     pem = certificate(tmp_path, "db.example.com")
@@ -256,7 +256,7 @@ def test_the_operators_certificate_is_shown_to_all_and_bound_to(
         proxy.connect(ENDPOINT, **ALICE, channel_binding="require").close()
 
 
-def test_an_operators_certificate_that_is_replaced_is_taken_in(
+def test_an_operators_certificate_that_is_replaced_is_loaded(
     tmp_path: Path, directory: MemoryDirectory
 ) -> None:
     pem = certificate(tmp_path, "old.example.com")
@@ -268,7 +268,7 @@ def test_an_operators_certificate_that_is_replaced_is_taken_in(
         new = certificate(tmp_path, "new.example.com")
         new.replace(pem)
         identity.refresh()
-        # The key does not fit yet: what was good goes on to be shown.
+        # The key does not match yet: the previous certificate stays in use.
         assert names_of(shown(proxy, None)) == ["old.example.com"]
         shutil.copy(pem, key)
         identity.refresh()
@@ -276,14 +276,14 @@ def test_an_operators_certificate_that_is_replaced_is_taken_in(
         proxy.connect(ENDPOINT, **ALICE, channel_binding="require").close()
 
 
-def test_a_key_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_a_key_that_does_not_match_is_refused(tmp_path: Path) -> None:
     authority = load_or_create_authority(tmp_path)
     assert len(end_point_hash(authority.certificate)) == 32
     with pytest.raises(ssl.SSLError):
         OperatorIdentity(certificate(tmp_path, "localhost"), tmp_path / "authority.key")
 
 
-def test_a_new_name_costs_little(identity: IssuingIdentity) -> None:
+def test_a_certificate_for_a_new_name_is_made_quickly(identity: IssuingIdentity) -> None:
     began = time.process_time()
     for number in range(20):
         identity._of_name(f"ep-quick-wren-{number}.localhost")

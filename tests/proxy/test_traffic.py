@@ -1,4 +1,4 @@
-"""What is sent to clients is counted while they are connected."""
+"""Bytes sent to clients are counted while they are connected."""
 
 from collections import Counter
 from typing import Any
@@ -15,7 +15,7 @@ KEY = ("ep", "br")
 
 
 class Taken:
-    """What the proxy has counted so far, read in its own loop."""
+    """The bytes that the proxy has counted so far, read in its event loop."""
 
     def __init__(self, proxy: RunningProxy) -> None:
         self._proxy = proxy
@@ -30,13 +30,13 @@ class Taken:
         return self._sum[ENDPOINT]
 
     def await_bytes(self, expected: int) -> None:
-        """At least so many, and not many more."""
+        """Wait for at least so many bytes, and check that there are not many more."""
         wait_for(lambda: self.bytes() >= expected, f"{expected} bytes")
         assert self.bytes() < expected + 1000
 
 
 @pytest.mark.parametrize("way", [{}, plain(ENDPOINT)], ids=["tls", "plain"])
-def test_what_a_client_gets_is_counted_while_it_stays(
+def test_bytes_to_a_client_are_counted_while_it_is_connected(
     proxy: RunningProxy, way: dict[str, str]
 ) -> None:
     taken = Taken(proxy)
@@ -44,7 +44,7 @@ def test_what_a_client_gets_is_counted_while_it_stays(
         before = taken.bytes()
         connection.execute("SELECT repeat('x', 5000000)")
         taken.await_bytes(before + 5_000_000)
-        # What it sends is none.
+        # Bytes from the client are not counted.
         connection.execute("SELECT length(%s)", ["x" * 1_000_000])
         connection.execute("SELECT repeat('x', 1000000)")
         taken.await_bytes(before + 6_000_000)
@@ -58,6 +58,6 @@ def test_clients_of_one_endpoint_share_a_tally() -> None:
         assert traffic.take() == {KEY: 3}
         assert traffic.take() == {}
         one.bytes += 4
-    # Of those that are gone too.
+    # Clients that have disconnected count as well.
     assert traffic.take() == {KEY: 4}
     assert traffic.take() == {}

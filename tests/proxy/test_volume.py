@@ -1,4 +1,4 @@
-"""Much data and many clients."""
+"""Large amounts of data, and many clients."""
 
 import asyncio
 import hashlib
@@ -26,7 +26,9 @@ def rows() -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-def test_100_megabytes_pass_unharmed_both_ways(proxy: RunningProxy, way: dict[str, str]) -> None:
+def test_100_megabytes_pass_unchanged_in_both_directions(
+    proxy: RunningProxy, way: dict[str, str]
+) -> None:
     sent, received = hashlib.sha256(), hashlib.sha256()
     with proxy.connect(ENDPOINT, **ALICE, **way) as connection:
         connection.execute("CREATE TEMPORARY TABLE lines (line text)")

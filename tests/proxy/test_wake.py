@@ -1,4 +1,4 @@
-"""A client of a sleeping endpoint waits for its compute, and learns why where there is none."""
+"""A client of an idle endpoint waits for its compute, and gets the reason if there is none."""
 
 import signal
 import threading
@@ -42,7 +42,7 @@ def test_a_client_waits_until_the_compute_answers(
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_one_wake_serves_all_who_wait(proxy: RunningProxy, endpoint: Endpoint) -> None:
+def test_one_wake_serves_all_waiting_clients(proxy: RunningProxy, endpoint: Endpoint) -> None:
     endpoint.asleep = True
     with ThreadPoolExecutor(30) as pool:
         waiting = [pool.submit(proxy.connect, ENDPOINT, **ALICE) for _ in range(30)]
@@ -61,7 +61,7 @@ def test_one_wake_serves_all_who_wait(proxy: RunningProxy, endpoint: Endpoint) -
         (RuntimeError("a fault of ours"), "internal error"),
     ],
 )
-def test_the_client_learns_why_there_is_no_compute(
+def test_the_client_gets_the_reason_why_there_is_no_compute(
     proxy: RunningProxy, endpoint: Endpoint, failure: Exception, words: str
 ) -> None:
     endpoint.failure = failure
@@ -112,7 +112,7 @@ def test_what_a_client_sends_while_it_waits_is_not_lost(
 def test_a_compute_that_died_meanwhile_is_woken_again(
     identity: TlsIdentity, postgres: BarePostgres, directory: MemoryDirectory
 ) -> None:
-    """The directory is told which run did not answer, and then knows better."""
+    """The directory is told which run did not answer, and then returns another."""
     dead = ComputeAddress(Path("/nowhere/.s.PGSQL.5432"), run="1")
     alive = ComputeAddress(postgres.socket, run="2")
     endpoint = directory.endpoints[ENDPOINT]
@@ -145,7 +145,7 @@ def test_a_compute_that_never_answers_is_reported(
 def test_a_client_that_meets_a_stopping_compute_is_served_by_the_next(
     proxy: RunningProxy, endpoint: Endpoint, mortal_postgres: BarePostgres
 ) -> None:
-    """A smart shutdown waits for its clients and turns new ones away."""
+    """A smart shutdown waits for its clients and refuses new ones."""
     mortal_postgres.start()
     mortal_postgres.execute("CREATE ROLE alice LOGIN")
     endpoint.address = ComputeAddress(mortal_postgres.socket)
@@ -165,7 +165,7 @@ def test_a_client_that_meets_a_stopping_compute_is_served_by_the_next(
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_the_pooler_is_asked_for_by_its_host_name(
+def test_the_host_name_selects_the_pooler(
     proxy: RunningProxy, endpoint: Endpoint, postgres: BarePostgres
 ) -> None:
     endpoint.address, endpoint.pooler = (

@@ -1,4 +1,4 @@
-"""The Postgres protocol over WebSocket, spoken by a client of its own kind. Neon's driver is in
+"""The Postgres protocol over WebSocket, with a client of the tests' own. Neon's driver is in
 `tests/clients`."""
 
 import contextlib
@@ -72,7 +72,7 @@ def query(text: str) -> bytes:
 
 
 class Reader:
-    """Postgres's messages, out of WebSocket's."""
+    """Reads Postgres's messages from WebSocket messages."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -95,7 +95,7 @@ class Reader:
 
 
 def values(found: list[tuple[bytes, bytes]]) -> list[bytes]:
-    """The first column of each row."""
+    """Return the first column of each row."""
     rows = [payload for kind, payload in found if kind == b"D"]
     return [row[6 : 6 + struct.unpack("!i", row[2:6])[0]] for row in rows]
 
@@ -108,7 +108,7 @@ def logged_in(connection: ClientConnection, **parameters: str) -> Reader:
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_all_of_the_start_may_be_sent_in_one_go(proxy: RunningProxy, tls: bool) -> None:
+def test_all_start_up_messages_may_be_sent_at_once(proxy: RunningProxy, tls: bool) -> None:
     with opened(proxy, tls=tls) as connection:
         # As `pipelineConnect: "password"` does.
         connection.send(startup() + password() + query("SELECT 'first'"))
@@ -132,17 +132,17 @@ def test_all_of_the_start_may_be_sent_in_one_go(proxy: RunningProxy, tls: bool) 
         ("127.0.0.1", "/anything/at/all", f"endpoint={ENDPOINT}"),
     ],
 )
-def test_the_endpoint_may_be_named_otherwise(
+def test_other_ways_to_name_the_endpoint(
     proxy: RunningProxy, host: str, path: str, options: str
 ) -> None:
     with opened(proxy, host=host, path=path) as connection:
         logged_in(connection, **({"options": options} if options else {}))
 
 
-def test_messages_may_be_cut_up_anyhow(proxy: RunningProxy) -> None:
+def test_messages_may_be_split_in_any_way(proxy: RunningProxy) -> None:
     with opened(proxy) as connection:
         given = startup() + password() + query("SELECT 'x'")
-        # Frames of one message, of which pings may come in between, then messages of a byte.
+        # Frames of one message, with pings in between, then messages of one byte.
         connection.send(given[i : i + 3] for i in range(0, 30, 3))
         connection.ping(b"are you there?")
         connection.send(b"")
@@ -174,7 +174,7 @@ def test_large_messages_both_ways(proxy: RunningProxy) -> None:
             assert len(value) == size
 
 
-def test_a_client_that_does_not_read_holds_its_compute_back(
+def test_a_client_that_does_not_read_blocks_its_compute(
     proxy: RunningProxy, postgres: BarePostgres
 ) -> None:
     with RawHttp(proxy) as raw:
@@ -192,7 +192,7 @@ def test_a_client_that_does_not_read_holds_its_compute_back(
 
 
 def frame(payload: bytes, *, opcode: int = 2, final: bool = True, masked: bool = True) -> bytes:
-    """A client's, masked with zeros."""
+    """Return a client's frame, masked with zeros."""
     head = struct.pack("!B", opcode | (0x80 if final else 0))
     mask = 0x80 if masked else 0
     if len(payload) < 126:
@@ -224,7 +224,7 @@ def frame(payload: bytes, *, opcode: int = 2, final: bool = True, masked: bool =
         (frame(struct.pack("!H", 1001), opcode=8), 1001),
     ],
 )
-def test_broken_frames_are_closed_upon(proxy: RunningProxy, sent: bytes, code: int) -> None:
+def test_invalid_frames_end_the_connection(proxy: RunningProxy, sent: bytes, code: int) -> None:
     with RawHttp(proxy) as raw:
         raw.send(request(*UPGRADE, first="GET /v2 HTTP/1.1"))
         assert raw.answer()[0] == 101
@@ -245,7 +245,7 @@ def test_a_violation_that_arrives_with_data_ends_the_connection(
     asked: str,
     tls: bool,
 ) -> None:
-    """Although the client sends nothing more, and keeps its side open."""
+    """Although the client sends nothing more and keeps the connection open."""
     directory.endpoints[ENDPOINT].pooler = ComputeAddress(postgres.socket, pooler_version=(1, 25))
     upgrade = request(*UPGRADE, first="GET /v2 HTTP/1.1").replace(b"api.", f"{host}.".encode())
     with RawHttp(proxy, alpn=[] if tls else None) as raw:
@@ -256,7 +256,7 @@ def test_a_violation_that_arrives_with_data_ends_the_connection(
         received = b""
         while part := raw.read(1):
             received += part
-        # One that has asked nothing may be ended before it has reached its compute.
+        # A client that has sent no query may be disconnected before it reaches its compute.
         assert not asked or b"application_name\0violator" in received
         wait_for(lambda: postgres.backends_of("violator") == 0, "the session to end")
 
@@ -289,7 +289,7 @@ def test_a_message_may_come_in_fragments_with_pings_between(proxy: RunningProxy)
         assert raw.read(3)[2:] == b"R"
 
 
-def test_it_must_be_asked_for_as_the_protocol_says(proxy: RunningProxy) -> None:
+def test_an_invalid_upgrade_request_is_refused(proxy: RunningProxy) -> None:
     for first, without, status in (
         ("GET /v2 HTTP/1.1", "Sec-WebSocket-Version: 13", 426),
         ("GET /v2 HTTP/1.1", UPGRADE[3], 400),
@@ -314,7 +314,7 @@ def test_it_must_be_asked_for_as_the_protocol_says(proxy: RunningProxy) -> None:
         (startup(options="endpoint=ep-other-000001") + password(), "28000"),
     ],
 )
-def test_refusals_come_as_postgress_errors(proxy: RunningProxy, sent: bytes, sqlstate: str) -> None:
+def test_refusals_are_postgres_errors(proxy: RunningProxy, sent: bytes, sqlstate: str) -> None:
     with opened(proxy) as connection:
         connection.send(sent)
         *_, (_, error) = Reader(connection).until(b"E")
@@ -323,14 +323,14 @@ def test_refusals_come_as_postgress_errors(proxy: RunningProxy, sent: bytes, sql
             connection.recv(timeout=10)
 
 
-def test_postgres_within_is_never_encrypted_twice(proxy: RunningProxy) -> None:
+def test_encryption_within_the_websocket_is_declined(proxy: RunningProxy) -> None:
     with opened(proxy) as connection:
         connection.send(struct.pack("!II", 8, 80877103))
         assert connection.recv(timeout=10) == b"N"
         logged_in(connection)
 
 
-def test_plain_ones_only_from_where_plain_connections_may_come(
+def test_websockets_without_tls_are_allowed_only_from_some_addresses(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
     never = {"plain_connections": PlainConnections.NEVER}
@@ -348,7 +348,7 @@ def test_plain_ones_only_from_where_plain_connections_may_come(
             logged_in(connection)
 
 
-def test_a_dropped_endpoints_client_is_told_so(proxy: RunningProxy) -> None:
+def test_the_client_of_a_dropped_endpoint_gets_an_error(proxy: RunningProxy) -> None:
     with opened(proxy) as connection:
         reader = logged_in(connection)
         assert proxy.drop(ENDPOINT) == 1
@@ -357,7 +357,7 @@ def test_a_dropped_endpoints_client_is_told_so(proxy: RunningProxy) -> None:
             connection.recv(timeout=10)
 
 
-def test_one_that_waits_for_its_compute_may_go(
+def test_a_client_that_waits_for_its_compute_may_disconnect(
     proxy: RunningProxy, directory: MemoryDirectory
 ) -> None:
     endpoint = directory.endpoints[ENDPOINT]
@@ -386,7 +386,7 @@ def test_a_query_is_cancelled_by_its_key(proxy: RunningProxy) -> None:
 
 
 def test_psycopg_through_a_tunnel(proxy: RunningProxy) -> None:
-    """Any client can be brought along by who carries its bytes."""
+    """Any client works if a tunnel forwards its bytes."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def carry() -> None:

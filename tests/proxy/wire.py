@@ -1,5 +1,5 @@
-"""A client that speaks the wire protocol by hand, to say what no real one would and to see every
-byte of the answers."""
+"""A client that sends given protocol messages, including invalid ones, and returns every byte of
+the answers."""
 
 import base64
 import socket
@@ -14,7 +14,7 @@ from controlplane.proxy.wire import messages
 
 @dataclass
 class Answer:
-    """What came back from a login that failed."""
+    """The answer to a login that failed."""
 
     kinds: list[bytes] = field(default_factory=list)
     sasl: list[bytes] = field(default_factory=list)
@@ -46,8 +46,8 @@ class RawClient:
     def start_log_in(
         cls, port: int, endpoint_id: str, *, user: str, password: str, beginning: bytes = b""
     ) -> "RawClient":
-        """Logs in without TLS, up to the moment when the password has been sent. `beginning` goes
-        before all."""
+        """Log in without TLS, up to the point at which the password has been sent. `beginning` is
+        sent before everything else."""
         client = cls(port)
         client.socket.sendall(beginning)
         client.send_startup(user=user, database="postgres", options=f"endpoint={endpoint_id}")
@@ -64,7 +64,7 @@ class RawClient:
         return cls.start_log_in(port, endpoint_id, user=user, password=password).finish()
 
     def finish(self) -> Answer:
-        """Reads on to the error."""
+        """Read on to the error."""
         self.read_into_answer()
         self.socket.close()
         return self._answer
@@ -106,7 +106,7 @@ class RawClient:
         return data
 
     def read_to_end(self) -> bytes:
-        """Everything up to the end of the connection, however it ends."""
+        """Read everything up to the end of the connection, however it ends."""
         data = b""
         try:
             while chunk := self.socket.recv(65536):
