@@ -94,7 +94,7 @@ def run(suite: Path, tier: str, options: Sequence[str]) -> Run:
                 *("--reruns=1", str(suite), *options),
             ],
             cwd=ROOT,
-            env={**({DIRECTORY: str(MEMORY)} if uses_memory(tier) else {}), **os.environ},
+            env=environment(tier),
             stdin=subprocess.DEVNULL,
         )
         outcomes = Outcomes.read(written)
@@ -112,6 +112,15 @@ def run(suite: Path, tier: str, options: Sequence[str]) -> Run:
         outcomes=outcomes or Outcomes(),
         complete=complete,
     )
+
+
+def environment(tier: str) -> dict[str, str]:
+    variables = {**os.environ}
+    if uses_memory(tier):
+        variables.setdefault(DIRECTORY, str(MEMORY))
+    # Every process that a test starts would compile the project's and the tests' modules again.
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
+    return variables
 
 
 def uses_memory(tier: str) -> bool:

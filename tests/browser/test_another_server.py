@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import opened
 from tests.browser.world import PAGES, QUERIES
+from tests.selection import only
 from tests.support.another_console import another_console
 from tests.support.neon_document import KINDS, Answering, Answers, serving
 from tests.support.own_document import DocumentAnswers
@@ -63,7 +64,7 @@ def expect_no_errors(browser: Browser, url: str) -> None:
             assert "Traceback" not in page.content()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", only({"unforeseen"}, KINDS))
 def test_the_console_works_with_neons_document(
     browser: Browser, made_of: tuple[str, Switched], kind: str
 ) -> None:
@@ -72,6 +73,7 @@ def test_the_console_works_with_neons_document(
     expect_no_errors(browser, url)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("required", [False, True], ids=["whole", "required"])
 def test_the_console_works_with_its_own_document(
     browser: Browser, stack: Stack, made_of: tuple[str, Switched], required: bool

@@ -72,6 +72,7 @@ def test_the_picture_links_to_its_branches_and_is_not_in_the_tab_order(
     expect(page.locator(".tree-picture.narrow")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_each_level_below_six_is_indented_further(at_grove: Page, grove: Grove) -> None:
     for width in (1280, 390):
         at_grove.set_viewport_size({"width": width, "height": 900})
@@ -85,6 +86,7 @@ def test_each_level_below_six_is_indented_further(at_grove: Page, grove: Grove) 
         assert places == sorted(set(places)), (width, places)
 
 
+@pytest.mark.thorough
 def test_a_password_shown_once_stays_until_the_reader_presses_done(
     at_grove: Page, grove: Grove
 ) -> None:
@@ -126,6 +128,7 @@ def test_a_password_shown_once_stays_until_the_reader_presses_done(
     expect_quiet(page)
 
 
+@pytest.mark.thorough
 def test_a_key_shown_once_stays_too(at_grove: Page) -> None:
     page = at_grove
     dialog = page.locator("dialog[open]")
@@ -141,6 +144,7 @@ def test_a_key_shown_once_stays_too(at_grove: Page) -> None:
     expect(page.locator("td, th").filter(has_text="for a test").first).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_a_time_is_required_only_if_the_choice_needs_one(at_grove: Page, grove: Grove) -> None:
     page = at_grove
     dialog = page.locator("dialog[open]")
@@ -163,6 +167,7 @@ def test_a_time_is_required_only_if_the_choice_needs_one(at_grove: Page, grove: 
     expect(facts).to_contain_text("Never")
 
 
+@pytest.mark.thorough
 def test_a_branch_is_created_and_deleted_from_its_page(at_grove: Page, grove: Grove) -> None:
     page = at_grove
     dialog = page.locator("dialog[open]")
@@ -185,6 +190,7 @@ def test_a_branch_is_created_and_deleted_from_its_page(at_grove: Page, grove: Gr
     expect(page.get_by_role("link", name="for an hour")).to_have_count(0, timeout=30_000)
 
 
+@pytest.mark.thorough
 def test_branches_work_without_scripts(browser: Browser, stack: Stack, grove: Grove) -> None:
     context = browser.new_context(base_url=stack.console_url, java_script_enabled=False)
     page = context.new_page()

@@ -69,6 +69,7 @@ def test_an_unchanged_answer_has_almost_no_bytes(
         )
 
 
+@pytest.mark.thorough
 def test_answers_are_compressed_unless_they_hold_a_secret(
     browser: Browser, stack: Stack, shop: Project
 ) -> None:

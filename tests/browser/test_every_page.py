@@ -119,6 +119,7 @@ def test_pages_are_accessible_with_scripts(visits: Visits, all_there: World, pla
         expect_good(visit.page, WIDTHS_OF)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "place",
     first_of(

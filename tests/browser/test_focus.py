@@ -63,6 +63,7 @@ def test_a_button_that_waits_for_its_answer_keeps_the_focus(page: Page, shop: Pr
     expect(power).to_be_focused()
 
 
+@pytest.mark.thorough
 def test_after_a_row_is_deleted_the_next_one_has_the_focus(page: Page, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
     branch = project.new_branch_id(name="gone")
@@ -94,6 +95,7 @@ def test_a_closed_dialog_returns_the_focus_to_its_opener(page: Page, shop: Proje
         assert focused(page) == opener.removeprefix("#")
 
 
+@pytest.mark.thorough
 def test_escape_closes_only_the_menu(page: Page, shop: Project) -> None:
     open_page(page, shop)
     summary = page.get_by_label(f"More actions for {shop.endpoint_id}")
@@ -104,6 +106,7 @@ def test_escape_closes_only_the_menu(page: Page, shop: Project) -> None:
     expect(summary).to_be_focused()
 
 
+@pytest.mark.thorough
 def test_escape_does_not_close_a_key_that_is_shown_once(page: Page, stack: Stack) -> None:
     sign_in(page, stack.new_key())
     page.goto("/api-keys")
@@ -137,6 +140,7 @@ HEAR = """() => {
 }"""
 
 
+@pytest.mark.thorough
 def test_nothing_is_announced_twice(page: Page, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
     project.new_branch_id(name="free")

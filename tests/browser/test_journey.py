@@ -211,6 +211,7 @@ def test_typed_text_survives_a_refusal_and_the_polling_behind_the_dialog(signed_
     expect(page.get_by_role("heading", name="<b>markup</b> & more")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_a_hidden_tab_does_not_poll(signed_in: Page, stack: Stack) -> None:
     page = signed_in
     page.get_by_role("button", name="Create your first project").click()
@@ -231,6 +232,7 @@ def test_a_hidden_tab_does_not_poll(signed_in: Page, stack: Stack) -> None:
     assert asked == []
 
 
+@pytest.mark.thorough
 def test_a_host_is_copied(signed_in: Page) -> None:
     page = signed_in
     page.get_by_role("button", name="Create your first project").click()

@@ -94,6 +94,7 @@ def test_a_dialog_stays_open_while_the_page_behind_it_renews(page: Page, shop: P
     expect(page.get_by_label(re.compile("More actions"))).to_be_focused()
 
 
+@pytest.mark.thorough
 def test_a_double_click_on_an_opener_keeps_what_was_typed(page: Page, shop: Project) -> None:
     open_page(page, shop, f"/endpoints/{shop.endpoint_id}")
     asked: list[str] = []
@@ -109,6 +110,7 @@ def test_a_double_click_on_an_opener_keeps_what_was_typed(page: Page, shop: Proj
     assert len([url for url in asked if url.endswith("/settings")]) == 1
 
 
+@pytest.mark.thorough
 def test_a_renewal_keeps_the_open_menu_the_focus_and_the_scroll_position(
     page: Page, shop: Project
 ) -> None:
@@ -128,6 +130,7 @@ def test_a_renewal_keeps_the_open_menu_the_focus_and_the_scroll_position(
     assert page.evaluate("scrollY") == 100
 
 
+@pytest.mark.thorough
 def test_the_page_of_a_deleted_resource_becomes_inert(page: Page, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="short-lived")
     page.clock.install()
@@ -144,6 +147,7 @@ def test_the_page_of_a_deleted_resource_becomes_inert(page: Page, stack: Stack) 
     assert not heard.answers
 
 
+@pytest.mark.thorough
 def test_a_broken_connection_is_announced_once_and_the_message_goes_away(
     rough_page: Page, shop: Project
 ) -> None:
@@ -166,6 +170,7 @@ def test_a_broken_connection_is_announced_once_and_the_message_goes_away(
     assert_not_reloaded(page)
 
 
+@pytest.mark.thorough
 def test_a_console_that_does_not_come_back_is_reported(rough_page: Page, shop: Project) -> None:
     """It is reported however quickly each attempt to reconnect fails."""
     page = rough_page
@@ -178,6 +183,7 @@ def test_a_console_that_does_not_come_back_is_reported(rough_page: Page, shop: P
     expect(trouble).to_be_hidden(timeout=9_000)
 
 
+@pytest.mark.thorough
 def test_an_api_outage_is_reported_in_place(elsewhere: Elsewhere, shop: Project) -> None:
     page, api = elsewhere.page, elsewhere.relay
     shop.done(shop.start())
@@ -194,6 +200,7 @@ def test_an_api_outage_is_reported_in_place(elsewhere: Elsewhere, shop: Project)
     assert_not_reloaded(page)
 
 
+@pytest.mark.thorough
 def test_a_failed_search_says_so_and_ends(elsewhere: Elsewhere, shop: Project) -> None:
     page, api = elsewhere.page, elsewhere.relay
     open_page(page, shop, f"/endpoints/{shop.endpoint_id}/pg-settings")
@@ -216,6 +223,7 @@ def test_a_failed_search_says_so_and_ends(elsewhere: Elsewhere, shop: Project) -
     assert_not_reloaded(page)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["fails first", "is overtaken"])
 def test_no_renewal_reverts_a_search(elsewhere: Elsewhere, shop: Project, way: str) -> None:
     """A renewal would show all rows again below a field that has a search in it."""
@@ -245,6 +253,7 @@ def test_no_renewal_reverts_a_search(elsewhere: Elsewhere, shop: Project, way: s
     expect(rows).to_have_count(25)
 
 
+@pytest.mark.thorough
 def test_without_a_stream_of_events_changes_appear_as_soon(
     elsewhere: Elsewhere, shop: Project
 ) -> None:
@@ -270,6 +279,7 @@ def test_without_a_stream_of_events_changes_appear_as_soon(
     assert not heard.answers
 
 
+@pytest.mark.thorough
 def test_without_the_channel_the_page_polls(rough_page: Page, shop: Project) -> None:
     page = rough_page
     shop.done(shop.start())
@@ -297,6 +307,7 @@ def test_without_the_channel_the_page_polls(rough_page: Page, shop: Project) -> 
     expect(page.locator("#live .state").first).to_contain_text("Idle", timeout=7_000)
 
 
+@pytest.mark.thorough
 def test_a_page_stays_when_the_user_signs_out_elsewhere(page: Page, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
     project.new_branch_id(name="free")
@@ -328,6 +339,7 @@ def test_a_page_stays_when_the_user_signs_out_elsewhere(page: Page, stack: Stack
     assert_not_reloaded(page)
 
 
+@pytest.mark.thorough
 def test_a_form_from_before_a_new_sign_in_asks_for_confirmation(page: Page, stack: Stack) -> None:
     page_of, anew = stack.new_key(), stack.new_key()
     sign_in(page, page_of)
@@ -346,6 +358,7 @@ def test_a_form_from_before_a_new_sign_in_asks_for_confirmation(page: Page, stac
     expect(page.get_by_role("heading", name="typed before")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_a_page_of_a_previous_sign_in_changes_nothing(page: Page, stack: Stack) -> None:
     mine, others = stack.new_key(), stack.new_key()
     sign_in(page, mine)
@@ -363,6 +376,7 @@ def test_a_page_of_a_previous_sign_in_changes_nothing(page: Page, stack: Stack) 
     expect(page.locator("dialog[open]")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_without_scripts_a_form_survives_signing_out(browser: Browser, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
     with opened(browser, stack.console_url, java_script_enabled=False) as plain:
@@ -383,6 +397,7 @@ def test_without_scripts_a_form_survives_signing_out(browser: Browser, stack: St
         expect(plain.get_by_role("heading", name="typed before")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_a_hidden_page_does_not_listen(page: Page, shop: Project) -> None:
     shop.done(shop.start())
     open_page(page, shop)
@@ -400,6 +415,7 @@ def test_a_hidden_page_does_not_listen(page: Page, shop: Project) -> None:
     expect(page.locator("#live .state").first).to_contain_text("Idle", timeout=SOON)
 
 
+@pytest.mark.thorough
 def test_times_on_the_page_advance(page: Page, shop: Project) -> None:
     open_page(page, shop)
     # The page may have renewed once, for a change made before it was listening.
@@ -415,6 +431,7 @@ def test_times_on_the_page_advance(page: Page, shop: Project) -> None:
     wait_for(lambda: "UTC" in (ago.get_attribute("title") or ""), "the exact time")
 
 
+@pytest.mark.thorough
 def test_webhook_pages_are_live(page: Page, stack: Stack) -> None:
     client = Client(stack.api_url, stack.new_key())
     sign_in(page, client.key)
@@ -436,6 +453,7 @@ def test_webhook_pages_are_live(page: Page, stack: Stack) -> None:
     assert_not_reloaded(page)
 
 
+@pytest.mark.thorough
 def test_an_element_that_changes_its_kind_changes_its_look(page: Page, stack: Stack) -> None:
     project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
     free = project.new_branch_id(name="free")

@@ -205,6 +205,7 @@ def expect_typed(page: Page, typed: str) -> None:
     expect(page.locator("dialog[open]").get_by_label("Suspend timeout")).to_have_value(typed)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("outage", only(USUAL, OUTAGES))
 def test_each_outage_recovers(scene: Scene, outage: str) -> None:
     begin, words = OUTAGES[outage]
@@ -255,6 +256,7 @@ def test_odd_or_late_answers_are_no_problem(scene: Scene, outage: str) -> None:
     expect_alive(scene)
 
 
+@pytest.mark.thorough
 def test_a_page_recovers_from_a_mistaken_404(scene: Scene) -> None:
     with during_outage(scene, refuses(404)):
         scene.renew()
@@ -356,6 +358,7 @@ TOLD = {
 }
 
 
+@pytest.mark.thorough
 def test_a_change_made_elsewhere_appears_on_every_page(scene: Scene) -> None:
     scene.shop.done(scene.shop.start())
     for name, where in SEEN.items():

@@ -67,6 +67,7 @@ def test_connect_is_on_the_projects_page_too(pages: Page, shop: Project) -> None
     expect(dialog).to_have_count(0)
 
 
+@pytest.mark.thorough
 def test_without_a_clipboard_the_text_is_shown_selected(pages: Page, shop: Project) -> None:
     pages.add_init_script(
         "Object.defineProperty(navigator, 'clipboard', {value: undefined});"
@@ -84,6 +85,7 @@ def test_without_a_clipboard_the_text_is_shown_selected(pages: Page, shop: Proje
     expect(pages.locator(".copy-string")).to_be_focused()
 
 
+@pytest.mark.thorough
 def test_after_signing_out_elsewhere_copying_reports_an_error(pages: Page, shop: Project) -> None:
     pages.goto(endpoint_url(shop))
     expect(pages.locator(".string")).to_be_visible()
@@ -95,6 +97,7 @@ def test_after_signing_out_elsewhere_copying_reports_an_error(pages: Page, shop:
     expect(pages.locator("#announce")).not_to_have_text("Copied")
 
 
+@pytest.mark.thorough
 def test_a_refused_setting_is_reported_beside_its_field(pages: Page, shop: Project) -> None:
     pages.goto(endpoint_url(shop))
     pages.locator("#edit-settings").click()
@@ -111,6 +114,7 @@ def test_a_refused_setting_is_reported_beside_its_field(pages: Page, shop: Proje
     assert shop.endpoint()["settings"]["pg_settings"] == {}
 
 
+@pytest.mark.thorough
 def test_suspending_asks_for_confirmation(pages: Page, shop: Project) -> None:
     shop.start()
     pages.goto(endpoint_url(shop))
@@ -128,6 +132,7 @@ def test_suspending_asks_for_confirmation(pages: Page, shop: Project) -> None:
     expect(pages.locator(".turns tbody tr").first).to_contain_text("Suspended")
 
 
+@pytest.mark.thorough
 def test_typing_filters_the_postgres_settings(pages: Page, shop: Project) -> None:
     pages.goto(f"{endpoint_url(shop)}/pg-settings")
     pages.keyboard.press("/")
@@ -144,6 +149,7 @@ def test_typing_filters_the_postgres_settings(pages: Page, shop: Project) -> Non
     expect(rows.first).to_contain_text("work_mem")
 
 
+@pytest.mark.thorough
 def test_the_switcher_leads_to_another_project(pages: Page, shop: Project) -> None:
     shop.client.finish(shop.client.post("/projects", {"project": {"name": "the blog"}}))
     pages.goto(f"/projects/{shop.id}")
@@ -155,6 +161,7 @@ def test_the_switcher_leads_to_another_project(pages: Page, shop: Project) -> No
     expect(pages.get_by_role("heading", name="the blog", level=1)).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_the_menu_is_reachable_at_every_width(pages: Page, shop: Project) -> None:
     pages.goto(f"/projects/{shop.id}")
     for width in (320, 821, 1024, 1100):
@@ -180,6 +187,7 @@ def crowded(body: bytes) -> bytes:
     return json.dumps(data).encode()
 
 
+@pytest.mark.thorough
 def test_pages_stay_short_with_forty_branches(elsewhere: Elsewhere, shop: Project) -> None:
     page = elsewhere.page
     sign_in(page, shop.client.key)
@@ -193,6 +201,7 @@ def test_pages_stay_short_with_forty_branches(elsewhere: Elsewhere, shop: Projec
         page.set_viewport_size({"width": 1280, "height": 900})
 
 
+@pytest.mark.thorough
 def test_connecting_right_after_creating(pages: Page) -> None:
     """For a project, and from the page of a branch."""
     pages.goto("/")

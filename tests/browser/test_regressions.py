@@ -49,6 +49,7 @@ def test_a_waiting_operation_is_not_shown_as_running(page: Page, shop: Project) 
     shop.client.ended(shop.id, start["id"])
 
 
+@pytest.mark.thorough
 def test_pooling_has_the_same_words_everywhere(page: Page, shop: Project) -> None:
     sign_in(page, shop.client.key)
     dialog = page.locator("dialog[open]")
@@ -77,6 +78,7 @@ def test_pooling_has_the_same_words_everywhere(page: Page, shop: Project) -> Non
     expect(dialog.get_by_label("Pooling")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_an_endpoints_operations_are_found_in_a_busy_project(page: Page, stack: Stack) -> None:
     """A renewal of the endpoint's page, caused by other work of the project, closes no dialog."""
     busy = Project.create(stack, Client(stack.api_url, stack.new_key()), name="busy")
@@ -106,6 +108,7 @@ def test_an_endpoints_operations_are_found_in_a_busy_project(page: Page, stack: 
     expect(field).to_have_value("work_mem = 7MB")
 
 
+@pytest.mark.thorough
 def test_a_cookie_is_invalid_after_signing_out(
     page: Page, browser: Browser, stack: Stack, shop: Project
 ) -> None:
@@ -130,6 +133,7 @@ def many_projects(body: bytes) -> bytes:
     return json.dumps(data).encode()
 
 
+@pytest.mark.thorough
 def test_a_project_is_found_quickly_among_two_hundred(elsewhere: Elsewhere, shop: Project) -> None:
     page = elsewhere.page
     sign_in(page, shop.client.key)

@@ -42,6 +42,7 @@ def test_choosing_filters_narrows_the_list(page: Page, project: Project) -> None
     expect(rows).to_have_count(2)
 
 
+@pytest.mark.thorough
 def test_a_failure_is_shown_until_its_endpoint_is_deleted(
     page: Page, stack: Stack, project: Project
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_failure_is_shown_until_its_endpoint_is_deleted(
     expect(page.locator("#poll")).not_to_contain_text("failed")
 
 
+@pytest.mark.thorough
 def test_events_link_to_what_still_exists(page: Page, project: Project) -> None:
     made = project.client.post(f"{project.path}/branches", {"branch": {"name": "brief"}})
     project.client.finish(made)
@@ -98,7 +100,7 @@ def test_events_link_to_what_still_exists(page: Page, project: Project) -> None:
         .filter(has_text="was created")
         .filter(has_text=project.endpoint_id)
     )
-    of_endpoint.get_by_role("link", name="Run").click()
+    of_endpoint.get_by_role("link", name="Run", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Create the project with branch main")
     page.goto(f"/projects/{project.id}/events")
     mark(page)
@@ -108,6 +110,7 @@ def test_events_link_to_what_still_exists(page: Page, project: Project) -> None:
     assert_not_reloaded(page)
 
 
+@pytest.mark.thorough
 def test_runs_and_events_work_without_scripts(page: Page, project: Project, stack: Stack) -> None:
     browser = page.context.browser
     assert browser is not None
@@ -129,6 +132,7 @@ def test_runs_and_events_work_without_scripts(page: Page, project: Project, stac
     context.close()
 
 
+@pytest.mark.thorough
 def test_on_a_phone_no_words_overlap(page: Page, project: Project) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     # The endpoint is deleted; this is shown beside the button that copies its id.
@@ -147,6 +151,7 @@ def test_on_a_phone_no_words_overlap(page: Page, project: Project) -> None:
     assert button["x"] >= word["x"] + word["width"]
 
 
+@pytest.mark.thorough
 def test_the_failed_operation_is_blamed(page: Page, stack: Stack, project: Project) -> None:
     """The operation behind it, which was not run, is not blamed."""
     project.suspend()

@@ -1,5 +1,6 @@
 """Sessions that end because they are idle, and sign-ins to several servers."""
 
+import pytest
 import re
 
 from playwright.sync_api import Browser, Page, expect
@@ -51,6 +52,7 @@ def test_an_idle_session_ends_and_typed_text_is_kept(browser: Browser, stack: St
         expect(page.get_by_role("heading", name="typed before")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_the_menu_switches_between_servers(browser: Browser, stack: Stack) -> None:
     """Another address of the same service acts as the other server."""
     here = Project.create(stack, stack.client(), wait=False, name="Nest here")

@@ -72,6 +72,7 @@ def test_a_one_time_link_signs_in(page: Page, stack: Stack) -> None:
     expect(page.get_by_role("heading", name="This link has expired")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_the_menu_switches_accounts_and_signs_out(signed_in: Page, stack: Stack) -> None:
     page = signed_in
     menu = page.locator("#menu-account")
@@ -93,6 +94,7 @@ def test_the_menu_switches_accounts_and_signs_out(signed_in: Page, stack: Stack)
     expect(menu.locator("summary")).to_contain_text("account-")
 
 
+@pytest.mark.thorough
 def test_the_chosen_theme_is_kept(signed_in: Page) -> None:
     page = signed_in
     systems: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -115,6 +117,7 @@ def test_the_chosen_theme_is_kept(signed_in: Page) -> None:
     assert background(page) == DARK
 
 
+@pytest.mark.thorough
 def test_the_palette_works_by_keyboard_alone(signed_in: Page, shop: Project) -> None:
     page = signed_in
     page.goto(f"/projects/{shop.id}/operations")
@@ -156,6 +159,7 @@ def test_single_key_shortcuts(signed_in: Page, shop: Project) -> None:
     page.keyboard.press("Escape")
 
 
+@pytest.mark.thorough
 def test_no_shortcut_while_typing_or_when_switched_off(signed_in: Page, shop: Project) -> None:
     page = signed_in
     page.goto(f"/projects/{shop.id}/query")
@@ -195,13 +199,14 @@ def test_a_query_and_its_errors(signed_in: Page, shop: Project) -> None:
     expect(page.get_by_label("SQL")).to_have_value("SELECT 1;\nSELECT nowhere")
     page.get_by_label("Read only").uncheck()
     page.get_by_label("SQL").fill("CREATE TABLE birds AS SELECT 'wren' AS name")
-    page.get_by_role("button", name="Run").click()
+    page.get_by_role("button", name="Run", exact=True).click()
     expect(page.locator(".done")).to_contain_text("SELECT · 1 row")
     page.get_by_role("button", name="Show tables").click()
     page.get_by_role("button", name="birds").click()
     expect(page.get_by_role("cell", name="wren")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_a_query_works_without_scripts(browser: Browser, stack: Stack, shop: Project) -> None:
     context = browser.new_context(base_url=stack.console_url, java_script_enabled=False)
     page = context.new_page()
@@ -211,7 +216,7 @@ def test_a_query_works_without_scripts(browser: Browser, stack: Stack, shop: Pro
     page.get_by_role("button", name="Load roles and databases").click()
     expect(page.get_by_label("Branch")).to_have_value(re.compile("^br-"))
     page.get_by_label("SQL").fill("SELECT 6 * 7 AS answer")
-    page.get_by_role("button", name="Run").click()
+    page.get_by_role("button", name="Run", exact=True).click()
     expect(page.get_by_role("cell", name="42")).to_be_visible()
     expect(page.get_by_label("SQL")).to_have_value("SELECT 6 * 7 AS answer")
     page.get_by_role("button", name="Show tables").click()
@@ -219,6 +224,7 @@ def test_a_query_works_without_scripts(browser: Browser, stack: Stack, shop: Pro
     context.close()
 
 
+@pytest.mark.thorough
 def test_the_status_page_renews_itself(signed_in: Page) -> None:
     page = signed_in
     page.goto("/status")
@@ -227,6 +233,7 @@ def test_the_status_page_renews_itself(signed_in: Page) -> None:
     expect(page.get_by_role("heading", name="Region local")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_a_read_only_key_is_offered_no_changes(page: Page, stack: Stack, shop: Project) -> None:
     made = shop.client.post("/api_keys", {"key_name": "reader", "read_only": True})
     sign_in(page, made["key"])
@@ -239,6 +246,7 @@ def test_a_read_only_key_is_offered_no_changes(page: Page, stack: Stack, shop: P
         expect_accessible(page)
 
 
+@pytest.mark.thorough
 def test_the_command_line_follows_the_form(signed_in: Page, shop: Project) -> None:
     page = signed_in
     page.goto(f"/projects/{shop.id}/new-branch")

@@ -1,5 +1,6 @@
 """Pages that were open before the worker stopped."""
 
+import pytest
 from pathlib import Path
 
 from playwright.sync_api import Browser, expect
@@ -15,6 +16,7 @@ from tests.support.stack import running_stack
 MISSED = 30_000
 
 
+@pytest.mark.thorough
 def test_open_pages_say_that_the_worker_is_down_until_it_is_back(
     browser: Browser, state_dir: Path
 ) -> None:

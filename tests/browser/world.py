@@ -237,7 +237,7 @@ def _send(button: str, **typed: str) -> Callable[[Page], None]:
 def _ask(sql: str, *, shows: str) -> Callable[[Page], None]:
     def act(page: Page) -> None:
         page.get_by_label("SQL").fill(sql)
-        page.get_by_role("button", name="Run").click()
+        page.get_by_role("button", name="Run", exact=True).click()
         expect(page.locator(shows).first).to_be_visible()
 
     return act
