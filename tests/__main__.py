@@ -1,16 +1,16 @@
-"""`python -m tests [fast|thorough] [SUITE …] [OPTION …]`: every suite, each with the Django
-settings it is about.
+"""`python -m tests [fast|thorough] [SUITE …] [OPTION …]`: runs every suite, each with its Django
+settings.
 
-`fast` runs only what needs no running service and is quick; without a tier, the costly tests of
-which a cheaper one of the same kind stays are left out; `thorough` runs everything. If suites are
+`fast` runs only tests that are quick and need no running service. `thorough` runs everything.
+Without a tier, costly tests are left out if a cheaper one of the same kind runs. If suites are
 named, only these run: `python -m tests controlplane`. Options go to pytest: `python -m tests -x -k
 reassign`.
 
-The services' state directories lie in memory where it has room: on a disk, most of a test's time
-goes to copying and syncing files. The tier `thorough` and benchmarks use the disk.
+The services' state directories are in memory if it has room: on a disk, copying and syncing files
+takes most of a test's time. The tier `thorough` and benchmarks use the disk.
 
-A failed test is run once more. If it then passes it is flaky: it fails nothing, but it is named at
-the end, below its first failure.
+A failed test is run once more. If it then passes, it is flaky: it does not fail the run, but is
+named at the end, below its first failure.
 """
 
 import itertools
@@ -36,9 +36,9 @@ SUITES = (
 )
 # Each worker of pytest-xdist has a service of its own.
 WORKERS = min(os.cpu_count() or 1, 4)
-# In the tier `fast`, to start workers takes longer than the tests of any other suite.
+# In the tier `fast`, starting workers takes longer than the tests of any other suite.
 LARGE = ("controlplane", "console", "proxy")
-# How long a whole tier may take on two idle cores, in seconds. The thorough tier has no bound.
+# The most seconds that a whole tier may take on two idle cores. The thorough tier has no limit.
 BOUNDS = {"fast": 60, "default": 600}
 # A filesystem in memory, and the bytes that must be free there.
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 4 << 30
@@ -48,14 +48,14 @@ PASSED, TESTS_FAILED, NOTHING_COLLECTED = 0, 1, 5
 
 @dataclass(frozen=True)
 class Run:
-    """One run of pytest, ended."""
+    """A finished run of pytest."""
 
     suite: str
     seconds: float
-    # Of the processor, with all processes that the run started.
+    # Processor time of all processes that the run started.
     cpu_seconds: float
     outcomes: Outcomes
-    # Whether it came to its end: all that failed are tests, and the outcomes name them.
+    # Whether it was completed: every failure is a test's, and the outcomes name it.
     complete: bool
 
 
@@ -98,8 +98,8 @@ def run(suite: Path, tier: str, options: Sequence[str]) -> Run:
             stdin=subprocess.DEVNULL,
         )
         outcomes = Outcomes.read(written)
-    # A suite of which -k and the like leave nothing has not failed. Without them, workers that die
-    # while they collect look the same.
+    # A suite in which -k or a similar option leaves no test has not failed. Without such options,
+    # workers that die while they collect look the same.
     complete = outcomes is not None and done.returncode in (
         *([PASSED] if outcomes.counts else []),
         *([NOTHING_COLLECTED] if options else []),

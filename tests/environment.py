@@ -1,6 +1,6 @@
-"""A pytest plugin: a state directory that belongs to the tests, before Django reads its settings.
+"""A pytest plugin that sets a state directory for the tests before Django reads its settings.
 
-The running service has one of its own; what runs inside the tests needs none but a secret key.
+The running service has its own. Code that runs inside the tests needs only a secret key.
 """
 
 import atexit

@@ -1,9 +1,9 @@
 """`python -m tests.make_released_state VERSION REF`: makes `tests/fixtures/VERSION.tar.xz`.
 
-REF is the commit that was released as VERSION. Its code is installed into an environment of its
-own and run there as an ordinary user (`nobody`, where this runs as root); what
-`released_state.fill` makes on it is stopped and packed. A release that adds something that is
-kept extends `fill` and `check`.
+REF is the commit that was released as VERSION. Its code is installed into an environment of its own
+and run as an ordinary user (`nobody`, if this runs as root). `released_state.fill` fills the
+service, which is then stopped and packed. A release that stores something new extends `fill` and
+`check`.
 """
 
 import argparse
@@ -46,7 +46,8 @@ def main(arguments: list[str]) -> None:
 
 
 def installed(checkout: Path, environment: Path) -> Path:
-    """The checkout's dependencies, and it, in an environment of its own; returns its Python."""
+    """Install the checkout and its dependencies into an environment of its own. Returns its
+    Python."""
     base = base_python()
     assert base is not None, "there is no Python of this version that an ordinary user can run"
     subprocess.run([base, "-m", "venv", "--without-pip", environment], check=True)

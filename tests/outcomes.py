@@ -1,4 +1,4 @@
-"""A pytest plugin that writes down what came of each test, and the reading of it."""
+"""A pytest plugin that writes the outcome of each test to a file, and the reader of that file."""
 
 import json
 import os
@@ -16,19 +16,19 @@ COUNTED = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 
 @dataclass
 class Outcomes:
-    """Of one run of pytest. Tests are named as its command line takes them."""
+    """The outcomes of one run of pytest. Tests are named as on its command line."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    # What pytest says of each test that failed, or whose fixtures did, in full.
+    # pytest's full report of each test that failed, or whose fixtures did.
     failures: dict[str, str] = field(default_factory=dict)
-    # The same of the first run of each test that failed and then passed.
+    # The same from the first run of each test that failed and then passed.
     flaky: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     left_out: int = 0
 
     @classmethod
     def read(cls, path: Path) -> "Outcomes | None":
-        """None if pytest died before it could write."""
+        """Return the outcomes; None if pytest died before it could write them."""
         return cls(**json.loads(path.read_text())) if path.exists() else None
 
 
@@ -47,7 +47,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
     )
     for report in (*stats.get("failed", ()), *stats.get("error", ())):
         name = full_name(report.nodeid, config)
-        # A test may fail and its fixtures' end as well.
+        # A test and the teardown of its fixtures may both fail.
         outcomes.failures[name] = outcomes.failures.get(name, "") + in_full(report)
     for report in stats.get("rerun", ()):
         name = full_name(report.nodeid, config)
@@ -59,13 +59,13 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
 
 
 def full_name(nodeid: str, config: pytest.Config) -> str:
-    """The test as seen from where pytest was started, not from the suite's own directory."""
+    """Return the test's name relative to the directory in which pytest was started."""
     suite = os.path.relpath(config.rootpath, config.invocation_params.dir)
     return nodeid if suite == os.curdir else f"{suite}/{nodeid}"
 
 
 def in_full(report: Any) -> str:
-    """Its trace, then all that it wrote and logged."""
+    """Return its traceback, then everything that it wrote and logged."""
     parts = [f"-- {getattr(report, 'when', 'collection')} --\n{report.longreprtext}"]
     parts += [f"-- {title} --\n{content}" for title, content in report.sections]
     return "\n".join(parts) + "\n"

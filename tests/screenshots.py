@@ -1,10 +1,10 @@
-"""`python -m tests.screenshots [NAME …]`: a picture of every page of the console, of a service of
-its own with something on it, light and dark, on a phone and on a laptop, in `screenshots/`, which
-git ignores; and those of the README in `docs/images/`.
+"""`python -m tests.screenshots [NAME …]`: takes a picture of every page of the console, light and
+dark, on a phone and on a laptop. The console belongs to a service of its own with examples. The
+pictures are in `screenshots/`, which git ignores, and those of the README in `docs/images/`.
 
-The pages are those of `console.urls`: a new one is among them by having an address. What no address
-leads to is in `tests.support.shown`. With names, only the pages and scenes whose names contain one
-of them.
+The pages are those of `console.urls`, so that a new page is included by its address. States without
+an address are in `tests.support.shown`. With names, only pages and scenes whose names contain one
+of them are taken.
 """
 
 import os
@@ -29,7 +29,7 @@ from tests.support.stack import ROOT, new_state_dir, running_stack
 FOLDER, README = ROOT / "screenshots", ROOT / "docs" / "images"
 SIZES = {"phone": (390, 844), "laptop": (1280, 900)}
 THEMES: Sequence[Literal["light", "dark"]] = ("light", "dark")
-# What the README shows: the name of its picture, and of the page.
+# The README's pictures: the name of each picture, and of its page.
 IN_README = {
     "branches.png": "branches",
     "endpoint.png": "endpoint",
@@ -39,7 +39,7 @@ IN_README = {
 
 
 def pages(ids: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """The name and the address of each page, of which this knows all that is in its address."""
+    """Yield the name and the address of each page for whose address all ids are known."""
     for pattern in get_resolver().url_patterns:
         assert isinstance(pattern, URLPattern)
         name, names = pattern.name, list(pattern.pattern.converters)
@@ -51,13 +51,13 @@ def pages(ids: dict[str, str]) -> Iterator[tuple[str, str]]:
         address = reverse(name, kwargs={one: ids[one] for one in names})
         of_role = name.startswith("role_") and name != "role_create"
         of_database = name.startswith("database_") and name != "database_create"
-        # Where a name is in the query.
+        # Pages with a name in the query.
         query = f"?name={ids['role_name' if of_role else 'name']}" if of_role or of_database else ""
         yield name, address + query
 
 
 class Photographer:
-    """Of one theme and size."""
+    """Takes pictures in one theme and size."""
 
     def __init__(
         self, browser: Browser, world: World, theme: Literal["light", "dark"], size: str
@@ -69,7 +69,7 @@ class Photographer:
 
     @contextmanager
     def page(self, key: str, url: str = "") -> Iterator[Page]:
-        """One that is signed in, at the console of that address."""
+        """Open a page that is signed in, at the console of that address."""
         width, height = SIZES[self.size]
         context = self.browser.new_context(
             base_url=url or self.world.stack.console_url,
@@ -113,7 +113,7 @@ class Photographer:
         answer = page.goto(address)
         is_page = answer is not None and "text/html" in (answer.header_value("content-type") or "")
         if not is_page or answer is None or answer.status == 405:
-            # It answers to a button, or it is no page at all.
+            # It answers only to a button, or is not a page.
             return
         if answer.status >= 400:
             print(f"  {name}: {answer.status}")
@@ -124,12 +124,12 @@ class Photographer:
         self.shoot(page, name)
 
     def shoot(self, page: Page, name: str) -> None:
-        # What a page fetches for itself is there.
+        # Wait for what the page fetches by itself.
         expect(page.locator("[hx-trigger=load], .htmx-request")).to_have_count(0)
         page.evaluate("document.fonts.ready")
         page.screenshot(
             path=FOLDER / f"{name}-{self.theme}-{self.size}.png",
-            # A dialog is in the window's middle.
+            # A dialog is in the middle of the window.
             full_page=not page.locator("dialog[open]").count(),
         )
         for picture, of_page in IN_README.items():

@@ -1,4 +1,4 @@
-"""The wheel, and environments that it is installed into."""
+"""The wheel, and environments in which it is installed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ __all__ = ["stack", "state_dir"]
 
 @pytest.fixture(scope="session")
 def place() -> Iterator[Path]:
-    # As root, the account of the computes must reach what lies below.
+    # As root, the account of the computes must reach everything below.
     with new_state_dir() as directory:
         yield directory
 

@@ -1,8 +1,8 @@
-"""The documents: their links, and their blocks of commands with the marks before these.
+"""The documents: their links, their blocks of commands, and the marks before these.
 
-A mark is an HTML comment on the line before a block, which readers do not see:
-`<!-- not run: REASON -->`, `<!-- run by TEST -->`, `<!-- runs until stopped -->`,
-`<!-- run on Perch's own database -->`.
+A mark is an HTML comment on the line before a block, which readers do not see: `<!-- not run:
+REASON -->`, `<!-- run by TEST -->`, `<!-- runs until stopped -->`, `<!-- run on Perch's own
+database -->`.
 """
 
 import re
@@ -13,10 +13,10 @@ from pathlib import Path
 from tests.support.stack import ROOT
 
 DOCS = ROOT / "docs"
-# Documents of the top directory, which the site does not have.
+# Documents of the top directory that are not on the site.
 TOP = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 COMMANDS = ("sh", "bash", "console", "sql")
-# Of blocks that nobody types into a shell; "" is for drawings and lines of logs.
+# Languages of blocks that are not typed into a shell; "" is for drawings and lines of logs.
 OTHER_LANGUAGES = ("", "http", "js", "json", "python", "yaml")
 BLOCK = re.compile(
     r"(?:^ *<!-- (?P<mark>[^\n]*) -->\n)?"
@@ -31,10 +31,10 @@ class Block:
     """A fenced block of a document."""
 
     document: Path
-    line: int  # of its first line, from 1
+    line: int  # the number of its first line, from 1
     language: str
     text: str
-    # What the comment before it says, or "".
+    # The text of the comment before it, or "".
     mark: str
 
     @property
@@ -43,12 +43,12 @@ class Block:
 
     @property
     def run_by(self) -> str:
-        """The test that runs it apart from its page, or ""."""
+        """The test that runs it separately from its page, or ""."""
         return self.mark.removeprefix("run by ") if self.mark.startswith("run by ") else ""
 
     @property
     def is_left_out(self) -> bool:
-        """Whether it is not run with its page."""
+        """True if it is not run with its page."""
         return self.mark.startswith(("not run: ", "run by "))
 
     @property
@@ -61,7 +61,7 @@ class Block:
 
 
 def documents() -> list[Path]:
-    """Those whose commands are run."""
+    """Return the documents whose commands are run."""
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 
 
@@ -79,11 +79,11 @@ def commands_of(document: Path) -> list[Block]:
 
 
 def links_of(document: Path) -> list[str]:
-    """The links to other files, without those in code."""
+    """Return the links to other files, without those in code."""
     return [link for link in LINK.findall(BLOCK.sub("", document.read_text())) if ":" not in link]
 
 
 def anchors_of(document: Path) -> set[str]:
-    """The anchors of the headings, as the repository's host and the site both make them."""
+    """Return the anchors of the headings, as both the repository's host and the site make them."""
     headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", document.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}

@@ -1,7 +1,7 @@
-"""Perch as a wheel in an environment of its own, out of the checkout's reach.
+"""Perch as a wheel in an environment of its own, without access to the checkout.
 
-Its dependencies are linked from the environment that runs the tests, and only those that the
-wheel itself asks for: what is missing among them is missing here too.
+Its dependencies are linked from the environment that runs the tests, and only those that the wheel
+itself requires: a missing requirement is missing here too.
 """
 
 import os
@@ -26,7 +26,7 @@ BUILD_SOURCES = "import sys; from setuptools import build_meta; build_meta.build
 
 
 def build_wheel(place: Path) -> Path:
-    """Build the wheel by way of the source distribution, as for a release; returns its path."""
+    """Build the wheel from the source distribution, as for a release. Returns its path."""
     checkout, built = place / "checkout", place / "built"
     checkout.mkdir()
     for name in SOURCES:
@@ -45,10 +45,10 @@ def build_wheel(place: Path) -> Path:
 
 @dataclass(frozen=True)
 class Installation:
-    """An environment with the wheel in it."""
+    """An environment with the wheel."""
 
     path: Path
-    # An empty folder to run things in.
+    # An empty directory in which programs run.
     folder: Path
 
     @property
@@ -57,7 +57,7 @@ class Installation:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its programs may know of ours: nothing that leads to the checkout."""
+        """The environment variables of its programs. None leads to the checkout."""
         return {
             "PATH": f"{self.bin}:{os.defpath}",
             "HOME": str(self.folder),
@@ -76,7 +76,7 @@ class Installation:
 
 
 def install(wheel: Path, place: Path, *extras: str) -> Installation:
-    """The wheel with these extras, in `place`."""
+    """Install the wheel with these extras in `place`."""
     installation = Installation(place / "environment", place / "folder")
     installation.folder.mkdir(parents=True)
     venv.create(installation.path, symlinks=True, with_pip=False)
@@ -95,7 +95,7 @@ def install(wheel: Path, place: Path, *extras: str) -> Installation:
 def _needed(
     distribution: metadata.Distribution, extras: tuple[str, ...]
 ) -> Iterator[metadata.Distribution]:
-    """What the distribution with these extras needs, and what that needs in turn."""
+    """Return what the distribution with these extras requires, directly and indirectly."""
     pending, known = [(distribution, extras)], set()
     while pending:
         asking, asked = pending.pop()
@@ -114,7 +114,7 @@ def _needed(
 
 def _link(distribution: metadata.Distribution, site: Path) -> None:
     for name in {file.parts[0] for file in distribution.files or ()}:
-        # Programs lie outside; the compiled forms of modules that lie alone, together.
+        # Programs are outside; compiled files of single modules share a directory.
         if name not in ("..", "__pycache__") and not (site / name).exists():
             (site / name).symlink_to(Path(str(distribution.locate_file(name))))
 

@@ -1,8 +1,9 @@
-"""Every command in the documents does what it should, against a real service.
+"""Every command in the documents does what it should, with a real service.
 
-A page's blocks run one after the other in one shell, in a folder that has what a user's checkout
-has, for a reader who has a project. Names that stand for the reader's own are replaced
-(`Reader.own`), and nothing else. A mark before a block (`documents.py`) says why it is not run.
+A page's blocks run in order in one shell, in a directory with what a user's checkout has, for a
+reader who has a project. The documents' example names are replaced by the reader's own
+(`Reader.own`), and nothing else is changed. A mark before a block (`documents.py`) says why it is
+not run.
 """
 
 import os
@@ -23,7 +24,7 @@ from tests.support.client import Client
 from tests.support.stack import ROOT, Stack, free_port, new_directory
 from tests.support.waiting import load, wait_for
 
-# Before a page's commands: an error ends the page, also one that the API answers.
+# Before a page's commands. An error ends the page, also an error of the API.
 PREAMBLE = """
 set -euo pipefail
 curl() { command curl --fail-with-body --max-time 60 "$@"; }
@@ -31,9 +32,9 @@ export -f curl
 expect() { [ "$1" = "$2" ] || { echo "printed instead of '$2': '$1'"; exit 1; }; }
 """
 PAGE_SECONDS, ENDLESS_SECONDS = 120, 5
-# Of `timeout`, where what it ran did not end by itself.
+# The status of `timeout` if the command did not end by itself.
 STOPPED = 124
-# Whose every command starts a program of Perch, seconds each on a busy machine.
+# Pages on which every command starts a program of Perch, which takes seconds on a busy machine.
 SLOW_PAGES = ("access", "backup", "operating")
 
 
@@ -46,7 +47,7 @@ def pages() -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Reader:
-    """Somebody who has followed the README so far, and has a project."""
+    """A reader who has followed the README so far, and has a project."""
 
     stack: Stack
     client: Client
@@ -65,7 +66,7 @@ class Reader:
 
     @property
     def environment(self) -> dict[str, str]:
-        """With the variables that pages name without setting them."""
+        """Return the environment with the variables that pages use without setting them."""
         return {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOME": str(self.folder),
@@ -79,7 +80,7 @@ class Reader:
         }
 
     def own(self, text: str) -> str:
-        """With the reader's own addresses, ids and folders in place of the documents'."""
+        """Replace the documents' example addresses, ids and directories by the reader's own."""
         uri = r"postgresql://neondb_owner:…@localhost/neondb\?options=endpoint%3Dep-[\w-]+"
         text = re.sub(uri, lambda _: self.uri, text)
         if "ep-other-crane-654321" in text:
@@ -107,7 +108,7 @@ def reader(stack: Stack) -> Iterator[Reader]:
 
 
 @pytest.mark.parametrize("page", [*pages()])
-def test_a_pages_commands_succeed_in_their_order(reader: Reader, page: Path) -> None:
+def test_a_pages_commands_succeed_in_order(reader: Reader, page: Path) -> None:
     lines = [PREAMBLE]
     for block in commands_of(page):
         if not block.is_left_out:
@@ -126,7 +127,7 @@ def test_a_pages_commands_succeed_in_their_order(reader: Reader, page: Path) -> 
 
 
 def script(block: Block, reader: Reader) -> str:
-    """What the page's shell runs for the block."""
+    """Return what the page's shell runs for the block."""
     text = reader.own(block.text)
     if block.language == "sql":
         own = f"postgresql:///perch?user=perch&host={reader.stack.state_dir}/sockets/metadata"
@@ -141,7 +142,8 @@ def script(block: Block, reader: Reader) -> str:
 
 
 def sessions(text: str) -> Iterator[str]:
-    """What was typed, at the shell's prompt and at a program's, must print what was printed."""
+    """Yield sessions: what was typed at the shell's or a program's prompt must print what was
+    printed."""
     for typed, rest in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n?)*)", text, re.MULTILINE):
         lines = rest.splitlines()
         entered = "\n".join(line.partition("=> ")[2] for line in lines if "=> " in line)
@@ -151,7 +153,7 @@ def sessions(text: str) -> Iterator[str]:
 
 @pytest.mark.thorough
 def test_perch_starts_as_the_documents_say(state_dir: Path) -> None:
-    """From a clone without an environment, by one line, which is the same wherever it stands."""
+    """From a clone without an environment, by one line, which is the same in every document."""
     name = "test_perch_starts_as_the_documents_say"
     (line,) = {b.text for page in documents() for b in commands_of(page) if b.run_by == name}
     checkout, state, output = (state_dir / name for name in ("checkout", "state", "output"))
@@ -173,7 +175,7 @@ def test_perch_starts_as_the_documents_say(state_dir: Path) -> None:
             "the start from a clone",
             timeout=600,
         )
-        # As Ctrl-C does, which reaches the shell and its commands alike.
+        # As Ctrl-C, which reaches the shell and its commands.
         os.killpg(shell.pid, signal.SIGINT)
         shell.wait(90 * load())
     assert "Perch is up" in output.read_text(), output.read_text()

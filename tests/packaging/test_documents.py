@@ -1,5 +1,5 @@
-"""The documents hang together: the site has every page, links lead somewhere, commands are marked
-where no test runs them. In .ci/run `zensical build --strict` checks the links of the site."""
+"""The documents are consistent: the site has every page, links are valid, and commands that no test
+runs are marked. In .ci/run, `zensical build --strict` checks the links of the site."""
 
 import json
 import re
@@ -78,7 +78,7 @@ def test_every_mark_is_known_and_a_block_that_is_not_run_has_a_reason() -> None:
             assert not block.run_by or hasattr(test_commands_in_documents, block.run_by), block.name
 
 
-def test_no_command_hides_in_a_block_of_another_language() -> None:
+def test_no_block_of_another_language_has_commands() -> None:
     for document in documents():
         for block in blocks_of(document):
             assert block.language in (*COMMANDS, *OTHER_LANGUAGES), block.name
@@ -86,7 +86,7 @@ def test_no_command_hides_in_a_block_of_another_language() -> None:
             assert block.language in COMMANDS or not typed, block.name
 
 
-def test_what_is_not_run_can_be_parsed() -> None:
+def test_blocks_that_are_not_run_can_be_parsed() -> None:
     for document in documents():
         for block in blocks_of(document):
             if block.language in ("sh", "bash"):

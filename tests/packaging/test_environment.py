@@ -1,4 +1,4 @@
-"""docs/reference/environment.md tells of every variable that Perch reads, with its default."""
+"""docs/reference/environment.md lists every variable that Perch reads, with its default."""
 
 import ast
 import re
@@ -12,15 +12,15 @@ ROW = re.compile(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|[^|]+\|$", re.MULTILINE)
 IN_PROCFILE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
-def told() -> dict[str, str]:
-    """The table's variables, and what its column of defaults says."""
+def documented() -> dict[str, str]:
+    """Return the table's variables with the text of its column of defaults."""
     rows = ROW.findall((ROOT / "docs" / "reference" / "environment.md").read_text())
     assert len(dict(rows)) == len(rows), "a variable has two rows"
     return dict(rows)
 
 
 def read_in_code() -> Iterator[tuple[str, str]]:
-    """The variables that the packages read, each with its default; "" where it has none."""
+    """Yield the variables that the packages read, each with its default, or "" if it has none."""
     modules = [ROOT / "manage.py", *(ROOT / "console").rglob("*.py")]
     modules += (ROOT / "controlplane").rglob("*.py")
     for module in modules:
@@ -49,7 +49,7 @@ def variables(node: ast.AST) -> Iterator[tuple[str, str]]:
             value
         ):
             yield name, ""
-        # However it is read: a name like this is nothing else.
+        # However it is read: only environment variables have such names.
         case ast.Constant(value=str(name)) if re.fullmatch(r"PERCH_[A-Z_]+", name):
             yield name, ""
 
@@ -59,11 +59,11 @@ def is_environ(node: ast.expr) -> bool:
 
 
 def literal(node: ast.expr) -> str:
-    """A default as the table writes it, where it is a constant."""
+    """Return a constant default as the table writes it."""
     return str(node.value) if isinstance(node, ast.Constant) else ""
 
 
-def test_it_finds_each_way_of_reading_one() -> None:
+def test_every_way_of_reading_a_variable_is_found() -> None:
     code = (
         "envint('A', 1); envbool('B', default=False); os.environ.get('C'); os.getenv('D')\n"
         "os.environ['E']; 'F' in os.environ; MARK = 'PERCH_G'; os.environ['NOT'] = 'set'"
@@ -73,11 +73,11 @@ def test_it_finds_each_way_of_reading_one() -> None:
 
 
 def test_the_table_and_the_code_name_the_same_variables() -> None:
-    assert told().keys() == {name for name, _ in read_in_code()}
+    assert documented().keys() == {name for name, _ in read_in_code()}
 
 
 def test_the_table_has_the_codes_defaults() -> None:
-    table = told()
+    table = documented()
     defaults = {(name, default) for name, default in read_in_code() if default}
     assert len(defaults) > 10
     for name, default in defaults:

@@ -1,4 +1,4 @@
-"""Where state is kept by default."""
+"""The default state directory."""
 
 import os
 from pathlib import Path
@@ -15,11 +15,11 @@ def as_an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
 
 
-def test_in_a_checkout_it_is_there() -> None:
+def test_in_a_checkout_it_is_below_the_checkout() -> None:
     assert default_state_dir(checkout=Path("/src/perch")) == Path("/src/perch/var")
 
 
-def test_of_a_wheel_it_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_wheel_it_is_in_the_users_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_state_dir(checkout=None) == Path("/home/alice/.local/state/perch")
     monkeypatch.setenv("XDG_STATE_HOME", "/data/state")
     assert default_state_dir(checkout=None) == Path("/data/state/perch")
@@ -27,7 +27,7 @@ def test_of_a_wheel_it_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_state_dir(checkout=None) == Path("/home/alice/.local/state/perch")
 
 
-def test_of_root_it_is_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_root_it_is_a_directory_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     for checkout in (Path("/src/perch"), None):
         assert default_state_dir(checkout=checkout) == Path("/var/lib/perch")

@@ -1,4 +1,4 @@
-"""The wheel: what lies in it, and that it runs where there is no checkout."""
+"""The wheel: its contents, and that it runs without a checkout."""
 
 import re
 import subprocess
@@ -21,22 +21,22 @@ def files_below(*folders: str) -> set[str]:
     return {str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts}
 
 
-def test_it_holds_both_programs_and_what_they_read_and_nothing_else(wheel: Path) -> None:
+def test_it_contains_both_programs_and_their_files_only(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     data = {"Procfile", "manage.py"} | files_below("templates", "static")
     assert names == files_below("console", "controlplane") | {f"perch/{name}" for name in data}
 
 
-def test_the_checkout_is_out_of_reach(whole: Installation) -> None:
-    """Else the other tests here would prove nothing."""
+def test_the_checkout_is_not_accessible(whole: Installation) -> None:
+    """Otherwise the other tests here would prove nothing."""
     code = "import console, controlplane, perch.manage as p; print(p.__file__); import tests"
     done = whole.run("python", "-c", code)
     assert "No module named 'tests'" in done.stderr
     assert done.stdout.startswith(str(whole.path))
 
 
-def test_it_runs_from_an_empty_folder(whole: Installation) -> None:
+def test_it_runs_from_an_empty_directory(whole: Installation) -> None:
     with new_state_dir() as state_dir:
         program = [whole.bin / "perch"]
         outside: dict[str, Any] = {**whole.environment, "PYTHONPATH": ""}
@@ -70,7 +70,7 @@ def test_the_base_serves_the_console_alone(console_alone: Installation) -> None:
 
 
 def check_styles(console_url: str) -> None:
-    """The sign-in page is there, and so is its stylesheet, with all that it is made of."""
+    """Check that the sign-in page and its complete stylesheet are served."""
     page = requests.get(f"{console_url}/sign-in", timeout=10)
     assert page.ok, page.text
     (address,) = re.findall(r'href="(/static/[^"?]+\.css\?v=\w+)"', page.text)
@@ -87,7 +87,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def test_its_help_tells_of_its_own_commands_first(whole: Installation) -> None:
+def test_its_help_lists_its_own_commands_first(whole: Installation) -> None:
     for arguments in ([], ["--help"]):
         lines = whole.run("perch", *arguments).stdout.splitlines()
         assert lines[0] == "usage: perch COMMAND [options]"
@@ -107,7 +107,7 @@ def test_it_knows_its_version(wheel: Path, whole: Installation) -> None:
 
 
 @pytest.mark.thorough
-def test_the_base_says_what_the_other_commands_take(console_alone: Installation) -> None:
+def test_the_base_says_which_extra_the_other_commands_need(console_alone: Installation) -> None:
     assert "pip install 'perch[controlplane]'" in console_alone.run("perch", "--help").stdout
     refused = console_alone.run("perch", "up")
     assert refused.returncode == 1

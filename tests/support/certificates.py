@@ -10,7 +10,7 @@ from cryptography.x509.oid import NameOID
 
 
 def certificate(directory: Path, host: str) -> Path:
-    """A PEM file with a key and a certificate for the host that it has signed itself."""
+    """Write a PEM file with a key and a self-signed certificate for the host."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""A client of the API, as anyone's program is one."""
+"""A client of the API."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import requests
 
 from tests.support.waiting import wait_for
 
-# The statuses that never change.
+# The statuses that are final.
 ENDED = ("finished", "failed", "cancelled")
 
 
@@ -20,7 +20,7 @@ class Client:
         self.session.headers["Authorization"] = f"Bearer {key}"
 
     def another(self) -> "Client":
-        """One of the same account with a connection of its own, for another thread."""
+        """Return a client of the same account with a connection of its own, for another thread."""
         return Client(self.api_url, self.key)
 
     def call(self, method: str, path: str, **options: Any) -> requests.Response:
@@ -39,14 +39,14 @@ class Client:
         return self._good(self.call("DELETE", path))
 
     def new_project(self, *, wait: bool = True, **attributes: Any) -> Any:
-        """The answer to a project's creation, by default once its operations have ended."""
+        """Create a project and return the response, by default once its operations have ended."""
         created = self.post("/projects", {"project": attributes})
         if wait:
             self.finish(created)
         return created
 
     def finish(self, answer: Any, *, timeout: float = 60.0) -> list[Any]:
-        """Wait until all operations of an answer have ended; returns them as they ended."""
+        """Wait until all operations of a response have ended, and return them."""
         return [
             self.ended(operation["project_id"], operation["id"], timeout=timeout)
             for operation in answer["operations"]

@@ -1,4 +1,4 @@
-"""A reader of a stream of events, as any program is one."""
+"""A reader of a stream of events."""
 
 import json
 import time
@@ -11,7 +11,7 @@ from tests.support.client import Client
 
 
 class EventReader:
-    """An open stream. Closed at the end of its block."""
+    """An open stream. It is closed at the end of its block."""
 
     def __init__(
         self, client: Client, path: str = "/events", *, last_event_id: str = "", **query: Any
@@ -22,9 +22,9 @@ class EventReader:
         self.response = requests.get(
             client.api_url + path, headers=headers, params=query, stream=True, timeout=30
         )
-        # As the protocol has it: what to come back with.
+        # The id that a client sends when it reconnects.
         self.last_event_id = last_event_id
-        # Seconds since 1970 when the last event came in.
+        # When the last event arrived, in seconds since 1970.
         self.arrived = 0.0
         self._lines = self.response.iter_lines(chunk_size=1)
 
@@ -35,28 +35,28 @@ class EventReader:
         self.response.close()
 
     def begin(self) -> Self:
-        """Wait until what is committed from now on will come."""
+        """Wait until every later commit will be received."""
         assert self.response.status_code == 200, self.response.text
         assert self.response.headers["Content-Type"].startswith("text/event-stream")
         for line in self._lines:
             if not line:
                 return self
-            self._take_in(line)
+            self._parse(line)
         raise AssertionError("the stream ended before it began")
 
     def events(self) -> Iterator[Any]:
-        """Each as it comes, until the stream ends."""
+        """Yield each event as it arrives, until the stream ends."""
         for line in self._lines:
-            if (data := self._take_in(line)) is not None:
+            if (data := self._parse(line)) is not None:
                 self.arrived = time.time()
                 yield data
 
     def take(self, count: int) -> list[Any]:
-        """The next so many."""
+        """Return the next `count` events."""
         coming = self.events()
         return [next(coming) for _ in range(count)]
 
-    def _take_in(self, line: bytes) -> Any:
+    def _parse(self, line: bytes) -> Any:
         name, _, value = line.decode().partition(": ")
         if name == "id":
             self.last_event_id = value

@@ -1,4 +1,4 @@
-"""Small filesystems of the tests' own, on files: to fill up, or of a kind that the host has not."""
+"""Small filesystems in files: to be filled, or of a kind that the host does not use."""
 
 import os
 import shutil
@@ -16,15 +16,15 @@ MKFS = {"ext4": ("mkfs.ext4", "-q", "-m", "0"), "xfs": ("mkfs.xfs", "-q", "-m", 
 
 @contextmanager
 def mounted(kind: str, *, size: int) -> Iterator[Path]:
-    """An empty directory on a new filesystem of `size` bytes, which others may enter; the test is
-    skipped, saying why, where that cannot be made."""
+    """Mount a new filesystem of `size` bytes. Yields its empty directory, which other accounts may
+    enter. Skips the test with the reason if that is not possible."""
     with _prepared(kind) as (image, place):
         with image.open("wb") as file:
             file.truncate(size)
         program, *options = MKFS[kind]
         run(shutil.which(program, path=SBIN) or program, *options, str(image))
         with _on(image, place, kind):
-            # Short: the sockets of a service are to fit below it.
+            # The path is short, because the paths of a service's sockets below it are limited.
             state = place / "s"
             state.mkdir()
             yield state
@@ -32,11 +32,11 @@ def mounted(kind: str, *, size: int) -> Iterator[Path]:
 
 @contextmanager
 def after_power_cut(state: Path, kind: str) -> Iterator[Path]:
-    """The directory that `mounted` gave as the next boot would find it, were the power cut now.
+    """Yield the directory that `mounted` gave as it would be after a power cut now.
 
-    The copy of the disk is taken while its filesystem is mounted, so it lacks whatever the kernel
-    still holds in memory; mounting it replays the filesystem's journal. What the disk itself has
-    not flushed yet is taken for written, so the copy holds at least what a real disk would.
+    The copy of the disk is taken while its filesystem is mounted, so it lacks everything that the
+    kernel still holds in memory. Mounting it replays the filesystem's journal. What the disk itself
+    has not flushed counts as written, so the copy has at least what a real disk would have.
     """
     with _prepared(kind) as (image, place):
         run("cp", "--sparse=always", str(state.parent.parent / "image"), str(image))
@@ -46,7 +46,7 @@ def after_power_cut(state: Path, kind: str) -> Iterator[Path]:
 
 @contextmanager
 def _prepared(kind: str) -> Iterator[tuple[Path, Path]]:
-    """Where an image may be made, and the empty directory to mount it on."""
+    """Yield a path for the image, and the empty directory to mount it on."""
     if os.geteuid() != 0:
         pytest.skip(f"only root may mount a filesystem of kind {kind}")
     program = MKFS[kind][0]
@@ -61,7 +61,7 @@ def _prepared(kind: str) -> Iterator[tuple[Path, Path]]:
 
 @contextmanager
 def _on(image: Path, place: Path, kind: str) -> Iterator[None]:
-    """Have the image's filesystem be mounted on `place`."""
+    """Mount the image's filesystem on `place` while the block lasts."""
     # A copy has the identity of the original, which XFS refuses to mount twice.
     options = "loop,nouuid" if kind == "xfs" else "loop"
     try:
@@ -81,12 +81,12 @@ def free_bytes(place: Path) -> int:
 
 @contextmanager
 def filled(place: Path, *, leaving: int) -> Iterator[None]:
-    """Have a file take all the room there but `leaving` bytes."""
+    """Fill the filesystem with a file, except for `leaving` bytes."""
     filler = place.parent / "filler"
     descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         size = 0
-        # Some of what is free is the filesystem's own to use for describing the file.
+        # The filesystem needs a part of the free space to describe the file.
         while (more := free_bytes(place) - leaving) > 0:
             try:
                 os.posix_fallocate(descriptor, size, more)

@@ -1,5 +1,5 @@
-"""A web server as the API's, in a hurry: what they wait for half a minute, it
-waits for half a second. Run by gunicorn; it answers with what it was sent."""
+"""A web server like the API's with shorter timeouts: half a second instead of half a minute. It
+runs under gunicorn, and answers with what it was sent."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,7 +14,7 @@ class HastyWorker(BufferingWorker):
 
 
 class Answer(list[bytes]):
-    """Whole, like Django's, and tells when it was closed."""
+    """An answer in one piece, like Django's, that counts when it is closed."""
 
     streaming = False
     closed = 0
@@ -24,7 +24,7 @@ class Answer(list[bytes]):
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """`/large` is answered at length, `/closed` with how many answers were let go of."""
+    """`/large` has a long answer, `/closed` the number of answers that were closed."""
     start_response("200 OK", [("Content-Type", "text/plain")])
     match environ["PATH_INFO"]:
         case "/large":

@@ -1,5 +1,5 @@
-"""What a server that wishes the console ill answers: the answers that the API's own document
-describes, with every field as it should not be."""
+"""The answers of a server that attacks the console: those in the API's own document, with wrong
+values in every field."""
 
 import zlib
 from typing import Any
@@ -18,12 +18,12 @@ VALUES: list[Any] = [
     10**400,
     float("nan"),
 ]
-# Without these there is nothing of which the other fields could be shown.
+# Without these fields, there is no resource with which the others could be shown.
 KEPT = frozenset({"id", "project_id", "branch_id", "endpoint_id"})
 
 
 class HostileAnswers:
-    """Each field has one of VALUES, another one in each of as many `turn`s."""
+    """Each field has one of VALUES, and a different one for each value of `turn`."""
 
     def __init__(self, whole: Answering) -> None:
         self._whole = whole

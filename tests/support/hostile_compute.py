@@ -1,5 +1,5 @@
-"""What listens in place of a compute's Postgres once somebody has broken out of that: it speaks the
-protocol as far as the platform does, and answers as a test wants."""
+"""A process in place of a compute's Postgres, as an attacker in the compute could run it. It speaks
+the protocol as far as the platform does, and answers as a test chooses."""
 
 import socket
 import struct
@@ -18,7 +18,7 @@ def message(kind: bytes, payload: bytes) -> bytes:
 
 
 def rows(*values: tuple[bytes | None, ...], types: tuple[int, ...]) -> bytes:
-    """The rows, whose columns say that they are of these types."""
+    """Return the messages of these rows. Their columns have these types."""
     described = b"".join(b"c\0" + struct.pack("!IhIhih", 0, 0, one, -1, -1, 0) for one in types)
     answered = [message(b"T", struct.pack("!h", len(types)) + described)]
     for row in values:
@@ -29,7 +29,7 @@ def rows(*values: tuple[bytes | None, ...], types: tuple[int, ...]) -> bytes:
 
 def without_end(piece: bytes) -> Answer:
     def repeated() -> Iterator[bytes]:
-        yield rows(types=(TEXT,))[:-14]  # described, and not complete
+        yield rows(types=(TEXT,))[:-14]  # a description without an end
         while True:
             yield piece
 
@@ -60,7 +60,7 @@ def _serve(connection: socket.socket, greeting: Answer, answer: Answer) -> None:
 def hostile_compute(
     directory: Path, answer: Answer, *, greeting: Answer = lambda: ()
 ) -> Iterator[None]:
-    """Listens in the directory, where a compute of this process's account would."""
+    """Listen in the directory in place of a compute of this process's account."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / ".s.PGSQL.5432"
     with socket.socket(socket.AF_UNIX) as listener:

@@ -1,4 +1,4 @@
-"""The JDBC driver that this machine has, and a program that connects by it."""
+"""The JDBC driver of this machine, and a program that connects with it."""
 
 import os
 import shutil
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-# Of Debian's libpostgresql-jdbc-java, and those that Maven has fetched.
+# From Debian's libpostgresql-jdbc-java, and those that Maven has downloaded.
 DEBIAN = Path("/usr/share/java/postgresql.jar")
 MAVEN = ".m2/repository/org/postgresql/postgresql/*/postgresql-*.jar"
 PROGRAM = Path(__file__).with_name("Ask.java")
 
 
 def driver() -> Path | None:
-    """JDBC_JAR where it is set, else the newest that is found."""
+    """Return JDBC_JAR if it is set, otherwise the newest driver that is found."""
     if named := os.environ.get("JDBC_JAR"):
         return Path(named)
     fetched = sorted(Path.home().glob(MAVEN), key=_version)
@@ -24,8 +24,8 @@ def driver() -> Path | None:
 
 
 def ask_by_jdbc(url: str) -> str:
-    """What `SELECT 'reached ' || current_user` answers there, or the driver's error. Skips the test
-    where there is no JDBC."""
+    """Return the answer to `SELECT 'reached ' || current_user`, or the driver's error. Skips the
+    test if there is no JDBC driver."""
     jar = driver()
     if jar is None or shutil.which("java") is None:
         pytest.skip("no JDBC driver is installed (libpostgresql-jdbc-java, or JDBC_JAR)")

@@ -1,4 +1,4 @@
-"""Reads the service's logs as a program would, and insists that every line can be read."""
+"""Reads the service's logs as a program would. Every line must have the right format."""
 
 import json
 import re
@@ -13,7 +13,7 @@ _FIELD = re.compile(r"(\w+)=(\"(?:\\.|[^\"\\])*\"|[^\s\"=\\]+)")
 
 
 def parse(line: str) -> dict[str, str]:
-    """The fields of a line of text."""
+    """Return the fields of a line."""
     found = _LINE.fullmatch(line)
     assert found, f"no line of our format: {line!r}"
     values = {
@@ -24,7 +24,7 @@ def parse(line: str) -> dict[str, str]:
 
 
 def read_log(state_dir: Path, program: str) -> list[dict[str, str]]:
-    """The lines of a program of the Procfile; one that is just being written is left out."""
+    """Return the lines of a program in the Procfile, without one that is being written."""
     text = (state_dir / "log" / f"{program}.log").read_text()
     return [parse(line) for line in text.split("\n")[:-1]]
 

@@ -1,5 +1,5 @@
-"""Neon's public OpenAPI document, as `neon-fields.txt` and `neon-paths.txt` have its schemas and
-its calls; and answers that are made of it, for whoever needs a server of that API."""
+"""Neon's public OpenAPI document, whose schemas and calls are in `neon-fields.txt` and
+`neon-paths.txt`; and answers generated from it, for tests that need a server of that API."""
 
 import contextlib
 import http.server
@@ -18,7 +18,7 @@ CALLS = ROOT / "tests" / "fixtures" / "neon-paths.txt"
 
 @dataclass
 class Known:
-    """A schema of the file: what it consists of, its fields, or what it is else."""
+    """A schema in the file: its parts, its fields, or another type."""
 
     of: str = ""
     fields: dict[str, tuple[bool, str]] = field(default_factory=dict)
@@ -35,7 +35,8 @@ def read_fields() -> dict[str, Known]:
 
 
 def read_calls() -> dict[str, tuple[int, str]]:
-    """The calls, as "GET /projects", with the status and the schema of their good answers."""
+    """Return the calls by keys such as "GET /projects", with the status and schema of a successful
+    answer."""
     calls = {}
     for line in CALLS.read_text().splitlines():
         if line.startswith("#"):
@@ -49,17 +50,17 @@ def read_calls() -> dict[str, tuple[int, str]]:
     return calls
 
 
-# How answers are made: all the fields of a schema, only those that must be there, those with values
-# that nobody has foreseen, or lists of nothing.
+# The kinds of answers: all fields of a schema, only the required ones, unforeseen values, or empty
+# lists.
 KINDS = ("whole", "required", "unforeseen", "empty")
 DEEPEST = 6
-# Answers that the document names apart from its schemas.
+# Answers that the document does not name among its schemas.
 ANSWERS = {"ListOperations": "OperationsResponse&PaginationResponse"}
 MOMENTS = {"unforeseen": "0001-01-01T00:00:00Z"}
 
 
 class Answers:
-    """What a server of the document answers, made in one of KINDS."""
+    """The answers of a server of the document, of one of KINDS."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -74,7 +75,7 @@ class Answers:
         ]
 
     def answer(self, method: str, path: str) -> tuple[int, Any]:
-        """The status and the body; 404 for a call that the document does not have."""
+        """Return the status and the body; 404 for a call that the document does not have."""
         for call, status, schema in self._calls:
             if call.fullmatch(f"{method} {path}"):
                 return status, self._of(schema, "", 0)
@@ -131,12 +132,12 @@ class Answers:
 
 class Answering(Protocol):
     def answer(self, method: str, path: str) -> tuple[int, Any]:
-        """The status and the body."""
+        """Return the status and the body."""
 
 
 @contextlib.contextmanager
 def serving(answers: Answering) -> Iterator[str]:
-    """A server that answers so; its address, with /api/v2."""
+    """Run a server with these answers. Yields its address, including /api/v2."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def __getattr__(self, name: str) -> Any:

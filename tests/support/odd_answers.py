@@ -1,12 +1,11 @@
-"""What another server of this API may answer, or one that is out of its mind: made of the answers
-of this one."""
+"""Changes answers of this API into those of other servers, or of a faulty one."""
 
 import random
 import re
 from collections.abc import Callable
 from typing import Any
 
-# Without these nothing can be named, or led to.
+# Without these fields, nothing has a name or a link.
 NEEDED = re.compile(
     r"^(id|name|.*_id|project|projects|endpoint|endpoints|branch|branches|operation"
     r"|operations|events|roles|databases|snapshots|webhook|webhooks|deliveries|action"
@@ -25,14 +24,14 @@ ENUMERATED = {
 
 
 def bare(data: Any) -> Any:
-    """Without any field that a server need not have."""
+    """Remove every field that a server need not have."""
     if isinstance(data, dict):
         return {name: bare(value) for name, value in data.items() if NEEDED.match(name)}
     return [bare(one) for one in data] if isinstance(data, list) else data
 
 
 def strange(data: Any) -> Any:
-    """With values that nobody has heard of yet, and fields too."""
+    """Replace values, and add fields, with ones that are unknown so far."""
     if isinstance(data, dict):
         known = {
             name: "hibernating" if name in ENUMERATED and isinstance(value, str) else strange(value)
@@ -43,7 +42,7 @@ def strange(data: Any) -> Any:
 
 
 def empty(data: Any) -> Any:
-    """With null wherever that may be."""
+    """Replace every value that may be null by null."""
     if isinstance(data, dict):
         return {
             name: empty(value) if NEEDED.match(name) or isinstance(value, dict | list) else None
@@ -53,7 +52,7 @@ def empty(data: Any) -> Any:
 
 
 def jumbled(seed: int) -> Callable[[Any], Any]:
-    """Here and there a value of another type."""
+    """Return a function that replaces some values by ones of another type."""
     others: list[Any] = [None, True, -1, 1e300, "", "x" * 5000, "²", [], {}, [{}], {"id": []}]
     chance = random.Random(seed)
 

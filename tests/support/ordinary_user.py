@@ -1,4 +1,4 @@
-"""Running Perch as an ordinary user, where the tests themselves run as root."""
+"""Runs Perch as an ordinary user if the tests run as root."""
 
 import os
 import pwd
@@ -18,7 +18,7 @@ SOURCES = ("manage.py", "Procfile", "controlplane", "console", "templates", "sta
 
 
 def as_ordinary_user() -> dict[str, Any]:
-    """Keyword arguments for `subprocess`; {} where the tests run as an ordinary user already."""
+    """Keyword arguments for `subprocess`; {} if the tests run as an ordinary user already."""
     if os.geteuid() != 0:
         return {}
     account = pwd.getpwnam("nobody")
@@ -26,15 +26,15 @@ def as_ordinary_user() -> dict[str, Any]:
 
 
 def give_to_ordinary_user(place: Path) -> None:
-    """Make `place` and all below it that user's."""
+    """Make that user the owner of `place` and everything below it."""
     if account := as_ordinary_user():
         for path in [place, *place.rglob("*")]:
             os.chown(path, account["user"], account["group"], follow_symlinks=False)
 
 
 def own_checkout(place: Path) -> Path:
-    """Copy what Perch runs from to `place`, which the user can enter; the checkout may lie where
-    only root can."""
+    """Copy what Perch needs to run to `place`, which the user can enter. Only root may have access
+    to the checkout."""
     place.mkdir()
     for name in SOURCES:
         source = ROOT / name
@@ -45,8 +45,8 @@ def own_checkout(place: Path) -> Path:
 
 
 def own_python(environment: Path) -> Path:
-    """Make an environment that the user can run, with the packages of the one that runs the tests;
-    returns its Python. Skips the test where the host has no Python for it."""
+    """Make an environment that the user can run, with the packages of the environment that runs the
+    tests. Returns its Python. Skips the test if the host has no Python for it."""
     packages = sysconfig.get_path("purelib")
     base = base_python(check="import psycopg", packages=packages)
     if base is None:
@@ -63,8 +63,8 @@ def own_python(environment: Path) -> Path:
 
 
 def base_python(*, check: str = "", packages: str = "") -> str | None:
-    """A Python of this version that the user can run, and with which `check` succeeds where these
-    packages are found."""
+    """Return a Python of this version that the user can run and with which `check` succeeds, given
+    these packages."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     same = f"import sys; assert sys.version_info[:2] == {sys.version_info[:2]}; {check}"
     for base in (os.path.realpath(sys.executable), f"/usr/bin/{version}"):

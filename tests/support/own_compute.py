@@ -1,4 +1,4 @@
-"""Branches and computes of the test's own process, past the service."""
+"""Branches and computes of the test's own process, without a service."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from controlplane.compute.state_directory import prepare_state_directory
 
 @contextmanager
 def own_branch(branch_id: str) -> Iterator[Path]:
-    """The directory of a new branch in this process's own state directory."""
+    """Yields the directory of a new branch in this process's own state directory."""
     prepare_state_directory()
     branch_data.create_from_template(branch_id)
     try:

@@ -1,4 +1,4 @@
-"""Answers that are made of the OpenAPI document which a server of this API publishes itself."""
+"""Answers that are generated from the OpenAPI document of a server of this API."""
 
 import re
 from typing import Any
@@ -7,9 +7,9 @@ DEEPEST = 8
 
 
 class DocumentAnswers:
-    """What a server of the document answers: each field that has a schema, with a value of it.
+    """The answers of a server of the document: each field has a value of its schema.
 
-    With `required` only the fields that must be there.
+    With `required`, only the required fields are present.
     """
 
     def __init__(self, document: Any, *, required: bool) -> None:
@@ -25,12 +25,12 @@ class DocumentAnswers:
                     self._calls.append((found, int(good[0]), call["responses"][good[0]]))
 
     def answer(self, method: str, path: str) -> tuple[int, Any]:
-        """The status and the body; 404 for a call that the document does not have."""
+        """Return the status and the body; 404 for a call that the document does not have."""
         for call, status, answer in self._calls:
             if call.fullmatch(f"{method} {path}"):
                 content = self._found(answer).get("content", {})
                 schema = content.get("application/json", {}).get("schema")
-                # An endless answer is none that can be made.
+                # A stream has no end, so no answer can be generated.
                 return (status, self._of(schema, "", 0)) if schema else (404, {})
         return 404, {"request_id": "r", "code": "", "message": "not found"}
 

@@ -1,4 +1,4 @@
-"""A project as those see it who connect to its endpoint."""
+"""A project with what is needed to connect to its endpoint."""
 
 import os
 import select
@@ -32,7 +32,7 @@ class Place(Project):
     # connecting
 
     def parameters(self, *, pooled: bool = False, tls: bool = True, **changes: Any) -> Any:
-        """What libpq needs. Without TLS the endpoint is named by an option."""
+        """Return libpq's parameters. Without TLS, an option names the endpoint."""
         name = self.endpoint_id + ("-pooler" if pooled else "")
         return {
             "host": f"{name}.localhost" if tls else "127.0.0.1",
@@ -57,19 +57,19 @@ class Place(Project):
         return connection
 
     def query(self, statement: str, **parameters: Any) -> Any:
-        """The first row of the statement's result, over a connection of its own."""
+        """Return the first row of the statement's result, over a new connection."""
         with self.connect(**parameters) as connection:
             return connection.execute(statement).fetchone()
 
     def is_served(self, **parameters: Any) -> bool:
-        """Whether a new connection is let in and answered."""
+        """Return whether a new connection is accepted and answers."""
         try:
             return bool(self.query("SELECT 1", **parameters) == (1,))
         except psycopg.OperationalError:
             return False
 
     def refusal(self, **parameters: Any) -> psycopg.OperationalError:
-        """Why a connection is turned away."""
+        """Return the error with which a connection is refused."""
         try:
             self.connect(**parameters).close()
         except psycopg.OperationalError as error:
@@ -77,7 +77,7 @@ class Place(Project):
         raise AssertionError("the connection was not refused")
 
     def psql(self, *arguments: str, **parameters: Any) -> "subprocess.CompletedProcess[str]":
-        """Debian's psql, given nothing but the parameters."""
+        """Run Debian's psql with only these parameters."""
         return subprocess.run(
             ["psql", "-XqAt", *arguments],
             env={**os.environ, **environment_of(self.parameters(**parameters))},
@@ -101,14 +101,14 @@ class Place(Project):
         ]
 
     def settle(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no operation is in progress."""
         wait_for(
             lambda: all(row["status"] in ENDED for row in self.endpoint_operations()),
             "all operations to end",
         )
 
     def await_operation(self, action: str, *, status: str = "finished") -> Any:
-        """Wait until the newest operation of that kind has ended so, and return it."""
+        """Wait until the newest operation of that action has this status, and return it."""
         wait_for(
             lambda: any(row["status"] == status for row in self.endpoint_operations(action)[:1]),
             f"{action} to be {status}",
@@ -116,7 +116,7 @@ class Place(Project):
         return self.endpoint_operations(action)[0]
 
     def make_older(self, *, hours: float) -> None:
-        """Move all that happened to the endpoint so far into the past."""
+        """Move the endpoint's past by so many hours."""
         with self.stack.database() as database:
             for table, column in (
                 ("endpoint", "created_at"),
@@ -141,21 +141,21 @@ class Place(Project):
         return answer
 
     def new_role(self, name: str, **attributes: Any) -> str:
-        """The role's password."""
+        """Create a role and return its password."""
         made = self.client.post(
             self.branch_path(rest="/roles"), {"role": {"name": name, **attributes}}
         )
         return str(self.done(made)["role"]["password"])
 
     def of_catalog(self, kind: str, name: str) -> str:
-        """The path of one of the branch's `roles` or `databases`."""
+        """Return the path of one of the branch's `roles` or `databases`."""
         return self.branch_path(rest=f"/{kind}/{quote(name, safe='')}")
 
     def pooler(self) -> psutil.Process | None:
         return process_with(self.stack.state_dir / "branches" / self.branch_id / "pgbouncer.ini")
 
     def backends(self) -> int:
-        """Of clients, on the running compute, whatever they do."""
+        """Return the number of clients' backends on the running compute, busy or idle."""
         with self.stack.compute(self.endpoint_id, "postgres") as platform:
             row = platform.execute(
                 "SELECT count(*) FROM pg_stat_activity"
@@ -165,14 +165,14 @@ class Place(Project):
 
 
 def environment_of(parameters: dict[str, Any]) -> dict[str, str]:
-    """The parameters as libpq reads them from the environment."""
+    """Return the parameters as environment variables of libpq."""
     names = {"dbname": "PGDATABASE", "options": "PGOPTIONS"}
     return {names.get(name, f"PG{name.upper()}"): str(value) for name, value in parameters.items()}
 
 
 def last_words(connection: Connection) -> str:
-    """Wait for the server to end an idle connection; returns the SQLSTATE that it gave."""
-    # A query would be activity, so none is made before there is something to read.
+    """Wait for the server to end an idle connection. Returns the SQLSTATE of its error."""
+    # A query would be activity, so none is sent before there is something to read.
     assert select.select([connection.fileno()], [], [], 30)[0], "the connection is still open"
     try:
         connection.execute("SELECT 1")

@@ -1,4 +1,4 @@
-"""The PgBouncer that a service of the tests finds on this host."""
+"""The PgBouncer of this host, which the tests' services use."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS, Vers
 
 
 def host_version() -> Version:
-    """(0, 0) for none."""
+    """Return its version; (0, 0) if there is none."""
     named = os.environ.get("PERCH_PGBOUNCER", "pgbouncer")
     program = shutil.which(named) or shutil.which(named, path="/usr/sbin:/usr/local/sbin")
     return pooler_version(program) if program else (0, 0)

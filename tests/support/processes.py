@@ -1,4 +1,4 @@
-"""The processes of a running service, for the tests that kill and count them."""
+"""The processes of a running service, for tests that kill and count them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -8,7 +8,7 @@ import psutil
 
 from tests.support.stack import Stack
 
-# What tells each process of the service from the others, in its command line.
+# The part of the command line by which each process of the service is recognized.
 SIGNS = {
     "api": "controlplane.wsgi",
     "console": "console.wsgi",
@@ -20,7 +20,7 @@ SIGNS = {
 
 
 def processes_of(stack: Stack, part: str) -> list[psutil.Process]:
-    """Those of a part of the service, parents first."""
+    """Return the processes of a part of the service, parents first."""
     found = []
     for process in psutil.Process(stack.process.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -30,14 +30,14 @@ def processes_of(stack: Stack, part: str) -> list[psutil.Process]:
 
 
 def proxy_processes(stack: Stack) -> list[psutil.Process]:
-    """Those that serve clients; their parent does not."""
+    """Return the processes that serve clients, without their parent."""
     parent, *children = processes_of(stack, "proxy")
     assert {child.ppid() for child in children} <= {parent.pid}
     return children
 
 
 def clients_of(process: psutil.Process, stack: Stack) -> set[int]:
-    """The client ports of the connections that a proxy process has accepted."""
+    """Return the client ports of the connections that a proxy process has accepted."""
     return {
         connection.raddr.port
         for connection in process.net_connections("tcp")
@@ -47,7 +47,7 @@ def clients_of(process: psutil.Process, stack: Stack) -> set[int]:
 
 @contextmanager
 def held_still(stack: Stack, part: str) -> Iterator[None]:
-    """A part of the service stands still, and goes on afterwards."""
+    """Stop all processes of a part of the service while the block lasts."""
     processes = processes_of(stack, part)
     try:
         for process in processes:
@@ -60,7 +60,7 @@ def held_still(stack: Stack, part: str) -> Iterator[None]:
 
 @contextmanager
 def hung_metadata(stack: Stack) -> Iterator[None]:
-    """The metadata database stands still: connections stay open, and nothing is answered."""
+    """Stop the metadata database while the block lasts: connections stay open and get no answer."""
     postmaster = postmaster_in(stack.state_dir / "metadata")
     postmaster.suspend()
     backends = postmaster.children()
@@ -74,17 +74,17 @@ def hung_metadata(stack: Stack) -> Iterator[None]:
 
 
 def descriptors(stack: Stack) -> int:
-    """Open in all of the proxy's processes."""
+    """Return the number of open descriptors of all the proxy's processes."""
     return sum(process.num_fds() for process in processes_of(stack, "proxy"))
 
 
 def postmaster_in(data_dir: Path) -> psutil.Process:
-    """The Postgres that runs on the directory."""
+    """Return the Postgres that runs on the directory."""
     return psutil.Process(int((data_dir / "postmaster.pid").read_text().split()[0]))
 
 
 def process_with(argument: Path) -> psutil.Process | None:
-    """The living process that was started with the argument."""
+    """Return the running process that was started with the argument."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if str(argument) in process.cmdline() and is_alive(process):

@@ -1,4 +1,4 @@
-"""A project as the tests handle it: its paths, its parts, and what stands behind them."""
+"""A project in tests: its paths, its parts, and access to what is behind the API."""
 
 import contextlib
 import fcntl
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_for
 class Project:
     """A project that was created through the API, with its first branch and endpoint."""
 
-    # Which it has at first, and whether each is the default one.
+    # Its first branches, and whether each is the default one.
     branches_as_new: ClassVar = {"main": True}
 
     def __init__(self, stack: Stack, client: Client, created: Any) -> None:
@@ -33,7 +33,7 @@ class Project:
 
     @classmethod
     def create(cls, stack: Stack, client: Client, *, wait: bool = True, **attributes: Any) -> Self:
-        """One of the account's, by default once it is ready and awake."""
+        """Create a project of the account and return it, by default once it is ready and active."""
         return cls(stack, client, client.new_project(wait=wait, **attributes))
 
     # paths
@@ -61,7 +61,7 @@ class Project:
     def operation(self, operation_id: str) -> Any:
         return self.client.get(f"{self.path}/operations/{operation_id}")["operation"]
 
-    # changing: each waits until it is done, and insists that it succeeded
+    # changing: each waits for the end of its operations, which must succeed
 
     def done(self, answer: Any, *, timeout: float = 60.0) -> Any:
         for operation in self.client.finish(answer, timeout=timeout):
@@ -91,7 +91,8 @@ class Project:
         return self.done(self.client.post(self.endpoint_path(endpoint_id, "/suspend")))
 
     def is_as_new(self) -> bool:
-        """Whether the next test would not notice this one; wakes the endpoint if it sleeps."""
+        """Return whether the project is unchanged for the next test. Wakes the endpoint if it is
+        idle."""
         if not self.client.call("GET", self.path).ok:
             return False
         name = self.client.get(self.path)["project"]["name"]
@@ -119,24 +120,24 @@ class Project:
     # behind the API
 
     def compute(self, endpoint_id: str | None = None) -> "psycopg.Connection[Any]":
-        """A connection to the running compute, past the proxy."""
+        """Connect to the running compute, without the proxy."""
         return self.stack.compute(endpoint_id or self.endpoint_id)
 
     def is_running(self, endpoint_id: str | None = None) -> bool:
         return self.stack.is_running(endpoint_id or self.endpoint_id)
 
     def postmaster(self, branch_id: str | None = None) -> psutil.Process:
-        """The Postgres that runs on the branch."""
+        """Return the Postgres that runs on the branch."""
         return postmaster_in(self.stack.data_dir(branch_id or self.branch_id))
 
     def sql(self, statement: str, *, endpoint_id: str | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement on the compute; the rows, where it has any."""
+        """Run a statement on the compute. Returns the rows, if any."""
         with self.compute(endpoint_id) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
     def locked(self, branch_id: str | None = None) -> "contextlib.AbstractContextManager[None]":
-        """Hold the branch, so that operations on it stand still half-way."""
+        """Hold the branch's lock, so that operations on it are held half-way."""
         return locked(self.stack, branch_id or self.branch_id)
 
 
@@ -151,12 +152,12 @@ def locked(stack: Stack, branch_id: str) -> Iterator[None]:
 
 
 def wanted(branch_id: str, attributes: dict[str, Any] | None = None) -> Any:
-    """The body that asks for an endpoint."""
+    """Return the body of a request to create an endpoint."""
     return {"endpoint": {"branch_id": branch_id, "type": "read_write", **(attributes or {})}}
 
 
 def refusal(response: requests.Response) -> tuple[int, str]:
-    """The status and message of an error, which must have the API's one shape."""
+    """Return the status and message of an error, which must have the API's form."""
     assert response.headers["Content-Type"].startswith("application/json"), response.text
     body = response.json()
     assert set(body) == {"request_id", "code", "message", "errors"}, body

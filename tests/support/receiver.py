@@ -1,4 +1,4 @@
-"""Receivers of webhooks: HTTP servers in threads of the test, which do as they are told."""
+"""Receivers of webhooks: HTTP servers in threads of the test, which answer as the test chooses."""
 
 import json
 import socket
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_for
 
 @dataclass(frozen=True)
 class Message:
-    """A request as the receiver got it; header names are in lower case."""
+    """A request that the receiver got. Header names are in lower case."""
 
     method: str
     path: str
@@ -62,13 +62,13 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer.body)
 
     def log_message(self, *args: Any) -> None:
-        """Nothing: the tests look at what was received."""
+        """Log nothing: the tests check what was received."""
 
 
 class Receiver(ThreadingHTTPServer):
-    """Answers what `answers` says to each message, by default that it was taken. For None it
-    holds the connection: `holds` then does with it what it likes, by default nothing, until the
-    receiver closes."""
+    """Answers each message with what `answers` returns, by default with success. For None it keeps
+    the connection open: `hold` then uses it, by default by doing nothing until the receiver closes.
+    """
 
     daemon_threads = True
     request_queue_size = 64
@@ -88,7 +88,7 @@ class Receiver(ThreadingHTTPServer):
         self.closing.wait(60)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: connections are broken off on purpose."""
+        """Report nothing: tests break connections on purpose."""
 
     @property
     def events(self) -> list[Any]:

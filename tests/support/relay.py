@@ -1,5 +1,6 @@
-"""A server of this API that stands between a console and the real one, and does what servers and
-networks do: lacks a part of it, is away, is slow, refuses. Switched while a page is open."""
+"""A server of this API between a console and the real one. It behaves as other servers and networks
+may: lacks calls, is unreachable, is slow, or refuses. A test can change this while a page is open.
+"""
 
 import contextlib
 import http.server
@@ -16,32 +17,32 @@ import requests
 from tests.support.stack import free_port
 
 API = "/api/v2"
-# Of an answer, what is this hop's own.
+# Headers that belong to one hop only.
 NOT_PASSED_ON = {"transfer-encoding", "connection", "content-encoding", "content-length"}
 
 
 @dataclass
 class Relay:
-    # With /api/v2, both.
+    # Both addresses include /api/v2.
     api_url: str
     url: str = ""
-    # Parts of paths that this server does not know: "/events".
+    # Parts of paths that this server does not have, such as "/events".
     missing: set[str] = field(default_factory=set)
-    # Answered with this status and no more, where it is not 0.
+    # If it is not 0, the status of every answer.
     refuses: int = 0
     # Whether connections are closed without an answer.
     is_away: bool = False
     # Seconds before each answer.
     delay: float = 0.0
-    # Said in place of every answer: with which status, and of which type.
+    # The body of every answer instead of the real one, with its status and content type.
     says: bytes | None = None
     status: int = 200
     kind: str = "application/json"
-    # What is made of the answers that come.
+    # Changes the bodies of the real answers.
     twists: Callable[[bytes], bytes] | None = None
     # Whether the connection is closed in the middle of each answer.
     breaks_off: bool = False
-    # What was asked, as “GET /projects”.
+    # The requests, each as "GET /projects".
     asked: list[str] = field(default_factory=list)
 
     @property
@@ -56,7 +57,7 @@ class Relay:
         self.twists, self.breaks_off = None, False
 
     def asked_for(self, words: str) -> int:
-        """How many times anything with these words was."""
+        """Return how many requests contained these words."""
         return sum(words in one for one in self.asked)
 
 
@@ -96,7 +97,7 @@ def relay(api_url: str) -> Iterator[Relay]:
             headers = {k: v for k, v in self.headers.items() if k.lower() != "host"}
             with requests.request(
                 self.command,
-                # What is beside the API too.
+                # Addresses outside the API are served too.
                 (state.api_url if path != self.path else state.api_url.removesuffix(API)) + path,
                 headers=headers,
                 data=body,
@@ -142,7 +143,8 @@ def relay(api_url: str) -> Iterator[Relay]:
                 is_over.set()
 
         def cut(self, is_over: threading.Event) -> None:
-            """The stream, as soon as the server is not well: it says nothing more, nor later."""
+            """End the stream as soon as the server is set to fail: it sends nothing from then
+            on."""
             while not is_over.wait(0.05):
                 if not state.lets_streams_be:
                     with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""State directories of released versions: what lies in them, and how they are kept.
+"""State directories of released versions: their contents, and how they are stored.
 
-`tests.make_released_state` makes one by the released version's own code and packs it into
-`tests/fixtures/<version>.tar.xz`; `tests/controlplane/test_upgrades.py` unpacks each and brings it
-up with the present code.
+`tests.make_released_state` makes one with the released version's own code and packs it into
+`tests/fixtures/<version>.tar.xz`. `tests/controlplane/test_upgrades.py` unpacks each and starts the
+present code on it.
 """
 
 import json
@@ -18,11 +18,11 @@ import psycopg
 from tests.support.client import Client
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-# Beside the state directory in the archive: what it must hold after every upgrade.
+# In the archive beside the state directory: what must still be there after every upgrade.
 CONTENTS = "contents.json"
-# Made anew where it is missing, or of processes that are gone.
+# Files that are made anew if they are missing, or that belong to processes that have ended.
 LEFT_OUT = ("log", "up.log", "supervisord.conf", "supervisord.pid", "sockets", "ballast")
-# As large as all that is packed, so that what clusters have in common is stored once.
+# As large as all packed data, so that what clusters have in common is stored once.
 DICTIONARY = 256 << 20  # bytes
 ROWS = 1000
 WORK_MEM = "8MB"
@@ -30,13 +30,13 @@ WORK_MEM = "8MB"
 
 @dataclass(frozen=True)
 class Login:
-    """A way to connect, which must still be good after an upgrade."""
+    """A login that must still work after an upgrade."""
 
     endpoint_id: str
     role: str
     password: str
     database: str
-    # What `SELECT count(*) FROM kept` answers.
+    # The answer to `SELECT count(*) FROM kept`.
     rows: int
 
     def connect(self, proxy_port: int, *, pooled: bool = False) -> "psycopg.Connection[Any]":
@@ -48,32 +48,33 @@ class Login:
             password=self.password,
             dbname=self.database,
             options=f"endpoint={name}",
-            # A release may offer no TLS.
+            # A release may not offer TLS.
             sslmode="disable",
             connect_timeout=40,
             autocommit=True,
-            # Not every PgBouncer keeps prepared statements.
+            # Not every PgBouncer supports prepared statements.
             prepare_threshold=None,
         )
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a state directory was filled with."""
+    """The contents of a filled state directory."""
 
     version: str
-    key: str  # of the API
+    key: str  # the API key
     project_id: str
-    # The branch `main`, and `child`, which was made of it.
+    # The branch `main`, and `child`, which was copied from it.
     branch_id: str
     child_id: str
     logins: list[Login]
-    # Empty where the version has none.
+    # Empty if the version has none.
     snapshots: list[str] = field(default_factory=list)
 
 
 def fill(client: Client, proxy_port: int, *, version: str) -> Contents:
-    """Make a project with all that this version has to keep, by what every version offers."""
+    """Create a project with everything that this version must preserve, by calls that every version
+    has."""
     created = client.new_project(name="kept")
     path = f"/projects/{created['project']['id']}"
     branch = f"{path}/branches/{created['branch']['id']}"
@@ -97,7 +98,7 @@ def fill(client: Client, proxy_port: int, *, version: str) -> Contents:
     with owner.connect(proxy_port) as connection:
         connection.execute(f"CREATE TABLE kept AS SELECT generate_series(1, {ROWS}) AS number")
         connection.execute("GRANT SELECT ON kept TO reader")
-        # Kept by the data alone; no version is told of it.
+        # Only the data has this; no version stores it in rows.
         connection.execute("CREATE INDEX ON kept (number)")
     with owner.connect(proxy_port, pooled=True) as connection:
         connection.execute("SELECT 1")
@@ -128,7 +129,7 @@ def fill(client: Client, proxy_port: int, *, version: str) -> Contents:
 
 
 def check(client: Client, proxy_port: int, contents: Contents) -> None:
-    """See that all of it is there, and that every login works, by way of the pooler too."""
+    """Check that everything is still there, and that every login works, also through the pooler."""
     path = f"/projects/{contents.project_id}"
     assert [one["id"] for one in client.get("/projects")["projects"]] == [contents.project_id]
     branches = {one["id"]: one for one in client.get(f"{path}/branches")["branches"]}
@@ -153,7 +154,8 @@ def check(client: Client, proxy_port: int, contents: Contents) -> None:
 
 
 def pack(state_dir: Path, contents: Contents, archive: Path) -> None:
-    """Write what `unpack` reads: the state directory of a stopped service, as small as may be."""
+    """Write the archive for `unpack`: the state directory of a stopped service, as small as
+    possible."""
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": DICTIONARY}]
     described = state_dir / CONTENTS
     described.write_text(json.dumps(asdict(contents), indent=1) + "\n")
@@ -168,9 +170,9 @@ def pack(state_dir: Path, contents: Contents, archive: Path) -> None:
 
 
 def unpack(archive: Path, state_dir: Path) -> Contents:
-    """Put the packed state directory at `state_dir`, which is there and empty."""
+    """Unpack the state directory into `state_dir`, which exists and is empty."""
     with lzma.open(archive) as compressed, tarfile.open(fileobj=compressed) as tar:
-        # Not "data": it forgets directories' modes, and Postgres insists on them.
+        # Not the filter "data": it drops the modes of directories, which Postgres requires.
         tar.extractall(state_dir, filter="tar")
     described = state_dir / CONTENTS
     stored = json.loads(described.read_text())

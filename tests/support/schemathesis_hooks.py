@@ -1,5 +1,5 @@
-"""For schemathesis, which loads it by SCHEMATHESIS_HOOKS: so many things are made, and no more, as
-each project is a cluster on the disk."""
+"""Hooks that schemathesis loads by SCHEMATHESIS_HOOKS. They limit the number of created resources,
+because each project is a cluster on the disk."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""A service of a test's own, to be killed in part or as a whole and brought up again."""
+"""A service of a test's own, which can be killed partly or completely and started again."""
 
 import signal
 import subprocess
@@ -18,7 +18,7 @@ from tests.support.waiting import wait_for
 
 
 class Service:
-    """A `manage.py up` on a state directory, and an account's client that follows it."""
+    """A `manage.py up` on a state directory, and a client of an account that follows its port."""
 
     def __init__(self, state_dir: Path, **environment: str) -> None:
         self.state_dir = state_dir
@@ -28,30 +28,30 @@ class Service:
         self.client = self.stack.client()
 
     def up(self) -> None:
-        """Bring it up, again perhaps; the client then speaks to the new port."""
+        """Start it, possibly again. The client then uses the new port."""
         self._running = running_stack(self.state_dir, **self._environment)
         self.stack = self._running.__enter__()
         if hasattr(self, "client"):
             self.client.api_url = self.stack.api_url
 
     def down(self) -> None:
-        """Stop it, as Ctrl-C does, if it runs."""
+        """Stop it as Ctrl-C does, if it runs."""
         if self._running is not None:
             self._running.__exit__(None, None, None)
             self._running = None
 
     def processes(self, part: str) -> list[psutil.Process]:
-        """Those of a part of the service, parents first."""
+        """Return the processes of a part of the service, parents first."""
         return processes_of(self.stack, part)
 
     def kill(self, part: str, *, which: int = 0) -> None:
-        """SIGKILL, to the parent by default; returns once that is dead."""
+        """Send SIGKILL, by default to the parent. Returns once the process is dead."""
         process = self.processes(part)[which]
         process.kill()
         process.wait(10)
 
     def kill_everything(self) -> None:
-        """SIGKILL to every process that works for the state directory, computes included."""
+        """Send SIGKILL to every process that uses the state directory, including computes."""
         doomed = [psutil.Process(self.stack.process.pid)]
         doomed += doomed[0].children(recursive=True)
         for pid in self.postmasters().values():
@@ -60,7 +60,9 @@ class Service:
                 doomed += doomed[-1].children(recursive=True)
         for process in doomed:
             with suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGSTOP)  # nobody starts what was just killed
+                process.send_signal(
+                    signal.SIGSTOP
+                )  # so that no process restarts what was just killed
         for process in doomed:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -68,7 +70,7 @@ class Service:
         wait_for(lambda: not any(map(is_alive, doomed)), "the end of all processes")
 
     def postmasters(self) -> dict[str, int]:
-        """The process ids of the computes that run, by branch."""
+        """Return the process ids of the running computes, by branch."""
         found = {}
         for directory in self.state_dir.joinpath("branches").glob("br-*"):
             with suppress(FileNotFoundError, IndexError, psutil.NoSuchProcess):
@@ -78,7 +80,7 @@ class Service:
         return found
 
     def answers(self, url: str | None = None) -> bool:
-        """Whether the address does; by default, whether the whole service says it is well."""
+        """Return whether the address answers; by default, whether the whole service is healthy."""
         return self.stack.answers(url)
 
     def project(self) -> Project:
@@ -94,7 +96,7 @@ class Service:
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def settle(self, *, timeout: float = 60.0) -> None:
-        """Wait until every operation has ended, and see that what is said is what is so."""
+        """Wait until every operation has ended, and check that the states in the API are right."""
 
         def is_settled() -> bool:
             if not self.answers():
@@ -105,14 +107,14 @@ class Service:
         for operation in self.operations():
             assert (operation["status"] != "finished") == bool(operation["error"]), operation
         wait_for(lambda: self.said() == self.postmasters().keys(), "states that are true")
-        # The round that removes what nobody wants any more may just have begun to.
+        # The round that removes deleted data may have just begun.
         wait_for(
             lambda: not list(self.state_dir.joinpath("branches").glob(".br-*")),
             "the end of what is half made",
         )
 
     def said(self) -> set[str]:
-        """The branches whose endpoint the API calls active; none may be on its way."""
+        """Return the branches whose endpoint is active in the API. No endpoint may be changing."""
         active = set()
         for project in self.client.get("/projects", limit=400)["projects"]:
             for endpoint in self.client.get(f"/projects/{project['id']}/endpoints")["endpoints"]:
@@ -125,8 +127,8 @@ class Service:
 
 @contextmanager
 def stranger(beside: Path) -> Iterator[psutil.Process]:
-    """A living process of the account that `beside` belongs to, and no compute's; nobody may
-    end it."""
+    """A process of the account that owns `beside`, which belongs to no compute and must not be
+    ended."""
     owner = beside.stat()
     account = Account(owner.st_uid, owner.st_gid) if owner.st_uid else own_account()
     child = subprocess.Popen(["sleep", "600"], **running_as(account))

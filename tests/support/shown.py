@@ -1,5 +1,5 @@
-"""What the pictures of the console show: a service with something of everything on it, and scenes
-that no address leads to: what is empty, crowded, under way, failed, refused, opened, away."""
+"""The scenes for pictures of the console: a service with an example of everything, and states that
+have no address: empty, crowded, in progress, failed, refused, opened, unreachable."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ BIRDS = """
 CREATE TABLE birds AS SELECT n AS id, (array['heron', 'wren', 'robin', 'kite'])[1 + n % 4] AS name,
     round((10 + 300 * sin(n) ^ 2)::numeric, 1) AS grams FROM generate_series(1, 40) n
 """
-# What the query page is sent.
+# The statements that the query page is sent.
 QUERY = "SELECT name, count(*), avg(grams)::numeric(6, 1) AS grams\nFROM birds GROUP BY name;"
 WRONG = "SELECT name, count(*)\nFROM birds GRUOP BY name;"
 SEVERAL = "SELECT count(*) FROM birds; SELECT id, NULL AS nothing FROM birds LIMIT 2"
@@ -28,13 +28,13 @@ class World:
     stack: Stack
     client: Client
     shop: Project
-    # With a start that failed; with many branches; with no endpoint.
+    # Projects with a failed start, with many branches, and without an endpoint.
     broken: Project
     crowded: Project
     bare: Project
-    # What addresses are made of.
+    # The ids in addresses.
     ids: dict[str, str]
-    # Of an account with nothing in it.
+    # The key of an account without any resources.
     empty_key: str
 
 
@@ -92,7 +92,7 @@ def _fill(shop: Project) -> dict[str, str]:
 
 
 def _crowd(crowded: Project) -> None:
-    """Many branches, one of them eight deep."""
+    """Create many branches, one of them eight levels deep."""
     parents = [crowded.branch_id]
     for number in range(BRANCHES_OF_MANY):
         is_deep = number < 8
@@ -102,7 +102,7 @@ def _crowd(crowded: Project) -> None:
 
 
 def _break(broken: Project) -> None:
-    """Its compute does not start: of its data the control file is away."""
+    """Remove the control file of its data, so that its compute does not start."""
     broken.suspend()
     control = broken.stack.data_dir(broken.branch_id) / "global" / "pg_control"
     control.rename(control.with_name("pg_control.away"))
@@ -150,7 +150,7 @@ def failed(page: Page, world: World, shoot: Shoot) -> None:
 
 
 def under_way(page: Page, world: World, shoot: Shoot) -> None:
-    """Its branch is held, so that a start stands still half-way."""
+    """Hold its branch's lock, so that a start is held half-way."""
     shop, asleep, branch_id = world.shop, world.ids["asleep_id"], world.ids["branch_id"]
     shop.suspend(asleep)
     path = f"/projects/{shop.id}"
@@ -188,7 +188,7 @@ def queries(page: Page, world: World, shoot: Shoot) -> None:
 
 
 def secrets(page: Page, world: World, shoot: Shoot) -> None:
-    """Each a new one each time: nothing is shown of it that works afterwards."""
+    """Create a new secret each time: none in a picture is valid afterwards."""
     page.goto(f"/projects/{world.shop.id}/branches/{world.ids['branch_id']}")
     page.get_by_role("button", name="Reveal password of reader").click()
     page.locator("dialog[open] .secret").wait_for()
@@ -201,7 +201,7 @@ def secrets(page: Page, world: World, shoot: Shoot) -> None:
 
 
 def opened(page: Page, world: World, shoot: Shoot) -> None:
-    """Dialogs, menus, what is folded."""
+    """Open dialogs, menus and folded parts."""
     branch = f"/projects/{world.shop.id}/branches/{world.ids['branch_id']}"
     page.goto(branch)
     page.locator(f"#menu-{world.ids['branch_id']} summary").click()
@@ -227,7 +227,7 @@ def opened(page: Page, world: World, shoot: Shoot) -> None:
 
 
 def refused(page: Page, world: World, shoot: Shoot) -> None:
-    """Forms that come back."""
+    """Send forms that are refused."""
     page.goto(f"/projects/{world.shop.id}/new-branch")
     page.get_by_label("Name").fill("staging")
     page.get_by_role("button", name="Create branch").click()
@@ -253,7 +253,7 @@ SCENES: tuple[Callable[[Page, World, Shoot], None], ...] = (
 
 
 def empty(page: Page, shoot: Shoot) -> None:
-    """Signed in with the key of an account that has nothing."""
+    """Sign in with the key of an account without any resources."""
     for name, address in (
         ("dashboard", "/"),
         ("activity", "/activity"),
@@ -266,7 +266,7 @@ def empty(page: Page, shoot: Shoot) -> None:
 
 
 def away(page: Page, world: World, between: Relay, shoot: Shoot) -> None:
-    """At a console that goes away while a page is open, and whose server does."""
+    """Make the console unreachable while a page is open, and then its server."""
     page.goto(f"/projects/{world.shop.id}")
     page.context.set_offline(True)
     page.locator("#trouble").wait_for()

@@ -1,4 +1,4 @@
-"""The whole service, run as its users run it, for the tests of every part."""
+"""The whole service, run as users run it, for the tests of every part."""
 
 import contextlib
 import hashlib
@@ -25,12 +25,12 @@ from tests.support.client import Client
 from tests.support.waiting import load, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-# Webhooks may lead to the tests' receivers, at one of loopback's addresses; and those that hang
-# do not keep a test waiting.
+# Webhooks may be sent to the tests' receivers, at one of loopback's addresses. Short timeouts keep
+# receivers that hang from delaying a test.
 RECEIVERS = {"PERCH_WEBHOOK_ALLOWED_NETWORKS": "127.0.0.1/32", "PERCH_WEBHOOK_TIMEOUT": "3"}
-# Set in the environment to the directory in which services get their state directories.
+# The environment variable with the directory for services' state directories.
 DIRECTORY = "PERCH_TESTS_DIRECTORY"
-# What a test deletes makes room for the next ones.
+# Deleted projects are removed soon, to make room for the next tests.
 NOTHING_KEPT = {"PERCH_RECOVERY_HOURS": "0"}
 
 
@@ -45,7 +45,8 @@ class Stack:
     process: "subprocess.Popen[bytes]"
 
     def new_key(self, *, plan: str = "unlimited") -> str:
-        """A key of a fresh account, as `create_api_key` makes it but without its start-up time."""
+        """Return a key of a new account, as `create_api_key` makes it but without starting a
+        process."""
         key = f"perch_{secrets.token_hex(32)}"
         with self.database() as connection:
             row = connection.execute(
@@ -63,7 +64,7 @@ class Stack:
         return key
 
     def client(self, **account: Any) -> Client:
-        """A client of the API with a fresh account of its own."""
+        """Return a client of the API with a new account."""
         return Client(self.api_url, self.new_key(**account))
 
     def database(self) -> "psycopg.Connection[tuple[Any, ...]]":
@@ -76,7 +77,7 @@ class Stack:
         )
 
     def compute(self, endpoint_id: str, dbname: str = "neondb") -> "psycopg.Connection[Any]":
-        """A connection to an endpoint's running Postgres, past the proxy."""
+        """Connect to an endpoint's running Postgres, without the proxy."""
         return psycopg.connect(
             host=str(self.state_dir / "sockets" / endpoint_id),
             user="perch_platform",
@@ -85,7 +86,7 @@ class Stack:
         )
 
     def is_running(self, endpoint_id: str) -> bool:
-        """Whether the endpoint's Postgres answers."""
+        """Return whether the endpoint's Postgres answers."""
         try:
             self.compute(endpoint_id, "postgres").close()
         except psycopg.OperationalError:
@@ -93,7 +94,7 @@ class Stack:
         return True
 
     def answers(self, url: str | None = None) -> bool:
-        """Whether the address does; by default, whether the whole service says it is well."""
+        """Return whether the address answers; by default, whether the whole service is healthy."""
         try:
             health = self.api_url.replace("/api/v2", "/healthz")
             return requests.get(url or health, timeout=5).ok
@@ -104,13 +105,14 @@ class Stack:
         return self.state_dir / "branches" / branch_id / "data"
 
 
-# Below those that the kernel gives to clients' connections: one of these could be on the port
-# before the server is that it was chosen for.
+# Below the ports that the kernel assigns to clients' connections. Otherwise a connection could use
+# the port before the server for which it was chosen.
 PORTS = range(10_000, 32_000)
 
 
 def free_port() -> int:
-    """One that nobody has just now; whoever else looks for one at the same time hardly gets it."""
+    """Return a port that no process uses now. Another search at the same time is unlikely to choose
+    it."""
     while True:
         port = random.choice(PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -127,8 +129,8 @@ def running_stack(
     account: Mapping[str, Any] = MappingProxyType({}),
     **environment: str,
 ) -> Iterator[Stack]:
-    """`manage.py up` on `state_dir`, ready; stopped at the end as Ctrl-C does. `account` is for
-    subprocess: whom it runs as, if not as ourselves."""
+    """Run `manage.py up` on `state_dir` until it is ready. It is stopped at the end as Ctrl-C does.
+    `account` has arguments of subprocess for another user."""
     ports = [free_port() for _ in range(3)]
     log_file = state_dir / "up.log"
     with log_file.open("wb") as log:
@@ -163,7 +165,7 @@ def running_stack(
         wait_for(
             lambda: process.poll() is not None or "Perch is up" in log_file.read_text(),
             "manage.py up",
-            # On a busy host it takes minutes; where nothing moves, it ends by itself.
+            # On a busy host, a start takes minutes; a start without progress ends by itself.
             timeout=600,
         )
         assert process.poll() is None, log_file.read_text()
@@ -184,7 +186,8 @@ def new_state_dir() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_directory() -> Iterator[Path]:
-    """One that an unprivileged account may pass through, for what starts no service."""
+    """Make a directory that an unprivileged account may pass through, for tests without a
+    service."""
     base = os.environ.get(DIRECTORY, "/tmp")
     with tempfile.TemporaryDirectory(prefix="perch-", dir=base) as directory:
         os.chmod(directory, 0o711)
@@ -193,13 +196,14 @@ def new_directory() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """The one running service that all tests of a suite share, or of each of its workers."""
+    """The one running service that all tests of a suite share, or all of a worker."""
     with new_state_dir() as state_dir, running_stack(state_dir) as running:
         yield running
 
 
 @pytest.fixture
 def state_dir() -> Iterator[Path]:
-    """A directory for a service of the test's own; `tests.selection` knows by it who starts one."""
+    """A directory for a service of the test's own. `tests.selection` recognizes by it that a test
+    starts one."""
     with new_state_dir() as directory:
         yield directory

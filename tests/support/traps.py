@@ -1,12 +1,12 @@
-"""Objects of every kind whose definition Postgres may evaluate, made by the owner of a database.
+"""Objects of every kind whose definition Postgres may evaluate, created by the owner of a database.
 
-Each calls a function of the owner's that tries to make a superuser and names the kind of object in
-the new role's name. The function can succeed only where a superuser's session evaluates it.
+Each calls a function of the owner that tries to create a superuser whose name has the kind of
+object. The function can succeed only if a superuser's session evaluates it.
 """
 
 from tests.support.project import Project
 
-# Where the privilege is missing, the function returns 1 and leaves nothing.
+# Without the privilege, the function returns 1 and has no effect.
 TRAPS = """
 SET ROLE neondb_owner;
 CREATE SCHEMA trap;
@@ -87,6 +87,6 @@ UNION SELECT rolname FROM pg_roles WHERE rolsuper AND rolname <> 'perch_platform
 
 
 def sprung(project: Project, endpoint_id: str | None = None) -> list[str]:
-    """The kinds of objects that a superuser's session has evaluated in this compute."""
+    """Return the kinds of objects that a superuser's session has evaluated in this compute."""
     assert project.sql(POWERFUL, endpoint_id=endpoint_id) == []
     return [name for (name,) in project.sql(SPRUNG, endpoint_id=endpoint_id)]

@@ -1,5 +1,5 @@
-"""A webhook as its owner handles it, and what the tests do behind the API: write events, and have
-time pass."""
+"""A webhook as its owner uses it, and what tests do behind the API: write events, and let time
+pass."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ WEBHOOK_TIMES = ("failing_since", "held_until", "previous_secret_until")
 
 
 class Webhook:
-    """A webhook of the client's account that leads to `url`."""
+    """A webhook of the client's account with the address `url`."""
 
     def __init__(self, stack: Stack, client: Client, url: str, **attributes: Any) -> None:
         self.stack = stack
@@ -39,7 +39,7 @@ class Webhook:
         self.client.delete(self.path)
 
     def deliveries(self, **query: Any) -> list[Any]:
-        """The newest first."""
+        """Return the deliveries, newest first."""
         found: list[Any] = self.client.get(f"{self.path}/deliveries", **query)["deliveries"]
         return found
 
@@ -65,7 +65,7 @@ class Webhook:
     # behind the API
 
     def write_events(self, summaries: Sequence[str], kind: str = "project.updated") -> None:
-        """Have the account's events happen, each in a transaction of its own."""
+        """Write events of the account, each in a transaction of its own."""
         with self.stack.database() as database:
             for summary in summaries:
                 database.execute(
@@ -76,8 +76,8 @@ class Webhook:
                 )
 
     def let_pass(self, *, hours: float) -> None:
-        """Have everything so far have happened so much earlier, and what is due by then be due;
-        once its job is at rest, as that may be about to say when the next one is to begin."""
+        """Move everything so far into the past, so that what would be due by then is due. Waits
+        until the webhook's job has ended, because that may set when the next one begins."""
         wait_for(self._is_at_rest, f"the job of {self.id} to end")
         with self.stack.database() as database, database.transaction():
             for table, key, times in (
@@ -90,7 +90,7 @@ class Webhook:
                     f"UPDATE {table} SET {earlier} WHERE {key} = %(id)s".encode(),
                     {"span": f"{hours} hours", "id": self.id},
                 )
-            # The worker need not wait until it looks by itself.
+            # Notify the worker, which would otherwise find the job only by polling.
             database.execute(
                 "SELECT pg_notify('procrastinate_queue_v1#webhooks', %s)",
                 ['{"type": "job_inserted", "job_id": 0}'],
@@ -119,7 +119,8 @@ def signatures(message: Message) -> list[str]:
 
 
 def signature(secret: str, message: Message) -> str:
-    """What the receiver of a message computes, as Standard Webhooks describes it."""
+    """Return the signature that the receiver of a message computes, as Standard Webhooks defines
+    it."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = b".".join(
         [
