@@ -1,7 +1,7 @@
-"""`python -m tests.benchmarks.access`: what counting requests costs a read, and what an
-idempotency key costs a change.
+"""`python -m tests.benchmarks.access`: the cost of counting requests for a read, and of an
+idempotency key for a change.
 
-Each pair is asked in turns, by clients whose connections are there already.
+The requests of each pair alternate, from clients that are connected already.
 """
 
 import statistics
@@ -15,7 +15,7 @@ from tests.support.client import Client
 from tests.support.stack import Stack, new_state_dir, running_stack
 
 ROUNDS = 10
-# Of as many accounts: one alone would come to its limit.
+# Requests alternate among so many accounts: one alone would reach its limit.
 ACCOUNTS = 50
 CHANGES = 300
 
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def reads(stack: Stack) -> None:
-    """GET /users/me, with requests counted and without."""
+    """Measure GET /users/me, with requests counted and without."""
     keys = [stack.new_key() for _ in range(ACCOUNTS)]
     with another_api(stack, PERCH_API_RATE_LIMIT="100000") as counting, another_api(stack) as free:
         clients = [(counting.client(key), free.client(key)) for key in keys]
@@ -37,14 +37,14 @@ def reads(stack: Stack) -> None:
             for pair in clients:
                 for client, samples in zip(pair, times, strict=True):
                     took = duration(partial(client.get, "/users/me"))
-                    if number:  # the first makes the connection
+                    if number:  # the first opens the connection
                         samples.append(took)
     report("read, requests counted", times[0])
     report("read, not counted", times[1])
 
 
 def changes(stack: Stack) -> None:
-    """PATCH of a project's name, with a key and without."""
+    """Measure PATCH of a project's name, with an idempotency key and without."""
     client = stack.client()
     path = f"/projects/{client.new_project()['project']['id']}"
     with_key: list[float] = []
@@ -63,7 +63,7 @@ def rename(client: Client, path: str, name: str, headers: dict[str, str]) -> Non
 
 
 def duration(call: Callable[[], object]) -> float:
-    """In milliseconds."""
+    """Return the duration in milliseconds."""
     began = time.perf_counter()
     call()
     return (time.perf_counter() - began) * 1000

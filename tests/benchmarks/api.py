@@ -1,12 +1,12 @@
-"""`python -m tests.benchmarks.api [sizes] [lists] [rates] [crowd]`: what reads cost.
+"""`python -m tests.benchmarks.api [sizes] [lists] [rates] [crowd]`: the cost of reads.
 
-sizes: for a small and for a large project. lists: 1,000 endpoints, beside bare Django answering
-the same bytes from memory. rates: requests per second of the read calls, beside bare Django that
-answers from memory and that answers with rows of psycopg's. crowd: for an account with ten
-projects, before and after there are 10,000 of others.
+sizes: for a small and for a large project. lists: 1,000 endpoints, compared with bare Django, which
+answers the same bytes from memory. rates: requests per second of the read calls, compared with bare
+Django that answers from memory, or with rows from psycopg. crowd: for an account with ten projects,
+before and after there are 10,000 projects of others.
 
-The rows are written straight into the database, as 100,000 operations take hours to run; the
-requests go through HTTP like everyone's. What is compared is asked in turns.
+The rows are written directly into the database, because 100,000 operations would run for hours. The
+requests use HTTP. Measurements that are compared alternate.
 """
 
 import json
@@ -29,10 +29,10 @@ from tests.support.waiting import wait_for
 ROUNDS = 200
 SIZES = ((10, 100), (1000, 100_000))  # endpoints, operations
 WORKERS, CONNECTIONS = 4, 16
-# Of each server and call, in turns; and how long each lasts, in seconds.
+# The number of measurements of each server and call, and the seconds that each lasts.
 TURNS, TURN = 5, 1.0
 OTHERS, ENDPOINTS_OF_OTHERS = 10_000, 5
-# What psycopg alone fetches for a call: the rows, joined with whose they are.
+# What psycopg alone fetches for a call: the rows, joined with their owners.
 OWNED = """
 FROM controlplane_project p JOIN controlplane_account a ON a.id = p.account_id
 JOIN controlplane_apikey k ON k.account_id = a.id JOIN controlplane_region r ON r.id = p.region_id
@@ -59,7 +59,7 @@ ROWS = {
 class Project:
     endpoints: int
     operations: int
-    # What the statements of ROWS are about.
+    # The parameters of the statements of ROWS.
     ids: dict[str, str]
     paths: dict[str, str]
 
@@ -95,7 +95,7 @@ def sizes(stack: Stack, client: Client, projects: Sequence[Project]) -> None:
 
 
 def lists(stack: Stack, client: Client, projects: Sequence[Project]) -> None:
-    """1,000 endpoints, one request at a time, each server with its own connection."""
+    """Compare for 1,000 endpoints, one request at a time, each server with its own connection."""
     name, large = "list endpoints", projects[-1]
     with bare_django(stack, client, large, [name]) as bare:
         asked = Client(bare, client.key)
@@ -113,7 +113,7 @@ def lists(stack: Stack, client: Client, projects: Sequence[Project]) -> None:
 
 
 def rates(stack: Stack, client: Client, projects: Sequence[Project]) -> None:
-    """Each of the three is asked in turns; what is printed is the median of the turns' ratios."""
+    """Measure the three alternately, and print the median of the ratios within each turn."""
     small = projects[0]
     header = {"Authorization": f"Bearer {client.key}"}
     print(
@@ -144,7 +144,8 @@ def rates(stack: Stack, client: Client, projects: Sequence[Project]) -> None:
 
 
 def crowd(stack: Stack, client: Client, projects: Sequence[Project]) -> None:
-    """The calls of an account with ten projects, before and after the others' come."""
+    """Time the calls of an account with ten projects, before and after the others' projects
+    exist."""
     ten = stack.client()
     made = [ten.new_project(name=f"one of ten: {n}") for n in range(10)]
     paths = paths_of(ten, made[0]["project"]["id"])
@@ -169,8 +170,8 @@ PARTS: dict[str, Callable[[Stack, Client, Sequence[Project]], None]] = {
 def bare_django(
     stack: Stack, client: Client, project: Project, names: Sequence[str]
 ) -> Iterator[str]:
-    """The address of `tests.benchmarks.bare` on as many workers of the same kind, with what the
-    API answers to the calls."""
+    """Run `tests.benchmarks.bare` on as many workers of the same kind, with the API's answers to
+    the calls. Yields its address."""
     told = stack.state_dir / "benchmark.json"
     metadata = stack.state_dir / "sockets" / "metadata"
     told.write_text(
@@ -205,7 +206,8 @@ def bare_django(
 
 
 def fill(stack: Stack, client: Client, endpoints: int, operations: int) -> Project:
-    """A project of that many endpoints and operations, and what to ask of it."""
+    """Create a project with that many endpoints and operations. Returns it with the ids to ask
+    for."""
     created = client.new_project(name=f"{endpoints} endpoints")
     project_id = created["project"]["id"]
     parent_id = created["branch"]["id"]
@@ -221,7 +223,7 @@ def fill(stack: Stack, client: Client, endpoints: int, operations: int) -> Proje
 
 
 def paths_of(client: Client, project_id: str) -> dict[str, str]:
-    """The read calls of a project, by the names of ROWS."""
+    """Return the addresses of a project's read calls, by the names of ROWS."""
     path = f"/projects/{project_id}"
     newest = client.get(path + "/operations", limit=1)["operations"][0]["id"]
     endpoint = client.get(path + "/endpoints")["endpoints"][0]["id"]
@@ -242,7 +244,7 @@ def median_time(client: Client, path: str) -> float:
 
 
 def time_request(client: Client, path: str) -> float:
-    """In milliseconds."""
+    """Return the duration in milliseconds."""
     began = time.perf_counter()
     assert client.call("GET", path).ok
     return (time.perf_counter() - began) * 1000

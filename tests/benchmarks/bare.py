@@ -1,7 +1,7 @@
-"""Django with nothing of Perch's, for gunicorn: what the API's answers cost where they cost least.
+"""Django without Perch's code, for gunicorn: the least cost of the API's answers.
 
-`/memory/<name>` answers with bytes that are there already, `/rows/<name>` with rows that psycopg
-fetched by one statement. Both are told by the file that BENCHMARK_ANSWERS names.
+`/memory/<name>` answers with prepared bytes, `/rows/<name>` with rows that psycopg fetches by one
+statement. Both are defined in the file that BENCHMARK_ANSWERS names.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""`python -m tests.benchmarks.console [PAGE …]`: what a page of the console costs beside the API
-calls that it needs.
+"""`python -m tests.benchmarks.console [PAGE …]`: the cost of a page of the console compared with
+the API calls that it needs.
 
-For a project with 1, 40 and 400 branches, of which a tenth have endpoints. Which calls a page makes
-and in which rounds, is seen once, in this process. Then pages of the running console and the
-slowest chain of their calls, the slowest one of each round after the other, are timed in turns,
-over connections that stay open. A page's time over its chain's is the figure; and beside it how
-many rounds there are.
+The projects have 1, 40 and 400 branches, a tenth of them with endpoints. The calls of a page, and
+their rounds, are first recorded in this process. Then two things are timed alternately, over
+connections that stay open: pages of the running console, and the slowest chain of their calls,
+which has the slowest call of each round. The result is the page's time divided by its chain's, with
+the number of rounds.
 """
 
 import os
@@ -26,8 +26,8 @@ from tests.support.stack import Stack, new_state_dir, running_stack
 
 TURNS = 60
 BRANCHES = (1, 40, 400)
-# Seconds that each call lasts longer while it is seen which are made side by side: longer than it
-# takes to begin them all.
+# Seconds by which each call is delayed while the parallel calls are recorded: longer than it takes
+# to begin all of them.
 LONGER = 0.1
 
 
@@ -52,7 +52,7 @@ def main(wanted: Sequence[str]) -> None:
 
 
 def prepare(stack: Stack) -> None:
-    """The console in this process, to see which calls its pages make."""
+    """Set up the console in this process, to record the calls of its pages."""
     os.environ["DJANGO_SETTINGS_MODULE"] = "console.settings"
     os.environ["MANAGEMENT_API_URL"] = stack.api_url
     os.environ["PERCH_SECRET_KEY"] = "of the benchmark"
@@ -123,13 +123,13 @@ def measure(stack: Stack, client: Client, name: str, path: str, branches: int) -
 
 
 def calls_of(client: Client, path: str) -> list[Call]:
-    """What the page asks the API, seen from within."""
+    """Return the API calls of the page, as recorded in this process."""
     from django.test import Client as Browser
 
     browser = Browser()
     assert browser.post("/sign-in", {"key": client.key}).status_code == 302
     calls: list[Call] = []
-    # By its name: the settings that its types want are not those of the other benchmarks.
+    # Imported here: its types need other settings than the other benchmarks.
     transport = import_module("console.api.transport").Transport
     usual = transport._call
 
@@ -148,12 +148,12 @@ def calls_of(client: Client, path: str) -> list[Call]:
         assert answer.status_code == 200, (path, answer.status_code)
     finally:
         transport._call = usual
-    # No page waits for how the service fares.
+    # No page waits for the request for the service's status.
     return [call for call in calls if call.path != "status"]
 
 
 def rounds_of(calls: Sequence[Call]) -> list[list[Call]]:
-    """Those that were made side by side, together."""
+    """Return the calls by rounds of parallel calls."""
     rounds: list[list[Call]] = []
     for call in sorted(calls, key=lambda call: call.began):
         if rounds and call.began < min(one.ended for one in rounds[-1]):

@@ -1,9 +1,8 @@
 """`python -m tests.benchmarks.fairness [api] [connect] [sql]`: how long one account waits, alone
-and beside the crowd of another: for the API, for new connections, for SQL over HTTP.
+and beside the crowd of another account: for the API, for new connections, for SQL over HTTP.
 
-Alone and crowded are measured in turns, in one run; each figure is the median of all its samples.
-The crowd is a process of its own, so that it shares the processor with the one that is measured,
-and nothing else.
+Alone and crowded are measured alternately in one run; each figure is the median of all its samples.
+The crowd is a process of its own, which shares only the processor with the measured client.
 """
 
 import argparse
@@ -25,14 +24,14 @@ from tests.benchmarks.filling import add_operations, analyze
 from tests.support.stack import Stack, new_state_dir, running_stack
 
 ROUNDS, SAMPLES = 5, 20
-# Threads of the crowd, none of which waits between two of its requests.
+# Threads of the crowd. None waits between two of its requests.
 CROWDS = {"api": 12, "connect": 60, "sql": 60}
 OPERATIONS = 1_000
 
 
 @dataclass(frozen=True)
 class Account:
-    """What one of the two does, and as whom."""
+    """One of the two accounts, with what it does."""
 
     api_url: str
     key: str
@@ -49,7 +48,7 @@ class Account:
         }
 
     def conninfo(self) -> str:
-        """By TLS, as from afar, to the endpoint that SNI names."""
+        """Connect with TLS, as a remote client does, to the endpoint that SNI names."""
         return psycopg.conninfo.make_conninfo(
             self.uri, hostaddr="127.0.0.1", host=self.host, options=""
         )
@@ -98,7 +97,7 @@ def compare(part: str, one: Account, many: Account) -> None:
 
 
 def measure(ask: Callable[[], None]) -> list[float]:
-    """In milliseconds; the first is not counted, as it may have to connect."""
+    """Return milliseconds. The first request is not counted, because it may have to connect."""
     ask()
     times = []
     for _ in range(SAMPLES):
@@ -130,7 +129,7 @@ def crowd(part: str, account: Account) -> Iterator[list[float]]:
 
 
 def be_crowd(part: str, account: Account) -> None:
-    """Asks until its input ends; says how many times a second."""
+    """Send requests until standard input ends, and print how many per second."""
     ends = threading.Event()
     counts = [0] * CROWDS[part]
 
@@ -159,7 +158,8 @@ def be_crowd(part: str, account: Account) -> None:
 def asking(
     url: str, method: str, path: str, headers: Mapping[str, str], body: object = None
 ) -> Callable[[], None]:
-    """Sends the request over a connection that is kept; costs next to nothing itself."""
+    """Return a function that sends the request over an open connection, at almost no cost of its
+    own."""
     address = urlsplit(url)
     assert address.hostname
     assert address.port

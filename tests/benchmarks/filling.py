@@ -1,4 +1,5 @@
-"""Rows by the thousand, written straight into the database: by requests they would take hours."""
+"""Writes thousands of rows directly into the database; creating them by requests would take
+hours."""
 
 from tests.support.stack import Stack
 
@@ -26,7 +27,7 @@ SELECT gen_random_uuid(), %(project)s, 'start_compute', 'finished', gen_random_u
     '{}', 0, at, at, at
 FROM (SELECT now() - n * interval '1 second' AS at FROM generate_series(1, %(count)s) n) times
 """
-# 10,000 accounts' worth of projects, each with so many endpoints and twice as many operations.
+# Projects of 10,000 accounts, each with so many endpoints and twice as many operations.
 CROWD = """
 WITH account AS (
     INSERT INTO controlplane_account (name, plan, created_at)
@@ -65,20 +66,20 @@ FROM (SELECT *, now() - row_number() OVER () * interval '1 microsecond' AS at FR
 def add_branches(
     stack: Stack, project_id: str, count: int, *, parent_id: str, endpoint_on_every: int
 ) -> None:
-    """So many more in the project, each so manieth of them with an endpoint that sleeps."""
+    """Add so many branches to the project. One in `endpoint_on_every` gets an idle endpoint."""
     values = {"project": project_id, "parent": parent_id, "count": count}
     with stack.database() as connection:
         connection.execute(BRANCHES, {**values, "every": endpoint_on_every})
 
 
 def add_operations(stack: Stack, project_id: str, count: int) -> None:
-    """So many more of the project that have finished, one in each second until now."""
+    """Add so many finished operations to the project, one for each second until now."""
     with stack.database() as connection:
         connection.execute(OPERATIONS, {"project": project_id, "count": count})
 
 
 def add_crowd(stack: Stack, projects: int, endpoints: int) -> None:
-    """So many projects of another account, each with so many endpoints and operations."""
+    """Add so many projects of another account, each with so many endpoints and operations."""
     with stack.database() as connection:
         connection.execute(CROWD, {"projects": projects, "endpoints": endpoints})
 

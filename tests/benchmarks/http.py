@@ -1,8 +1,9 @@
-"""`python -m tests.benchmarks.http`: what a query costs over HTTP, beside one in a session of
-psycopg through the same proxy; through PgBouncer (`-pooler`); and what 1,000 idle WebSockets hold.
+"""`python -m tests.benchmarks.http`: the cost of a query over HTTP, compared with one in a session
+of psycopg through the same proxy; through PgBouncer (`-pooler`); and the memory of 1,000 idle
+WebSockets.
 
-Real processes on this machine: a bare Postgres, a PgBouncer in transaction mode, and the proxy in
-one process. The ways are measured in turns; each figure is a median over the rounds.
+The processes are real and run on this machine: a bare Postgres, a PgBouncer in transaction mode,
+and the proxy in one process. The measurements alternate; each figure is a median over the rounds.
 """
 
 import argparse
@@ -65,7 +66,7 @@ Ask = Callable[[], None]
 
 
 class PooledDirectory(BenchmarkDirectory):
-    """One endpoint with a pooler, always awake."""
+    """One endpoint with a pooler, always active."""
 
     def __init__(self, verifier: str, compute: Path, pooler: Path) -> None:
         super().__init__(verifier, compute)
@@ -139,7 +140,7 @@ def by_psycopg(port: int) -> Ask:
 
 
 def by_http(port: int, name: str) -> Ask:
-    """A client that spends nearly nothing itself."""
+    """Return a client with almost no cost of its own."""
     line = socket.create_connection(("127.0.0.1", port))
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     body = json.dumps({"query": QUERY, "params": []})
@@ -171,7 +172,7 @@ def latency(open_one: Callable[[], Ask], seconds: float) -> float:
 
 
 def rate(open_one: Callable[[], Ask], seconds: float, pid: int) -> tuple[float, float]:
-    """Requests per second, and the proxy's seconds of a core for each."""
+    """Return the requests per second, and the proxy's processor seconds for each."""
     asks = [open_one() for _ in range(CLIENTS)]
     counts = [0] * CLIENTS
     end = time.monotonic() + seconds
@@ -191,7 +192,7 @@ def rate(open_one: Callable[[], Ask], seconds: float, pid: int) -> tuple[float, 
 
 
 def idle_websockets(port: int, pid: int) -> float:
-    """MB that the proxy holds more with them, each with a session of its own."""
+    """Return how many MB the proxy uses for them, each with a session of its own."""
     parameters = {b"user": SUPERUSER.encode(), b"database": b"postgres"}
     start = messages.startup_message(parameters) + messages.message(b"p", PASSWORD.encode() + b"\0")
     before = psutil.Process(pid).memory_info().rss

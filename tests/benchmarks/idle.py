@@ -1,6 +1,6 @@
-"""`python -m tests.benchmarks.proxy --idle 10000`: what clients that do nothing cost the proxy, and
-one beside them that does something. Their compute is no Postgres, whose processes would be most of
-the memory: it greets as one does, and answers whatever it is asked with a row."""
+"""`python -m tests.benchmarks.proxy --idle 10000`: the cost of idle clients for the proxy, and for
+an active client beside them. Their compute is not Postgres, whose processes would use most of the
+memory: it sends Postgres's greeting, and answers every query with one row."""
 
 import argparse
 import asyncio
@@ -24,7 +24,7 @@ from controlplane.proxy.server import raise_descriptor_limit
 from controlplane.proxy.wire import messages
 from tests.support.waiting import wait_for
 
-# What one process opens; it has descriptors for twice as many.
+# The connections that one process opens; it has descriptors for twice as many.
 CLIENTS_OF_A_PROCESS = 5_000
 QUERIES = 2_000
 _READY = messages.message(b"Z", b"I")
@@ -49,7 +49,8 @@ _ROW = b"".join(
 
 @dataclass(frozen=True)
 class Idleness:
-    """Megabytes of all the proxy's processes, shared pages counted once; seconds for a query."""
+    """Megabytes of all the proxy's processes, with shared pages counted once; seconds for a
+    query."""
 
     memory: float
     median: float
@@ -57,7 +58,7 @@ class Idleness:
 
 
 def report(conninfo: str, proxy: int, *, clients: int) -> None:
-    """Prints what so many idle clients cost the proxy, which is the process of that number with its
+    """Print the cost of so many idle clients for the proxy: the process with this number and its
     children."""
     before = look(conninfo, proxy)
     with idle_clients(conninfo, clients):
@@ -72,7 +73,7 @@ def report(conninfo: str, proxy: int, *, clients: int) -> None:
 
 
 def verifier_of(password: str) -> str:
-    """Whoever's it is."""
+    """Return the password's verifier. The role does not matter."""
     connection = pq.PGconn.connect_start(b"host=/nowhere")
     return connection.encrypt_password(password.encode(), b"anybody", b"scram-sha-256").decode()
 
@@ -114,7 +115,7 @@ def idle_clients(conninfo: str, count: int) -> Iterator[None]:
 
 @contextmanager
 def running_greeter(directory: Path) -> Iterator[Path]:
-    """The socket that it listens on, in a directory of its own below this."""
+    """Run the greeter in a directory of its own below this one. Yields its socket."""
     path = directory / "compute" / ".s.PGSQL.5432"
     path.parent.mkdir()
     process = run("greet", str(path))
@@ -138,7 +139,7 @@ def end(*processes: "subprocess.Popen[bytes]") -> None:
 
 
 def hold(conninfo: str, count: str) -> None:
-    """Opens so many connections, says so, and keeps them."""
+    """Open so many connections, print a line, and keep them open."""
     kept = [connect(conninfo) for _ in range(int(count))]
     print(end=".", flush=True)
     time.sleep(3_600)

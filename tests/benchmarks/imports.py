@@ -1,10 +1,12 @@
-"""`python -m tests.benchmarks.imports [ROWS]`: what an import costs, beside a plain Postgres's.
+"""`python -m tests.benchmarks.imports [ROWS]`: the cost of an import compared with a plain
+Postgres.
 
-One archive of pg_dump, of a database of some 240 MB, is restored in turns into a plain Postgres
-with the settings of the same size, by its unix socket, and into an endpoint through the proxy; and
-the same as a script by psql, into the endpoint also by TLS. Before each there is a checkpoint, so
-that none pays for the one before it. How busy the machine is, is told with the figures: computes
-have a control group of their own, and what that costs shows where others want the processor, too.
+One archive of pg_dump, of a database of about 240 MB, is restored alternately into a plain Postgres
+with the settings of the same size, by its Unix socket, and into an endpoint through the proxy. The
+same is done with a script by psql, for the endpoint also with TLS. A checkpoint before each restore
+keeps it from paying for the previous one. The load of the machine is printed with the figures:
+computes have a control group of their own, whose cost appears when other processes need the
+processor.
 """
 
 import os
@@ -26,9 +28,9 @@ from tests.support.stack import new_state_dir, running_stack
 
 ROUNDS = 7
 ROWS = 270_000
-TARGET = 1.3  # times as long as into the plain one, median
+TARGET = 1.3  # median, relative to the plain Postgres
 IMPORTED = "imported"
-# Two tables with what imports have: keys, a foreign key, indexes, json.
+# Two tables with what imports usually have: keys, a foreign key, indexes, JSON.
 FILL = """
 CREATE TABLE customer (id bigint PRIMARY KEY, name text, mail text UNIQUE, note text);
 INSERT INTO customer SELECT i, 'name ' || i, md5(i::text) || '@example.com',
@@ -53,16 +55,16 @@ class Files:
 @dataclass(frozen=True)
 class Contestant:
     name: str
-    # What it is compared with.
+    # The name of the contestant that it is compared with.
     plain: str
-    # Makes an empty database of that name.
+    # Creates an empty database of that name.
     prepare: Callable[[], None]
-    # Restores into it; the environment names the way.
+    # The command that restores; the environment names the target.
     command: list[str | Path]
     environment: Mapping[str, str]
 
     def run(self) -> float:
-        """Seconds."""
+        """Return the seconds that the restore took."""
         self.prepare()
         began = time.perf_counter()
         environment = {**os.environ, **self.environment, "PGDATABASE": IMPORTED}
@@ -94,7 +96,8 @@ def main() -> None:
 
 @contextmanager
 def plain_postgres() -> Iterator[tuple[Programs, BarePostgres]]:
-    """With what an endpoint of the default size has, and Postgres's own safety."""
+    """Run a Postgres with the resources of an endpoint of the default size, and the usual
+    durability."""
     with private_directory() as directory:
         programs = Programs(directory)
         postgres = BarePostgres(programs, directory)
@@ -108,7 +111,7 @@ def plain_postgres() -> Iterator[tuple[Programs, BarePostgres]]:
 
 
 def archive(programs: Programs, postgres: BarePostgres, directory: Path, *, rows: int) -> Files:
-    """Of a database that is gone afterwards."""
+    """Dump a database, which is dropped afterwards."""
     postgres.execute("CREATE DATABASE original")
     with postgres.connect(dbname="original") as connection:
         connection.execute(FILL.format(rows=rows).encode())
@@ -143,7 +146,7 @@ def all_of(
 
     restore: list[str | Path] = [programs.path("pg_restore"), "--no-owner", "--exit-on-error"]
     restore += [f"--dbname={IMPORTED}", files.archive]
-    # The host's own, as the one that comes along has no TLS.
+    # The host's own programs, because those of the wheel have no TLS.
     script: list[str | Path] = ["psql", "-qX", "-v", "ON_ERROR_STOP=1", "-f", files.script]
     for program, command in (("pg_restore", restore), ("psql", script)):
         plain = f"{program}, plain Postgres"

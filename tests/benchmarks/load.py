@@ -1,5 +1,5 @@
-"""Requests, as many as a server answers: a client that costs little itself, so that what is
-measured is the server."""
+"""Sends as many requests as a server answers, at little cost of its own, so that the server is
+measured."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ LONGEST = 1 << 23
 def requests_per_second(
     url: str, headers: Mapping[str, str], *, connections: int, seconds: float
 ) -> float:
-    """How many requests were answered with 200, over so many connections kept open."""
+    """Return the requests per second answered with 200, over so many open connections."""
     return uvloop.run(_load(url, headers, connections, seconds))
 
 

@@ -1,9 +1,8 @@
-"""`python -m tests.benchmarks.operations`: what operations cost that tell their story.
+"""`python -m tests.benchmarks.operations`: the cost of recording the steps of operations.
 
-In turns, so that whatever else the host does falls on both sides alike: the end of a wake's
-operation with and without its steps, and with the event that tells of it; wakes from end to end;
-and filtered pages of a project with 100 operations and of one with 1,000,000, whose rows are
-written straight into the database.
+These are measured alternately, so that other load affects all alike: the end of a wake's operation
+with and without its steps, and with its event; whole wakes; and filtered pages of a project with
+100 operations and of one with 1,000,000, whose rows are written directly into the database.
 """
 
 import json
@@ -27,12 +26,12 @@ from tests.support.stack import Stack, new_state_dir, running_stack
 
 ENDS, WAKES, PAGES = 500, 40, 100
 FEW, MANY, AT_ONCE = 100, 1_000_000, 100_000
-# Of each list; what is rare is as many in both projects.
+# The entries of each list. Rare ones are equally many in both projects.
 LIMIT, RARE = 20, 5
 # Milliseconds that the steps may add to a wake, and how much slower the large project may be.
 MOST_OF_A_WAKE, MOST_OF_A_PAGE = 1.0, 1.2
 
-# Kinds in turns, all of them in any hundred rows; the oldest five are cancelled.
+# Kinds of operations in turn, all of them within any hundred rows. The oldest five are cancelled.
 ROWS = """
 INSERT INTO controlplane_operation (id, project_id, branch_id, endpoint_id, action, status, chain,
     initiator_type, resources, details, failures_count, created_at, updated_at, dispatched_at)
@@ -73,7 +72,7 @@ def main() -> None:
 
 
 def measure_wakes(stack: Stack) -> None:
-    """What steps and events add to a wake, and what one takes."""
+    """Measure what steps and events add to a wake, and a whole wake."""
     client = stack.client()
     created = client.new_project(name="wakes")
     path = f"/projects/{created['project']['id']}"
@@ -98,7 +97,7 @@ def measure_wakes(stack: Stack) -> None:
 
 
 def recording_ms(parts: int) -> float:
-    """Milliseconds to record an attempt with so many parts, and to have it as JSON."""
+    """Return the milliseconds to record an attempt with so many parts and to convert it to JSON."""
     from controlplane.compute.steps import step
     from controlplane.models import Operation
     from controlplane.operations import step_history
@@ -118,7 +117,8 @@ def recording_ms(parts: int) -> float:
 def ends_ms(
     connection: "psycopg.Connection[tuple[Any, ...]]", operation_id: str, steps: str
 ) -> tuple[float, float, float]:
-    """The medians of an operation's last transaction: plain, with steps, with an event too."""
+    """Return the medians of an operation's last transaction: without steps, with steps, with an
+    event too."""
     values = {"id": operation_id, "steps": steps}
 
     def transaction(*statements: str) -> Callable[[], None]:
@@ -143,14 +143,14 @@ def ends_ms(
 
 
 def times_of(work: Callable[[], object]) -> float:
-    """Milliseconds that it takes."""
+    """Return the milliseconds that it takes."""
     began = time.perf_counter()
     work()
     return (time.perf_counter() - began) * 1000
 
 
 def measure_pages(stack: Stack) -> None:
-    """Filtered pages of a small project and of a large one."""
+    """Measure filtered pages of a small project and of a large one."""
     client = stack.client()
     projects = [fill(stack, client, size) for size in (FEW, MANY)]
     print(f"{'page':<44}{FEW:>12}{MANY:>12}{'ratio':>8}")
@@ -169,7 +169,7 @@ def measure_pages(stack: Stack) -> None:
 
 
 def fill(stack: Stack, client: Client, size: int) -> dict[str, str]:
-    """A project with so many operations; what to ask of it, by name."""
+    """Create a project with so many operations. Returns the addresses to request, by name."""
     created = client.new_project(name=f"{size} operations")
     values: dict[str, Any] = {
         "project": created["project"]["id"],
@@ -198,7 +198,7 @@ def fill(stack: Stack, client: Client, size: int) -> dict[str, str]:
 
 @contextmanager
 def quick(connection: "psycopg.Connection[tuple[Any, ...]]") -> Iterator[None]:
-    """Without triggers: they tell of each row, and nobody is to hear of a million."""
+    """Disable triggers while the block lasts: they would send a million notifications."""
     connection.execute("SET session_replication_role = replica")
     yield
     connection.execute("SET session_replication_role = origin")

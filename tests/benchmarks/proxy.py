@@ -1,10 +1,11 @@
-"""`python -m tests.benchmarks.proxy`: what the proxy costs, beside PgBouncer and going direct.
+"""`python -m tests.benchmarks.proxy`: the cost of the proxy, compared with PgBouncer and a direct
+connection.
 
-Real processes on this machine: one bare Postgres, a PgBouncer in session mode and the proxy, both
-in front of the same unix socket. They are measured in turns, in an order that changes from round
-to round, so that what else the machine does falls on all alike; each figure is a median. PgBouncer
-gives every client a new server connection (`server_lifetime = 0`), as the proxy and a direct
-connection do: else its clients alone would find a warm Postgres.
+The processes are real and run on this machine: one bare Postgres, and before its Unix socket a
+PgBouncer in session mode and the proxy. They are measured alternately, in an order that changes
+from round to round, so that other load affects all alike; each figure is a median. PgBouncer gives
+every client a new server connection (`server_lifetime = 0`), as the proxy and a direct connection
+do. Otherwise only its clients would find a warm Postgres.
 """
 
 import argparse
@@ -77,19 +78,19 @@ logfile = {directory}/log
 class Contestant:
     name: str
     conninfo: str
-    # The process whose time, with its children's, is counted; None where nothing is between.
+    # The process whose time is counted, with its children's; None for a direct connection.
     pid: int | None = None
 
 
 @dataclass(frozen=True)
 class Sample:
     rate: float
-    # What the process between spent on each transaction, in microseconds.
+    # The microseconds that the process in between used for each transaction.
     cost: float
 
 
 class BenchmarkDirectory:
-    """One endpoint, always awake."""
+    """One endpoint, always active."""
 
     def __init__(self, verifier: str, compute: Path) -> None:
         self._route = Route(ENDPOINT, 1, verifier)
@@ -162,7 +163,7 @@ def main() -> None:
 
 
 def measure_idle(clients: int, processes: int) -> None:
-    """Their compute is a program that only greets: see `idle`."""
+    """Measure idle clients. Their compute is a program that only greets: see `idle`."""
     with ExitStack() as stack:
         directory = stack.enter_context(private_directory())
         compute = stack.enter_context(idle.running_greeter(directory))
@@ -196,7 +197,8 @@ def compete(contestants: dict[str, list[Contestant]], rounds: int, options: list
 def compared(
     contestant: Contestant, group: list[Contestant], samples: dict[str, list[Sample]]
 ) -> str:
-    """The median over the rounds of the ratio within a round, to each one before in the group."""
+    """Return the median over the rounds of the ratio within a round, to each earlier one of the
+    group."""
     ratios = []
     for other in group[: group.index(contestant)]:
         pairs = zip(samples[contestant.name], samples[other.name], strict=True)
@@ -243,7 +245,7 @@ def running_postgres(programs: Programs) -> Iterator[BarePostgres]:
 
 
 def set_password(postgres: BarePostgres) -> str:
-    """Gives the superuser a password, and returns its verifier."""
+    """Set the superuser's password, and return its verifier."""
     postgres.execute(f"ALTER ROLE {SUPERUSER} PASSWORD '{PASSWORD}'")
     ((verifier,),) = postgres.execute(
         "SELECT rolpassword FROM pg_authid WHERE rolname = %s", SUPERUSER
@@ -299,7 +301,7 @@ def running_proxy(
 
 
 def serve_proxy(*, port: int, processes: int, identity: str, verifier: str, compute: str) -> None:
-    """The proxy alone, in the processes that are measured."""
+    """Run only the proxy, in the processes that are measured."""
     tls = IssuingIdentity(load_or_create_authority(Path(identity)), "localhost")
     directory = BenchmarkDirectory(verifier, Path(compute))
     settings = ProxySettings(

@@ -1,9 +1,10 @@
-"""`python -m tests.benchmarks.sleep [SLEEPS]`: what applications with pools of connections notice
-of an endpoint that sleeps.
+"""`python -m tests.benchmarks.sleep [SLEEPS]`: what applications with connection pools notice when
+an endpoint is suspended.
 
-What 50 parked clients cost the proxy in memory; then, for psycopg, node-postgres and JDBC in turns:
-50 pooled clients, each of which runs a transaction every two to six seconds, while the endpoint is
-suspended SLEEPS times (100), as soon as it is awake, whoever is in the middle of what.
+First the proxy's memory for 50 parked clients is measured. Then, for psycopg, node-postgres and
+JDBC in turn, there are 50 pooled clients, each of which runs a transaction every two to six
+seconds, while the endpoint is suspended SLEEPS times (100), as soon as it is active, whatever the
+clients are doing.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ from tests.support.waiting import wait_for
 
 CLIENTS = 50
 SLEEPS = 100
-TARGET_MEMORY = 5.0  # MB beyond the proxy's own
+TARGET_MEMORY = 5.0  # MB in addition to the proxy's own
 HERE = Path(__file__).parent / "pooled"
 
 
@@ -50,14 +51,14 @@ def main() -> None:
     )
     with new_state_dir() as state_dir, running_stack(state_dir) as stack:
         place = Place.create(stack, stack.client(), name="benchmark")
-        # First: what many clients have cost before would be there for these.
+        # First, because memory that many clients have used before would be reused.
         measure_memory(place)
         for driver in drivers():
             measure(driver, place, sleeps=sleeps, prepares=prepares)
 
 
 def drivers() -> Iterator[Driver]:
-    """Those that can be run here."""
+    """Yield those that can run on this machine."""
     yield Driver("psycopg", [sys.executable, HERE / "psycopg_clients.py"])
     try:
         nodejs.install()
@@ -75,12 +76,12 @@ def drivers() -> Iterator[Driver]:
 
 
 def measure(driver: Driver, place: Place, *, sleeps: int, prepares: bool) -> None:
-    """Suspend the endpoint again and again under the driver's clients, and report their errors."""
+    """Suspend the endpoint repeatedly under the driver's clients, and report their errors."""
     with running(driver, place, prepares=prepares) as clients:
         began = time.monotonic()
         for _ in range(sleeps):
             Project.suspend(place)
-            # The next that has something to ask wakes it.
+            # The next client with a query wakes it.
             wait_for(lambda: place.state() == "active", "a client to wake it", timeout=60)
         took = time.monotonic() - began
     told = json.loads(clients.told)
@@ -93,14 +94,14 @@ def measure(driver: Driver, place: Place, *, sleeps: int, prepares: bool) -> Non
 
 
 class Clients:
-    """What they say in the end."""
+    """What the clients report at the end."""
 
     told = ""
 
 
 @contextlib.contextmanager
 def running(driver: Driver, place: Place, *, prepares: bool) -> Iterator[Clients]:
-    """The driver's clients, connected; they stop when this is left."""
+    """Run the driver's clients, connected. They stop at the end of the block."""
     given = {
         "host": "127.0.0.1",
         "port": place.stack.proxy_port,
@@ -130,7 +131,7 @@ def running(driver: Driver, place: Place, *, prepares: bool) -> Iterator[Clients
 
 
 def measure_memory(place: Place) -> None:
-    """What clients that are parked, with TLS, cost the proxy's processes."""
+    """Measure the memory of the proxy's processes for parked clients with TLS."""
     parameters: dict[str, Any] = place.parameters(pooled=True, prepare_threshold=None)
 
     def connect() -> "psycopg.Connection[Any]":
@@ -138,7 +139,7 @@ def measure_memory(place: Place) -> None:
         connection.execute("SELECT 1")
         return connection
 
-    # What the first of all clients cost stays with the proxy.
+    # Memory for the very first client stays with the proxy.
     connect().close()
     processes = proxy_processes(place.stack)
     before = memory(processes)
@@ -156,7 +157,7 @@ def measure_memory(place: Place) -> None:
 
 
 def memory(processes: Sequence[psutil.Process]) -> float:
-    """MB that are theirs alone."""
+    """Return the MB that only these processes use."""
     return float(sum(process.memory_full_info().uss for process in processes)) / 1e6
 
 

@@ -1,7 +1,8 @@
-"""`python -m tests.benchmarks.start`: what a start through the API costs beyond Postgres's own.
+"""`python -m tests.benchmarks.start`: how much longer a start through the API takes than Postgres's
+own.
 
-In turns, on one and the same data directory: a bare `postgres` from spawn to the answer of
-its first query, and POST `start` until GET shows `current_state: active`.
+Measured alternately on the same data directory: a bare `postgres` from its spawn to the answer to
+its first query, and POST `start` until GET returns `current_state: active`.
 """
 
 import os
@@ -17,7 +18,7 @@ from tests.support.processes import held_still
 from tests.support.stack import Stack, new_state_dir, running_stack
 
 ROUNDS = 20
-TARGET = 60  # milliseconds beyond bare, median
+TARGET = 60  # median milliseconds in addition to the bare Postgres
 
 
 def main() -> None:
@@ -39,11 +40,12 @@ def main() -> None:
 
 
 def time_bare(stack: Stack, endpoint: dict[str, str]) -> float:
-    """Milliseconds from spawn to the first answer, with the endpoint's own configuration. The
-    worker must stand still meanwhile: it ends what runs on a branch that is to sleep."""
+    """Return the milliseconds from spawn to the first answer, with the endpoint's own
+    configuration. The worker must be stopped meanwhile, because it ends what runs on an idle
+    endpoint's branch."""
     data = stack.data_dir(endpoint["branch_id"])
     command = bare_command(data, data.parent / "postgresql.conf")
-    owner = data.stat()  # Postgres runs as the directory's
+    owner = data.stat()  # Postgres runs as the directory's owner
     sockets = stack.state_dir / "sockets" / endpoint["id"]
     sockets.mkdir(mode=0o700, exist_ok=True)
     os.chown(sockets, owner.st_uid, owner.st_gid)
@@ -71,7 +73,8 @@ def time_bare(stack: Stack, endpoint: dict[str, str]) -> float:
 
 
 def time_api(client: Client, path: str) -> float:
-    """Milliseconds from POST start until the endpoint is active; suspended again after."""
+    """Return the milliseconds from POST start until the endpoint is active. Suspends it again
+    afterwards."""
     began = time.perf_counter()
     client.post(path + "/start")
     while client.get(path)["endpoint"]["current_state"] != "active":

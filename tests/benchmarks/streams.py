@@ -1,6 +1,7 @@
-"""`python -m tests.benchmarks.streams`: what 1,000 open streams of events cost the API.
+"""`python -m tests.benchmarks.streams`: the cost of 1,000 open streams of events for the API.
 
-Its memory, the time of other requests, and how long an event takes from its commit to its readers.
+It measures the API's memory, the time of other requests, and how long an event takes from its
+commit to its readers.
 """
 
 import selectors
@@ -19,7 +20,7 @@ from tests.support.client import Client
 from tests.support.processes import processes_of
 from tests.support.stack import Stack, new_state_dir, running_stack
 
-# As many of each account as it may have.
+# As many streams of each account as are allowed.
 ACCOUNTS, EACH = 10, 100
 REQUESTS, EVENTS = 400, 50
 
@@ -33,10 +34,10 @@ FROM controlplane_apikey WHERE digest = encode(sha256(%s::bytea), 'hex')
 
 @dataclass
 class Readers:
-    """Many streams, read by one thread."""
+    """Many streams that are read by one thread."""
 
     opened: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
-    # Seconds of the monotonic clock at which each stream had the event, by its mark.
+    # When each stream received the event, by the event's mark, in seconds of the monotonic clock.
     arrivals: dict[bytes, list[float]] = field(default_factory=dict)
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -71,7 +72,7 @@ class Readers:
 
 @contextmanager
 def open_streams(clients: list[Client]) -> Iterator[Readers]:
-    """So many of each client, all begun."""
+    """Open so many streams of each client, and wait until all have begun."""
     readers = Readers()
     for client in clients:
         for _ in range(EACH):
@@ -87,8 +88,8 @@ def open_streams(clients: list[Client]) -> Iterator[Readers]:
 
 
 def run(stack: Stack) -> None:
-    """Measure on the service, and print. It should be new: memory that once was in use is used
-    again."""
+    """Measure the service, and print the result. The service should be new, because memory that was
+    used before is reused."""
     clients = [stack.client() for _ in range(ACCOUNTS)]
     project = clients[0].new_project(name="benchmark")["project"]["id"]
     path = f"/projects/{project}/operations?limit=10"
@@ -119,12 +120,12 @@ def run(stack: Stack) -> None:
 
 
 def used(process: psutil.Process) -> int:
-    """Bytes that nobody else shares."""
+    """Return the bytes that only this process uses."""
     return int(process.memory_full_info().uss)
 
 
 def time_requests(client: Client, path: str) -> list[float]:
-    """Milliseconds of each."""
+    """Return the milliseconds of each request."""
     times = []
     for _ in range(REQUESTS):
         began = time.perf_counter()
@@ -140,7 +141,7 @@ def keep_writing(stack: Stack, client: Client, over: threading.Event) -> None:
 
 
 def time_events(stack: Stack, client: Client, readers: Readers) -> tuple[list[float], list[float]]:
-    """Milliseconds from each event's commit to its first reader, and to its last."""
+    """Return the milliseconds from each event's commit to its first reader, and to its last."""
     first, last = [], []
     with stack.database() as connection:
         for number in range(EVENTS):

@@ -1,10 +1,11 @@
-"""`python -m tests.benchmarks.suspend [CONNECTS]`: what clients that come and go notice of an
-endpoint that is suspended as soon as it is idle, while proxies stand still.
+"""`python -m tests.benchmarks.suspend [CONNECTS]`: what clients notice of an endpoint that is
+suspended as soon as it is idle, while proxies are stopped.
 
-Endpoints with a suspend timeout of a second, and for each some clients that connect without the
-pooler, ask for one row, go, and stay away for about as long as the timeout: so they come at every
-moment of a suspend. Beside them the proxy's processes are stopped (SIGSTOP) and continued, one or
-all, at random moments for random times. Who sees any error is lost.
+The endpoints have a suspend timeout of one second. Each has some clients that connect without the
+pooler, ask for one row, disconnect, and stay away for about as long as the timeout, so that they
+come at every moment of a suspend. Meanwhile the proxy's processes are stopped (SIGSTOP) and
+continued, one or all, at random moments for random times. A client that gets any error counts as
+lost.
 """
 
 import asyncio
@@ -28,13 +29,13 @@ from tests.support.stack import Stack, new_state_dir, running_stack
 CONNECTS = 10_000
 ENDPOINTS = 12
 CLIENTS = 3  # of each endpoint
-# Seconds between two times that proxies are stopped, and how long they are: mostly short, some
-# longer than the endpoint's timeout, a few than `observation.NEW`.
+# Seconds between two stops of proxies, and how long these are: mostly short, some longer than the
+# endpoint's timeout, a few longer than `observation.NEW`.
 BETWEEN = (0.1, 3.0)
 USUAL, LONGEST = 0.3, 6.0
-# Seconds that a client waits, and the proxy for it, as by default.
+# The default time in seconds that a client waits, and the proxy for it.
 PATIENCE = 30
-# Seconds that clients stay away: around the timeout, and what it takes to notice that it is over.
+# Seconds that clients stay away: about the timeout and the time to notice its end.
 AWAY = (0.9, 2.0)
 
 
@@ -48,7 +49,7 @@ class Found:
 
 
 class Stalls:
-    """Stops and continues the proxy's processes, in a thread, while it is entered."""
+    """Stops and continues the proxy's processes in a thread, while the block lasts."""
 
     def __init__(self, stack: Stack, *, seed: int) -> None:
         self._processes = proxy_processes(stack)
@@ -99,7 +100,7 @@ def come_and_go(
     seconds: float = float("inf"),
     connects: float = float("inf"),
 ) -> Found:
-    """So many clients of each place, until so much time has passed or so many have connected."""
+    """Run so many clients of each place, until a time has passed or so many have connected."""
     found = Found()
     deadline = time.monotonic() + seconds
     before = sum(map(suspends_of, places))

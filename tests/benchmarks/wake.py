@@ -1,10 +1,11 @@
-"""`python -m tests.benchmarks.wake`: connecting to a sleeping endpoint until the first row.
+"""`python -m tests.benchmarks.wake`: the time from connecting to an idle endpoint until the first
+row.
 
-In turns, on one and the same data directory: a bare `postgres` from spawn to the answer of its
-first query, and a client's connection through the proxy, TLS and SCRAM included. Then as many of
-both at once as `TOGETHER` says.
+Measured alternately on the same data directory: a bare `postgres` from its spawn to the answer to
+its first query, and a client's connection through the proxy, including TLS and SCRAM. Then as many
+of both at once as `TOGETHER` says.
 
-Where a wake's time goes is read from its operation's own steps, so it is what users are told.
+The parts of a wake's time come from the steps of its operation, so they are what users see.
 """
 
 import statistics
@@ -24,7 +25,7 @@ from tests.support.stack import Stack, new_state_dir, running_stack
 ROUNDS = 50
 TOGETHER = 20
 ROUNDS_TOGETHER = 5
-# Of one wake, in their order, in milliseconds.
+# The parts of one wake in order, in milliseconds.
 Parts = dict[str, float]
 
 
@@ -77,7 +78,7 @@ def uri_of(project: Project) -> str:
 
 
 def time_wake(uri: str) -> float:
-    """Milliseconds from connecting until the first row."""
+    """Return the milliseconds from connecting until the first row."""
     began = time.perf_counter()
     with psycopg.connect(uri, hostaddr="127.0.0.1") as connection:
         connection.execute("SELECT 1").fetchone()
@@ -85,7 +86,8 @@ def time_wake(uri: str) -> float:
 
 
 def parts_of(project: Project, began: float, took: float) -> Parts:
-    """Where the time of the wake went that `began`, by the wall clock, and has just ended."""
+    """Return the parts of the time of a wake that began at `began` (wall clock) and has just
+    ended."""
     operation = project.operation(project.operations()[0]["id"])
     assert operation["action"] == "start_compute", operation
     steps = {step["name"]: step for step in operation["steps"]}

@@ -1,8 +1,8 @@
 """Sessions that end because they are idle, and sign-ins to several servers."""
 
-import pytest
 import re
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import opened

@@ -1,8 +1,8 @@
 """Pages that were open before the worker stopped."""
 
-import pytest
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import opened

@@ -67,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
 
 class Receiver(ThreadingHTTPServer):
     """Answers each message with what `answers` returns, by default with success. For None it keeps
-    the connection open: `hold` then uses it, by default by doing nothing until the receiver closes.
+    the connection open: `holds` then uses it; by default it waits until the receiver closes.
     """
 
     daemon_threads = True
