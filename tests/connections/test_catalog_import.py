@@ -88,7 +88,7 @@ def test_an_old_password_is_invalid_after_a_crash(place: Place) -> None:
         connection.execute("ALTER ROLE neondb_owner PASSWORD 'new'")
         kill(place)
     assert not place.is_served(password=old)
-    wait_for(lambda: place.is_served(password="new"), "the new one to be known", timeout=60)
+    wait_for(lambda: place.is_served(password="new"), "the new password to be known", timeout=60)
     assert not lets_in(place, old)
 
 

@@ -83,7 +83,7 @@ class TestMeasurements:
         write(place, 5)
         wait_for(
             lambda: branch(place)["written_data_bytes"] > 5 * MEGABYTE,
-            "a look while it runs",
+            "a measurement while it runs",
             timeout=MEASURED,
         )
         write(place, 5)
@@ -121,7 +121,7 @@ class TestMeasurements:
         place.query("SELECT 1")
         wait_for(
             lambda: project(place)["synthetic_storage_size"] > MEGABYTE,
-            "a look at its size",
+            "its size to be measured",
             timeout=MEASURED,
         )
         assert project(place)["synthetic_storage_size"] == branch(place)["logical_size"]

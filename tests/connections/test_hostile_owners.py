@@ -265,7 +265,7 @@ def test_a_role_that_cannot_be_dropped_can_connect_no_longer(shop: Place) -> Non
             deleted = shop.client.delete(shop.of_catalog("roles", "bob"))
             assert last_words(his) == "57P01"
             asked = b"SELECT rolcanlogin FROM pg_roles WHERE rolname = 'bob'"
-            wait_for(lambda: owner.execute(asked).fetchone() == (False,), "the login to go")
+            wait_for(lambda: owner.execute(asked).fetchone() == (False,), "the login to be removed")
         finish(shop, deleted)
 
 

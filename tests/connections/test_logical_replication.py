@@ -65,7 +65,7 @@ def test_a_subscriber_continues_after_a_suspend(publisher: Place, subscriber: Ba
         return [item for (item,) in subscriber.execute("SELECT item FROM stock ORDER BY id")]
 
     try:
-        wait_for(lambda: items() == ["perch"], "what was there before to be copied", timeout=40)
+        wait_for(lambda: items() == ["perch"], "the existing rows to be copied", timeout=40)
         publisher.query("INSERT INTO stock VALUES (2, 'roach') RETURNING 1")
         wait_for(lambda: items() == ["perch", "roach"], "a row to follow")
         publisher.suspend()

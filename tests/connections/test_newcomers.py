@@ -73,7 +73,7 @@ def test_a_new_client_is_served_although_its_proxy_stops_while_the_compute_greet
         have_each_proxy_know(drowsy)
         with standing_still([drowsy.postmaster()]):
             client = pool.submit(drowsy.query, "SELECT 1")
-            wait_for(lambda: in_the_queue(drowsy) >= 1, "the newcomer's connection")
+            wait_for(lambda: in_the_queue(drowsy) >= 1, "the new client's connection")
             proxies = proxy_processes(drowsy.stack)
             for process in proxies:
                 process.suspend()
@@ -101,7 +101,7 @@ def test_a_new_client_whose_proxy_knows_the_address_reaches_no_stopping_compute(
                 client = pool.submit(drowsy.query, "SELECT 1 FROM pg_sleep(4)", tls=False)
                 # The client's connection, and the one that cannot be made yet.
                 wait_for(
-                    lambda: descriptors(drowsy.stack) >= before + 2, "the newcomer to be on its way"
+                    lambda: descriptors(drowsy.stack) >= before + 2, "the new client to connect"
                 )
                 standing.enter_context(standing_still(proxies))
             wait_for(lambda: is_being_stopped(drowsy), "the worker to stop the compute")

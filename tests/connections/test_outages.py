@@ -127,7 +127,7 @@ def test_sessions_continue_without_the_metadata_database(shop: Place) -> None:
         wait_for(lambda: shop.is_served(), "new connections")
         assert serves(direct)
         assert serves(pooled)
-    wait_for(shop.stack.answers, "the service to be well")
+    wait_for(shop.stack.answers, "the service to be healthy")
     shop.suspend()
     assert shop.query("SELECT 1", pooled=True) == (1,)
 
@@ -139,7 +139,7 @@ def test_a_client_waits_for_a_worker_that_was_killed(shop: Place) -> None:
     began = time.monotonic()
     assert shop.query("SELECT 1") == (1,)
     assert time.monotonic() - began < 30
-    wait_for(shop.stack.answers, "the service to be well")
+    wait_for(shop.stack.answers, "the service to be healthy")
 
 
 @pytest.mark.thorough

@@ -44,13 +44,13 @@ def test_a_change_is_an_operation_that_a_running_pooler_applies(place: Place) ->
         changed = place.change(**pool(**NARROW))
         assert [row["action"] for row in changed["operations"]] == ["apply_config"]
         assert changed["endpoint"]["settings"]["pgbouncer_settings"] == NARROW
-        wait_for(lambda: waits_in_vain(place), "the pooler to take its settings in")
+        wait_for(lambda: waits_in_vain(place), "the pooler to apply its settings")
         # No client was dropped.
         assert staying.execute("SELECT 1").fetchone() == (1,)
         assert place.pooler() == before
     place.change(**pool())
     assert "pgbouncer_settings" not in place.endpoint()["settings"]
-    wait_for(lambda: not waits_in_vain(place), "the pooler to have its own again")
+    wait_for(lambda: not waits_in_vain(place), "the pooler to restore its settings")
 
 
 def test_settings_apply_after_a_suspend_and_from_the_projects_defaults(

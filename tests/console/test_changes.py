@@ -102,9 +102,9 @@ def test_a_broken_stream_is_reported(settings: Any, alice: Person, shop: Shop) -
         with listening(alice, f"{shop.url}/changes") as said:
             wait_for(lambda: changed(said) == 1, "the beginning")
             api.is_away = True
-            wait_for(lambda: changed(said) == 2, "that it is away", timeout=3)
+            wait_for(lambda: changed(said) == 2, "the outage to be reported", timeout=3)
             api.is_away = False
-            wait_for(lambda: changed(said) == 3, "that it is back")
+            wait_for(lambda: changed(said) == 3, "the end of the outage to be reported")
 
 
 def test_the_accounts_channel_reports_changes_of_all_projects(alice: Person) -> None:
@@ -159,7 +159,7 @@ def test_a_server_without_events_is_polled(
     endpoint = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
     with listening(alice, f"{shop.url}/changes") as said:
         wait_for(lambda: changed(said) == 1, "the beginning")
-        wait_for(lambda: plain_api.asked_for("/operations") > 6, "some looks")
+        wait_for(lambda: plain_api.asked_for("/operations") > 6, "some polls")
         # A new project's size may still be measured.
         before = changed(said)
         assert before <= 3
@@ -194,10 +194,10 @@ def test_a_server_without_events_is_asked_for_them_less_and_less_often(
 ) -> None:
     misbehaving.apart["/events"] = (404, b"")
     with listening(dave, "/projects/p/changes"):
-        wait_for(lambda: misbehaving.asked_for("/branches") > 60, "many looks")
+        wait_for(lambda: misbehaving.asked_for("/branches") > 60, "many polls")
         first = misbehaving.asked_for("/events")
         assert 3 <= first <= 9
-        wait_for(lambda: misbehaving.asked_for("/branches") > 120, "as many again")
+        wait_for(lambda: misbehaving.asked_for("/branches") > 120, "as many polls again")
         assert misbehaving.asked_for("/events") - first <= 2
 
 
@@ -213,7 +213,7 @@ def test_a_server_that_had_events_is_soon_asked_for_them_again(
     with listening(dave, "/projects/p/changes") as said:
         wait_for(lambda: changed(said), "the beginning")
         misbehaving.apart["/events"] = (404, b"")
-        wait_for(lambda: misbehaving.asked_for("/branches") > 100, "many looks")
+        wait_for(lambda: misbehaving.asked_for("/branches") > 100, "many polls")
         misbehaving.apart["/events"] = stream
         before = changed(said)
         wait_for(lambda: changed(said) > before, "the stream", timeout=2)
@@ -227,13 +227,13 @@ def test_a_server_that_asks_for_a_pause_is_polled_less_often(
     misbehaving.refuse(429)
     with listening(dave, "/projects/p/changes") as said:
         wait_for(lambda: changed(said), "the beginning")
-        wait_for(lambda: misbehaving.asked_for("/branches") > 4, "some looks")
+        wait_for(lambda: misbehaving.asked_for("/branches") > 4, "some polls")
         before = misbehaving.asked_for("/branches")
         time.sleep(1)
         # At intervals of LOOK_EVERY, there would be eighty.
         assert misbehaving.asked_for("/branches") - before <= 10
         misbehaving.status = 200
-        wait_for(lambda: misbehaving.asked_for("/branches") - before > 40, "looks again")
+        wait_for(lambda: misbehaving.asked_for("/branches") - before > 40, "polling again")
 
 
 def test_an_account_is_polled_a_few_projects_at_a_time(
@@ -258,9 +258,9 @@ def test_an_api_outage_and_its_end_are_reported(
     with listening(alice, f"{shop.url}/changes") as said:
         wait_for(lambda: changed(said) == 1, "the beginning")
         plain_api.is_away = True
-        wait_for(lambda: changed(said) == 2, "that it is away")
+        wait_for(lambda: changed(said) == 2, "the outage to be reported")
         plain_api.is_away = False
-        wait_for(lambda: changed(said) == 3, "that it is back")
+        wait_for(lambda: changed(said) == 3, "the end of the outage to be reported")
 
 
 @pytest.mark.thorough
@@ -284,7 +284,7 @@ def test_each_different_answer_of_the_api_is_reported_once(
             continue
         misbehaving.asked.clear()
         with listening(dave, url) as said:
-            wait_for(lambda: len(misbehaving.asked) > 8, "some looks")
+            wait_for(lambda: len(misbehaving.asked) > 8, "some polls")
             assert changed(said) == 1
 
 
@@ -295,7 +295,7 @@ def test_a_stream_without_line_ends_is_replaced_by_polling(
     misbehaving.headers = {"Content-Type": "text/event-stream"}
     misbehaving.body = b"x" * 100_000
     with listening(dave, "/projects/p/changes") as said:
-        wait_for(lambda: changed(said) == 1, "a look instead")
+        wait_for(lambda: changed(said) == 1, "a poll instead")
 
 
 @pytest.mark.thorough

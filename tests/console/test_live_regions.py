@@ -34,7 +34,7 @@ def test_it_works(alice: Person) -> None:
         assert answers[-1].content.decode().lstrip().startswith('<div id="live"')
         return bool(answers[-1].status_code == polling.STOP_POLLING)
 
-    wait_for(has_ended, "the region says that all has ended")
+    wait_for(has_ended, "the region to report the end")
     assert not pace(answers[-1])
     assert "All operations have finished." in Page(answers[-1]).text
     assert "Active" in Page(answers[-1]).text

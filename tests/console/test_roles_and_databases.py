@@ -69,7 +69,7 @@ def test_a_password_that_is_not_stored_is_not_shown(alice: Person, shop: Shop, u
     def refused() -> Any:
         return alice.post(f"{main}/role/password?name=neondb_owner")
 
-    wait_for(lambda: refused().status_code == 422, "the password is SQL's")
+    wait_for(lambda: refused().status_code == 422, "the role to have the password set by SQL")
     assert "was set by SQL" in Page(refused()).text
     # Set a stored password again for the next test.
     alice.post(f"{main}/role/new-password?name=neondb_owner")

@@ -188,7 +188,7 @@ def test_streams_do_not_use_the_requests_share_and_are_limited(stack: Stack, ali
     finally:
         for stream in streams:
             stream.response.close()
-    wait_for(lambda: EventReader(alice).response.ok, "the places of those who left")
+    wait_for(lambda: EventReader(alice).response.ok, "the ended streams to be released")
 
 
 def test_long_work_delays_no_event(project: Project) -> None:

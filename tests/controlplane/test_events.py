@@ -263,7 +263,7 @@ def test_a_rollback_of_refused_settings_is_recorded(project: Project) -> None:
 def test_the_death_of_a_compute_is_recorded(project: Project) -> None:
     told = Recorded(project.client)
     project.postmaster().kill()
-    wait_for(lambda: project.endpoint()["current_state"] == "idle", "the death to be seen")
+    wait_for(lambda: project.endpoint()["current_state"] == "idle", "the death to be noticed")
     (died,) = told.now()
     assert died["type"] == "endpoint.idle"
     assert died["actor"]["type"] == "platform"
@@ -274,7 +274,7 @@ def test_the_death_of_a_compute_is_recorded(project: Project) -> None:
 def test_a_suspend_by_idleness_is_recorded(project: Project) -> None:
     project.client.patch(project.endpoint_path(), {"endpoint": {"suspend_timeout_seconds": 1}})
     told = Recorded(project.client)
-    wait_for(lambda: project.endpoint()["current_state"] == "idle", "the end of its time")
+    wait_for(lambda: project.endpoint()["current_state"] == "idle", "the endpoint to be suspended")
     new = told.now()
     assert types(new) == ["endpoint.suspend_requested", "operation.finished", "endpoint.idle"]
     assert {event["actor"]["type"] for event in new} == {"idleness"}

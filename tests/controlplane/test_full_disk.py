@@ -52,7 +52,7 @@ def restored(small: Stack) -> Iterator[None]:
     branches = small.state_dir / "branches"
     before = names(branches)
     yield
-    wait_for(lambda: names(branches) == before, "what was made to be removed")
+    wait_for(lambda: names(branches) == before, "the removal of what was created")
     wait_for(lambda: has_room(small), "the room to be published")
 
 
@@ -150,7 +150,7 @@ def test_on_a_full_disk_everything_else_continues(small: Stack, place: Place) ->
         name = place.client.patch(place.path, {"project": {"name": "still here"}})
         assert name["project"]["name"] == "still here"
         assert place.query("SELECT 1") == (1,)
-        wait_for(small.answers, "the service to be well")
+        wait_for(small.answers, "the service to be healthy")
     wait_for(ballast.exists, "the ballast to be held again")
     wait_for(lambda: asked_for_branch(place).ok, "branches to be made again")
 

@@ -169,7 +169,7 @@ class TestRunningService:
         return requests.get(stack.api_url.replace("/api/v2", "/healthz") + rest, timeout=10)
 
     def test_details(self, stack: Stack) -> None:
-        wait_for(lambda: self.ask(stack).json() == {"status": "ok"}, "all to be well")
+        wait_for(lambda: self.ask(stack).json() == {"status": "ok"}, "the service to be healthy")
         details = self.ask(stack, "/details").json()
         assert details["status"] == "ok"
         assert [lane["lane"] for lane in details["lanes"]] == ["wakes", "requests", "upkeep"]
@@ -183,7 +183,7 @@ class TestRunningService:
             answer = self.ask(stack)
             assert time.monotonic() - began < 5
         assert (answer.status_code, answer.json()["missing"]) == (503, ["database"])
-        wait_for(lambda: self.ask(stack).status_code == 200, "all to be well again")
+        wait_for(lambda: self.ask(stack).status_code == 200, "the service to be healthy again")
 
 
 @contextlib.contextmanager

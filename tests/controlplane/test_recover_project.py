@@ -294,7 +294,7 @@ def test_creating_and_deleting_in_a_loop_keeps_no_more_than_the_plan_allows(
         client.delete(made.path)
         most = max(most, len(names(branches) - before))
     assert most <= 7
-    wait_for(lambda: len(names(branches) - before) == 3, "the removal of what is too many")
+    wait_for(lambda: len(names(branches) - before) == 3, "the removal of what exceeds the limit")
     kept = client.get("/projects", recoverable=True)["projects"]
     assert len(kept) == 3
     accounts = {(branches / name).stat().st_gid for name in names(branches) - before}

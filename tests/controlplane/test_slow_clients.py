@@ -151,9 +151,9 @@ def test_a_client_that_does_not_read_its_answer_is_disconnected(hasty_server: st
     before = closed()
     with connections(hasty_server, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n") as (slow,):
         # The answer to this question is closed as well.
-        wait_for(lambda: closed() > before + 1, "the answer to be let go of")
+        wait_for(lambda: closed() > before + 1, "the answer to be closed")
         port = slow.getsockname()[1]
-        wait_for(lambda: port not in served_ports(hasty_server), "the connection to be let go of")
+        wait_for(lambda: port not in served_ports(hasty_server), "the connection to be closed")
 
 
 def served_ports(url: str) -> set[int]:

@@ -114,7 +114,7 @@ def test_deliveries_come_in_order_after_a_failure(webhook: Webhook, receiver: Re
     assert [message.event["summary"] for message in messages] == [sent[0], *sent]
     # A repetition has the same id, although it has a new signature.
     assert messages[0].headers["webhook-id"] == messages[1].headers["webhook-id"]
-    wait_for(lambda: "failing_since" not in webhook.get(), "all to be well")
+    wait_for(lambda: "failing_since" not in webhook.get(), "the service to be healthy")
     assert "last_error" not in webhook.get()
     assert {one["status"] for one in webhook.deliveries()} == {"delivered"}
 
@@ -273,7 +273,7 @@ class TestDisabled:
                 webhook.stack, webhook.client, other.url, event_types=["webhook.disabled"]
             )
             webhook.write_events(["last words"])
-            wait_for(lambda: not webhook.get()["enabled"], "it to be switched off")
+            wait_for(lambda: not webhook.get()["enabled"], "the webhook to be disabled")
             (message,) = other.await_messages(1)
             beside.delete()
         assert webhook.get()["disabled_reason"] == "the receiver has answered 410 Gone"
@@ -294,7 +294,7 @@ class TestDisabled:
         wait_for(lambda: webhook.deliveries()[1]["status"] == "failed", "the first to be given up")
         assert webhook.get()["enabled"]
         webhook.let_pass(hours=24)
-        wait_for(lambda: not webhook.get()["enabled"], "it to be switched off")
+        wait_for(lambda: not webhook.get()["enabled"], "the webhook to be disabled")
         assert webhook.get()["disabled_reason"] == "the receiver has accepted nothing for a week"
         count = len(receiver.messages)
         webhook.write_events(["unheard"])

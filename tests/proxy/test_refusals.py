@@ -232,7 +232,7 @@ def test_many_silent_connections_from_one_address_displace_no_slow_client_from_a
 ) -> None:
     with running_proxy(identity, directory, max_pending=5) as proxy:
         slow = [socket.create_connection(("127.0.0.1", proxy.port)) for _ in range(2)]
-        wait_for(lambda: proxy.sessions() == 2, "the slow ones")
+        wait_for(lambda: proxy.sessions() == 2, "the slow clients")
         crowd = [
             socket.create_connection(("127.0.0.1", proxy.port), source_address=("127.0.0.2", 0))
             for _ in range(50)

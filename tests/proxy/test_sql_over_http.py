@@ -393,7 +393,9 @@ def test_a_request_counts_as_a_connection_while_it_runs(
         # The connection stays open, and another one may send a request meanwhile.
         with SqlClient(proxy) as other, concurrent.futures.ThreadPoolExecutor() as threads:
             slow = threads.submit(other.rows, "SELECT 2 FROM pg_sleep(1)")
-            wait_for(lambda: len(proxy.proxy.sessions.of_endpoint(ENDPOINT)) == 1, "the slow one")
+            wait_for(
+                lambda: len(proxy.proxy.sessions.of_endpoint(ENDPOINT)) == 1, "the slow client"
+            )
             error = one.refusal("SELECT 1", status=503)
             assert (error["code"], error["neon:retryable"]) == ("53300", True)
             assert slow.result() == [["2"]]

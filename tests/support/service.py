@@ -106,11 +106,11 @@ class Service:
         wait_for(is_settled, "the end of all operations", timeout=timeout)
         for operation in self.operations():
             assert (operation["status"] != "finished") == bool(operation["error"]), operation
-        wait_for(lambda: self.said() == self.postmasters().keys(), "states that are true")
+        wait_for(lambda: self.said() == self.postmasters().keys(), "the states to be right")
         # The round that removes deleted data may have just begun.
         wait_for(
             lambda: not list(self.state_dir.joinpath("branches").glob(".br-*")),
-            "the end of what is half made",
+            "the removal of unfinished directories",
         )
 
     def said(self) -> set[str]:

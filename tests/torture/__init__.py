@@ -1,1 +1,1 @@
-"""Torture: random requests, connections, kills and stops, and what must hold all the same."""
+"""Random requests, connections, kills and stops, and the checks of what must hold nevertheless."""

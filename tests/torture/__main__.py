@@ -1,8 +1,8 @@
-"""`python -m tests.torture --seed N --minutes M`: whether the service can be trusted.
+"""`python -m tests.torture --seed N --minutes M`: checks that the service stays consistent.
 
-A service of its own is used by many at once while its processes are killed and stopped at
-random, its disk is filled and its clock is shifted. The seed decides what each of them does,
-though not what comes of it: threads and processes go their own ways.
+Many actors use a service of their own while its processes are killed and stopped at random, its
+disk is filled and its clock is shifted. The seed determines what each actor does, but not the
+result, because threads and processes run independently.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Somebody who acts again and again, in a thread of its own, until the run is over."""
+"""An actor, which repeats random actions in a thread of its own until the end of the run."""
 
 import threading
 import time
@@ -8,13 +8,14 @@ from tests.torture.world import World
 
 
 class Actor:
-    """`act` does one thing; what it raises is a mistake of this harness, and ends the run."""
+    """`act` performs one action. An exception in it is an error of this harness, and ends the
+    run."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
         self.chance = world.chance(name)
-        # What is under way, and since when on the monotonic clock.
+        # The action in progress, and when it began on the monotonic clock.
         self.doing: tuple[str, float] = ("begin", time.monotonic())
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -25,7 +26,7 @@ class Actor:
         self._thread.start()
 
     def join(self, timeout: float) -> bool:
-        """Whether it ended within `timeout` seconds."""
+        """Wait for the end of the thread. Returns whether it ended within `timeout` seconds."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -39,7 +40,7 @@ class Actor:
         self.world.journal.note(self.name, action, **fields)
 
     def rest(self, shortest: float, longest: float) -> None:
-        """Seconds; less where the run is over."""
+        """Pause for a random number of seconds, or until the end of the run."""
         self.does("rest")
         self.world.over.wait(self.chance.uniform(shortest, longest))
 

@@ -1,5 +1,5 @@
-"""Blows to the service: kills, stops, lost sockets, a full disk, a wrong clock, and now and then a
-restart of the whole of it."""
+"""Strikes the service: kills, stops, deleted sockets, a full disk, a wrong clock, and at times a
+restart of the whole service."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ TRIES_TO_COME_UP = 3
 
 
 class Chaos(Actor):
-    """One blow after another. What it has stopped goes on after some seconds, by a timer."""
+    """Strikes again and again. A timer continues after some seconds what a strike has stopped."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, "chaos")
@@ -27,7 +27,7 @@ class Chaos(Actor):
     def act(self) -> None:
         self.rest(*self.world.size.blows)
         if not self.world.journal.total("rows"):
-            return  # nothing is at stake yet
+            return  # there is nothing to lose yet
         if self.world.over.is_set():
             return
         blows, weights = zip(*self._blows(), strict=True)
@@ -62,10 +62,10 @@ class Chaos(Actor):
         whole = (self.stop_up, self.kill_up, self.kill_everything)
         return [*small, *((blow, share / len(whole)) for blow in whole)]
 
-    # at one process
+    # strikes at one process
 
     def part(self, name: str, how: Callable[[str, psutil.Process], None]) -> Callable[[], None]:
-        """A blow at one of the processes of a part of the service."""
+        """Return a strike at one of the processes of a part of the service."""
 
         def blow() -> None:
             if found := processes.parts(self.world.state_dir)[name]:
@@ -86,7 +86,8 @@ class Chaos(Actor):
         process.kill()
 
     def stop(self, what: str, process: psutil.Process) -> None:
-        """For some seconds. The metadata with its backends: its postmaster alone nobody misses."""
+        """Stop the process for some seconds. The metadata database is stopped with its backends,
+        because nothing notices a stop of its postmaster alone."""
         seconds = self.chance.choice([0.3, 1.0, 3.0, 8.0])
         self.strike("stop", what, pid=process.pid, seconds=seconds)
         doomed = [process]
@@ -106,7 +107,7 @@ class Chaos(Actor):
     def resume_all(self) -> None:
         self.resume(self.stopped)
 
-    # what is there to be hit
+    # possible targets
 
     def find_postmaster(self) -> tuple[str, psutil.Process] | None:
         found = sorted(processes.postmasters(self.world.state_dir).items())
@@ -116,7 +117,8 @@ class Chaos(Actor):
         return f"compute of {branch_id}", some[0]
 
     def find_backend(self) -> tuple[str, psutil.Process] | None:
-        """Of a client or of Postgres's own: a checkpointer dies as any other."""
+        """Return a backend of a client or of Postgres itself: a checkpointer is killed like any
+        other."""
         found = self.find_postmaster()
         children = found[1].children() if found else []
         if not found or not children:
@@ -128,14 +130,14 @@ class Chaos(Actor):
         return ("pooler", self.chance.choice(found)) if found else None
 
     def delete_socket(self) -> None:
-        """A running compute's, or its pooler's."""
+        """Delete the socket of a running compute or of its pooler."""
         sockets = sorted(self.world.state_dir.glob("sockets/ep-*/.s.PGSQL.*[0-9]"))
         if sockets:
             path = self.chance.choice(sockets)
             self.strike("delete", f"a socket of port {path.suffix[1:]}", path=str(path))
             path.unlink(missing_ok=True)
 
-    # at what all of it stands on
+    # strikes at the disk and the clock
 
     def fill_disk(self) -> None:
         seconds, leaving = self.chance.choice([1, 3, 8]), self.chance.choice([0, 1 << 20, 64 << 20])
@@ -144,14 +146,14 @@ class Chaos(Actor):
             self.world.over.wait(seconds)
 
     def shift_clock(self, clock: Clock) -> None:
-        """For a while, while other blows go on."""
+        """Shift the clock for a while, during which other strikes continue."""
         shift = self.chance.choice([-3600, -15, 15, 3600])
         seconds = self.chance.choice([3, 15, 40])
         self.strike("shift", CLOCK, shift=shift, seconds=seconds)
         clock.shift(shift)
         threading.Timer(seconds, clock.shift, [0]).start()
 
-    # at the whole
+    # strikes at the whole service
 
     def stop_up(self) -> None:
         self.restart("stop", self.world.service.down)
@@ -184,7 +186,8 @@ class Chaos(Actor):
 
 
 def bring_up(world: World) -> None:
-    """`up` again, with what the last one said kept; the run is over where it does not come."""
+    """Start `up` again, and keep the output of the previous one. Ends the run if it does not
+    start."""
     said = world.state_dir / "up.log"
     for _ in range(TRIES_TO_COME_UP):
         world.journal.note("up", "said", text=said.read_text(errors="replace")[-4000:])

@@ -1,4 +1,4 @@
-"""The API as the actors call it: every answer is looked at before it is believed."""
+"""The API for the actors: every answer is checked before it is used."""
 
 import time
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tests.support.project import refusal
 from tests.torture.actor import Actor
 from tests.torture.world import SeenOperation
 
-ANSWERS_WITHIN = 60.0  # seconds; nobody is stopped for as long
+ANSWERS_WITHIN = 60.0  # seconds; no process is stopped for this long
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Answer:
 
 
 class CheckedApi:
-    """An account's client, of one actor."""
+    """The client of an account, for one actor."""
 
     def __init__(self, actor: Actor, key: str) -> None:
         self.actor = actor
@@ -34,7 +34,8 @@ class CheckedApi:
         self.session.headers["Authorization"] = f"Bearer {key}"
 
     def call(self, method: str, path: str, body: Any = None) -> Answer | None:
-        """None where no answer came, as whoever was to give it was killed or is being started."""
+        """Send the request. Returns None without an answer, because a process was killed or is
+        starting."""
         asked_at = time.monotonic()
         self.actor.does(f"{method} {path}")
         url = self.actor.world.service.stack.api_url + path
@@ -58,7 +59,7 @@ class CheckedApi:
         return Answer(response.status_code, content)
 
     def get(self, path: str) -> Any:
-        """The body of a good answer, else None."""
+        """Return the body of a successful answer, else None."""
         answer = self.call("GET", path)
         return answer.body if answer and answer.ok else None
 
@@ -74,12 +75,13 @@ class CheckedApi:
             self.journal.broken("every error has the API's shape", told)
 
     def _see(self, content: Any, asked_at: float) -> None:
-        """Compare what the answer says of operations with what earlier ones said."""
+        """Compare the operations in the answer with those in earlier answers."""
         told = [*content.get("operations", ()), *filter(None, [content.get("operation")])]
         known = self.actor.world.operations
         for row in told:
             before = known.get(row["id"])
-            # An answer to what was asked before an earlier one came may be the older.
+            # An answer to a request that was sent before an earlier answer came may be older than
+            # that.
             if before is None or asked_at > before.at:
                 known[row["id"]] = SeenOperation(time.monotonic(), row["status"], row["updated_at"])
                 if before:
@@ -98,7 +100,7 @@ class CheckedApi:
 
 
 def _gist(response: requests.Response, content: Any) -> dict[str, Any]:
-    """What the journal keeps of an answer."""
+    """Return what the journal stores of an answer."""
     gist: dict[str, Any] = {
         "status": response.status_code,
         "request": response.headers.get("x-neon-ret-request-id"),

@@ -1,4 +1,4 @@
-"""Clients of the computes, through the proxy: those that write, and those that read."""
+"""Clients of the computes, through the proxy: writers and readers."""
 
 import re
 from collections.abc import Sequence
@@ -15,20 +15,20 @@ from tests.torture.world import World
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 OWNER, DATABASE = "neondb_owner", "neondb"
-# Where a session is: no other branch's data directory has this name.
+# The branch of a session: its data directory has a unique name.
 HERE = "split_part(current_setting('data_directory'), '/', -2)"
 CREATE = "CREATE TABLE IF NOT EXISTS written (number bigint PRIMARY KEY)"
 INSERT = f"INSERT INTO written VALUES (%s) RETURNING {HERE}"
 SELECT = f"SELECT {HERE}, coalesce(array_agg(number), '{{}}') FROM written"
-# Seconds: the proxy itself gives up sooner, and says why.
+# Seconds: the proxy itself gives up sooner, with the reason.
 CONNECTS_WITHIN = 60
-# SQLSTATEs that tell of a server's mistake, whoever was killed: wrong data, wrong answers.
+# SQLSTATEs that show an error of the server, whatever was killed: wrong data, wrong answers.
 MISTAKES = re.compile("XX00[12]|22.*|23.*|58P0[12]")
 
 
 @dataclass(frozen=True)
 class Target:
-    """How to get into an endpoint."""
+    """How to connect to an endpoint."""
 
     project_id: str
     endpoint_id: str
@@ -49,13 +49,13 @@ class Target:
             sslmode="require" if self.tls else "disable",
             connect_timeout=CONNECTS_WITHIN,
             autocommit=True,
-            # Behind a pooler in transaction mode.
+            # PgBouncer in transaction mode does not keep prepared statements for a session.
             prepare_threshold=None,
         )
 
 
 class Client(Actor):
-    """Goes from endpoint to endpoint, with the password that the API reveals."""
+    """Connects to one endpoint after another, with the password that the API reveals."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
@@ -66,7 +66,8 @@ class Client(Actor):
         if target is None:
             self.rest(0.2, 1.0)
             return
-        # What is answered is compared with where the endpoint has been asked to be by then.
+        # The session's branch is compared with all branches to which the endpoint was moved by
+        # then.
         self.does(f"connect to {target.endpoint_id}")
         try:
             with target.connect(self.world.service.stack.proxy_port) as connection:
@@ -99,7 +100,7 @@ class Client(Actor):
         return Target(project_id, endpoint["id"], revealed["password"], pooled=pooled, tls=tls)
 
     def tell(self, target: Target, error: psycopg.Error) -> None:
-        """Count an error, by its SQLSTATE or its words without names and numbers."""
+        """Count an error by its SQLSTATE, or by its message without names and numbers."""
         words = str(error).strip().split("\n")[-1]
         kind = error.sqlstate or re.sub(r"[\w-]*\d[\w.-]*|\"[^\"]*\"", "…", words)[-70:]
         self.world.journal.count("client errors", kind)
@@ -111,19 +112,19 @@ class Client(Actor):
             self.world.journal.broken("nobody is left hanging", told)
 
     def has_come_to(self, target: Target, branch_id: str) -> None:
-        """The endpoint led there: it must have been asked to be there."""
+        """Check that the endpoint was moved to the branch on which the session is."""
         if branch_id not in self.world.possible_branches[target.endpoint_id]:
             told = f"{target.endpoint_id} led to {branch_id}"
             self.world.journal.broken("an endpoint leads to its branch", told)
 
 
 class Writer(Client):
-    """Writes numbered rows, and notes those whose commit was acknowledged."""
+    """Writes numbered rows, and records those whose commit was acknowledged."""
 
     def visit(self, target: Target, connection: Connection) -> None:
         self.note("writes", target=target.endpoint_id, pooled=target.pooled, tls=target.tls)
         self.does(f"create the table by {target.endpoint_id}")
-        with suppress(psycopg.errors.UniqueViolation):  # another creates it just now
+        with suppress(psycopg.errors.UniqueViolation):  # another writer has just created it
             connection.execute(CREATE)
         for _ in range(self.chance.randrange(5, 60)):
             if self.world.over.is_set():
@@ -135,11 +136,11 @@ class Writer(Client):
             self.world.ledger.acknowledge(branch_id, numbers)
             self.world.journal.count("rows", "acknowledged", count)
             self.has_come_to(target, branch_id)
-            # Now and then long enough for the endpoint to fall asleep under the connection.
+            # At times long enough for the endpoint to be suspended under the connection.
             self.rest(*((0.02, 0.3) if self.chance.random() < 0.93 else (2.0, 8.0)))
 
     def _write(self, connection: Connection, numbers: Sequence[int]) -> str:
-        """Commit the rows, and return the branch that holds them now."""
+        """Commit the rows, and return the branch on which they are."""
         here = ""
         with connection.transaction():
             for number in numbers:
@@ -148,7 +149,7 @@ class Writer(Client):
 
 
 class Reader(Client):
-    """Sees that what was acknowledged before it came is there."""
+    """Checks that rows that were acknowledged before it connected exist."""
 
     def visit(self, target: Target, connection: Connection) -> None:
         for _ in range(self.chance.randrange(1, 4)):
@@ -167,7 +168,7 @@ class Reader(Client):
 
 
 def read(connection: Connection) -> tuple[str, set[int]]:
-    """The branch that the session is on, and the rows that it holds."""
+    """Return the session's branch, and the rows on it."""
     try:
         here, numbers = one_row(connection, SELECT)
     except psycopg.errors.UndefinedTable:

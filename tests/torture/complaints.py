@@ -1,4 +1,4 @@
-"""What the service's logs complain of, and which of it is no mistake."""
+"""Errors in the service's logs, except those that a strike explains."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from tests.torture.ground import DISK
 from tests.torture.journal import Journal
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
-# What was at work, and what it met: the end of a trace names the exception.
+# Where it happened, and the exception, which a traceback names at its end.
 LOGGER, MESSAGE = re.compile(r" logger=(\S+)"), re.compile(r' message="?([^"(<\\]*)')
 EXCEPTION = re.compile(r"\\n([\w.]+(?:Error|Exception|[A-Z]\w+))(?:: [^\"]*)?\\?\"[^\"]*$")
 
@@ -20,7 +20,7 @@ TAKEN_FOR_DEAD = "worker of a job exited, job retried"
 
 
 def complaints(state_dir: Path, journal: Journal) -> list[tuple[str, str]]:
-    """Each invariant that broke by the logs, and by what."""
+    """Return each invariant that the logs show as broken, with the reason."""
     excuses = Excuses(journal)
     tracebacks, accusations = Kinds(), Kinds()
     for path in (*sorted(state_dir.glob("log/*.log*")), state_dir / "up.log"):
@@ -36,7 +36,7 @@ def complaints(state_dir: Path, journal: Journal) -> list[tuple[str, str]]:
 
 
 class Kinds:
-    """Lines by their kind: how many, and the first of each."""
+    """Lines by their kind, with their number and the first of each."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -60,20 +60,20 @@ def _kind_of(line: str) -> str:
 
 
 class Excuses:
-    """What a blow explains, for some seconds after it."""
+    """Which errors a strike explains, for some seconds after it."""
 
-    # Who asked the metadata database while it was struck says what it met, and tries again.
+    # A process that uses the metadata database while it is struck logs the error and tries again.
     _OF_METADATA = re.compile(r"\b(OperationalError|InterfaceError|PoolTimeout|ConnectorException)")
     _OF_DISK = re.compile("No space left on device|DiskFull|NotEnoughSpace")
-    # So does who worked on a compute that was struck.
+    # So does a process that works on a compute that is struck.
     _OF_COMPUTE = re.compile(
         r'message="attempt failed".*\\n'
         r"(psycopg\.[\w.]+|[\w.]*\."
         r"(StartFailed|StopFailed|OutOfPatience|LockTimeout|CopyInterrupted)): "
     )
-    # Within so long the metadata is up again, and a worker's heartbeat heard.
+    # Within this time the metadata database is up again, and a worker's heartbeat has arrived.
     _METADATA_BACK, _WORKER_HEARD = timedelta(seconds=30), timedelta(seconds=25)
-    # The whole service, stopped and begun again on a busy machine, is up by then.
+    # Within this time the whole service has stopped and started again on a busy machine.
     _RESTARTED = timedelta(seconds=40)
 
     def __init__(self, journal: Journal) -> None:
@@ -85,7 +85,7 @@ class Excuses:
         self._blows = [
             (datetime.fromisoformat(note["time"]), note["action"], note["what"]) for note in notes
         ]
-        # By how much the log's times may differ from the journal's.
+        # The most by which the log's times may differ from the journal's.
         self._shifts = {timedelta(seconds=note.get("shift", 0)) for note in notes} | {timedelta()}
 
     def of_trace(self, line: str) -> bool:
@@ -102,7 +102,7 @@ class Excuses:
         return self._follows(line, parts, within=self._WORKER_HEARD)
 
     def _follows(self, line: str, parts: Collection[str], *, within: timedelta) -> bool:
-        """Whether one of the parts, or the whole, was struck shortly before."""
+        """Return whether one of the parts, or the whole service, was struck shortly before."""
         found = TIME.search(line)
         if found is None:
             return False

@@ -1,4 +1,4 @@
-"""What a branch holds once all is quiet, against what the ledger and the API say of it."""
+"""Compares the contents of a branch at the end of a run with the ledger and the API."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from tests.torture.actor import Actor
 from tests.torture.checked_api import CheckedApi
 from tests.torture.clients import OWNER, Connection, Target, one_row, read
 
-# What broke an invariant: the invariant, and by what.
+# A broken invariant: its name, and the reason.
 Fault = tuple[str, str]
 
 
 class Reading:
-    """One branch's, by an endpoint of its own; one is made where it has none."""
+    """The contents of one branch, read through its endpoint. If it has none, one is created."""
 
     def __init__(self, actor: Actor, key: str, project_id: str, branch: Any) -> None:
         self.world = actor.world
@@ -42,14 +42,14 @@ class Reading:
             return [("every branch can be reached", told)]
 
     def _without_data(self) -> list[Fault]:
-        """Its creation failed or was cancelled: nobody can have written to it."""
+        """The branch's creation failed or was cancelled: nobody can have written to it."""
         self.world.journal.count("branches read", "without data")
         rows = self.world.ledger.written_on(self.branch_id)
         told = f"{self.branch_id}: its creation failed, and {rows} rows were acknowledged"
         return [("an acknowledged row is there", told)] if rows else []
 
     def _open_endpoint(self) -> Any:
-        """The branch's endpoint, which may be connected to, if it can be had."""
+        """Return the branch's endpoint once connections are possible; None if they are not."""
         endpoints = (self.api.get(f"{self.path}/endpoints") or {"endpoints": []})["endpoints"]
         mine = [one["id"] for one in endpoints if one["branch_id"] == self.branch_id]
         body: Any = {"suspend_timeout_seconds": -1, "disabled": False}
@@ -61,8 +61,8 @@ class Reading:
         return answer.body["endpoint"] if answer and answer.ok else None
 
     def _has_waiting_changes(self) -> bool:
-        """Whether roles or databases may have been changed that the compute takes in only with
-        the next change or start, as what was to apply them was cancelled."""
+        """Return whether roles or databases may have changed without the compute: because an
+        operation was cancelled, it gets them only with the next change or start."""
         page = self.api.get(f"{self.path}/operations?limit=1000") or {"operations": []}
         return any(
             row["action"] == "apply_config" and row["status"] == "cancelled"
@@ -86,7 +86,7 @@ class Reading:
         return [(invariant, f"{told}: {what}") for invariant, what in faults.items() if what]
 
     def _of_description(self, target: Target) -> list[Fault]:
-        """Roles, databases and settings of the running compute, and as the API has them."""
+        """Compare roles, databases and settings of the running compute with those in the API."""
         said = self._said(target.endpoint_id)
         with self.world.service.stack.compute(target.endpoint_id, "postgres") as compute:
             has = {

@@ -1,4 +1,4 @@
-"""What the service under torture stands on, where this host lets us strike it: disk and clock."""
+"""The disk and the clock of the service under torture, if this host allows strikes at them."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,18 +11,18 @@ import pytest
 from tests.support.filesystems import mounted, run
 from tests.support.stack import new_state_dir
 
-# What the journal calls them.
+# Their names in the journal.
 DISK, CLOCK = "the disk", "the clock"
-# In bytes; it takes as much of the host's as is written to it.
+# In bytes. It uses as much of the host's disk as is written to it.
 DISK_SIZE = 12 << 30
 
 
 class Clock:
     """The wall clock of the service's own processes. Their monotonic clock, the computes and the
-    metadata database go by the host's clocks."""
+    metadata database use the host's clocks."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises FileNotFoundError where the host has no C compiler."""
+        """Raises FileNotFoundError if the host has no C compiler."""
         library, self._file = directory / "clock.so", directory / "clock-shift"
         source = Path(__file__).with_name("clock.c")
         run("cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source))
@@ -33,7 +33,7 @@ class Clock:
         }
 
     def shift(self, seconds: int) -> None:
-        """Have it show so many seconds more than the host's, from now on."""
+        """Make it show so many seconds more than the host's clock, from now on."""
         with self._file.open("r+b") as file:
             file.write(seconds.to_bytes(8, sys.byteorder, signed=True))
 
@@ -48,7 +48,7 @@ class Ground:
 
 @contextmanager
 def ground(directory: Path) -> Iterator[Ground]:
-    """As much as this host allows; what it does not is printed. `directory` is for the clock."""
+    """Prepare what this host allows, and print what it does not. `directory` is for the clock."""
     with ExitStack() as stack:
         try:
             state_dir, has_disk = stack.enter_context(mounted("xfs", size=DISK_SIZE)), True

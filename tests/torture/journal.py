@@ -1,5 +1,5 @@
-"""What happened in a run: every action with its time, how often what came about, and each
-invariant that broke."""
+"""The record of a run: every action with its time, counts of results, and each invariant that
+broke."""
 
 import json
 import re
@@ -10,19 +10,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-# What names a resource, an operation or a request, wherever it is mentioned.
+# An id of a resource, an operation or a request in any text.
 ID = re.compile(
     r"\b(?:(?:ep|br)-[a-z]+-[a-z]+-\d{6,}"
     r"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\b"
 )
 MOST_BREAKS = 50
-# Of what is printed, in characters; the journal has all of it.
+# The most characters that are printed; the journal has the whole text.
 LONGEST_LINE = 500
 
 
 @dataclass(frozen=True)
 class Break:
-    """An invariant that broke; `detail` says by what."""
+    """An invariant that broke. `detail` gives the reason."""
 
     time: str
     invariant: str
@@ -37,7 +37,7 @@ class Break:
 
 
 class Journal:
-    """Written by every actor, from threads of their own; one JSON object a line in `path`."""
+    """Written by every actor's thread, as one JSON object per line in `path`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,11 +48,11 @@ class Journal:
         self._file = path.open("w", buffering=1)
 
     def close(self) -> None:
-        """What is counted can be read after this, and no more be written."""
+        """Close the file. Counts can still be read, but nothing more can be written."""
         self._file.close()
 
     def note(self, actor: str, action: str, **fields: Any) -> None:
-        """One thing that was done, or came of it."""
+        """Record an action or its result."""
         line = json.dumps({"time": now(), "actor": actor, "action": action, **fields}, default=str)
         with self._lock:
             self._file.write(line + "\n")
@@ -62,7 +62,7 @@ class Journal:
             self._counts.setdefault(kind, Counter())[what] += number
 
     def broken(self, invariant: str, detail: str) -> None:
-        """Note that the invariant broke; what is seen again and again is noted once."""
+        """Record that the invariant broke. The same break is recorded once."""
         with self._lock:
             if (invariant, detail) in self._known or len(self.breaks) >= MOST_BREAKS:
                 return
@@ -76,13 +76,14 @@ class Journal:
             return sum(self._counts.get(kind, Counter()).values())
 
     def counts(self, kind: str) -> str:
-        """What was counted of a kind, the most frequent first."""
+        """Return the counts of a kind, the most frequent first."""
         with self._lock:
             found = self._counts.get(kind, Counter()).most_common()
         return ", ".join(f"{what} {number}" for what, number in found) or "none"
 
     def evidence(self, broken: Break, log_dir: Path, *, most: int = 40) -> list[str]:
-        """The last lines of this journal and of the service's logs that name what broke it."""
+        """Return the last lines of this journal and of the service's logs with the ids in the
+        break."""
         found = []
         for path in (self.path, *sorted(log_dir.glob("*.log*"))):
             lines = [
@@ -95,5 +96,5 @@ class Journal:
 
 
 def now() -> str:
-    """As the service's logs have it."""
+    """Return the time in the format of the service's logs."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""What lies or runs on the host for what is there no more."""
+"""Files and processes on the host that belong to deleted resources."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,20 +7,20 @@ from tests.support.stack import Stack
 from tests.torture import processes
 
 CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/memory")
-# Locks that are no branch's; and what the name of a running compute's ends with.
+# Locks that do not belong to a branch; and the suffix of a running compute's lock.
 OWN_LOCKS = {"template", "accounts", "extensions", "up", "worker"}
 OF_RUNNING = ".running"
 
 
 class Leftovers:
-    """Of one service: each look names what should not be there."""
+    """Finds what should not exist any more. Each method returns the names of what it finds."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.state_dir = stack.state_dir
 
     def looks(self) -> dict[str, Callable[[], list[str]]]:
-        """The looks, by the invariant that they are about."""
+        """The methods, by the name of their invariant."""
         return {
             "data of what was deleted is gone": self.data,
             "sockets of what was deleted are gone": self.sockets,
@@ -41,13 +41,14 @@ class Leftovers:
         return self._but("locks/*", branches | catalogs | OWN_LOCKS)
 
     def groups(self) -> list[str]:
-        """Another service's may stand beside ours."""
+        """Another service on this host may have groups too."""
         gone = self._ids("SELECT id FROM controlplane_endpoint") - self._living("endpoint")
         groups = [path for root in CGROUPS for path in Path(root, "perch").glob("ep-*")]
         return [str(path) for path in groups if path.name in gone]
 
     def homeless(self) -> list[str]:
-        """Processes in a branch's directory that belong to no Postgres that serves one."""
+        """Return processes in a branch's directory that belong to no Postgres that serves a
+        branch."""
         known: set[int] = set()
         for some in processes.postmasters(self.state_dir).values():
             known.update(process.pid for process in some)

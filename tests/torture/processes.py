@@ -1,4 +1,4 @@
-"""The processes that work for a state directory, whoever their parent is."""
+"""The processes that work for a state directory, whatever their parent is."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.support.processes import SIGNS, is_alive
 
 
 def each() -> Iterator[tuple[psutil.Process, list[str]]]:
-    """Every living process of the host, with its command line."""
+    """Yield every process of the host with its command line."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             command = process.cmdline()
@@ -20,7 +20,7 @@ def each() -> Iterator[tuple[psutil.Process, list[str]]]:
 
 
 def parts(state_dir: Path) -> dict[str, list[psutil.Process]]:
-    """The service's own, by part, parents first; also those whose parent was killed."""
+    """Return the service's own processes by part, parents first, including orphans."""
     found: dict[str, list[psutil.Process]] = {part: [] for part in SIGNS}
     for process, command in each():
         line = " ".join(command) + " "
@@ -32,14 +32,14 @@ def parts(state_dir: Path) -> dict[str, list[psutil.Process]]:
 
 
 def postmasters(state_dir: Path) -> dict[str, list[psutil.Process]]:
-    """The Postgres processes that serve a branch's data, by branch."""
+    """Return the Postgres processes that serve a branch's data, by branch."""
     found: dict[str, list[psutil.Process]] = {}
     for process, command in each():
         data = _data_of(command, state_dir)
         if data is None or "-C" in command:
             continue
         with suppress(psutil.Error):
-            # A backend that was just forked still bears its postmaster's name.
+            # A backend that was just forked still has its postmaster's name.
             parent = process.parent()
             if parent is None or _data_of(parent.cmdline(), state_dir) != data:
                 found.setdefault(data.parent.name, []).append(process)
@@ -56,7 +56,7 @@ def poolers(state_dir: Path) -> list[psutil.Process]:
 
 
 def at_work_in(directory: Path) -> dict[int, str]:
-    """What works below the directory, by process id: `directory` is where it is at home."""
+    """Return the processes whose working directory is below `directory`, by process id."""
     found = {}
     for process, command in each():
         with suppress(psutil.Error, OSError):
@@ -66,7 +66,8 @@ def at_work_in(directory: Path) -> dict[int, str]:
 
 
 def of(state_dir: Path) -> dict[int, str]:
-    """Everything that is at home in the state directory, was told of it or bears its mark."""
+    """Return every process that works in the state directory, has it in its arguments, or is marked
+    by it."""
     found = at_work_in(state_dir)
     for process, command in each():
         with suppress(psutil.Error, OSError):
@@ -78,7 +79,7 @@ def of(state_dir: Path) -> dict[int, str]:
 
 
 def _data_of(command: list[str], state_dir: Path) -> Path | None:
-    """The branch's data directory that a Postgres was started on."""
+    """Return the branch's data directory on which a Postgres was started."""
     if len(command) > 2 and command[1] == "-D" and command[2].startswith(f"{state_dir}/branches/"):
         return Path(command[2])
     return None

@@ -18,14 +18,14 @@ from tests.torture.watch import Watch
 from tests.torture.world import Size, World
 
 TELLS_EVERY = 10.0  # seconds
-# Seconds in which whoever acts must come to an end: a connection may wait this long.
+# Seconds in which every actor must stop: a connection may wait this long.
 ENDS_WITHIN = 100.0
 
 
 def torture(seed: int, seconds: float, size: Size, ground: Ground, *, directory: Path) -> Journal:
-    """Strike a service of its own for so many seconds, and judge what is left.
+    """Strike a service of its own for so many seconds, and check the result.
 
-    The journal, and where an invariant broke what the logs say of it, lie in `directory`.
+    `directory` gets the journal and, if an invariant broke, what the logs contain about it.
     """
     journal = Journal(directory / "journal.jsonl")
     journal.note("run", "begin", seed=seed, seconds=seconds, size=str(size))
@@ -47,7 +47,7 @@ def torture(seed: int, seconds: float, size: Size, ground: Ground, *, directory:
 
 
 def _strike(world: World, seconds: float) -> None:
-    """Let everybody act for so many seconds, and then come to an end."""
+    """Let all actors act for so many seconds, and stop them."""
     chaos = Chaos(world)
     actors: list[Actor] = [
         chaos,
@@ -73,7 +73,7 @@ def _strike(world: World, seconds: float) -> None:
 
 
 def _end(actors: Sequence[Actor], chaos: Chaos) -> None:
-    """Nobody acts any more; what was stopped goes on."""
+    """Wait for the end of all actors, and continue what was stopped."""
     deadline = time.monotonic() + ENDS_WITHIN
     chaos.join(ENDS_WITHIN)
     chaos.resume_all()
@@ -99,7 +99,7 @@ def _judge(world: World) -> None:
 
 
 def tell(world: World, seconds: float) -> None:
-    """One line of what has been so far."""
+    """Print one line about the run so far."""
     journal = world.journal
     print(
         f"{seconds:5.0f} s  {journal.total('requests')} requests, {journal.total('rows')} rows, "
@@ -119,7 +119,7 @@ def summary(journal: Journal) -> str:
 
 
 def _keep_evidence(world: World, directory: Path) -> None:
-    """The service's logs, and what they say around each break."""
+    """Save the service's logs, and their lines about each break."""
     if not world.journal.breaks:
         return
     logs = world.state_dir / "log"

@@ -1,4 +1,4 @@
-"""What must be so once nobody strikes any more, and what must be gone at the end."""
+"""What must hold once the strikes have ended, and what must be gone at the end."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,23 +15,23 @@ from tests.torture.contents import Reading
 from tests.torture.leftovers import Leftovers
 from tests.torture.world import World
 
-# Seconds within which each must be so.
+# Seconds within which each must hold.
 WELL_WITHIN, ENDED_WITHIN, TRUE_WITHIN, GONE_WITHIN = 90.0, 240.0, 30.0, 30.0
 READ_AT_ONCE = 3
-# Of what breaks one invariant.
+# The most results that are shown for a broken invariant.
 MOST_TOLD = 20
 
 
 class Verdict(Actor):
-    """Not run as a thread: `settled`, `complete`, `cleared` and, once `up` has ended, `down`
-    are called in this order."""
+    """Not run as a thread: `settled`, `complete`, `cleared` and, once `up` has ended, `down` are
+    called in this order."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, "verdict")
         self.apis = {key: CheckedApi(self, key) for key in world.keys}
 
     def settled(self) -> None:
-        """By itself, everything has ended and is as it is said to be."""
+        """Check that every operation ends by itself, and that the states in the API are right."""
         self.insist("the service is well", self.ailing, within=WELL_WITHIN)
         self.insist("every operation ends", self.unfinished, within=ENDED_WITHIN)
         self.insist("what failed says why", self.without_reason, within=0)
@@ -39,7 +39,8 @@ class Verdict(Actor):
         self.nothing_left_over()
 
     def complete(self) -> None:
-        """Every branch can be reached, holds its rows, and is as the API describes it."""
+        """Check that every branch can be connected to, has its rows, and is as the API describes
+        it."""
         readings = [
             Reading(self, key, project["id"], branch)
             for key, api in self.apis.items()
@@ -59,7 +60,7 @@ class Verdict(Actor):
                     self.world.journal.broken(invariant, detail)
 
     def cleared(self) -> None:
-        """All is deleted, and nothing of it left."""
+        """Delete everything, and check that nothing is left."""
         for api in self.apis.values():
             for project in self.projects(api):
                 self.world.deletion_requested.add(project["id"])
@@ -68,7 +69,7 @@ class Verdict(Actor):
         self.nothing_left_over()
 
     def down(self) -> None:
-        """After `up` has ended."""
+        """Check the processes after `up` has ended."""
 
         def left() -> list[str]:
             return [f"{pid}: {line}" for pid, line in processes.of(self.world.state_dir).items()]
@@ -80,7 +81,7 @@ class Verdict(Actor):
             self.insist(invariant, look, within=GONE_WITHIN)
 
     def insist(self, invariant: str, find: Callable[[], list[str]], *, within: float) -> None:
-        """Wait until `find` finds nothing that breaks the invariant, for so many seconds."""
+        """Wait for so many seconds until `find` finds nothing that breaks the invariant."""
         self.does(invariant)
         began = time.monotonic()
         while True:
@@ -98,7 +99,7 @@ class Verdict(Actor):
             told = "; ".join(found[:MOST_TOLD])
             self.world.journal.broken(invariant, f"after {waited:.0f} s: {told}{more}")
 
-    # what the API says
+    # by the API
 
     def projects(self, api: CheckedApi) -> list[Any]:
         return list((api.get("/projects?limit=400") or {"projects": []})["projects"])
@@ -110,7 +111,8 @@ class Verdict(Actor):
         return [] if self.world.service.answers() else ["/healthz does not answer 200"]
 
     def untrue(self) -> list[str]:
-        """Endpoints and branches that are not as the API says, or on their way."""
+        """Return endpoints and branches that are not in the state that the API returns, or are
+        changing."""
         found = []
         runs = processes.postmasters(self.world.state_dir)
         places = set()
@@ -139,7 +141,8 @@ class Verdict(Actor):
         return []
 
     def vanished(self, living: set[str]) -> list[str]:
-        """Branches with rows that are gone, though neither they nor their projects were to be."""
+        """Return branches with rows that disappeared although nobody requested the deletion of them
+        or their projects."""
         projects = dict(self.query("SELECT id, project_id FROM controlplane_branch"))
         doomed = self.world.deletion_requested
         return [
@@ -148,7 +151,7 @@ class Verdict(Actor):
             if projects.get(branch_id) not in doomed
         ]
 
-    # what the rows say
+    # by the rows
 
     def unfinished(self) -> list[str]:
         rows = self.query(

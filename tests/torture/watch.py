@@ -1,4 +1,4 @@
-"""Looks at the service from behind, about every second, for what must hold at any time."""
+"""Checks about every second, behind the API, what must hold at any time."""
 
 import time
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ from tests.torture.actor import Actor
 from tests.torture.chaos import bring_up
 from tests.torture.world import World
 
-LONGEST = 100.0  # seconds that any one wait of an actor may last
-# Looks between two at the whole of each table.
+LONGEST = 100.0  # seconds that a single wait of an actor may last
+# Checks between two checks of the whole of each table.
 LOOKS = 8
 TABLES = ("operation", "endpoint", "branch", "project")
 
 
 class Watch(Actor):
-    """Never stops looking, not even while everything is down."""
+    """Checks continuously, even while everything is down."""
 
     def __init__(self, world: World, actors: Sequence[Actor]) -> None:
         super().__init__(world, "watch")
         self.actors = actors
-        # By table and id: the updated_at and, of operations, the status that was seen last.
+        # By table and id: the last updated_at and, for operations, the last status.
         self.seen: dict[tuple[str, str], tuple[Any, str]] = {}
         self.doubles: set[tuple[int, ...]] = set()
         self.looks = 0
@@ -42,7 +42,7 @@ class Watch(Actor):
         self.rest(0.8, 1.2)
 
     def look_at_up(self) -> None:
-        """It ends when it is told to, and never by itself."""
+        """Check that `up` ends only when it is told to."""
         status = self.world.service.stack.process.poll()
         if status is None or not self.world.restarting.acquire(blocking=False):
             return
@@ -56,8 +56,8 @@ class Watch(Actor):
             self.world.restarting.release()
 
     def look_for_two_on_one(self) -> None:
-        """Two that run on one data directory, both seen again by the next look: one that is
-        refused by the other's lock is gone by then."""
+        """Check that no two Postgres run on one data directory. Both must be seen by two checks: a
+        second one that the lock refuses has ended by then."""
         doubles = set()
         for branch_id, some in processes.postmasters(self.world.state_dir).items():
             if len(some) > 1:
