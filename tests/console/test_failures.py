@@ -10,6 +10,7 @@ import pytest
 
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
+from tests.selection import first_of
 
 PAGES = [
     "/",
@@ -117,7 +118,7 @@ def test_every_refusal_shows_a_page_with_a_link_out(
 
 
 @pytest.mark.parametrize("path", FORMS)
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 423, 429, 500])
+@pytest.mark.parametrize("status", first_of([422, 500, 401, 400, 403, 404, 409, 423, 429], count=2))
 def test_a_refused_form_keeps_what_was_typed(
     dave: Person, bad_api: Misbehaving, path: str, status: int
 ) -> None:

@@ -130,6 +130,7 @@ class TestRound:
         mend_catalogs(region)
         assert (self.mendings(), vitals.problems()) == (0, [])
 
+    @pytest.mark.slow
     def test_pauses_between_attempts_grow(
         self, endpoint: Endpoint, region: Region, monkeypatch: pytest.MonkeyPatch
     ) -> None:

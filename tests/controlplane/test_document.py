@@ -41,6 +41,7 @@ def test_the_document_is_openapi_for_this_address(document: Any) -> None:
     assert all(tag["description"] for tag in document["tags"]), document["tags"]
 
 
+@pytest.mark.slow
 def test_it_is_valid(document: Any) -> None:
     openapi_spec_validator.validate(document)
 

@@ -176,7 +176,7 @@ def test_a_declaration_is_enough_for_requests_and_responses() -> None:
     class Answer(BaseModel):
         pass
 
-    assert Asked.__doc__ == "What is asked."
+    assert Asked.__doc__ == "A request."
     assert set(Asked.model_fields) == set(Answer.model_fields) == {one.name for one in declared}
     # The class's own field is unchanged.
     assert Asked.model_validate({"mood": "glum", "seats": 9.0}).model_dump(exclude_none=True) == {

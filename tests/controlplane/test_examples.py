@@ -53,6 +53,7 @@ def ids(account: Account, region: Region) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_every_request_example_is_accepted(
     api: DjangoClient, document: Any, ids: dict[str, str]
 ) -> None:
@@ -144,6 +145,7 @@ def body_of(operation: Any) -> tuple[str, bool]:
     return (json.dumps(content["example"]), True) if content else ("", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ANYWHERE, ids=lambda wrong: wrong.__name__)
 def test_an_error_of_any_call_is_as_described(
     api: DjangoClient, document: Any, wrong: Wrong
@@ -158,6 +160,7 @@ def test_an_error_of_any_call_is_as_described(
                 check(document, methods[method], answer, (method, path))
 
 
+@pytest.mark.slow
 def test_an_unknown_id_is_404_as_described(
     api: DjangoClient, document: Any, ids: dict[str, str]
 ) -> None:

@@ -69,6 +69,7 @@ def leased(path: Path) -> Iterator[None]:
 
 
 class TestFiles:
+    @pytest.mark.slow
     def test_a_tree_of_any_depth_is_removed(self, tmp_path: Path) -> None:
         deep_tree(tmp_path / "tree", 1100)
         try:

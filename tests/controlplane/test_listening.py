@@ -94,6 +94,7 @@ def test_a_lost_connection_is_made_again_and_every_waiter_is_notified(
         assert waiter.wait(5)
 
 
+@pytest.mark.slow
 def test_without_a_connection_a_waiter_polls(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def project(account: Account, region: Region) -> Project:
     return make_project(account, region, size=3)
 
 
+@pytest.mark.slow
 def test_every_answer_has_the_fields_that_clients_require(
     api: DjangoClient, account: Account, project: Project
 ) -> None:

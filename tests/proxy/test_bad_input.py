@@ -175,6 +175,7 @@ def test_a_negotiated_version_precedes_the_password(proxy: RunningProxy) -> None
     client.socket.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "beginning", [b"", SSL_REQUEST[:5], SSL_REQUEST, b"\x16\x03\x01", GSS_REQUEST], ids=repr
 )

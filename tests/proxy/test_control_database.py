@@ -39,6 +39,7 @@ def test_a_connection_is_reused(postgres: BarePostgres) -> None:
     uvloop.run(go())
 
 
+@pytest.mark.slow
 def test_waiting_for_a_server_that_hangs_is_bounded(
     mortal_postgres: BarePostgres,
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_cancelled_query_leaves_its_connection_usable(
     uvloop.run(go())
 
 
+@pytest.mark.slow
 def test_after_a_pause_of_the_proxy_the_server_is_not_taken_for_silent(
     postgres: BarePostgres,
 ) -> None:

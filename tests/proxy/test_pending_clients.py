@@ -77,6 +77,7 @@ def test_a_client_without_a_query_that_disconnects_wakes_nothing(
     assert proxy.directory.endpoints[ENDPOINT].wakes == wakes
 
 
+@pytest.mark.slow
 @WAYS
 def test_an_unread_query_is_sent_to_the_next_compute(
     proxy: RunningProxy, mortal_postgres: BarePostgres, way: dict[str, str]

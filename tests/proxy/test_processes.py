@@ -80,6 +80,7 @@ class Family:
         return list(self.parent.children())
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_replaced() -> None:
     family = Family(2)
     dying, surviving = family.children()
@@ -92,6 +93,7 @@ def test_a_process_that_dies_is_replaced() -> None:
     assert family.parent.wait(20) == 0
 
 
+@pytest.mark.slow
 def test_a_single_process_has_a_parent_that_replaces_it() -> None:
     family = Family(1)
     (dying,) = family.children()

@@ -200,6 +200,7 @@ def test_the_connections_of_a_dead_process_do_not_count_once_it_is_replaced() ->
     assert (other.of_others(("role", ENDPOINT, "alice")), other.fewest_sessions()) == (0, 0)
 
 
+@pytest.mark.slow
 def test_wrong_passwords_delay_no_other_client(proxy: RunningProxy, postgres: BarePostgres) -> None:
     """A hundred arrive at once from one address; bob is accepted at once nevertheless."""
     guesses = [
