@@ -15,13 +15,14 @@ named at the end, below its first failure.
 
 import itertools
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,10 +35,12 @@ SUITES = (
     *("runner", "controlplane", "connections", "console", "browser"),
     *("proxy", "clients", "packaging"),
 )
+CORES = os.cpu_count() or 1
 # Each worker of pytest-xdist has a service of its own.
-WORKERS = min(os.cpu_count() or 1, 4)
-# In the tier `fast`, starting workers takes longer than the tests of any other suite.
-LARGE = ("controlplane", "console", "proxy")
+WORKERS = min(CORES, 4)
+# In the tier `fast`, suites run side by side, these first: starting workers of pytest-xdist takes
+# longer than most of their tests.
+LONGEST_FIRST = ("controlplane", "console", "proxy", "runner")
 # The most seconds that a whole tier may take on two idle cores. The thorough tier has no limit.
 BOUNDS = {"fast": 60, "default": 600}
 # A filesystem in memory, and the bytes that must be free there.
@@ -65,7 +68,10 @@ def main(arguments: Sequence[str]) -> int:
     tier = next((tier for tier in ("fast", "thorough") if tier in named), "default")
     options = arguments[len(named) :]
     suites = [suite for suite in SUITES if suite in named] or list(SUITES)
-    runs = [run(TESTS / suite, tier, options) for suite in suites]
+    if tier == "fast":
+        suites.sort(key=[*LONGEST_FIRST, *SUITES].index)
+    with ThreadPoolExecutor(CORES if tier == "fast" else 1) as side_by_side:
+        runs = list(side_by_side.map(lambda suite: run(TESTS / suite, tier, options), suites))
     for ended in runs:
         for test, first_failure in ended.outcomes.flaky.items():
             print(f"== flaky: {test}, its first failure\n{first_failure}")
@@ -81,26 +87,34 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(suite: Path, tier: str, options: Sequence[str]) -> Run:
-    print(f"== tests/{suite.name}", flush=True)
-    began, used = time.monotonic(), cpu_seconds()
-    workers = WORKERS if tier != "fast" or suite.name in LARGE else 0
-    with tempfile.TemporaryDirectory() as directory:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as at_end:
         written = Path(directory) / "outcomes"
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "pytest", "-p", "tests.outcomes", f"--outcomes={written}"),
-                *("-o", f"cache_dir={ROOT}/.pytest_cache/{suite.name}", "--durations=8", "-q"),
-                *(f"--tier={tier}", f"--numprocesses={workers}", "--dist=worksteal"),
-                *("--reruns=1", str(suite), *options),
-            ],
-            cwd=ROOT,
-            env=environment(tier),
-            stdin=subprocess.DEVNULL,
+        command = [
+            *(sys.executable, "-m", "pytest", "-p", "tests.outcomes", f"--outcomes={written}"),
+            *("-o", f"cache_dir={ROOT}/.pytest_cache/{suite.name}", "--durations=8", "-q"),
+            *(f"--tier={tier}", "--reruns=1", str(suite), *options),
+        ]
+        output = None
+        if tier == "fast":
+            # The output of suites that run side by side is printed when each has ended.
+            output = at_end.enter_context((Path(directory) / "output").open("w+"))
+        else:
+            print(f"== tests/{suite.name}", flush=True)
+            command += [f"--numprocesses={WORKERS}", "--dist=worksteal"]
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment(tier), stdin=subprocess.DEVNULL, stdout=output
         )
+        # With the processor time of all descendants that were waited for.
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
         outcomes = Outcomes.read(written)
+        if output:
+            output.seek(0)
+            print(f"== tests/{suite.name}\n{output.read()}", flush=True)
     # A suite in which -k or a similar option leaves no test has not failed. Without such options,
     # workers that die while they collect look the same.
-    complete = outcomes is not None and done.returncode in (
+    complete = outcomes is not None and process.returncode in (
         *([PASSED] if outcomes.counts else []),
         *([NOTHING_COLLECTED] if options else []),
         *([TESTS_FAILED] if outcomes.failures else []),
@@ -108,7 +122,7 @@ def run(suite: Path, tier: str, options: Sequence[str]) -> Run:
     return Run(
         suite=suite.name,
         seconds=time.monotonic() - began,
-        cpu_seconds=cpu_seconds() - used,
+        cpu_seconds=used.ru_utime + used.ru_stime,
         outcomes=outcomes or Outcomes(),
         complete=complete,
     )
@@ -126,11 +140,6 @@ def environment(tier: str) -> dict[str, str]:
 def uses_memory(tier: str) -> bool:
     is_there = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
     return tier != "thorough" and is_there and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES
-
-
-def cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def summarize(runs: Sequence[Run], seconds: float, tier: str | None) -> None:
