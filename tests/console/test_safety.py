@@ -146,6 +146,7 @@ def start(**environment: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.slow
 def test_without_a_secret_it_does_not_start_and_gives_the_reason() -> None:
     failed = start()
     assert failed.returncode != 0

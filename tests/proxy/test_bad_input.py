@@ -51,6 +51,7 @@ def test_an_impossible_size_is_refused_without_reading(proxy: RunningProxy, size
     assert sqlstate(answer_to(proxy, struct.pack("!II", size, 196608))) == "08P01"
 
 
+@pytest.mark.slow
 def test_a_huge_packet_is_refused_whatever_follows(proxy: RunningProxy) -> None:
     huge = struct.pack("!II", 1_000_000_000, 196608) + bytes(1_000_000_000)
     client = RawClient(proxy.port)

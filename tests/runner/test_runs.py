@@ -111,6 +111,7 @@ def test_each_tier_has_its_tests(suite: Path, tier: str, left_out: int) -> None:
     assert ended.outcomes.counts["passed"] == 5 - left_out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["raise RuntimeError", "import os; os._exit(0)"])
 def test_an_interrupted_run_is_not_a_success(suite: Path, broken: str) -> None:
     (suite / "test_them.py").write_text("def test_good():\n    pass\n")
