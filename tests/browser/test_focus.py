@@ -44,6 +44,7 @@ def test_a_pressed_button_keeps_the_focus(page: Page, shop: Project) -> None:
     expect(power).to_be_focused()
 
 
+@pytest.mark.thorough
 def test_a_button_that_waits_for_its_answer_keeps_the_focus(page: Page, shop: Project) -> None:
     shop.done(shop.suspend())
     open_page(page, shop)
@@ -81,6 +82,7 @@ def test_after_a_row_is_deleted_the_next_one_has_the_focus(page: Page, stack: St
     expect(page.locator("tbody :focus, thead :focus")).to_have_count(1, timeout=SOON)
 
 
+@pytest.mark.thorough
 def test_a_closed_dialog_returns_the_focus_to_its_opener(page: Page, shop: Project) -> None:
     open_page(page, shop)
     for opener, closing in (("#create-endpoint", "Escape"), ("#create-endpoint", "Enter")):

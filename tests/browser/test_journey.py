@@ -244,6 +244,7 @@ def test_a_host_is_copied(signed_in: Page) -> None:
     assert copied(page) == host
 
 
+@pytest.mark.thorough
 def test_everything_works_without_scripts(page: Page, stack: Stack) -> None:
     context = page.context.browser.new_context(  # type: ignore[union-attr]
         base_url=stack.console_url, java_script_enabled=False

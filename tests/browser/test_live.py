@@ -78,6 +78,7 @@ def test_an_idle_page_costs_almost_no_bytes(page: Page, shop: Project) -> None:
     assert not heard.answers
 
 
+@pytest.mark.thorough
 def test_a_dialog_stays_open_while_the_page_behind_it_renews(page: Page, shop: Project) -> None:
     shop.done(shop.start())
     open_page(page, shop, f"/endpoints/{shop.endpoint_id}")

@@ -51,6 +51,7 @@ def test_a_copied_string_with_a_hidden_password_connects(pages: Page, shop: Proj
     expect(string).to_contain_text("********")
 
 
+@pytest.mark.thorough
 def test_connect_is_on_the_projects_page_too(pages: Page, shop: Project) -> None:
     pages.goto(f"/projects/{shop.id}")
     pages.get_by_role("button", name="Connect…").click()

@@ -18,6 +18,7 @@ from tests.support.stack import Stack
 IDLE = 12
 
 
+@pytest.mark.thorough
 def test_an_idle_session_ends_and_typed_text_is_kept(browser: Browser, stack: Stack) -> None:
     client = stack.client()
     with (

@@ -142,6 +142,7 @@ def test_the_palette_works_by_keyboard_alone(signed_in: Page, shop: Project) -> 
     expect(dialog).to_be_hidden()
 
 
+@pytest.mark.thorough
 def test_single_key_shortcuts(signed_in: Page, shop: Project) -> None:
     page = signed_in
     page.goto(f"/projects/{shop.id}")

@@ -79,6 +79,7 @@ def test_a_refused_address_does_not_wake_an_idle_endpoint(place: Place) -> None:
     assert place.endpoint_operations() == before
 
 
+@pytest.mark.thorough
 def test_a_rule_for_protected_branches_applies_once_a_branch_is_protected(place: Place) -> None:
     allow(place, {"allowed_ips": {**ELSEWHERE["allowed_ips"], "protected_branches_only": True}})
     with place.connect() as connection:
@@ -138,6 +139,7 @@ def test_the_api_publishes_the_authority_for_verifying_clients(
     assert printed.stdout == answer.text
 
 
+@pytest.mark.thorough
 def test_every_uri_connects_unchanged(stack: Stack, alice: Client, place: Place) -> None:
     made = alice.post(
         f"{place.path}/branches",

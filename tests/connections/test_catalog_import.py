@@ -277,6 +277,7 @@ def test_sql_ends_the_sessions_of_a_role_without_login(place: Place) -> None:
         assert [last_words(direct), last_words(pooled)] == ["57P01", "57P01"]
 
 
+@pytest.mark.thorough
 def test_a_new_role_gets_no_session_of_a_former_role_of_its_name(place: Place) -> None:
     run(place, "CREATE ROLE bob LOGIN PASSWORD 'old'")
     old = place.connect(user="bob", password="old", pooled=True)

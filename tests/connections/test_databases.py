@@ -118,6 +118,7 @@ def test_a_renamed_database_keeps_its_data_and_drops_its_clients(shop: Place) ->
     assert "does not exist" in str(shop.refusal(dbname="old name"))
 
 
+@pytest.mark.thorough
 def test_a_database_changes_its_owner(shop: Place) -> None:
     bob: dict[str, Any] = {"user": "bob", "password": shop.new_role("bob")}
     shop.new_role("carol")

@@ -88,6 +88,7 @@ def test_an_interrupted_drop_is_completed(shop: Place) -> None:
     new_database(shop, "half gone")
 
 
+@pytest.mark.thorough
 def test_prepared_transactions_prevent_no_deletion(place: Place) -> None:
     place.change(settings={"pg_settings": {"max_prepared_transactions": "3"}})
     new_database(place, "doomed")

@@ -66,6 +66,7 @@ def full_queue(place: Place) -> Iterator[None]:
         yield
 
 
+@pytest.mark.thorough
 def test_a_new_client_is_served_although_its_proxy_stops_while_the_compute_greets_it(
     drowsy: Place,
 ) -> None:

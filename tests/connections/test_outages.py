@@ -132,6 +132,7 @@ def test_sessions_continue_without_the_metadata_database(shop: Place) -> None:
     assert shop.query("SELECT 1", pooled=True) == (1,)
 
 
+@pytest.mark.thorough
 def test_a_client_waits_for_a_worker_that_was_killed(shop: Place) -> None:
     shop.suspend()
     for process in processes_of(shop.stack, "worker"):

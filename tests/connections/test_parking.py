@@ -85,6 +85,7 @@ def test_a_client_that_is_sending_a_message_continues(shop: Place) -> None:
         assert serves(client)
 
 
+@pytest.mark.thorough
 def test_an_open_transaction_ends_with_its_error(shop: Place) -> None:
     with connect(shop) as client:
         client.execute("BEGIN")
@@ -102,6 +103,7 @@ def test_a_client_stays_during_a_restart_for_new_settings(place: Place) -> None:
         assert client.execute("SHOW max_connections").fetchone() == ("77",)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", ["postgres", "pgbouncer"])
 def test_an_idle_client_stays_when_its_processes_are_killed(shop: Place, which: str) -> None:
     with connect(shop) as client:
@@ -114,6 +116,7 @@ def test_an_idle_client_stays_when_its_processes_are_killed(shop: Place, which: 
             assert serves(client)
 
 
+@pytest.mark.thorough
 def test_a_parked_client_is_dropped_when_it_may_not_stay(place: Place) -> None:
     password = place.new_role("bob")
     with (

@@ -53,6 +53,7 @@ def test_a_change_is_an_operation_that_a_running_pooler_applies(place: Place) ->
     wait_for(lambda: not waits_in_vain(place), "the pooler to restore its settings")
 
 
+@pytest.mark.thorough
 def test_settings_apply_after_a_suspend_and_from_the_projects_defaults(
     place: Place,
 ) -> None:

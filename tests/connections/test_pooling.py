@@ -81,6 +81,7 @@ def test_pooler_enabled_sends_the_plain_host_through_the_pooler(shop: Place) -> 
         assert one.execute(asked).fetchone() != other.execute(asked).fetchone()
 
 
+@pytest.mark.thorough
 def test_the_pooler_ends_with_its_compute(shop: Place) -> None:
     shop.suspend()
     shop.start()

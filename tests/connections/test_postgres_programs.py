@@ -55,6 +55,7 @@ def test_a_dump_of_an_idle_endpoint_is_restored(shop: Place) -> None:
     assert shop.query("SELECT count(*) FROM birds", dbname="copy") == (5000,)
 
 
+@pytest.mark.thorough
 def test_the_programs_output_is_passed_on(shop: Place) -> None:
     """Its output, its errors and its exit status; and the caller's own session settings apply."""
     asked = b"SHOW work_mem;\nSELECT 1/0;\nSELECT 'not reached';\n"
@@ -71,6 +72,7 @@ def test_the_programs_output_is_passed_on(shop: Place) -> None:
     assert b"division by zero" in ran.stderr
 
 
+@pytest.mark.thorough
 def test_it_uses_the_pooler_if_possible_and_shows_no_password(shop: Place) -> None:
     script = b"SELECT current_user;\n\\! cat /proc/$PPID/cmdline /proc/$PPID/environ\n"
     ran = run(shop, "psql", f"{shop.endpoint_id}-pooler", "-XqAt", read=script)

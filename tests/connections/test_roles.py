@@ -97,6 +97,7 @@ def test_names_that_need_quoting_work_everywhere(shop: Place) -> None:
         assert [row["status"] for row in shop.client.finish(answer)] == ["finished"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["roles", "databases"])
 @pytest.mark.parametrize("name", UNADDRESSABLE)
 def test_a_name_that_no_path_can_hold_is_refused(shop: Place, kind: str, name: str) -> None:
@@ -132,6 +133,7 @@ def test_an_unknown_role_is_not_found(shop: Place) -> None:
         assert shop.client.call(method, path + suffix).status_code == 404
 
 
+@pytest.mark.thorough
 def test_a_reset_password_replaces_the_old_one(shop: Place) -> None:
     path = shop.of_catalog("roles", shop.role)
     reset = shop.client.post(f"{path}/reset_password")
@@ -147,6 +149,7 @@ def test_a_reset_password_replaces_the_old_one(shop: Place) -> None:
         assert (answer.status_code, answer.json()) == (200, {"password": new})
 
 
+@pytest.mark.thorough
 def test_passwords_that_are_not_stored_cannot_be_revealed(stack: Stack, alice: Client) -> None:
     place = Place.create(stack, alice, store_passwords=False)
     path = place.of_catalog("roles", place.role)
@@ -261,6 +264,7 @@ def test_a_role_has_the_rights_of_an_owner(shop: Place) -> None:
     assert shop.query("SELECT current_database()", dbname="made_by_sql") == ("made_by_sql",)
 
 
+@pytest.mark.thorough
 def test_a_child_branch_has_its_parents_roles_passwords_and_databases(place: Place) -> None:
     bob: dict[str, Any] = {"user": "bob", "password": place.new_role("bob")}
     branch = place.new_branch_id(name="dev")

@@ -28,6 +28,7 @@ tls_and_plain = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls
 direct_and_pooled = pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
 
 
+@pytest.mark.thorough
 @direct_and_pooled
 @tls_and_plain
 @pytest.mark.parametrize("way", ["cancel_safe", "cancel"])

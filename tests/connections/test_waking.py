@@ -40,6 +40,7 @@ def test_many_simultaneous_clients_are_served_by_one_start(shop: Place, pooled: 
     assert (started[0]["status"], started[0]["failures_count"]) == ("finished", 0)
 
 
+@pytest.mark.thorough
 def test_direct_and_pooled_clients_share_one_start(shop: Place) -> None:
     shop.suspend()
     before = len(shop.endpoint_operations("start_compute"))
@@ -100,6 +101,7 @@ def test_a_client_is_served_while_its_endpoint_is(
     assert ask_at_once(shop, 1, "SELECT 1", pooled=True) == [(1,)]
 
 
+@pytest.mark.thorough
 def test_a_client_is_served_before_its_project_is_ready(stack: Stack, alice: Client) -> None:
     place = Place.create(stack, alice, wait=False)
     assert ask_at_once(place, 5, "SELECT 1") == [(1,)] * 5
@@ -148,6 +150,7 @@ def is_starting(place: Place) -> bool:
     return [row["status"] for row in place.endpoint_operations("start_compute")[:1]] == ["running"]
 
 
+@pytest.mark.thorough
 def test_a_disabled_endpoint_refuses_until_it_is_enabled(shop: Place) -> None:
     shop.change(disabled=True)
     before = shop.endpoint_operations()

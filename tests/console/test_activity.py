@@ -134,6 +134,7 @@ def test_an_unknown_event_type_stays_chosen_and_has_words(
     assert "Mirror: polished twice" in page.text
 
 
+@pytest.mark.thorough
 def test_a_change_made_in_the_console_is_listed(alice: Person, shop: Shop) -> None:
     alice.post(f"{shop.url}/rename", {"name": "store"})
     page = Page(alice.get(f"{shop.url}/events?type=project.updated&actor=user"))

@@ -132,6 +132,7 @@ def test_protection(alice: Person, shop: Shop) -> None:
     assert branches(alice, shop)["dev"]["protected"] is False
 
 
+@pytest.mark.thorough
 def test_reset_from_the_parent(alice: Person, shop: Shop) -> None:
     url = branch_url(shop, shop.dev_id)
     assert "present data of main" in Page(alice.get(f"{url}/reset")).text
@@ -220,6 +221,7 @@ def test_while_a_branchs_data_is_replaced_a_form_says_so(alice: Person, shop: Sh
     wait_until_quiet(alice, url)
 
 
+@pytest.mark.thorough
 def test_a_role_created_by_sql_is_marked(alice: Person, shop: Shop) -> None:
     shop.start()
     shop.sql("CREATE ROLE by_hand LOGIN")

@@ -113,6 +113,7 @@ def test_a_branch_that_expires_shows_when(alice: Person, shop: Shop) -> None:
     assert "expires" not in Page(alice.get(f"{shop.url}/branches")).row(shop.dev_id)
 
 
+@pytest.mark.thorough
 def test_another_branch_becomes_the_default(alice: Person, shop: Shop) -> None:
     answer = alice.post(f"{shop.url}/branches/{shop.dev_id}/set-default")
     assert answer["Location"] == f"{shop.url}/branches/{shop.dev_id}"

@@ -107,6 +107,7 @@ def test_a_broken_stream_is_reported(settings: Any, alice: Person, shop: Shop) -
             wait_for(lambda: changed(said) == 3, "the end of the outage to be reported")
 
 
+@pytest.mark.thorough
 def test_the_accounts_channel_reports_changes_of_all_projects(alice: Person) -> None:
     with listening(alice, "/changes") as said:
         wait_for(lambda: changed(said) == 1, "the beginning")
@@ -362,6 +363,7 @@ def test_the_watches_of_a_key_are_limited(
             assert r
 
 
+@pytest.mark.thorough
 def test_a_project_that_does_not_exist_is_not_watched(
     dave: Person, misbehaving: Misbehaving
 ) -> None:

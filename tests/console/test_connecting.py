@@ -130,6 +130,7 @@ def test_another_role_and_database_can_be_chosen(alice: Person, shop: Shop) -> N
     assert set(page.options["role"]) == {"neondb_owner", 'o"<b>'}
 
 
+@pytest.mark.thorough
 def test_another_accounts_endpoint_is_not_found(bob: Person, shop: Shop) -> None:
     assert bob.get(f"{shop.endpoint_url}/connect").status_code == 404
     assert bob.post(f"{shop.endpoint_url}/connect").status_code == 404

@@ -231,6 +231,7 @@ def test_projects_of_all_pages_can_be_chosen(
     assert "p-249" in html
 
 
+@pytest.mark.thorough
 def test_an_endless_list_of_projects_is_read_in_part(
     dave: Person, misbehaving: Misbehaving
 ) -> None:

@@ -92,6 +92,7 @@ def test_an_error_is_shown_beside_the_field_at_fault(carol: Person, still_shop: 
     assert list(form.errors) == ["max_cu"]
 
 
+@pytest.mark.thorough
 def test_reassigning(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(f"{shop.endpoint_url}/reassign?next={shop.url}"))
     assert page.options["branch_id"] == [shop.dev_id]
@@ -129,6 +130,7 @@ def test_suspending_and_starting(alice: Person, shop: Shop) -> None:
     assert "Active" in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
 
 
+@pytest.mark.thorough
 def test_pressing_a_button_twice_does_no_harm(alice: Person, shop: Shop) -> None:
     for _ in range(2):
         answer = alice.post(f"{shop.endpoint_url}/suspend", {"next": shop.url})
@@ -262,6 +264,7 @@ def test_deleting_requires_the_typed_id(alice: Person, shop: Shop) -> None:
     assert alice.get(f"{shop.endpoint_url}/delete").status_code == 404
 
 
+@pytest.mark.thorough
 def test_another_users_endpoint_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
     for path in ("", "/reassign", "/settings", "/delete"):
         assert bob.get(still_shop.endpoint_url + path).status_code == 404, path

@@ -117,6 +117,7 @@ def test_every_refusal_shows_a_page_with_a_link_out(
         assert "All projects" in page.text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", FORMS)
 @pytest.mark.parametrize("status", first_of([422, 500, 401, 400, 403, 404, 409, 423, 429], count=2))
 def test_a_refused_form_keeps_what_was_typed(

@@ -133,6 +133,7 @@ def test_a_change_made_on_the_page_renews_its_region(alice: Person, shop: Shop) 
     assert "Branch renamed to store." in Page(answer).text
 
 
+@pytest.mark.thorough
 def test_a_change_made_elsewhere_redirects_to_the_page(alice: Person, shop: Shop) -> None:
     answer = alice.htmx_post(f"{shop.url}/rename", {"name": "store"}, at=shop.url)
     assert answer["HX-Redirect"] == f"{shop.url}/settings"

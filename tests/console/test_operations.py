@@ -90,6 +90,7 @@ def test_an_unknown_run_is_not_found(carol: Person, still_shop: Shop) -> None:
         assert carol.get(f"{still_shop.url}/operations/{operation_id}").status_code == 404
 
 
+@pytest.mark.thorough
 def test_a_run_of_another_project_is_not_found(alice: Person, shop: Shop) -> None:
     other = alice.api.new_project(name="other", wait=False)
     foreign = other["operations"][0]["id"]
@@ -119,6 +120,7 @@ def test_the_timeline_is_shown_as_a_table_too(carol: Person, still_shop: Shop) -
     assert carol.htmx_get(f"{still_shop.url}/timeline-live").status_code == 286
 
 
+@pytest.mark.thorough
 def test_an_older_page_does_not_report_failures_that_may_be_resolved(
     dave: Person, misbehaving: Misbehaving
 ) -> None:

@@ -203,6 +203,7 @@ def real_ids(carol: Person, still_shop: Shop) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("twist", first_of(TWISTS))
 def test_missing_fields_and_unknown_values_do_no_harm(
     dave: Person, misbehaving: Misbehaving, carol: Person, real_ids: dict[str, Any], twist: str

@@ -112,6 +112,7 @@ def test_renaming_to_nothing_is_refused(carol: Person, still_shop: Shop) -> None
     assert "shop" in Page(carol.get(still_shop.url)).text
 
 
+@pytest.mark.thorough
 def test_deleting_requires_the_typed_id(alice: Person, shop: Shop) -> None:
     for typed in ("", "shop", shop.id.upper()):
         answer = alice.post(f"{shop.url}/delete", {"typed": typed})

@@ -173,6 +173,7 @@ def test_several_statements_run_in_read_only_mode(asked: Any) -> None:
     assert "<mark>nowhere</mark>" in page.html
 
 
+@pytest.mark.thorough
 def test_a_query_that_takes_too_long_is_ended(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueryForm.base_fields["seconds"], "choices", [(1, "1 s")])
     page = asked("SELECT pg_sleep(20)", seconds="1")

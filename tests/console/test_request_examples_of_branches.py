@@ -109,6 +109,7 @@ def test_creating_and_changing_a_branch(alice: Person, shop: Shop) -> None:
     assert commands(refused)["neonctl"].endswith("--name dev --protected")
 
 
+@pytest.mark.thorough
 def test_the_expiry_of_a_branch(alice: Person, shop: Shop, url: str) -> None:
     refused = alice.post(f"{url}/expiry", {"lifetime": "at", "until": PAST})
     run(alice, refused, **{PAST: LATER})

@@ -61,6 +61,7 @@ def test_a_password_is_shown_on_demand_and_is_in_no_other_page(
     assert answer["Cache-Control"] == "no-store"
 
 
+@pytest.mark.thorough
 def test_a_password_that_is_not_stored_is_not_shown(alice: Person, shop: Shop, url: str) -> None:
     shop.start()
     shop.sql("ALTER ROLE neondb_owner PASSWORD 'of-my-own-making'")
@@ -75,6 +76,7 @@ def test_a_password_that_is_not_stored_is_not_shown(alice: Person, shop: Shop, u
     alice.post(f"{main}/role/new-password?name=neondb_owner")
 
 
+@pytest.mark.thorough
 def test_a_new_password_asks_for_confirmation(alice: Person, shop: Shop, url: str) -> None:
     before = password_of(alice, shop, "neondb_owner")
     asked = f"{url}/role/new-password?name=neondb_owner"

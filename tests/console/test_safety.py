@@ -155,6 +155,7 @@ def test_without_a_secret_it_does_not_start_and_gives_the_reason() -> None:
     assert start(PERCH_DEBUG="1").returncode == 0
 
 
+@pytest.mark.thorough
 def test_the_console_uses_its_own_settings_beside_the_control_plane() -> None:
     started = start(PERCH_SECRET_KEY="s", DJANGO_SETTINGS_MODULE="controlplane.settings")
     assert started.returncode == 0, started.stderr

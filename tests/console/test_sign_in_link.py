@@ -63,6 +63,7 @@ class TestLink:
         visitor.post("/sign-in/link", {"code": self.code(link)})
         assert name_of(visitor) == "local"
 
+    @pytest.mark.thorough
     @pytest.mark.usefixtures("console")
     def test_a_link_is_valid_for_minutes(self, visitor: Browser, stack: Stack) -> None:
         code = self.code(self.link(stack))

@@ -102,6 +102,7 @@ def test_restored_in_place_of_a_branchs_data(alice: Person, shop: Shop) -> None:
     forget(alice, shop, snapshot_id)
 
 
+@pytest.mark.thorough
 def test_a_snapshot_outlives_its_branch(alice: Person, shop: Shop) -> None:
     snapshot_id = take(alice, shop, "keepsake")
     page = Page(alice.get(f"{branch_url(shop, shop.dev_id)}/delete"))

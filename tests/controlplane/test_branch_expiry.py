@@ -242,6 +242,7 @@ class TestRound:
         expire_branches(region)
         assert deletions() == [branch.id, branch.id]
 
+    @pytest.mark.thorough
     @pytest.mark.slow
     def test_an_account_with_many_expiring_branches_delays_no_other(
         self, account: Account, region: Region

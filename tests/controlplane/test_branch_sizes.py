@@ -52,6 +52,7 @@ def test_the_limit_is_that_of_the_plan(stack: Stack, place: Place) -> None:
     assert made["branch_logical_size_limit"] == 1 << 30
 
 
+@pytest.mark.thorough
 def test_a_branch_over_its_limit_is_read_only_until_it_is_smaller(place: Place) -> None:
     with place.connect() as connection:
         connection.execute("CREATE TABLE kept (i int)")

@@ -121,12 +121,14 @@ class TestDelete:
         assert not project.is_running(endpoint_id)
         assert project.is_running()
 
+    @pytest.mark.thorough
     def test_without_an_endpoint(self, project: Project) -> None:
         branch_id = project.new_branch_id()
         body = project.client.delete(project.branch_path(branch_id))
         assert [o["action"] for o in body["operations"]] == ["delete_timeline"]
         project.done(body)
 
+    @pytest.mark.thorough
     def test_its_name_is_free_again(self, project: Project) -> None:
         made = project.new_branch(name="again")
         project.done(project.client.delete(project.branch_path(made["branch"]["id"])))
@@ -165,6 +167,7 @@ class TestDelete:
         project.done(project.client.delete(project.branch_path(child_id)))
         project.done(project.client.delete(path))
 
+    @pytest.mark.thorough
     def test_a_protected_branch_cannot_be_deleted(self, project: Project) -> None:
         path = project.branch_path(project.new_branch(protected=True)["branch"]["id"])
         status, message = refusal(project.client.call("DELETE", path))

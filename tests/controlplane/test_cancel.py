@@ -88,6 +88,7 @@ def test_a_start_that_hangs(project: Project) -> None:
     assert project.sql("SELECT 1") == [(1,)]
 
 
+@pytest.mark.thorough
 def test_an_attempt_that_waits_for_its_retry(project: Project) -> None:
     project.suspend()
     data = project.stack.data_dir(project.branch_id)
@@ -147,6 +148,7 @@ def test_a_long_copy(project: Project, whole: bool) -> None:
     assert project.sql("SELECT number FROM later", endpoint_id=endpoint["id"]) == [(7,)]
 
 
+@pytest.mark.thorough
 def test_a_copy_that_has_just_been_renamed_to_its_place(project: Project) -> None:
     """The work is done, and the cancel comes before its end is written."""
     with project.stack.database() as database, database.transaction():
@@ -164,6 +166,7 @@ def test_a_copy_that_has_just_been_renamed_to_its_place(project: Project) -> Non
     assert project.branch(made["branch"]["id"])["current_state"] == "init"
 
 
+@pytest.mark.thorough
 def test_cancelled_settings_return_to_the_previous_ones(project: Project) -> None:
     project.change(settings={"pg_settings": {"work_mem": "5MB"}})
     settings = {"settings": {"pg_settings": {"work_mem": "6MB"}}, "autoscaling_limit_max_cu": 2}
@@ -294,6 +297,7 @@ def test_a_deletion(project: Project) -> None:
     assert project.client.call("GET", project.branch_path(branch_id)).status_code == 404
 
 
+@pytest.mark.thorough
 def test_a_deletion_that_has_begun(project: Project) -> None:
     branch_id = project.new_branch_id()
     with project.locked(branch_id):
@@ -328,6 +332,7 @@ def test_an_availability_check(project: Project) -> None:
     assert project.endpoint()["current_state"] == "idle"
 
 
+@pytest.mark.thorough
 def test_unknown_ids(project: Project) -> None:
     for kind, words in (("operations", "operation"), ("chains", "chain")):
         for unknown in ("nonsense", "00000000-0000-0000-0000-000000000000"):
@@ -387,6 +392,7 @@ def test_many_simultaneous_cancels(project: Project) -> None:
     project.start()
 
 
+@pytest.mark.thorough
 def test_a_new_request_waits_until_the_cancelled_operation_is_safe(project: Project) -> None:
     """A new start waits for the operation that is being cancelled, and then finds nothing in its
     way."""

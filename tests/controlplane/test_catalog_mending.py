@@ -186,6 +186,7 @@ def test_a_round_creates_a_role_that_a_start_could_not_create(fresh_project: Pro
     wait_for(lambda: role_exists(fresh_project, "late"), "the role")
 
 
+@pytest.mark.thorough
 def test_a_role_that_cannot_be_created_locks_out_nobody_and_is_reported(
     fresh_project: Project,
 ) -> None:

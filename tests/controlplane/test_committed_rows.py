@@ -70,6 +70,7 @@ def test_a_child_holds_every_committed_row(project: Project, asleep: bool) -> No
     assert project.sql(sums, endpoint_id=child) == [(10000, 50005000)]
 
 
+@pytest.mark.thorough
 def test_a_child_made_while_a_client_writes_holds_every_committed_row(project: Project) -> None:
     with writing(project) as committed:
         before = len(committed)

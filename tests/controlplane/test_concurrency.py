@@ -54,6 +54,7 @@ class TestOneWins:
                 assert won["endpoint"]["id"] in response.text
             project.client.delete(project.endpoint_path(won["endpoint"]["id"]))
 
+    @pytest.mark.thorough
     def test_simultaneous_reassignments_to_one_branch(self, project: Project) -> None:
         goal = project.new_branch_id()
         movers = [project.endpoint_id]

@@ -60,6 +60,7 @@ class TestSettings:
         project.start()
         assert project.sql("SHOW work_mem") == [("9MB",)]
 
+    @pytest.mark.thorough
     def test_quotes_and_backslashes_are_preserved(self, project: Project) -> None:
         value = r"""it's a \ "test" = # %d"""
         project.change(settings=pg(**{"auto_explain.text": value}))
@@ -128,6 +129,7 @@ class TestSettings:
         assert refusal(response)[0] == 400
         assert standing.endpoint() == before
 
+    @pytest.mark.thorough
     def test_a_second_change_waits_for_the_first(self, project: Project) -> None:
         with project.locked():
             first = patch(project, settings=pg(work_mem="5MB"))

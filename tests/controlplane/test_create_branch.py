@@ -50,6 +50,7 @@ def test_without_endpoints_none_is_created(project: Project) -> None:
     assert [o["action"] for o in answer["operations"]] == ["create_branch"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("body", "headers"),
     first_of(

@@ -84,6 +84,7 @@ def test_a_disabled_endpoint_is_created_idle(project: Project, branch_id: str) -
     assert not project.is_running(created["endpoint"]["id"])
 
 
+@pytest.mark.thorough
 def test_settings_that_postgres_refuses_leave_it_idle(project: Project, branch_id: str) -> None:
     body = wanted(branch_id, {"settings": {"pg_settings": {"timezone": "UTC+200"}}})
     created = project.client.post(project.path + "/endpoints", body)
@@ -99,6 +100,7 @@ def test_settings_that_postgres_refuses_leave_it_idle(project: Project, branch_i
     assert project.sql("SHOW work_mem", endpoint_id=endpoint["id"]) == [("8MB",)]
 
 
+@pytest.mark.thorough
 def test_a_branch_with_an_endpoint_accepts_no_other(project: Project) -> None:
     status, message = create(project, wanted(project.branch_id))
     assert status == 409
@@ -161,6 +163,7 @@ class TestRefusals:
         response = alice.call("POST", "/projects/no-where-12345678/endpoints", json=body)
         assert refusal(response) == (404, "project not found")
 
+    @pytest.mark.thorough
     def test_another_region(self, standing: Project, spare_branch_id: str) -> None:
         status, message = create(standing, wanted(spare_branch_id, {"region_id": "aws-us-east-2"}))
         assert (status, '"local"' in message) == (422, True)

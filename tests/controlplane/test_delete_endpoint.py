@@ -58,12 +58,14 @@ def test_its_data_stays(project: Project) -> None:
     assert project.sql("SELECT number FROM kept", endpoint_id=created["id"]) == [(7,)]
 
 
+@pytest.mark.thorough
 def test_deleting_it_again_is_404(project: Project) -> None:
     project.client.delete(project.endpoint_path())
     again = project.client.call("DELETE", project.endpoint_path())
     assert refusal(again) == (404, "endpoint not found")
 
 
+@pytest.mark.thorough
 def test_a_waiting_start_fails_with_the_reason(project: Project) -> None:
     project.suspend()
     with project.locked():

@@ -98,6 +98,7 @@ def test_a_reader_that_reconnects_misses_nothing_and_gets_nothing_twice(project:
         assert names(reader.take(7)) == ["0", "1", "2", "3", "4", "5", "6"]
 
 
+@pytest.mark.thorough
 def test_nothing_is_lost_or_doubled_with_many_writers_and_a_reconnecting_reader(
     project: Project, stack: Stack
 ) -> None:

@@ -218,6 +218,7 @@ def test_every_change_is_recorded_without_secrets(fresh_project: Project, stack:
     assert "postgresql://" not in text
 
 
+@pytest.mark.thorough
 def test_a_request_that_changes_nothing_records_no_event(project: Project) -> None:
     alice = project.client
     told = Recorded(alice)

@@ -160,6 +160,7 @@ def test_an_error_of_any_call_is_as_described(
                 check(document, methods[method], answer, (method, path))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_unknown_id_is_404_as_described(
     api: DjangoClient, document: Any, ids: dict[str, str]

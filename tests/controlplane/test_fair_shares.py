@@ -83,6 +83,7 @@ def test_a_burst_is_served_in_order(alice: Client) -> None:
         assert set(threads.map(ask, [alice.another() for _ in range(4 * SHARE)])) == {200}
 
 
+@pytest.mark.thorough
 def test_an_aborted_or_failed_request_releases_its_share(standing: Project) -> None:
     alice = standing.client
     for _ in range(SHARE + 1):

@@ -36,6 +36,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("method", "template"), BODIES)
 def test_no_input_causes_a_server_error(
     api: DjangoClient, account: Account, region: Region, method: str, template: str

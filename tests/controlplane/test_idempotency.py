@@ -178,6 +178,7 @@ def test_of_two_simultaneous_requests_the_second_gets_the_firsts_answer(
     standing.client.finish(standing.client.delete(f"{path}/{found[0]['id']}"))
 
 
+@pytest.mark.thorough
 def test_a_client_that_disconnected_asks_again_and_learns_the_result(
     standing: Project, key: str
 ) -> None:

@@ -99,6 +99,7 @@ class TestReadOnly:
 
 
 class TestOneProject:
+    @pytest.mark.thorough
     def test_it_reaches_only_what_belongs_to_the_project(
         self, stack: Stack, standing: Project, ids: dict[str, str], neighbour: str
     ) -> None:
@@ -134,6 +135,7 @@ class TestOneProject:
         status, message = refusal(ours.call("DELETE", standing.path))
         assert (status, "may not delete the project itself" in message) == (403, True)
 
+    @pytest.mark.thorough
     def test_another_accounts_project_is_not_found(
         self, standing: Project, alice: Client, bob: Client
     ) -> None:
@@ -213,6 +215,7 @@ def count_writes(connection: "psycopg.Connection[Any]", key_id: int) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_one_of_many_simultaneous_requests_records_the_use(stack: Stack, alice: Client) -> None:
     made = alice.post("/api_keys", {"key_name": "busy"})
     together = threading.Barrier(12)

@@ -87,6 +87,7 @@ class TestOtherAccounts:
             assert under_way(project) <= 24
             assert wake(project) < UNNOTICED
 
+    @pytest.mark.thorough
     def test_the_next_operation_of_the_share_begins_at_once(self, project: Project) -> None:
         """It is notified by the end of the one before it; it does not wait for the worker's next
         poll."""
@@ -297,6 +298,7 @@ class TestShareOfAProject:
         assert operation.status == "running"
 
 
+@pytest.mark.thorough
 def test_the_job_is_enqueued_by_one_statement(project: Project) -> None:
     """A transaction around it would cost a waiting client two more round trips."""
     project.suspend()

@@ -157,6 +157,7 @@ class TestFindingProcesses:
 
 
 class TestKilledPostmaster:
+    @pytest.mark.thorough
     def test_its_children_are_ended_before_the_next_start(self, branch: Path) -> None:
         compute.start(SPEC)
         with busy_backend() as backend:
@@ -198,6 +199,7 @@ class TestHangingStart:
         settings_file.unlink()
         kept.rename(settings_file)
 
+    @pytest.mark.thorough
     def test_it_leaves_no_process(self, hanging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(process, "STILL_START", 0.5)
         monkeypatch.setattr(process, "CHECK_BOUND", 0.5)
@@ -228,6 +230,7 @@ class TestHangingStart:
 
 
 class TestStops:
+    @pytest.mark.thorough
     def test_a_stopped_compute_is_continued_and_shut_down(self, branch: Path) -> None:
         compute.start(SPEC)
         for one in [postmaster(), *postmaster().children()]:

@@ -41,6 +41,7 @@ def test_deleted_endpoints_are_not_listed(project: Project) -> None:
     assert refusal(response) == (404, "endpoint not found")
 
 
+@pytest.mark.thorough
 def test_a_branch_lists_its_endpoint(project: Project) -> None:
     branch = project.new_branch(endpoint=True)
     path = project.branch_path(branch["branch"]["id"], "/endpoints")

@@ -192,6 +192,7 @@ def test_every_line_of_every_process_can_be_parsed(stack: Stack, project: Projec
         assert loggers[0] == "gunicorn.error"
 
 
+@pytest.mark.thorough
 def test_the_lines_of_a_round_name_the_round(stack: Stack, project: Project) -> None:
     project.postmaster().kill()
     line = await_line(stack, "worker", endpoint=project.endpoint_id, level="WARNING")

@@ -47,6 +47,7 @@ def test_endpoints(project: Project, neon: NeonAPI) -> None:
     assert neon.endpoint_delete(project.id, endpoint_id).endpoint.id == endpoint_id
 
 
+@pytest.mark.thorough
 def test_branches(project: Project, neon: NeonAPI) -> None:
     body = {"branch": {"name": "by-neon-api"}, "endpoints": [{"type": "read_write"}]}
     created = neon.branch_create(project.id, **body)

@@ -77,6 +77,7 @@ FILTERS: list[dict[str, list[str]]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wanted", FILTERS, ids=lambda wanted: "-".join(wanted))
 def test_a_filter_finds_exactly_the_matching_operations(
     full: tuple[Project, dict[str, Any]], wanted: dict[str, list[str]]

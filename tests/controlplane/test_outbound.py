@@ -194,6 +194,7 @@ def test_a_host_that_cannot_block_refuses_the_setting(api: DjangoClient, region:
     assert ask(True) == 201
 
 
+@pytest.mark.thorough
 def test_sql_reaches_the_proxy_until_the_project_blocks_its_computes(project: Project) -> None:
     with project.stack.database() as connection:
         row = connection.execute("SELECT outbound_unfiltered FROM controlplane_region").fetchone()

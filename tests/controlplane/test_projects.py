@@ -156,6 +156,7 @@ class TestDelete:
             wait_for(lambda data=data: not data.parent.exists(), f"the end of {data}")  # type: ignore[misc]
         assert not project.is_running()
 
+    @pytest.mark.thorough
     def test_deleting_it_again_gets_the_same_answer(self, project: Project) -> None:
         first = project.client.delete(project.path)
         assert project.client.delete(project.path)["project"]["id"] == first["project"]["id"]

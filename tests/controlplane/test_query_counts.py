@@ -168,6 +168,7 @@ WRITES: dict[str, tuple[str, str, Any, int]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [3, 30])
 @pytest.mark.parametrize("write", WRITES)
 def test_writing(

@@ -66,6 +66,7 @@ def test_its_old_connections_are_dropped(project: Project, other_id: str) -> Non
             connection.execute("SELECT 1")
 
 
+@pytest.mark.thorough
 def test_an_idle_endpoint_stays_idle(project: Project, other_id: str) -> None:
     project.suspend()
     answer = project.client.patch(project.endpoint_path(), {"endpoint": {"branch_id": other_id}})

@@ -113,6 +113,7 @@ class TestCheckAvailability:
                 return operation["action"], operation["status"]
         return "", ""
 
+    @pytest.mark.thorough
     def test_it_leaves_an_idle_endpoint_idle(self, checked: Project) -> None:
         checked.suspend()
         look_now(checked.stack)

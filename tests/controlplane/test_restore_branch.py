@@ -92,6 +92,7 @@ def test_a_reset_from_the_parent(project: Project) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_an_idle_endpoint_stays_idle(project: Project) -> None:
     child = project.new_branch(endpoint=True)
     endpoint_id = child["endpoints"][0]["id"]

@@ -93,6 +93,7 @@ def test_a_cancelled_retry_can_be_retried(project: Project) -> None:
     assert ended(project, second)["status"] == "finished"
 
 
+@pytest.mark.thorough
 def test_the_creation_of_a_branch(project: Project) -> None:
     with project.locked():
         body = {"branch": {"name": "late"}, "endpoints": [{"type": "read_write"}]}
@@ -121,6 +122,7 @@ def test_the_creation_of_a_branch(project: Project) -> None:
     assert refused(project, start)[0] == 409
 
 
+@pytest.mark.thorough
 def test_the_creation_of_a_project(project: Project) -> None:
     made = project.client.new_project(wait=False)
     path = f"/projects/{made['project']['id']}"

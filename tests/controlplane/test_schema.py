@@ -111,6 +111,7 @@ def test_a_compute_that_is_starting_is_waited_for(project: Project) -> None:
                 assert "CREATE TABLE public.t" in answer["sql"]
 
 
+@pytest.mark.thorough
 def test_differences(project: Project) -> None:
     project.sql("CREATE TABLE goods (id int)")
     child = project.new_branch(endpoint=True)

@@ -26,6 +26,7 @@ expected-statuses = ["2xx", 400, 401, 403, 404, 406, 409, 412, 422, 423, 429]
 SECONDS = {"one project": 8, "full": 35, "read-only": 8}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reach", first_of(SECONDS))
 def test_schemathesis_finds_no_error(stack: Stack, tmp_path: Path, reach: str) -> None:
     client = stack.client()

@@ -102,6 +102,7 @@ def test_it_works(hasty_server: str) -> None:
     assert pieces.content == b"in pieces"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text",
     [

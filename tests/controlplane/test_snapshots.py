@@ -100,6 +100,7 @@ def test_a_copy_of_a_protected_branch_has_its_own_passwords(project: Project) ->
     assert of_copy != project.client.get(project.branch_path(rest=reveal))["password"]
 
 
+@pytest.mark.thorough
 def test_restored_in_place_of_the_branchs_data(project: Project) -> None:
     project.sql("CREATE TABLE goods AS SELECT 1 AS number")
     child_id = project.new_branch_id(name="child")

@@ -110,6 +110,7 @@ class TestDisabled:
         project.start()
         assert project.is_running()
 
+    @pytest.mark.thorough
     def test_an_endpoint_that_is_disabled_during_its_start_ends_idle(
         self, project: Project
     ) -> None:

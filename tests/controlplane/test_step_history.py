@@ -89,6 +89,7 @@ def test_a_copy_of_a_running_branch_replays_its_log(project: Project) -> None:
     assert_in_order(started)
 
 
+@pytest.mark.thorough
 def test_a_long_operation_reports_its_progress(project: Project) -> None:
     with project.locked():
         suspended = project.client.post(project.endpoint_path(rest="/suspend"))["operations"][0]

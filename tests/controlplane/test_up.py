@@ -254,6 +254,7 @@ class TestCreateApiKey:
         assert client.get("/users/me")["login"] == "carol"
         assert [key["name"] for key in client.get("/api_keys")] == ["laptop"]
 
+    @pytest.mark.thorough
     def test_an_empty_name_is_an_error(self, stack: Stack) -> None:
         done = self.command(stack.state_dir, "--account", " ", "--name", "laptop")
         assert done.returncode == 1

@@ -46,6 +46,7 @@ BEYOND_SCHEMAS = (
 EXAMPLES = 5
 
 
+@pytest.mark.thorough
 def test_no_valid_request_is_refused_for_a_limit(
     api: DjangoClient, account: Account, region: Region
 ) -> None:

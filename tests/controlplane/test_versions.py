@@ -56,11 +56,13 @@ def refusal(name: str, state_dir: Path, url: str) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", first_of(["worker", "proxy", "api"]))
 def test_a_process_refuses_an_older_database(name: str, elsewhere: str, state_dir: Path) -> None:
     assert "run `manage.py migrate`" in refusal(name, state_dir, elsewhere)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", first_of(PROCESSES))
 def test_a_process_refuses_a_newer_database(name: str, elsewhere: str, state_dir: Path) -> None:
     with psycopg.connect(elsewhere) as session:

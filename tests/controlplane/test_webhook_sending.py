@@ -94,6 +94,7 @@ def test_deliveries_come_in_order(webhook: Webhook, receiver: Receiver) -> None:
     assert receiver.summaries == sent
 
 
+@pytest.mark.thorough
 def test_deliveries_come_in_order_after_a_failure(webhook: Webhook, receiver: Receiver) -> None:
     receiver.answers = lambda message: Answer(503, b"not now \0\xff")
     sent = [f"number {number}" for number in range(5)]
@@ -238,6 +239,7 @@ def test_pages_of_deliveries(webhook: Webhook, receiver: Receiver) -> None:
     assert refusal(answer) == (400, 'unknown status "lost"; use one of: pending, delivered, failed')
 
 
+@pytest.mark.thorough
 def test_another_worker_may_take_a_job_of_the_same_webhook_at_the_same_time(
     webhook: Webhook, receiver: Receiver
 ) -> None:
@@ -282,6 +284,7 @@ class TestDisabled:
         assert webhook.id in message.event["summary"]
         assert webhook.deliveries()[0]["status"] == "failed"
 
+    @pytest.mark.thorough
     def test_after_a_week_of_failures_and_enabled_again(
         self, webhook: Webhook, receiver: Receiver
     ) -> None:

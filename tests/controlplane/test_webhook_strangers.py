@@ -52,6 +52,7 @@ def test_a_receiver_that_hangs_and_recovers(
     assert receiver.summaries == ["first", "first", "second"]
 
 
+@pytest.mark.thorough
 def test_receivers_that_hang_delay_no_others_and_use_only_some_slots(
     stack: Stack, alice: Client, bob: Client, receiver: Receiver
 ) -> None:
