@@ -10,6 +10,7 @@ from tests.support.project import Project, refusal
 from tests.support.stack import Stack
 
 
+@pytest.mark.thorough
 def test_it_works(alice: Client) -> None:
     response = alice.call("POST", "/api_keys", json={"key_name": " ci "})
     assert response.status_code == 200

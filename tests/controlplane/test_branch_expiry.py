@@ -74,6 +74,7 @@ class TestSetting:
         again = changed(project, made["id"], expires_at=made["expires_at"])
         assert again["ttl_interval_seconds"] == made["ttl_interval_seconds"]
 
+    @pytest.mark.thorough
     def test_a_time_to_live(self, project: OfService) -> None:
         made = project.new_branch(ttl_interval_seconds=600)["branch"]
         assert made["ttl_interval_seconds"] == 600

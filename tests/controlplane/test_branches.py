@@ -33,6 +33,7 @@ class TestListAndGet:
 
 
 class TestChange:
+    @pytest.mark.thorough
     def test_it_works(self, project: Project) -> None:
         body = project.client.patch(project.branch_path(), {"branch": {"name": "trunk"}})
         assert set(body) == {"branch", "operations"}
@@ -60,6 +61,7 @@ class TestChange:
         assert refusal(response)[0] == status
         assert named() == before
 
+    @pytest.mark.thorough
     def test_a_name_that_is_taken(self, standing: Project, spare_branch_id: str) -> None:
         body = {"branch": {"name": "main"}}
         path = standing.branch_path(spare_branch_id)
@@ -73,6 +75,7 @@ class TestChange:
 
 
 class TestSetAsDefault:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("action", ["set_as_default", "set_as_primary"])
     def test_it_works(self, project: Project, action: str) -> None:
         child_id = project.new_branch_id()
@@ -89,6 +92,7 @@ class TestSetAsDefault:
         body = standing.client.post(standing.branch_path(rest="/set_as_default"))
         assert body["branch"] == before
 
+    @pytest.mark.thorough
     def test_a_branch_that_is_still_being_created(self, project: Project) -> None:
         with project.locked():
             branch_id = project.client.post(project.path + "/branches")["branch"]["id"]
@@ -102,6 +106,7 @@ class TestSetAsDefault:
 
 
 class TestDelete:
+    @pytest.mark.thorough
     def test_it_works(self, project: Project) -> None:
         made = project.new_branch(endpoint=True, name="gone")
         branch_id, endpoint_id = made["branch"]["id"], made["endpoints"][0]["id"]

@@ -68,6 +68,7 @@ def test_a_suspend_that_has_begun_cannot_be_cancelled(project: Project) -> None:
     assert start["id"] == answer["operations"][0]["id"]
 
 
+@pytest.mark.thorough
 def test_a_start_that_hangs(project: Project) -> None:
     project.suspend()
     with wedged_starts(project):

@@ -181,6 +181,7 @@ def fall_behind(project: Project, name: str) -> None:
         )
 
 
+@pytest.mark.thorough
 def test_a_round_creates_a_role_that_a_start_could_not_create(fresh_project: Project) -> None:
     fall_behind(fresh_project, "late")
     wait_for(lambda: role_exists(fresh_project, "late"), "the role")

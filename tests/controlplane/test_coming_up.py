@@ -71,6 +71,7 @@ def test_a_start_with_progress_is_waited_for(tmp_path: Path, program: str) -> No
         assert waiting(supervisor).wait_for(lambda: time.monotonic() > came_up_at, "it")
 
 
+@pytest.mark.thorough
 def test_a_start_without_progress_is_reported(tmp_path: Path) -> None:
     with supervising(HANGS, tmp_path) as supervisor:
         with pytest.raises(CommandError, match=r"the API does not start, and has made no progress"):
@@ -78,6 +79,7 @@ def test_a_start_without_progress_is_reported(tmp_path: Path) -> None:
         assert supervisor.is_running()
 
 
+@pytest.mark.thorough
 def test_a_program_that_exits_repeatedly_is_reported_with_its_last_output(tmp_path: Path) -> None:
     (tmp_path / "metadata.log").write_text("starting\nFATAL:  no room\n\n")
     with supervising(SLOW, tmp_path) as supervisor:

@@ -49,6 +49,7 @@ class TestSettings:
         assert project.sql("SHOW statement_timeout") == [("7s",)]
         assert project.sql("SHOW work_mem") == [("4MB",)]
 
+    @pytest.mark.thorough
     def test_an_idle_endpoint_checks_settings_and_stays_idle(self, project: Project) -> None:
         project.suspend()
         answer = patch(project, settings=pg(work_mem="9MB"))
@@ -145,6 +146,7 @@ class TestSettings:
 
 
 class TestSize:
+    @pytest.mark.thorough
     def test_it_works(self, project: Project) -> None:
         assert project.sql("SHOW max_connections") == [("450",)]
         answer = patch(project, autoscaling_limit_min_cu=0.5, autoscaling_limit_max_cu=2)
@@ -208,6 +210,7 @@ class TestWithoutOperations:
     reason="PgBouncer is not installed",
 )
 class TestPooler:
+    @pytest.mark.thorough
     def test_it_works(self, project: Project) -> None:
         with project.compute() as connection:
             answer = patch(project, pooler_enabled=True)

@@ -59,6 +59,7 @@ def test_its_operation_ends_with_a_running_postgres(project: Project, branch_id:
     assert project.sql("SELECT 1", endpoint_id=endpoint["id"]) == [(1,)]
 
 
+@pytest.mark.thorough
 def test_its_attributes_are_stored(project: Project, branch_id: str) -> None:
     attributes = {
         "autoscaling_limit_min_cu": 0.5,
@@ -75,6 +76,7 @@ def test_its_attributes_are_stored(project: Project, branch_id: str) -> None:
     assert project.sql("SHOW work_mem", endpoint_id=created["id"]) == [("7MB",)]
 
 
+@pytest.mark.thorough
 def test_a_disabled_endpoint_is_created_idle(project: Project, branch_id: str) -> None:
     created = project.create_endpoint(branch_id, disabled=True)
 

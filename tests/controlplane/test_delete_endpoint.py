@@ -50,6 +50,7 @@ def test_the_pending_state_is_not_returned(project: Project) -> None:
     project.done(suspended)
 
 
+@pytest.mark.thorough
 def test_its_data_stays(project: Project) -> None:
     project.sql("CREATE TABLE kept AS SELECT 7 AS number")
     project.client.delete(project.endpoint_path())

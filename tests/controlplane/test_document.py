@@ -149,6 +149,7 @@ def test_every_link_leads_to_a_call_with_the_parameters_it_passes(calls: dict[st
     assert {"getProjectOperation", "getProject", "getProjectBranch", "getWebhook"} <= linked
 
 
+@pytest.mark.thorough
 def test_the_html_page_has_the_same_content_and_loads_nothing_external(
     client: DjangoClient, calls: dict[str, Any]
 ) -> None:

@@ -81,7 +81,6 @@ def ids(account: Account, region: Region) -> dict[str, str]:
     }
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", PROBED)
 def test_a_field_is_returned_or_refused_as_declared(
     api: DjangoClient, ids: dict[str, str], name: str

@@ -51,6 +51,7 @@ def test_it_works(standing: Project, bob: Client) -> None:
     assert alice.call("GET", "/projects").ok
 
 
+@pytest.mark.thorough
 def test_a_change_that_waits_too_long_is_423_with_a_time_to_retry(
     standing: Project,
 ) -> None:
@@ -72,6 +73,7 @@ def test_all_keys_of_an_account_count_together(standing: Project) -> None:
         assert all(one.result().ok for one in slow)
 
 
+@pytest.mark.thorough
 def test_a_burst_is_served_in_order(alice: Client) -> None:
     together = threading.Barrier(4 * SHARE)
 

@@ -80,6 +80,7 @@ def test_a_project_is_created_once_and_comes_up(alice: Client, key: str) -> None
     assert [(one.status_code, is_replay(one)) for one in deletion] == [(200, False), (200, True)]
 
 
+@pytest.mark.thorough
 def test_a_replayed_change_does_not_overwrite_a_later_one(standing: Project, key: str) -> None:
     path = standing.path
     for name, by in (("first", key), ("second", key + "2")):
@@ -136,6 +137,7 @@ def test_a_final_refusal_is_replayed(standing: Project, key: str) -> None:
     assert (first.status_code, is_replay(again)) == (409, True)
 
 
+@pytest.mark.thorough
 def test_a_temporary_refusal_is_not_stored(project: Project, key: str) -> None:
     path = project.endpoint_path()
     with project.locked():
@@ -152,6 +154,7 @@ def test_a_temporary_refusal_is_not_stored(project: Project, key: str) -> None:
     project.client.finish(again.json())
 
 
+@pytest.mark.thorough
 def test_of_two_simultaneous_requests_the_second_gets_the_firsts_answer(
     standing: Project, beside: AnotherApi, key: str
 ) -> None:

@@ -119,6 +119,7 @@ class TestOneProject:
                 tried += 1
         assert tried > 25
 
+    @pytest.mark.thorough
     def test_it_can_change_its_project(self, standing: Project, neighbour: str) -> None:
         ours = limited(standing.client, project_id=standing.id)
         assert [one["id"] for one in ours.get("/projects")["projects"]] == [standing.id]
@@ -176,6 +177,7 @@ class TestExpiry:
         assert refusal(brief.call("GET", "/projects")) == UNAUTHENTICATED
         assert alice.get("/api_keys")[0]["id"] == shown["id"], "to be seen, and revoked"
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("ends", "status"),
         [

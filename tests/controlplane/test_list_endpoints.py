@@ -19,6 +19,7 @@ def test_it_works(project: Project) -> None:
         assert "last_active" in endpoint
 
 
+@pytest.mark.thorough
 def test_last_active_is_absent_before_the_first_activity(project: Project) -> None:
     project.create_endpoint(project.new_branch_id(), disabled=True)
     assert ["last_active" in endpoint for endpoint in project.endpoints()] == [True, False]

@@ -181,6 +181,7 @@ def test_no_key_and_no_query_is_ever_logged(stack: Stack) -> None:
         assert made["key"] not in words, file
 
 
+@pytest.mark.thorough
 def test_every_line_of_every_process_can_be_parsed(stack: Stack, project: Project) -> None:
     assert requests.get(stack.console_url, timeout=10).ok
     processes = {"web": "console", "api": "api", "worker": "worker", "proxy": "proxy"}

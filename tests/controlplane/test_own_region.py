@@ -44,6 +44,7 @@ def test_a_directory_keeps_its_identity_when_it_is_moved(
     assert own_region() == region
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["worker", "proxy"])
 def test_no_process_serves_a_region_of_another_state_directory(
     stack: Stack, tmp_path: Path, command: str

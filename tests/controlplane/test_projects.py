@@ -111,6 +111,7 @@ class TestChange:
         assert_fields(body["project"], fields.PROJECT, fields.PROJECT_AT_TIMES)
         assert standing.client.get(standing.path)["project"]["name"] == "Renamed"
 
+    @pytest.mark.thorough
     def test_new_endpoints_get_its_defaults(self, project: Project) -> None:
         settings = {"autoscaling_limit_max_cu": 4, "pg_settings": {"work_mem": "5MB"}}
         body = {"project": {"default_endpoint_settings": settings}}
@@ -141,6 +142,7 @@ class TestChange:
 
 
 class TestDelete:
+    @pytest.mark.thorough
     def test_it_works(self, project: Project) -> None:
         branch = project.new_branch(endpoint=True)
         body = project.client.delete(project.path)
@@ -161,6 +163,7 @@ class TestDelete:
         first = project.client.delete(project.path)
         assert project.client.delete(project.path)["project"]["id"] == first["project"]["id"]
 
+    @pytest.mark.thorough
     def test_while_it_is_being_created(self, stack: Stack, alice: Client) -> None:
         project = Project.create(stack, alice, wait=False)
         alice.delete(project.path)

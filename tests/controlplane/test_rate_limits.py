@@ -27,6 +27,7 @@ def processes(stack: Stack) -> Iterator[list[AnotherApi]]:
         yield [one, other]
 
 
+@pytest.mark.thorough
 def test_an_account_is_counted_in_all_processes_together(
     processes: list[AnotherApi], alice: Client, bob: Client
 ) -> None:

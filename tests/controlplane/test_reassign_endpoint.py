@@ -44,6 +44,7 @@ def test_it_works(project: Project, other_id: str) -> None:
     assert not project.is_running()
 
 
+@pytest.mark.thorough
 def test_a_reassigned_endpoint_wakes_on_its_new_branch(project: Project, other_id: str) -> None:
     project.sql("CREATE TABLE here AS SELECT 'old branch' AS place")
 

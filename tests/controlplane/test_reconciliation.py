@@ -32,6 +32,7 @@ def test_a_compute_that_died_is_soon_idle(project: Project) -> None:
     assert project.sql("SELECT 1") == [(1,)]
 
 
+@pytest.mark.thorough
 def test_a_compute_that_was_stopped_by_hand_is_soon_idle(project: Project) -> None:
     project.postmaster().send_signal(signal.SIGINT)
     wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle", timeout=10)
@@ -188,6 +189,7 @@ class TestFailingStarts:
     """A failed start is retried. It ends with Postgres's error, and succeeds once the cause is
     removed."""
 
+    @pytest.mark.thorough
     def test_it_works(self, project: Project) -> None:
         project.suspend()
         control = project.stack.data_dir(project.branch_id) / "global" / "pg_control"

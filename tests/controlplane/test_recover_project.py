@@ -60,6 +60,7 @@ def listed(project: LiveProject, **query: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.thorough
 def test_it_works(kept: LiveProject) -> None:
     client = kept.client
     kept.sql("CREATE TABLE valued AS SELECT 7 AS number")

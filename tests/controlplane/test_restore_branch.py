@@ -219,6 +219,7 @@ def test_refusals(
     assert set(branches(standing)) == {"main", standing.branch(spare_branch_id)["name"]}
 
 
+@pytest.mark.thorough
 def test_a_protected_branch_cannot_be_restored(project: Project) -> None:
     child_id = project.new_branch_id(protected=True)
     status, words = call(project, child_id, project.branch_id)

@@ -137,6 +137,7 @@ def test_the_creation_of_a_project(project: Project) -> None:
     project.client.delete(path)
 
 
+@pytest.mark.thorough
 def test_settings_that_could_not_be_applied(project: Project) -> None:
     """The requested settings are not lost when the endpoint returns to its previous ones."""
     project.suspend()

@@ -91,6 +91,7 @@ def test_an_idle_compute_stays_idle_and_a_branch_without_an_endpoint_works(
     assert sockets.isdisjoint({project.endpoint_id, f"ep-r-{child_id}"})
 
 
+@pytest.mark.thorough
 def test_a_client_that_connects_meanwhile_is_served(project: Project) -> None:
     project.suspend()
     with ThreadPoolExecutor() as threads:

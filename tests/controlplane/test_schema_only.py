@@ -90,6 +90,7 @@ def new_endpoint(project: Project, branch_id: str) -> str:
     return str(project.create_endpoint(branch_id)["endpoint"]["id"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sleeps", [False, True], ids=["awake", "asleep"])
 def test_it_has_everything_but_the_rows(project: Project, sleeps: bool) -> None:
     project.sql(SOURCE)
@@ -248,6 +249,7 @@ def test_it_can_be_cancelled_at_any_moment(project: Project) -> None:
     project.start()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", ["parent", "schema-only ", "", 7])
 def test_another_source_is_refused(standing: Project, source: Any) -> None:
     body = {"branch": {"init_source": source}}

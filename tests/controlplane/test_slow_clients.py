@@ -95,6 +95,7 @@ def everything(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
+@pytest.mark.thorough
 def test_it_works(hasty_server: str) -> None:
     for body in (b"", b"short", b"long" * 100_000):
         assert requests.post(hasty_server, data=body, timeout=10).content == body
@@ -118,6 +119,7 @@ def test_a_request_that_is_not_sent_in_time_is_refused(hasty_server: str, text: 
         assert everything(slow).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
 
 
+@pytest.mark.thorough
 def test_sending_single_bytes_does_not_extend_the_time(hasty_server: str) -> None:
     with connections(hasty_server, b"G") as (slow,):
         began = time.monotonic()

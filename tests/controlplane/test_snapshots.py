@@ -90,6 +90,7 @@ def test_it_works(project: Project) -> None:
     assert told == ["snapshot.deleted", "snapshot.created"]
 
 
+@pytest.mark.thorough
 def test_a_copy_of_a_protected_branch_has_its_own_passwords(project: Project) -> None:
     project.client.patch(project.branch_path(), {"branch": {"protected": True}})
     taken = take(project)
@@ -127,6 +128,7 @@ def test_restored_in_place_of_the_branchs_data(project: Project) -> None:
     assert project.done(project.client.post(path, body))["branch"]["id"] == child_id
 
 
+@pytest.mark.thorough
 def test_a_snapshot_outlives_its_branch(project: Project) -> None:
     child = project.new_branch(name="child", endpoint=True)["branch"]["id"]
     taken = take(project, child, name="kept")

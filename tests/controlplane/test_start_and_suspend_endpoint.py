@@ -37,6 +37,7 @@ def test_its_data_is_there_after_a_suspend(project: Project) -> None:
     assert project.sql("SELECT number FROM kept") == [(7,)]
 
 
+@pytest.mark.thorough
 def test_a_request_for_the_present_state_needs_no_operation(project: Project) -> None:
     for action, state in (("start", "active"), ("suspend", "idle")):
         project.done(project.client.post(project.endpoint_path(rest=f"/{action}")))
@@ -95,6 +96,7 @@ class TestDisabled:
         assert project.endpoint()["current_state"] == "idle"
         assert not project.is_running()
 
+    @pytest.mark.thorough
     def test_it_refuses_to_start(self, project: Project) -> None:
         project.change(disabled=True)
         for action in ("start", "restart"):
@@ -102,6 +104,7 @@ class TestDisabled:
             assert refusal(response) == (406, "endpoint is disabled")
         assert project.endpoint()["current_state"] == "idle"
 
+    @pytest.mark.thorough
     def test_it_starts_after_it_was_enabled_again(self, project: Project) -> None:
         project.change(disabled=True)
         answer = project.client.patch(project.endpoint_path(), {"endpoint": {"disabled": False}})

@@ -111,6 +111,7 @@ def test_a_second_up_on_the_same_directory_is_refused(stack: Stack) -> None:
     assert requests.get(stack.console_url, timeout=10).ok
 
 
+@pytest.mark.thorough
 def test_a_requested_port_that_is_occupied_is_an_error(state_dir: Path) -> None:
     port = free_port()
     with occupied(port):
@@ -247,6 +248,7 @@ class TestCreateApiKey:
             timeout=60,
         )
 
+    @pytest.mark.thorough
     def test_it_works(self, stack: Stack) -> None:
         done = self.command(stack.state_dir, "--account", "carol", "--name", "laptop")
         assert done.returncode == 0, done.stderr

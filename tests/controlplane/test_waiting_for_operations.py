@@ -45,6 +45,7 @@ def test_it_answers_after_the_given_time_in_any_case(project: Project) -> None:
     waited(project.client, project, suspended)
 
 
+@pytest.mark.thorough
 def test_waiting_requests_use_no_capacity_of_others(project: Project) -> None:
     """Many more than an account's share of requests, and than there are database connections."""
     with ThreadPoolExecutor(MANY) as threads:

@@ -87,6 +87,7 @@ def test_the_documentations_example_verifies_a_message(
             verify(secret, headers, body)
 
 
+@pytest.mark.thorough
 def test_deliveries_come_in_order(webhook: Webhook, receiver: Receiver) -> None:
     sent = [f"number {number}" for number in range(120)]
     webhook.write_events(sent)
