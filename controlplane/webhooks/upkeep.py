@@ -24,6 +24,7 @@ def look_after_webhooks(region: Region) -> None:
     """The round. Webhooks belong to no region, so each region's worker runs it. It is safe for
     several workers to run it at the same time."""
     _forget_old()
+    _forget_deleted_webhooks()
     _give_up_overdue()
     _forget_previous_secrets()
     _send_what_was_lost()
@@ -33,6 +34,13 @@ def _forget_old() -> None:
     before = clock.now() - timedelta(days=settings.WEBHOOK_RETENTION)
     old = WebhookDelivery.objects.filter(ended_at__lt=before).order_by("ended_at")
     WebhookDelivery.objects.filter(id__in=old.values("id")[:AT_ONCE]).delete()
+
+
+def _forget_deleted_webhooks() -> None:
+    """Delete the deliveries that were recorded while their webhook was being deleted."""
+    webhooks = Webhook.objects.filter(id=OuterRef("webhook_id"))
+    left = WebhookDelivery.objects.filter(~Exists(webhooks), status=DeliveryStatus.PENDING)
+    WebhookDelivery.objects.filter(id__in=left.values("id")[:AT_ONCE]).delete()
 
 
 def _give_up_overdue() -> None:

@@ -1,8 +1,10 @@
 """An event and its deliveries to interested webhooks are written in one transaction."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from procrastinate.contrib.django import app
@@ -12,6 +14,8 @@ from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.models import Account, Event, Region, WebhookDelivery
 from controlplane.models.webhook import TRIED_FOR
+from controlplane.services.webhooks import delete_webhook
+from controlplane.webhooks.upkeep import look_after_webhooks
 from tests.controlplane.rows import make_project, make_webhook
 
 
@@ -98,3 +102,33 @@ def test_deleting_an_event_deletes_its_deliveries(account: Account) -> None:
             "DELETE FROM controlplane_event WHERE id = (SELECT min(id) FROM controlplane_event)"
         )
     assert len(told()) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_webhook_can_be_deleted_while_events_are_recorded(account: Account) -> None:
+    """Whichever transaction ends first, neither fails."""
+    for deletion_ends_first in (True, False):
+        webhook = make_webhook(account, "*")
+        with ThreadPoolExecutor(1) as another_connection, transaction.atomic():
+            if deletion_ends_first:
+                record(event(account))
+                another_connection.submit(_delete, account, webhook.id).result(timeout=30)
+            else:
+                delete_webhook(account, webhook.id)
+                another_connection.submit(_record, account).result(timeout=30)
+    look_after_webhooks(Region())
+    assert told() == []
+
+
+def _record(account: Account) -> None:
+    try:
+        record(event(account))
+    finally:
+        connection.close()
+
+
+def _delete(account: Account, webhook_id: str) -> None:
+    try:
+        delete_webhook(account, webhook_id)
+    finally:
+        connection.close()
