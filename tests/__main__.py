@@ -36,9 +36,8 @@ SUITES = (
     *("proxy", "clients", "packaging"),
 )
 CORES = os.cpu_count() or 1
-# Each worker of pytest-xdist has a service of its own. One more than there are cores, since tests
-# wait for a third of their time.
-WORKERS = min(CORES + 1, 4)
+# Each worker of pytest-xdist has a service of its own.
+WORKERS = min(CORES, 4)
 # In the tier `fast`, suites run side by side, these first: starting workers of pytest-xdist takes
 # longer than most of their tests.
 LONGEST_FIRST = ("controlplane", "console", "proxy", "runner")
