@@ -124,7 +124,7 @@ def test_an_interrupted_attempt_is_recorded_by_the_next(service: Service) -> Non
     assert_in_order(story)
     cut_off = [place for place, step in enumerate(story) if "error" in step["detail"]]
     assert cut_off == [1, 4]
-    assert all("cut off" in story[place]["detail"]["error"] for place in cut_off)
+    assert all("interrupted" in story[place]["detail"]["error"] for place in cut_off)
 
 
 @pytest.mark.thorough
