@@ -19,9 +19,17 @@ from controlplane.api.responses.branches import (
     annotations_of,
 )
 from controlplane.api.responses.endpoints import Endpoints
+from controlplane.api.responses.history import BranchHistory, history_out
 from controlplane.api.routing import Router
 from controlplane.models import Branch
-from controlplane.services import branch_pages, branches, connections, endpoints, restoring
+from controlplane.services import (
+    branch_pages,
+    branches,
+    connections,
+    endpoints,
+    history,
+    restoring,
+)
 
 router = Router(tags=["branches"])
 
@@ -72,6 +80,20 @@ def create_project_branch(
     if connection := connections.connection_to_new(created):
         answer["connection_uris"] = [connection_details(connection)]
     return 201, answer
+
+
+@router.get(
+    "/projects/{project_id}/branches/{branch_id}/history",
+    response=BranchHistory,
+    exclude_none=True,
+    summary="Get a branch's history",
+    description="Which past moments of the branch can be recovered, and what is kept for that.",
+)
+def get_project_branch_history(
+    request: AuthenticatedRequest, project_id: str, branch_id: str
+) -> dict[str, Any]:
+    branch = branches.get_branch(request.auth, project_id, branch_id)
+    return {"history": history_out(history.history_of(branch))}
 
 
 @router.get(

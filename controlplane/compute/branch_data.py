@@ -13,8 +13,9 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -66,6 +67,16 @@ LEAST = 20 << 20
 QUICKLY_COPIED = 128 << 20
 
 
+@dataclass(frozen=True)
+class BackedUp:
+    """A base backup of a running Postgres: positions in its log, as Postgres writes them."""
+
+    # Where redo begins, the record of the checkpoint, and where the backup is consistent.
+    redo: str
+    checkpoint: str
+    end: str
+
+
 class NoSuchBranchData(Exception):
     """A branch's data directory is missing."""
 
@@ -78,8 +89,12 @@ def data_dir(branch_id: str) -> Path:
     return branch_dir(branch_id) / "data"
 
 
-def create_from_template(branch_id: str) -> None:
+def create_from_template(
+    branch_id: str, *, begin_history: Callable[[Path, Path], None] = lambda staging, template: None
+) -> None:
     """Make the branch's directory as a fresh cluster. Does nothing if it exists already.
+
+    `begin_history` is called with the branch's staging directory and that of the template.
 
     Raises AccountUnusable, NotEnoughSpace, OSError.
     """
@@ -90,6 +105,7 @@ def create_from_template(branch_id: str) -> None:
         to_copy = require_space(source, staging)
         with step("copying", **to_copy):
             clone_tree(source, staging / "data", owner=account)
+        begin_history(staging, source)
 
 
 def create_from_parent(branch_id: str, parent_id: str) -> None:
@@ -108,14 +124,22 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
         _copy_branch(parent, staging, account)
 
 
-def replace(branch_id: str, source_id: str, *, kept_as: str, must_keep: bool) -> None:
+def replace(
+    branch_id: str,
+    source_id: str,
+    *,
+    kept_as: str,
+    must_keep: bool,
+    hand_over: Callable[[Path, Path], None] = lambda old, fresh: None,
+) -> None:
     """Give the branch all that is committed on the source now, and give its previous data to the
     branch `kept_as`, whose id was never used for anything else. If the branch has no data to keep,
     `must_keep` makes this raise NoSuchBranchData and change nothing.
 
-    Neither the branch nor the source runs. The copy is made in a third place; then two renames
-    follow. After a crash, the directories that exist show which renames were done. Raises what
-    `create_from_parent` raises.
+    `hand_over` is called with the directory of the previous data and that of the copy, before the
+    copy takes its place. Neither the branch nor the source runs. The copy is made in a third place;
+    then two renames follow. After a crash, the directories that exist show which renames were done.
+    Raises what `create_from_parent` raises.
     """
     place, kept, fresh = branch_dir(branch_id), branch_dir(kept_as), _fresh(branch_id, kept_as)
     if not kept.exists():
@@ -131,6 +155,7 @@ def replace(branch_id: str, source_id: str, *, kept_as: str, must_keep: bool) ->
             with new_branch(branch_id, place=fresh) as (staging, account):
                 _copy_branch(source, staging, account)
         if place.exists():
+            hand_over(place, fresh)
             durable.rename(place, kept)
     if fresh.exists():
         durable.rename(fresh, place)
@@ -267,12 +292,13 @@ def back_up(
     *,
     at_end: AbstractContextManager[object] | None = None,
     to_copy: Mapping[str, int] = MappingProxyType({}),
-) -> None:
+) -> BackedUp:
     """Take a low-level base backup of the running `parent`, in a single session as Postgres
     requires: if that Postgres ends meanwhile, the backup fails.
 
     The copy shows the moment when the backup ends: all that was committed before is in it.
-    `at_end` is entered around that moment. `to_copy` is recorded as the copying step's detail.
+    Returns where it lies in the log. `at_end` is entered around that moment. `to_copy` is recorded
+    as the copying step's detail.
     Raises TreeUntrusted, psycopg.Error, OSError, and what `at_end` raises.
     """
     with session(socket_dir, bound=CHECKPOINT_BOUND) as connection:
@@ -287,19 +313,22 @@ def back_up(
             clone_tree(parent, target, owner=account, skip=OF_THE_RUNNING)
             with at_end or nullcontext():
                 row = connection.execute(
-                    "SELECT labelfile, pg_walfile_name(lsn)"
+                    "SELECT labelfile, pg_walfile_name(lsn), lsn::text"
                     " FROM pg_backup_stop(wait_for_archive => false)"
                 ).fetchone()
         assert row is not None
         label, last = str(row[0]), str(row[1])
-        found = re.search(r"START WAL LOCATION: \S+ \(file ([0-9A-F]{24})\)", label)
-        assert found is not None
+        start = re.search(r"START WAL LOCATION: (\S+) \(file ([0-9A-F]{24})\)", label)
+        checkpoint = re.search(r"CHECKPOINT LOCATION: (\S+)", label)
+        assert start is not None
+        assert checkpoint is not None
         with step("copying_log"):
-            _copy_log(parent, target, first=found[1], last=last, account=account)
+            _copy_log(parent, target, first=start[2], last=last, account=account)
     descriptor = os.open(target / "backup_label", NEW_FILE, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(label)
         give(descriptor, account)
+    return BackedUp(start[1], checkpoint[1], str(row[2]))
 
 
 def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Account) -> None:

@@ -18,8 +18,8 @@ from controlplane.compute.tree import open_directory
 # How often a directory is gone through until it is empty. Some filesystems skip entries while
 # others are removed, and a process that still works there may add some.
 MOST_PASSES = 5
-# What the names of catalogs' locks begin with.
-CATALOG = "catalog-"
+# What the names of the other locks of a branch begin with.
+CATALOG, HISTORY = "catalog-", "history-"
 
 
 class LockTimeout(Exception):
@@ -131,9 +131,14 @@ def catalog_lock(branch_id: str) -> str:
     return CATALOG + branch_id
 
 
+def history_lock(branch_id: str) -> str:
+    """The name of the lock on a branch's history; see `compute.history`."""
+    return HISTORY + branch_id
+
+
 def forget_lock(branch_id: str) -> None:
     """Remove the lock files of a branch that is gone. The caller holds the branch's lock."""
-    for name in (branch_id, catalog_lock(branch_id)):
+    for name in (branch_id, catalog_lock(branch_id), history_lock(branch_id)):
         (settings.STATE_DIR / "locks" / name).unlink(missing_ok=True)
 
 
@@ -163,7 +168,7 @@ def _lock_file(path: Path, deadline: float) -> Iterator[None]:
 
 
 def _is_of_gone_branch(lock: Path) -> bool:
-    branch_id = lock.name.removeprefix(CATALOG)
+    branch_id = lock.name.removeprefix(CATALOG).removeprefix(HISTORY)
     place = settings.STATE_DIR / "branches" / branch_id
     return branch_id.startswith("br-") and not place.exists()
 

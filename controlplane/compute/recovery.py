@@ -34,8 +34,8 @@ def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
 
 def is_to_recover(data_dir: Path) -> bool:
     """True if a Postgres started on `data_dir` would first redo its log: it was not shut down in
-    order, or its data is a copy of a running one's."""
-    if os.path.lexists(data_dir / "backup_label"):
+    order, its data is a copy of a running one's, or it is to recover to a past moment."""
+    if any(os.path.lexists(data_dir / name) for name in ("backup_label", "recovery.signal")):
         return True
     control = b""
     with (

@@ -21,7 +21,6 @@ away the round that kills processes of no branch. Callers hold the locks of both
 import os
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,19 +30,13 @@ from django.conf import settings
 from psycopg.conninfo import make_conninfo
 
 from controlplane.compute import branch_data, compute
-from controlplane.compute.accounts import Account, account_of, give, running_as
+from controlplane.compute.accounts import Account, account_of, running_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir, data_dir
 from controlplane.compute.cluster_roles import make_roles, read_roles
-from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec, render_configuration
+from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.dump_archive import Archive
-from controlplane.compute.extensions import offered_extensions
-from controlplane.compute.filesystem import forget_lock, lock_branches, remove_tree
-from controlplane.compute.limits import end_group, forget_limits, limit_compute, most_processes
-from controlplane.compute.logs import flush_log
-from controlplane.compute.occupants import lease
-from controlplane.compute.patience import patience
-from controlplane.compute.process import clear_stale_pid_file, start_postgres
+from controlplane.compute.filesystem import forget_lock, lock_branches
 from controlplane.compute.progress import Movement, Watch, wait_while_it_gets_on
 from controlplane.compute.recovery import is_to_recover
 from controlplane.compute.schema import (
@@ -54,18 +47,12 @@ from controlplane.compute.schema import (
 )
 from controlplane.compute.session import Session, pinned_options, session, socket_dir
 from controlplane.compute.space import require_reserve
-from controlplane.compute.state_directory import HBA_FILE
 from controlplane.compute.steps import step
 from controlplane.compute.tree import clone_tree, open_directory
+from controlplane.compute.workshop import end_workshop, forget_files, serving, sockets_of
 
-# Name of the files that our own Postgres leaves in a branch's directory, without the suffix.
-NAME = "schema"
-# Compute units: LEAST sets its memory, as only we use it; MOST sets its speed.
-LEAST, MOST = 0.25, 1.0
 # Seconds that a program may make no progress: it waits for a catalog query, or for a lock.
 STILL = 50.0
-# Seconds that our own Postgres has to end, whether the work was cancelled or not.
-ENDING = 30.0
 LOCK_WAIT = "30s"  # for one table
 LONGEST_WORDS = 4096  # bytes
 LONGEST_ARCHIVE = 64 << 20  # bytes; the worker reads it whole
@@ -120,7 +107,7 @@ def create_schema_only(branch_id: str, source_id: str) -> None:
     workshop = branch_data.staging_id(branch_id)
     with lock_branches(workshop):
         try:
-            _end_workshop(branch_id)
+            end_workshop(branch_id)
             with branch_data.new_branch(branch_id) as (staging, account):
                 template = branch_data.template()
                 to_copy = branch_data.require_space(template, staging)
@@ -140,18 +127,10 @@ def end_schema_work(branch_id: str, source_id: str | None) -> None:
     Postgres that was left on the source, as on any branch. Raises StopFailed."""
     workshop = branch_data.staging_id(branch_id)
     with lock_branches(workshop):
-        _end_workshop(branch_id)
+        end_workshop(branch_id)
         forget_lock(workshop)
     if source_id:
-        _forget_files(source_id)
-
-
-def _end_workshop(branch_id: str) -> None:
-    compute.stop(branch_data.staging_id(branch_id))
-    for place in (_sockets_of(branch_id), _sockets_of(branch_id, source=True)):
-        end_group(place.name)
-        forget_limits(place.name)
-        remove_tree(place)
+        forget_files(source_id)
 
 
 def _copy_schema(branch_id: str, source_id: str, dumps: Path) -> None:
@@ -169,7 +148,7 @@ def _copy_schema(branch_id: str, source_id: str, dumps: Path) -> None:
                 _dump(sockets, name, dumps / str(place), account=account)
     workshop = branch_data.staging_id(branch_id)
     with (
-        _serving(workshop, _sockets_of(branch_id), UNSAFE) as sockets,
+        serving(workshop, sockets_of(branch_id), UNSAFE) as sockets,
         step("writing_schema", databases=len(databases)),
     ):
         make_roles(sockets, roles)
@@ -184,55 +163,9 @@ def _source(branch_id: str, source_id: str) -> Iterator[Path]:
     if endpoint_id := compute.running_endpoint(source_id):
         yield socket_dir(endpoint_id)
         return
-    sockets = _sockets_of(branch_id, source=True)
-    with _serving(source_id, sockets, {"autovacuum": "off"}):
+    sockets = sockets_of(branch_id, source=True)
+    with serving(source_id, sockets, {"autovacuum": "off"}):
         yield sockets
-
-
-@contextmanager
-def _serving(branch_id: str, sockets: Path, pg_settings: dict[str, str]) -> Iterator[Path]:
-    """Run Postgres on the branch for ourselves alone: no endpoint leads to its sockets."""
-    compute.stop(branch_id)
-    place, data = branch_dir(branch_id), data_dir(branch_id)
-    account = account_of(place)
-    remove_tree(sockets)
-    sockets.mkdir(mode=0o700)
-    give(sockets, account)
-    spec = ComputeSpec(sockets.name, branch_id, min_cu=LEAST, max_cu=MOST, pg_settings=pg_settings)
-    hba_file = Path(settings.STATE_DIR) / HBA_FILE
-    text = render_configuration(
-        spec, socket_dir=sockets, hba_file=hba_file, extensions=offered_extensions()
-    )
-    try:
-        config = branch_data.write_for(branch_id, f"{NAME}.conf", text)
-        clear_stale_pid_file(data, sockets=sockets)
-        with lease(branch_id) as inherited:
-            start_postgres(
-                data,
-                config,
-                place / f"{NAME}.log",
-                on_spawn=lambda pid: limit_compute(sockets.name, pid, max_cu=MOST),
-                lease=inherited,
-                most_processes=most_processes(MOST),
-            )
-        yield sockets
-    finally:
-        # Must also end after a cancel: its directory is about to be removed.
-        with patience(ENDING, cancelled=threading.Event()):
-            compute.stop(branch_id)
-            compute.end_started(branch_id, sockets.name)
-        forget_limits(sockets.name)
-        remove_tree(sockets)
-        _forget_files(branch_id)
-
-
-def _forget_files(branch_id: str) -> None:
-    """Remove what our own Postgres, which has ended, left beside the branch's data."""
-    place = branch_dir(branch_id)
-    # Otherwise the rest of its log would be written after the file was removed.
-    flush_log(place / f"{NAME}.log")
-    for left in place.glob(f"{NAME}.*"):
-        left.unlink(missing_ok=True)
 
 
 def _databases(sockets: Path) -> list[str]:
@@ -368,8 +301,3 @@ def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
             return watch.look()
 
         return wait_while_it_gets_on(lambda: process.poll() is not None, look, still=STILL)
-
-
-def _sockets_of(branch_id: str, *, source: bool = False) -> Path:
-    """Where our Postgres on the branch that is being made listens; or the one on its source."""
-    return Path(settings.SOCKET_DIR) / f"{NAME}{'-of' * source}-{branch_id}"

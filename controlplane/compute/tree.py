@@ -81,6 +81,25 @@ def clone_file(name: str, *, source: int, target: int, owner: Account) -> None:
     _Clone(os.fstat(source).st_uid, owner, ()).file(name, source, target, "")
 
 
+def copy_beginning(
+    name: str, *, source: int, target: int, draft: str, size: int, owner: Account
+) -> None:
+    """Copy the first `size` bytes of the file `name` of the directory `source` to the new file
+    `draft` of the directory `target`, durably. Raises what clone_tree raises."""
+    clone = _Clone(os.fstat(source).st_uid, owner, ())
+    with _regular(name, within=source) as (reading, found):
+        clone.require_owner(name, found)
+        writing = os.open(draft, NEW_FILE, 0o644, dir_fd=target)
+        try:
+            os.fchmod(writing, 0o644)
+            clone.content(reading, writing, min(size, found.st_size))
+            os.ftruncate(writing, size)
+            give(writing, owner)
+            os.fsync(writing)
+        finally:
+            os.close(writing)
+
+
 @functools.cache
 def shares_blocks(directory: Path) -> bool:
     """True if copies within the directory, which must be ours, share their blocks."""
@@ -131,9 +150,7 @@ class _Clone:
         with _regular(name, within=reading) as (source, found):
             if place == WAL and _is_recycled(name, source):
                 return
-            # Root could read it, but a hard link to another account's file must not be copied.
-            if found.st_uid != self.source_uid:
-                raise TreeUntrusted(f'"{name}" belongs to another account')
+            self.require_owner(name, found)
             target = os.open(name, NEW_FILE, 0o600, dir_fd=writing)
             try:
                 self.content(source, target, found.st_size)
@@ -141,6 +158,11 @@ class _Clone:
             finally:
                 os.close(target)
         progressed()
+
+    def require_owner(self, name: str, found: os.stat_result) -> None:
+        # Root could read it, but a hard link to another account's file must not be copied.
+        if found.st_uid != self.source_uid:
+            raise TreeUntrusted(f'"{name}" belongs to another account')
 
     def content(self, source: int, target: int, size: int) -> None:
         """Copy the first `size` bytes. What a running Postgres appends meanwhile is also in its

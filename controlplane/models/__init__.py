@@ -14,6 +14,7 @@ from controlplane.models.endpoint import (
     PoolerMode,
 )
 from controlplane.models.event import Event
+from controlplane.models.history import FormerPassword, HistoryChain
 from controlplane.models.operation import (
     GIVEN_UP,
     HANDED_OVER,
@@ -60,6 +61,8 @@ __all__ = [
     "EndpointState",
     "EndpointType",
     "Event",
+    "FormerPassword",
+    "HistoryChain",
     "IdempotentRequest",
     "InitSource",
     "Lane",

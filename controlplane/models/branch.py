@@ -36,6 +36,10 @@ class Branch(models.Model):
         default=InitSource.PARENT_DATA,
         db_default=InitSource.PARENT_DATA,
     )
+    # The past moment of its parent that it was created from, if one was named: a time, or a
+    # position in the log.
+    parent_timestamp = models.DateTimeField(null=True)
+    parent_lsn = models.BigIntegerField(null=True)
     name = models.CharField(max_length=256)
     current_state = models.CharField(
         max_length=8, choices=BranchState.choices, default=BranchState.INIT
@@ -138,6 +142,11 @@ class Branch(models.Model):
         """The parent, or the source of a schema-only branch; None for a project's first branch, and
         for one that is restored from a snapshot."""
         return self.schema_of if self.init_source == InitSource.SCHEMA_ONLY else self.parent
+
+    @property
+    def is_of_the_past(self) -> bool:
+        """Whether it was created from a past moment of its parent."""
+        return self.parent_timestamp is not None or self.parent_lsn is not None
 
     @property
     def is_over_limit(self) -> bool:

@@ -64,6 +64,13 @@ class CreateBranchDetails(Details):
     source_branch_id: str | None = None
     # For a restore: the branch that keeps the data that is replaced.
     kept_as: str | None = None
+    # The past moment of the source: a time in ISO 8601 with its zone, or a position in its log.
+    at_time: str | None = None
+    at_lsn: int | None = None
+
+    @property
+    def names_moment(self) -> bool:
+        return self.at_time is not None or self.at_lsn is not None
 
 
 @dataclass(frozen=True)

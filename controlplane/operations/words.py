@@ -15,6 +15,9 @@ from controlplane.compute.accounts import AccountUnusable
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.filesystem import LockTimeout
+from controlplane.compute.history.commits import LogUnreadable
+from controlplane.compute.history.moments import NoSuchMoment
+from controlplane.compute.history.recovering import NotRecovered
 from controlplane.compute.integrity import DataDamaged
 from controlplane.compute.outbound import OutboundNotBlocked
 from controlplane.compute.patience import OutOfPatience
@@ -38,6 +41,9 @@ ADVICE: Mapping[type[Exception], str] = {
     ConfigurationRefused: "change the endpoint's settings",
     OtherMajorVersion: "",
     NoSuchBranchData: "have this host's operator restore it from a backup, or delete the branch",
+    NoSuchMoment: "name another moment; GET …/history answers which there are",
+    NotRecovered: f"try again; {OPERATOR}",
+    LogUnreadable: f"try again; {OPERATOR}",
     SchemaNotCopied: "change what prevents it in the source branch",
     CopyInterrupted: f"try again; {OPERATOR}",
     SchemaUnreadable: "",

@@ -12,12 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg
+from django.db.models import F
 
 from controlplane import clock
 from controlplane.compute import branch_data, compute, observation
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import OtherMajorVersion
 from controlplane.compute.filesystem import LockTimeout
+from controlplane.compute.history.bases import begin_with_template
+from controlplane.compute.history.chain import chains_of, hand_over, holding_history
+from controlplane.compute.history.moments import NoSuchMoment
 from controlplane.compute.integrity import check_data
 from controlplane.compute.process import StartFailed
 from controlplane.compute.schema import SchemaUnreadable
@@ -43,7 +47,9 @@ from controlplane.operations.details import (
     Details,
     SuspendComputeDetails,
 )
+from controlplane.operations.history import copy_log, publish
 from controlplane.operations.locks import locked_project
+from controlplane.operations.moments import create_from_moment
 from controlplane.operations.running import Refused, begin_counting, bring_up, start
 from controlplane.operations.states import enter
 from controlplane.operations.words import words_of
@@ -87,8 +93,12 @@ class Attempt:
 
 
 def create_timeline(attempt: Attempt) -> None:
+    keeps_history = attempt.operation.project.history_retention_seconds > 0
+    begin_history = {"begin_history": begin_with_template} if keeps_history else {}
     try:
-        branch_data.create_from_template(attempt.branch.id)
+        branch_data.create_from_template(attempt.branch.id, **begin_history)
+        if keeps_history:
+            publish(attempt.branch.id, chains_of(attempt.branch.id))
     except NotEnoughSpace as error:
         raise Refused(words_of(error)) from error
 
@@ -106,6 +116,9 @@ def create_branch(attempt: Attempt) -> None:
         raise Refused(
             "the branch that it was to be created from does not exist any more; delete it"
         )
+    if details.names_moment:
+        _make_from_moment(branch, source, details)
+        return
     try:
         size = _make_from(attempt.operation, branch, source)
     except (NoSuchBranchData, NotEnoughSpace, SchemaUnreadable, OtherMajorVersion) as error:
@@ -129,6 +142,17 @@ def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | No
     return source.logical_size
 
 
+def _make_from_moment(branch: Branch, source: Branch, details: CreateBranchDetails) -> None:
+    try:
+        create_from_moment(branch, source, details)
+    except (NoSuchMoment, NotEnoughSpace, OtherMajorVersion) as error:
+        raise Refused(words_of(error)) from error
+    # The rows were read from the recovered catalog.
+    Branch.objects.filter(id=branch.id).update(
+        applied_catalog_revision=F("catalog_revision"), logical_size=None
+    )
+
+
 def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_as: str) -> None:
     """Replace the branch's data by a copy of the source's, for a restore. The endpoint was
     suspended before, and nothing starts it until the operation has ended."""
@@ -138,7 +162,15 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
     compute.stop(branch.id)
     is_wanted = not Branch.objects.get(id=kept_as).hidden
     try:
-        branch_data.replace(branch.id, source_id, kept_as=kept_as, must_keep=is_wanted)
+        with holding_history(branch.id):
+            copy_log(branch.id)
+            branch_data.replace(
+                branch.id,
+                source_id,
+                kept_as=kept_as,
+                must_keep=is_wanted,
+                hand_over=lambda old, fresh: hand_over(old, fresh, clock.now()),
+            )
     except (NoSuchBranchData, NotEnoughSpace) as error:
         raise Refused(words_of(error)) from error
 

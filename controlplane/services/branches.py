@@ -49,6 +49,7 @@ from controlplane.services.branch_expiry import (
 from controlplane.services.creation import creation_again, make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import EndpointAttributes
 from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable, taken_name
+from controlplane.services.history import past_moment
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.projects import changing_project, find_project
 
@@ -88,9 +89,9 @@ class BranchSpec:
     name: str | None = None
     # The default branch by default.
     parent_id: str | None = None
-    # These two are refused: a branch of a past state needs a history, which Perch does not keep.
+    # One of these names a past moment of the parent.
     parent_lsn: str | None = None
-    parent_timestamp: str | None = None
+    parent_timestamp: datetime | None = None
     protected: bool = False
     # Create a schema-only branch. `parent_id` then names its source, of which it is no child.
     schema_only: bool = False
@@ -153,14 +154,6 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
 
     Raises NotFound, Conflict, Locked, Invalid, Unprocessable.
     """
-    if spec.parent_lsn or spec.parent_timestamp:
-        field = "parent_lsn" if spec.parent_lsn else "parent_timestamp"
-        raise Unprocessable(
-            f"branch.{field} is not offered by this server: a branch is created from its "
-            "parent's present state, not from a point in the past",
-            code="NOT_OFFERED",
-            fields=[field],
-        )
     if len(spec.endpoints) > 1:
         raise Unprocessable("a branch has at most one read_write endpoint", fields=["endpoints"])
     with changing_project(account, project_id) as project:
@@ -171,6 +164,18 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
         earlier = unfinished(project.id)
         refuse_while_deleting(parent, earlier)
         refuse_while_replaced(parent, earlier)
+        moment = past_moment(
+            parent,
+            timestamp=spec.parent_timestamp,
+            lsn=spec.parent_lsn,
+            fields=("parent_timestamp", "parent_lsn"),
+        )
+        if spec.schema_only and moment:
+            raise Unprocessable(
+                "a schema-only branch is created from the present schema of its source: leave out "
+                "parent_timestamp and parent_lsn, or create a branch of the moment first",
+                fields=["init_source"],
+            )
         if not spec.schema_only:
             refuse_to_depend_on(parent, "a parent")
         if spec.name:
@@ -189,6 +194,7 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
             databases=databases,
             expiry=spec.expiry,
             annotation=spec.annotation,
+            moment=moment,
         )
         endpoints, steps = [], [*creation_again(parent, earlier), creation]
         for asked in spec.endpoints:

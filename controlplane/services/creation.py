@@ -40,6 +40,7 @@ from controlplane.services.endpoint_attributes import (
     with_defaults,
 )
 from controlplane.services.errors import RegionFull
+from controlplane.services.history import PastMoment
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.quotas import refuse_used_up
 
@@ -57,13 +58,14 @@ def make_branch(
     hidden: bool = False,
     expiry: Expiry = NEVER,
     annotation: Mapping[str, str] | None = None,
+    moment: PastMoment | None = None,
 ) -> tuple[Branch, Step]:
     """Write the row of a branch, with the given unsaved roles and databases. Returns the branch and
     the step that creates its data.
 
-    The data is a copy of `parent`, or of a snapshot's branch (`snapshot`), or only the schema of
-    `schema_of`. Without any of these the branch is the project's first, and its default branch. A
-    hidden branch has its id as its name.
+    The data is a copy of `parent`, as it is or as it was at `moment`, or of a snapshot's branch
+    (`snapshot`), or only the schema of `schema_of`. Without any of these the branch is the
+    project's first, and its default branch. A hidden branch has its id as its name.
 
     The caller has checked that the name is free and that the parent is not being deleted. Raises
     RegionFull, Unprocessable if the account's plan allows no more or the branch cannot expire, and
@@ -87,6 +89,8 @@ def make_branch(
         catalog_revision=_revision_of_child(source, roles) if source else 1,
         hidden=hidden,
     )
+    if moment is not None:
+        branch.parent_timestamp, branch.parent_lsn = moment.at, moment.lsn
     if hidden:
         branch.name = branch.id
     if set_expiry(branch, expiry):
@@ -187,6 +191,11 @@ def _snapshot_of(branch: Branch) -> Branch | None:
 
 
 def _creation_of(branch: Branch, snapshot: Branch | None) -> Step:
+    if branch.is_of_the_past:
+        # Does not hold the parent: only its history is read, under a lock of its own.
+        assert branch.parent is not None
+        moment = PastMoment(branch.parent_timestamp, branch.parent_lsn)
+        return Step(Action.CREATE_BRANCH, branch=branch, details=moment.details(branch.parent))
     if snapshot is not None:
         details = CreateBranchDetails(source_branch_id=snapshot.id)
         return Step(Action.CREATE_BRANCH, branch=branch, also_holds=[snapshot], details=details)

@@ -3,6 +3,7 @@ restore from any branch or snapshot of its project. The branch keeps its id, nam
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from controlplane.events.changes import branch_restore_requested
 from controlplane.events.recording import record
@@ -27,16 +28,11 @@ from controlplane.services.branches import (
     refuse_while_deleting,
     refuse_while_replaced,
 )
-from controlplane.services.creation import make_kept_branch
+from controlplane.services.creation import make_branch, make_kept_branch
 from controlplane.services.errors import Conflict, Unprocessable
 from controlplane.services.given_up import GivenUp
+from controlplane.services.history import PastMoment, past_moment
 from controlplane.services.projects import changing_project
-
-NO_HISTORY = (
-    "{} is not offered by this server: branches have no history; take a snapshot "
-    "(POST /projects/{{project_id}}/branches/{{branch_id}}/snapshot) before a change that you "
-    "may have to undo, and restore the snapshot"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,48 +40,71 @@ class RestoreSpec:
     """What a request asks of a restore."""
 
     source_branch_id: str
-    # These two are refused: restoring a past state needs a history, which Perch does not keep.
+    # One of these names a past moment of the source.
     source_lsn: str | None = None
-    source_timestamp: str | None = None
+    source_timestamp: datetime | None = None
     # The name of a new branch that keeps the replaced data; None to remove the data.
     preserve_under_name: str | None = None
-
-
-def refuse_points_in_time(**points: str | None) -> None:
-    """Raises Unprocessable if any of these parameters was sent, for the first one."""
-    for name, value in points.items():
-        if value is not None:
-            raise Unprocessable(NO_HISTORY.format(name), fields=[name])
 
 
 def restore_branch(
     account: Account, project_id: str, branch_id: str, spec: RestoreSpec
 ) -> tuple[Branch, list[Operation]]:
-    """Replace the branch's data by all that is committed on the source when it is copied.
+    """Replace the branch's data by all that is committed on the source when it is copied, or was
+    committed at a past moment. The source of a past moment may be the branch itself.
 
     Raises NotFound, Conflict, Locked, RegionFull, Unprocessable.
     """
-    refuse_points_in_time(source_lsn=spec.source_lsn, source_timestamp=spec.source_timestamp)
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
         source = find_branch(project, spec.source_branch_id, field="source_branch_id")
-        return branch, replace_data(project, branch, source, name=spec.preserve_under_name)
+        moment = past_moment(
+            source,
+            timestamp=spec.source_timestamp,
+            lsn=spec.source_lsn,
+            fields=("source_timestamp", "source_lsn"),
+        )
+        name = spec.preserve_under_name
+        return branch, replace_data(project, branch, source, name=name, moment=moment)
 
 
 def replace_data(
-    project: Project, branch: Branch, source: Branch, *, name: str | None
+    project: Project,
+    branch: Branch,
+    source: Branch,
+    *,
+    name: str | None,
+    moment: PastMoment | None = None,
 ) -> list[Operation]:
-    """Schedule the replacement of the branch's data by the source's. A branch called `name` keeps
-    the replaced data; without a name the data is removed. The caller holds the project's lock.
+    """Schedule the replacement of the branch's data by the source's, as it is or as it was at
+    `moment`. A branch called `name` keeps the replaced data; without a name the data is removed.
+    The caller holds the project's lock.
+
+    A past moment is first created as a hidden branch, while the branch goes on running.
 
     Raises Conflict, Locked, RegionFull, Unprocessable.
     """
     earlier = unfinished(project.id)
     endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
-    steps = [_replacement(project, branch, source, name=name, earlier=earlier)]
+    past: list[Step] = []
+    copied = source
+    if moment is not None:
+        copied, creation = make_branch(
+            project,
+            name="",
+            parent=source,
+            protected=source.protected,
+            roles=[],
+            databases=[],
+            hidden=True,
+            moment=moment,
+        )
+        past = [creation]
+    _refuse(project, branch, source, name=name, earlier=earlier, is_past=moment is not None)
+    steps = [_replacement(project, branch, copied, name=name)]
     if endpoint and _runs(endpoint, earlier):
         steps = _around(steps, branch, endpoint)
-    operations = schedule(project, steps)
+    operations = schedule(project, [*past, *steps])
     record(branch_restore_requested(project, branch, source, operations))
     branch.is_resetting, branch.pending_state = True, BranchState.READY
     return operations
@@ -104,7 +123,8 @@ def replace_again(given_up: GivenUp) -> list[Step]:
         raise Conflict(f"the branch {branch.id} was restored since")
     kept = Branch.objects.get(id=details.kept_as)
     name = None if kept.hidden else kept.name
-    step = _replacement(project, branch, source, name=name, earlier=given_up.earlier)
+    _refuse(project, branch, source, name=name, earlier=given_up.earlier)
+    step = _replacement(project, branch, source, name=name)
     steps = [replace(step, retry_of=given_up.operation)]
     endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
     if endpoint and _runs(endpoint, given_up.earlier) and not given_up.has(Action.SUSPEND_COMPUTE):
@@ -119,9 +139,7 @@ def _replacement(
     source: Branch,
     *,
     name: str | None,
-    earlier: Sequence[Operation],
 ) -> Step:
-    _refuse(project, branch, source, name=name, earlier=earlier)
     kept = make_kept_branch(project, branch, name=name)
     return Step(
         Action.CREATE_BRANCH,
@@ -138,16 +156,17 @@ def _refuse(
     *,
     name: str | None,
     earlier: Sequence[Operation],
+    is_past: bool = False,
 ) -> None:
-    if source.id == branch.id:
+    if source.id == branch.id and not is_past:
         raise Unprocessable(
-            "a branch cannot be restored from itself: "
-            + NO_HISTORY.format("a restore from its own past"),
+            "a branch can be restored from its own past only: name the moment in "
+            "source_timestamp or source_lsn",
             fields=["source_branch_id"],
         )
     if branch.protected:
         raise Unprocessable("the branch is protected; end its protection first")
-    if not source.hidden and source.id != branch.parent_id:
+    if not (source.hidden or is_past) and source.id != branch.parent_id:
         refuse_to_depend_on(source, "a parent")
     for one in (branch, source):
         refuse_while_deleting(one, earlier)

@@ -35,9 +35,10 @@ from controlplane.services.branches import (
 )
 from controlplane.services.creation import make_branch
 from controlplane.services.errors import Locked, NotFound, Unprocessable
+from controlplane.services.history import past_moment
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.projects import changing_project, find_project
-from controlplane.services.restoring import refuse_points_in_time, replace_data
+from controlplane.services.restoring import replace_data
 
 # The most characters of a branch's or a snapshot's name.
 LONGEST_NAME = 256
@@ -49,9 +50,9 @@ class SnapshotSpec:
 
     name: str | None = None
     expires_at: datetime | None = None
-    # These two are refused: a snapshot of a past state needs a history, which Perch does not keep.
+    # One of these names a past moment of the branch.
     lsn: str | None = None
-    timestamp: str | None = None
+    timestamp: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +100,11 @@ def list_snapshots(account: Account, project_id: str) -> list[Snapshot]:
 def create_snapshot(
     account: Account, project_id: str, branch_id: str, spec: SnapshotSpec
 ) -> tuple[Snapshot, list[Operation]]:
-    """Create a snapshot of all that is committed on the branch when it is copied.
+    """Create a snapshot of all that is committed on the branch when it is copied, or was committed
+    at a past moment.
 
     Raises NotFound, Locked, RegionFull, Unprocessable.
     """
-    refuse_points_in_time(lsn=spec.lsn, timestamp=spec.timestamp)
     now = clock.now()
     _refuse_past(spec.expires_at, now)
     with changing_project(account, project_id) as project:
@@ -113,6 +114,9 @@ def create_snapshot(
         refuse_while_replaced(branch, earlier)
         if branch.current_state != BranchState.READY:
             raise Unprocessable("branch not ready yet")
+        moment = past_moment(
+            branch, timestamp=spec.timestamp, lsn=spec.lsn, fields=("timestamp", "lsn")
+        )
         plan_limits.check_snapshots(project)
         roles, databases = copied_catalog(branch)
         data, creation = make_branch(
@@ -123,6 +127,7 @@ def create_snapshot(
             roles=roles,
             databases=databases,
             hidden=True,
+            moment=moment,
         )
         at = now.strftime("%Y-%m-%d %H:%M:%S UTC")
         snapshot = Snapshot.objects.create(

@@ -87,6 +87,7 @@ LOGICAL = "test_logical_replication.py"
 CONSUMPTION = "test_consumption.py"
 PAGES = "test_branch_pages.py"
 SCHEMA = "test_schema.py"
+PAST = "test_history.py"
 SNAPSHOTS = "test_snapshots.py"
 RECOVERY = "test_recover_project.py"
 
@@ -313,8 +314,8 @@ DECLARED: dict[str, Fields] = {
         "branch.name": Returned("named"),
         "branch.parent_id": Returned(lambda ids: ids["bare"]),
         "branch.protected": Returned(True),
-        "branch.parent_lsn": Refused("0/1"),
-        "branch.parent_timestamp": Refused("2020-01-01T00:00:00Z"),
+        "branch.parent_lsn": CheckedBy(f"{PAST}::test_a_branch_of_a_past_moment"),
+        "branch.parent_timestamp": CheckedBy(f"{PAST}::test_a_branch_of_a_past_moment"),
         **prefixed("branch.", BRANCH_END),
         "branch.init_source": CheckedBy("test_schema_only.py::test_it_has_everything_but_the_rows"),
         "annotation_value": CheckedBy(f"{PAGES}::test_annotations"),
@@ -331,8 +332,8 @@ DECLARED: dict[str, Fields] = {
     "POST /projects/{project_id}/branches/{branch_id}/restore": {
         "source_branch_id": CheckedBy("test_restore_branch.py::test_a_reset_from_the_parent"),
         "preserve_under_name": CheckedBy("test_restore_branch.py::test_the_old_data_is"),
-        "source_lsn": Refused("0/1"),
-        "source_timestamp": Refused("2020-01-01T00:00:00Z"),
+        "source_lsn": CheckedBy(f"{PAST}::test_a_branch_is_restored_to_a_position"),
+        "source_timestamp": CheckedBy(f"{PAST}::test_a_branch_is_restored_from_its_own_past"),
     },
     "POST /projects/{project_id}/branches/{branch_id}/snapshot": {
         **{

@@ -195,14 +195,14 @@ def test_clients_are_dropped_and_wait_for_the_new_data(project: Project) -> None
         (
             {"source_branch_id": "{main}", "source_lsn": "0/1"},
             422,
-            "source_lsn is not offered by this server: branches have no history; take a snapshot",
+            "source_lsn is outside of the branch's history",
         ),
         (
             {"source_branch_id": "{main}", "source_timestamp": "2026-01-01T00:00:00Z"},
             422,
-            "source_timestamp is not offered by this server",
+            "source_timestamp is outside of the branch's history",
         ),
-        ({"source_branch_id": "{self}"}, 422, "a branch cannot be restored from itself"),
+        ({"source_branch_id": "{self}"}, 422, "a branch can be restored from its own past only"),
         ({"source_branch_id": "{self}", "preserve_under_name": "x"}, 422, "its own past"),
         ({"source_branch_id": "{main}", "preserve_under_name": "main"}, 409, "already exists"),
         ({"source_branch_id": "{main}", "preserve_under_name": ""}, 400, "preserve_under_name"),

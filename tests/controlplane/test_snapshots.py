@@ -223,8 +223,8 @@ def test_a_projects_deletion_deletes_its_snapshots(project: Project) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "words"),
     [
-        ({"lsn": "0/1"}, 422, "lsn is not offered by this server: branches have no history"),
-        ({"timestamp": "2026-01-01T00:00:00Z"}, 422, "timestamp is not offered by this server"),
+        ({"lsn": "0/1"}, 422, "lsn is outside of the branch's history"),
+        ({"timestamp": "2026-01-01T00:00:00Z"}, 422, "timestamp is outside of the branch's"),
         ({"expires_at": "2020-01-01T00:00:00Z"}, 422, "expires_at is in the past"),
         ({"expires_at": "tomorrow"}, 400, "expires_at"),
         ({"name": "x" * 257}, 400, "name"),

@@ -244,7 +244,10 @@ GLOSSARY: dict[str, Entry] = {
     "finished_at": ("When it ended", MICROSECONDS),
     "geo_lat": ("The location, if the operator has set it", ""),
     "geo_long": ("The location, if the operator has set it", ""),
-    "history_retention_seconds": ("Stored, without effect: this server keeps no history", 86400),
+    "history_retention_seconds": (
+        "For how many seconds the history of its branches is kept; 0 for none",
+        86400,
+    ),
     "host": ("The host name to connect to", f"{ENDPOINT_ID}.{HOST}"),
     "id": ("Its id", "12"),
     "ProjectOut.id": ("The project's id", PROJECT_ID),

@@ -54,8 +54,14 @@ class BranchAttributes(Attributes):
 class NewBranch(BranchAttributes):
     parent_id: Text | None = None
     protected: bool = False
-    parent_lsn: Text | None = None
-    parent_timestamp: Text | None = None
+    parent_lsn: Text | None = Field(
+        default=None, description="A past position in the parent's log, such as `0/1A2B3C4D`."
+    )
+    parent_timestamp: PointInTime | None = Field(
+        default=None,
+        description="A past moment of the parent: RFC 3339, with a time zone. All that was "
+        "committed until then is in the branch.",
+    )
     init_source: Literal["parent-data", "schema-only"] = Field(
         default="parent-data",
         description="`schema-only` creates a branch without rows and without a parent.",
@@ -88,11 +94,14 @@ class CreateBranch(BaseModel):
 
 class RestoreBranch(Attributes):
     source_branch_id: Text = Field(
-        description="The branch whose present state replaces this branch's"
+        description="The branch whose present or past state replaces this branch's; for a past "
+        "state it may be this branch itself"
     )
-    source_lsn: Text | None = Field(None, description="Refused (422): branches have no history")
-    source_timestamp: Text | None = Field(
-        None, description="Refused (422): branches have no history"
+    source_lsn: Text | None = Field(
+        None, description="A past position in the source's log, such as `0/1A2B3C4D`"
+    )
+    source_timestamp: PointInTime | None = Field(
+        None, description="A past moment of the source: RFC 3339, with a time zone"
     )
     preserve_under_name: Name | None = Field(
         None,

@@ -5,9 +5,19 @@ from typing import Literal
 from ninja import Field, Schema
 
 from controlplane.api.fields import Text
-from controlplane.services.restoring import refuse_points_in_time
+from controlplane.services.errors import Unprocessable
 
-REFUSED = "Refused (422): branches have no history"
+REFUSED = "Refused (422): create a branch of the moment, and name that"
+
+
+def _refuse_moments(**moments: str | None) -> None:
+    for name, value in moments.items():
+        if value is not None:
+            raise Unprocessable(
+                f"{name} is not offered by this server: create a branch with parent_timestamp or "
+                "parent_lsn, and read or compare its schema",
+                fields=[name],
+            )
 
 
 class _OfDatabase(Schema):
@@ -21,7 +31,7 @@ class SchemaQuery(_OfDatabase):
 
     def refuse_points_in_time(self) -> None:
         """Raises Unprocessable if the request names a point in the past."""
-        refuse_points_in_time(lsn=self.lsn, timestamp=self.timestamp)
+        _refuse_moments(lsn=self.lsn, timestamp=self.timestamp)
 
 
 class ComparisonQuery(_OfDatabase):
@@ -33,7 +43,7 @@ class ComparisonQuery(_OfDatabase):
 
     def refuse_points_in_time(self) -> None:
         """Raises Unprocessable if the request names a point in the past."""
-        refuse_points_in_time(
+        _refuse_moments(
             lsn=self.lsn,
             timestamp=self.timestamp,
             base_lsn=self.base_lsn,

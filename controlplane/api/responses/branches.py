@@ -28,6 +28,7 @@ class BranchOut(Schema):
     project_id: str
     parent_id: str | None = None
     parent_timestamp: Timestamp | None = None
+    parent_lsn: str | None = None
     name: str
     current_state: str
     pending_state: str | None = None
@@ -62,7 +63,14 @@ class BranchOut(Schema):
 
     @staticmethod
     def resolve_parent_timestamp(branch: Branch) -> datetime | None:
+        if branch.parent_timestamp or branch.parent_lsn is not None:
+            return branch.parent_timestamp
         return branch.created_at if branch.parent_id else None
+
+    @staticmethod
+    def resolve_parent_lsn(branch: Branch) -> str | None:
+        lsn = branch.parent_lsn
+        return None if lsn is None else f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
     @staticmethod
     def resolve_primary(branch: Branch) -> bool:

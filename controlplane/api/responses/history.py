@@ -1,0 +1,80 @@
+"""The response fields of a branch's history."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from ninja import Schema
+from pydantic import Field
+
+from controlplane.api.fields import Moment
+from controlplane.services.history import Gap, History
+
+AT = "2026-01-31T12:00:00.123456Z"
+
+
+class HistoryBase(Schema):
+    at: Moment = Field(description="The moment that the base copy shows", examples=[AT])
+    lsn: str = Field(description="The same as a position in the log", examples=["0/1A2B3C4D"])
+    bytes: int = Field(description="Its size, as if it shared no blocks", examples=[31457280])
+
+
+class HistoryGap(Schema):
+    since: Moment = Field(
+        description="The last moment before the gap that can be recovered", examples=[AT]
+    )
+    until: Moment | None = Field(
+        None,
+        description="The first moment after the gap; absent while there is none",
+        examples=[AT],
+    )
+    reason: str = Field(description="Why the log is missing", examples=["log lost"])
+
+
+class HistoryOut(Schema):
+    """What is kept of a branch's past."""
+
+    retention_seconds: int = Field(
+        description="The project's `history_retention_seconds`", examples=[86400]
+    )
+    earliest: Moment | None = Field(
+        None,
+        description="The first moment that can be recovered; absent without history",
+        examples=[AT],
+    )
+    latest: Moment | None = Field(
+        None, description="The last moment that can be recovered", examples=[AT]
+    )
+    gaps: list[HistoryGap] = Field(description="Times that cannot be recovered", examples=[[]])
+    bases: list[HistoryBase] = Field(description="The base copies, the oldest first", examples=[[]])
+    log_bytes: int = Field(description="Bytes of write-ahead log", examples=[16777216])
+    base_bytes: int = Field(
+        description="Bytes of the base copies, as if they shared no blocks", examples=[31457280]
+    )
+
+
+class BranchHistory(Schema):
+    history: HistoryOut = Field(description="What is kept of the branch's past")
+
+
+def history_out(history: History) -> dict[str, object]:
+    bases = [base for chain in history.chains for base in chain.bases]
+    return {
+        "retention_seconds": history.branch.project.history_retention_seconds,
+        "earliest": history.earliest,
+        "latest": history.latest,
+        "gaps": _gaps(history.gaps),
+        "bases": [
+            {
+                "at": datetime.fromisoformat(base["at"]),
+                "lsn": f"{base['lsn'] >> 32:X}/{base['lsn'] & 0xFFFFFFFF:X}",
+                "bytes": base["bytes"],
+            }
+            for base in bases
+        ],
+        "log_bytes": sum(chain.log_bytes for chain in history.chains),
+        "base_bytes": sum(base["bytes"] for base in bases),
+    }
+
+
+def _gaps(gaps: Sequence[Gap]) -> list[dict[str, object]]:
+    return [{"since": gap.since, "until": gap.until, "reason": gap.reason} for gap in gaps]

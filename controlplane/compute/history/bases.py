@@ -1,0 +1,191 @@
+"""Takes base copies of a branch's data directory: of a stopped one by copying it, of a running one
+by Postgres's backup functions.
+
+A base holds no log: that is in its chain. On a disk that shares blocks, a base takes almost no room
+when it is taken, and what the branch changes from then on.
+"""
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from controlplane import clock, durable
+from controlplane.compute.accounts import account_of, own_account
+from controlplane.compute.branch_data import OF_THE_BRANCH, back_up, data_dir, require_space
+from controlplane.compute.filesystem import remove_tree, sync_tree
+from controlplane.compute.history.chain import (
+    HISTORY,
+    Base,
+    Chain,
+    history_dir,
+    new_chain,
+    open_chain,
+)
+from controlplane.compute.history.control_data import read_control_data
+from controlplane.compute.history.log import parse_lsn, record_at
+from controlplane.compute.session import session, values_of
+from controlplane.compute.tree import clone_tree, open_directory, shares_blocks, tree_size
+
+# Names in a data directory that a base of a stopped compute leaves out.
+NOT_IN_A_BASE = (*OF_THE_BRANCH, "pg_wal", "pg_wal/archive_status", "pg_wal/summaries")
+# Bytes of log after which a further base is taken, where disks share blocks.
+LOG_PER_BASE = 32 << 20
+# Bytes that are copied without making a client wait noticeably.
+QUICKLY_COPIED = 128 << 20
+
+
+class NoBase(Exception):
+    """No base can be taken now; the message says why."""
+
+
+def base_of_stopped(branch_id: str) -> Chain:
+    """Take a base of the branch, whose compute is stopped, and begin a chain with it if none is
+    open. Returns the chain.
+
+    The caller holds the branch's lock and its history lock, and has copied the log of an open
+    chain. Raises NoBase, ControlDataUnreadable, NotEnoughSpace, TreeUntrusted, OSError.
+    """
+    data = data_dir(branch_id)
+    control = read_control_data(data, account_of(data.parent))
+    if not control.is_shut_down:
+        raise NoBase("the compute did not shut down in order")
+    with open_directory(data) as inside, open_directory("pg_wal", within=inside) as log:
+        checkpoint = record_at(log, control.timeline, control.checkpoint)
+    if checkpoint is None:
+        raise NoBase("the log has no checkpoint")
+    size = tree_size(data, skip=NOT_IN_A_BASE)
+    base = Base(
+        redo=control.redo,
+        end=checkpoint.end,
+        timeline=control.timeline,
+        at=clock.now(),
+        checkpoint=checkpoint,
+        size=size,
+        max_prepared_transactions=control.max_prepared_transactions,
+    )
+
+    def copy(target: Path) -> Base:
+        require_space(data, target.parent, skip=NOT_IN_A_BASE)
+        clone_tree(data, target, owner=own_account(), skip=NOT_IN_A_BASE)
+        return base
+
+    return _put_in_place(branch_id, base, control.system_id, copy)
+
+
+def base_of_running(branch_id: str, sockets: Path) -> Chain:
+    """Take a base of the branch as its compute runs, and begin a chain with it if none is open.
+    Returns the chain.
+
+    The caller holds the branch's history lock. Raises NoBase, NotEnoughSpace, TreeUntrusted,
+    psycopg.Error, OSError.
+    """
+    data = data_dir(branch_id)
+    with session(sockets) as connection:
+        system_id, timeline, prepared = values_of(
+            connection.execute(
+                "SELECT (SELECT system_identifier::text FROM pg_control_system()),"
+                " (SELECT timeline_id FROM pg_control_checkpoint()),"
+                " current_setting('max_prepared_transactions')::int"
+            ).fetchone(),
+            str,
+            int,
+            int,
+        )
+    size = tree_size(data, skip=NOT_IN_A_BASE)
+
+    def copy(target: Path) -> Base:
+        require_space(data, target.parent, skip=NOT_IN_A_BASE)
+        done = back_up(data, sockets, target, own_account())
+        at = clock.now()
+        with open_directory(target) as inside, open_directory("pg_wal", within=inside) as log:
+            checkpoint = record_at(log, timeline, parse_lsn(done.checkpoint))
+        if checkpoint is None:
+            raise NoBase("the log has no checkpoint")
+        for segment in (target / "pg_wal").iterdir():
+            if segment.is_file():
+                segment.unlink()
+        return Base(
+            redo=parse_lsn(done.redo),
+            end=parse_lsn(done.end),
+            timeline=timeline,
+            at=at,
+            checkpoint=checkpoint,
+            size=size,
+            max_prepared_transactions=prepared,
+        )
+
+    return _put_in_place(branch_id, None, int(system_id), copy)
+
+
+def begin_with_template(staging: Path, template: Path) -> None:
+    """Begin the history of a branch that is being created from the template in the directory
+    `staging`. The template is its base, so this copies nothing. Raises OSError,
+    ControlDataUnreadable."""
+    base, system_id = _template_base(template)
+    chain = new_chain(staging / HISTORY, base=replace(base, at=clock.now()), system_id=system_id)
+    place = chain.place_of(base)
+    place.mkdir(mode=0o700)
+    (place / "base.json").write_text(json.dumps(replace(base, at=clock.now()).as_json()))
+    chain.write()
+
+
+@functools.cache
+def _template_base(template: Path) -> tuple[Base, int]:
+    control = read_control_data(template, own_account())
+    with open_directory(template) as inside, open_directory("pg_wal", within=inside) as log:
+        checkpoint = record_at(log, control.timeline, control.checkpoint)
+    if not control.is_shut_down or checkpoint is None:
+        raise NoBase("the template was not shut down in order")
+    base = Base(
+        redo=control.redo,
+        end=checkpoint.end,
+        timeline=control.timeline,
+        at=clock.now(),
+        checkpoint=checkpoint,
+        size=0,
+        max_prepared_transactions=control.max_prepared_transactions,
+        template=template.name,
+    )
+    return base, control.system_id
+
+
+def is_quick(branch_id: str) -> bool:
+    """Whether a base of the stopped branch takes so little time that a client who connects
+    meanwhile hardly notices."""
+    data = data_dir(branch_id)
+    return shares_blocks(data.parent.parent) or (
+        tree_size(data, skip=NOT_IN_A_BASE) <= QUICKLY_COPIED
+    )
+
+
+def _put_in_place(
+    branch_id: str, base: Base | None, system_id: int, copy: Callable[[Path], Base]
+) -> Chain:
+    chain = open_chain(branch_id)
+    if chain is not None and (chain.system_id != system_id):
+        raise NoBase("the chain is another cluster's")
+    place = _staging(branch_id)
+    remove_tree(place)
+    place.mkdir(mode=0o700, parents=True)
+    try:
+        taken = copy(place / "data")
+        if chain is None:
+            chain = new_chain(history_dir(branch_id), base=taken, system_id=system_id)
+        elif chain.timeline != taken.timeline:
+            raise NoBase("the chain is of another timeline")
+        (place / "base.json").write_text(json.dumps(taken.as_json()))
+        sync_tree(place)
+        target = chain.place_of(taken)
+        if target.exists():
+            return chain
+        durable.rename(place, target)
+        chain.write()
+    finally:
+        remove_tree(place)
+    return chain
+
+
+def _staging(branch_id: str) -> Path:
+    return history_dir(branch_id) / ".base"

@@ -1,0 +1,275 @@
+"""What is kept of a branch's history, and where.
+
+`<state-dir>/branches/<branch_id>/history/` belongs to us, and no compute's account can enter it. It
+holds a directory for each chain, named by its number:
+
+    chain.json                what the chain is, and how far its log is complete
+    bases/<end>/base.json     a base copy: the data directory as it was at the position <end>
+    bases/<end>/data/
+    log/<segment>             a segment of the log; of the last one only the beginning
+    log/<segment>.sum         the checksum of what was copied of it
+    log/<segment>.commits     the commits that begin in the segment (`commits`)
+
+A chain is a piece of log without gaps and with at least one base. All of it was written by one data
+directory. If log is missing, or another branch's data takes the place of the branch's, the chain
+ends, and the branch's next base begins a new one. Nothing is ever recovered across two chains.
+
+Files are replaced, never changed, so a branch that keeps replaced data shares them by hard links.
+A process that is given the descriptor of the log's directory can read the log, under any account.
+Callers that write hold the branch's history lock.
+"""
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from django.conf import settings
+
+from controlplane import durable
+from controlplane.compute.branch_data import branch_dir
+from controlplane.compute.filesystem import history_lock, lock_branches, remove_tree
+from controlplane.compute.history.log import Record, segment_start
+from controlplane.compute.tree import SEGMENT, SEGMENT_SIZE
+
+HISTORY = "history"
+COMMITS, SUM = ".commits", ".sum"
+# Why a chain ended. The first is no gap: the branch got other data.
+REPLACED = "replaced"
+LOG_LOST = "log lost"
+OTHER_LOG = "other log"
+DISK_FULL = "disk full"
+SWITCHED_OFF = "switched off"
+
+
+@dataclass(frozen=True)
+class Base:
+    """A copy of the data directory, without its log."""
+
+    # Where in the log recovery from it begins, and where it is consistent.
+    redo: int
+    end: int
+    timeline: int
+    # The moment that it shows.
+    at: datetime
+    # A record that the log must have for recovery to begin: the checkpoint of the base.
+    checkpoint: Record
+    # Bytes that the copy would take if it shared no blocks.
+    size: int
+    # Recovery fails with a lower setting.
+    max_prepared_transactions: int = 0
+    # The template that the branch was created from, by its version, if that is the base.
+    template: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "at": self.at.isoformat()}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        return cls(
+            **{
+                **stored,
+                "at": datetime.fromisoformat(stored["at"]),
+                "checkpoint": Record.from_json(stored["checkpoint"]),
+            }
+        )
+
+
+@dataclass
+class Chain:
+    """One chain: see the module."""
+
+    place: Path
+    system_id: int
+    timeline: int
+    # All log from the first base's redo position to here is in the chain, except for what retention
+    # has removed, and all that was committed until then is in it.
+    copied: int
+    copied_at: datetime
+    ended_at: datetime | None = None
+    end_reason: str = ""
+
+    @property
+    def number(self) -> int:
+        return int(self.place.name)
+
+    @property
+    def log(self) -> Path:
+        return self.place / "log"
+
+    def bases(self) -> list[Base]:
+        """The complete bases, the oldest first."""
+        found = []
+        for directory in (self.place / "bases").glob("[0-9A-F]*"):
+            with suppress(FileNotFoundError):
+                found.append(Base.from_json(json.loads((directory / "base.json").read_text())))
+        return sorted(found, key=lambda base: base.end)
+
+    def place_of(self, base: Base) -> Path:
+        return self.place / "bases" / f"{base.end:016X}"
+
+    def data_of(self, base: Base) -> Path:
+        """The data directory that the base is."""
+        if base.template:
+            return Path(settings.STATE_DIR) / "templates" / base.template
+        return self.place_of(base) / "data"
+
+    def segments(self) -> list[str]:
+        """The names of the segments, in their order."""
+        return sorted(path.name for path in self.log.iterdir() if SEGMENT.fullmatch(path.name))
+
+    def write(self) -> None:
+        """Write `chain.json`, durably."""
+        stored = {
+            "system_id": self.system_id,
+            "timeline": self.timeline,
+            "copied": self.copied,
+            "copied_at": self.copied_at.isoformat(),
+            "ended_at": self.ended_at.isoformat() if self.ended_at else None,
+            "end_reason": self.end_reason,
+        }
+        durable.write(self.place / "chain.json", json.dumps(stored).encode(), 0o600)
+
+    def end(self, reason: str, at: datetime) -> None:
+        """End the chain durably. Its log and bases stay until they are older than the window."""
+        self.ended_at, self.end_reason = at, reason
+        self.write()
+
+    def log_size(self) -> int:
+        """Bytes of the log."""
+        return sum(path.lstat().st_blocks * 512 for path in self.log.iterdir())
+
+    def prune(self, before: datetime) -> None:
+        """Remove what no moment from `before` on needs: all bases but the last one that is not
+        later than `before`, and the log that only they need."""
+        bases = self.bases()
+        older = [base for base in bases if base.at <= before]
+        for base in older[:-1]:
+            remove_tree(self.place_of(base))
+        if older:
+            self._remove_log_before(segment_start(older[-1].redo))
+
+    def drop_oldest(self) -> bool:
+        """Remove the oldest base and the log that only it needs; False if it is the only one."""
+        bases = self.bases()
+        if len(bases) < 2:
+            return False
+        remove_tree(self.place_of(bases[0]))
+        self._remove_log_before(segment_start(bases[1].redo))
+        return True
+
+    def _remove_log_before(self, lsn: int) -> None:
+        for path in self.log.iterdir():
+            name = path.name.partition(".")[0]
+            if SEGMENT.fullmatch(name) and start_of(name) < lsn:
+                path.unlink(missing_ok=True)
+
+
+def write_sum(segment: Path) -> None:
+    """Note the checksum of a segment that was copied. The log of another branch that was created
+    from the same template has segments of the same names, identifiers and positions."""
+    draft = segment.with_name(f"{segment.name}{SUM}.new")
+    draft.write_text(_sum_of(segment))
+    draft.replace(segment.with_name(segment.name + SUM))
+
+
+def is_as_copied(segment: Path) -> bool:
+    """Whether the segment has its noted checksum."""
+    try:
+        return segment.with_name(segment.name + SUM).read_text() == _sum_of(segment)
+    except FileNotFoundError:
+        return False
+
+
+def _sum_of(segment: Path) -> str:
+    with segment.open("rb") as file:
+        return f"{zlib.crc32(file.read()):08x}"
+
+
+def start_of(segment: str) -> int:
+    """Where the segment with this name begins."""
+    return (int(segment[8:16], 16) << 32) + int(segment[16:], 16) * SEGMENT_SIZE
+
+
+def history_dir(branch_id: str) -> Path:
+    return branch_dir(branch_id) / HISTORY
+
+
+@contextmanager
+def holding_history(branch_id: str, *, within: float = 30.0) -> Iterator[None]:
+    """Hold the lock of the branch's history. It may be acquired while the branch's own lock is
+    held, never the other way round. Raises LockTimeout."""
+    with lock_branches(history_lock(branch_id), timeout=within):
+        yield
+
+
+def chains_of(branch_id: str) -> list[Chain]:
+    """All chains of the branch, the oldest first."""
+    return chains_in(history_dir(branch_id))
+
+
+def chains_in(history: Path) -> list[Chain]:
+    found = []
+    with suppress(FileNotFoundError):
+        for place in history.iterdir():
+            if place.name.isdigit():
+                with suppress(FileNotFoundError):
+                    found.append(_read(place))
+    return sorted(found, key=lambda chain: chain.number)
+
+
+def open_chain(branch_id: str) -> Chain | None:
+    """The chain that goes on; None if there is none."""
+    last = next(reversed(chains_of(branch_id)), None)
+    return last if last and last.ended_at is None else None
+
+
+def new_chain(history: Path, *, base: Base, system_id: int) -> Chain:
+    """Begin a chain in the directory `history`, without its base: the caller puts that in place
+    before it writes the chain."""
+    history.mkdir(mode=0o700, exist_ok=True)
+    numbers = [int(place.name) for place in history.iterdir() if place.name.isdigit()]
+    place = history / f"{max(numbers, default=0) + 1:06}"
+    for directory in (place, place / "bases", place / "log"):
+        directory.mkdir(mode=0o700)
+    (place / "log").chmod(0o755)
+    return Chain(
+        place, system_id, base.timeline, copied=segment_start(base.redo), copied_at=base.at
+    )
+
+
+def hand_over(old: Path, fresh: Path, at: datetime) -> None:
+    """Give the directory of a branch's fresh data the history of its old data, by hard links.
+
+    The chain that goes on there, with the old data, ends here. May be called again after a crash.
+    Raises OSError.
+    """
+    if not (old / HISTORY).exists():
+        return
+    target = fresh / HISTORY
+    remove_tree(target)
+    shutil.copytree(old / HISTORY, target, copy_function=os.link)
+    target.chmod(0o700)
+    for chain in chains_in(target):
+        if chain.ended_at is None:
+            chain.end(REPLACED, at)
+
+
+def _read(place: Path) -> Chain:
+    stored = json.loads((place / "chain.json").read_text())
+    ended_at = stored["ended_at"]
+    return Chain(
+        place,
+        stored["system_id"],
+        stored["timeline"],
+        stored["copied"],
+        datetime.fromisoformat(stored["copied_at"]),
+        datetime.fromisoformat(ended_at) if ended_at else None,
+        stored["end_reason"],
+    )

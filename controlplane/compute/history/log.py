@@ -1,0 +1,143 @@
+"""The write-ahead log as files: positions (LSNs), the names of segments, and what is in them.
+
+The formats are those of PostgreSQL's xlog_internal.h and xlogrecord.h. They are the same in
+versions 15 to 18.
+"""
+
+import os
+import re
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+from controlplane.compute.foreign_files import read_regular
+from controlplane.compute.tree import REGULAR, SEGMENT_SIZE
+
+PAGE = 8192  # bytes
+# Bytes of a page's header: a segment's first page has the long one.
+SHORT_HEADER, LONG_HEADER = 24, 40
+HAS_LONG_HEADER = 0x0002
+# magic, flags, timeline, address, padding; then only in the long header: system identifier.
+PAGE_HEADER = struct.Struct("<HHIQ8xQ")
+# Total length, transaction, previous record's position, flags, resource manager, checksum.
+RECORD_HEADER = struct.Struct("<IIQBB2xI")
+# Records begin at multiples of this many bytes.
+ALIGNMENT = 8
+SEGMENTS_PER_FILE_ID = (1 << 32) // SEGMENT_SIZE
+LSN = re.compile("([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+
+def parse_lsn(text: str) -> int:
+    """The position that Postgres writes as `text`, for example "0/1A2B3C4D". Raises ValueError."""
+    found = LSN.fullmatch(text)
+    if found is None:
+        raise ValueError(f'"{text}" is not a position in the log, such as "0/1A2B3C4D"')
+    return (int(found[1], 16) << 32) + int(found[2], 16)
+
+
+def lsn_text(lsn: int) -> str:
+    """The position as Postgres writes it."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def segment_name(timeline: int, lsn: int) -> str:
+    """The name of the segment that holds the byte at `lsn`."""
+    number = lsn // SEGMENT_SIZE
+    file_id, part = divmod(number, SEGMENTS_PER_FILE_ID)
+    return f"{timeline:08X}{file_id:08X}{part:08X}"
+
+
+def segment_start(lsn: int) -> int:
+    """Where the segment begins that holds the byte at `lsn`."""
+    return lsn - lsn % SEGMENT_SIZE
+
+
+@dataclass(frozen=True)
+class SegmentHeader:
+    """The header of a segment's first page."""
+
+    timeline: int
+    address: int
+    system_id: int
+
+
+def segment_header(directory: int, name: str) -> SegmentHeader | None:
+    """The header of the segment `name` in the open directory; None if it has none, or if there is
+    no such file."""
+    first = read_regular(name, PAGE_HEADER.size, within=directory)
+    if len(first) < PAGE_HEADER.size:
+        return None
+    _, flags, timeline, address, system_id = PAGE_HEADER.unpack(first)
+    if not flags & HAS_LONG_HEADER:
+        return None
+    return SegmentHeader(timeline, address, system_id)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of the log, by which two logs can be told apart: branches that were copied from
+    the same data have equal system identifiers, timelines and positions."""
+
+    lsn: int
+    previous: int
+    checksum: int
+    # Where the next record begins, or the header of the page that it begins in.
+    end: int
+
+    def as_json(self) -> dict[str, int]:
+        return {
+            "lsn": self.lsn,
+            "previous": self.previous,
+            "checksum": self.checksum,
+            "end": self.end,
+        }
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        return cls(**stored)
+
+
+def record_at(directory: int, timeline: int, lsn: int) -> Record | None:
+    """The record that begins at `lsn`; None if the segments in the open directory hold none."""
+    header = b""
+    position = lsn
+    while len(header) < RECORD_HEADER.size:
+        position = _past_page_header(position)
+        part = min(RECORD_HEADER.size - len(header), PAGE - position % PAGE)
+        found = _bytes_at(directory, timeline, position, part)
+        if len(found) < part:
+            return None
+        header += found
+        position += part
+    length, _, previous, _, _, checksum = RECORD_HEADER.unpack(header)
+    if length < RECORD_HEADER.size:
+        return None
+    return Record(lsn, previous, checksum, _end_of(lsn, length))
+
+
+def _end_of(lsn: int, length: int) -> int:
+    """Where a record of `length` bytes ends that begins at `lsn`."""
+    position = lsn
+    while length > 0:
+        position = _past_page_header(position)
+        part = min(length, PAGE - position % PAGE)
+        position += part
+        length -= part
+    return position + -position % ALIGNMENT
+
+
+def _past_page_header(position: int) -> int:
+    if position % PAGE:
+        return position
+    return position + (SHORT_HEADER if position % SEGMENT_SIZE else LONG_HEADER)
+
+
+def _bytes_at(directory: int, timeline: int, position: int, count: int) -> bytes:
+    with suppress(FileNotFoundError):
+        file = os.open(segment_name(timeline, position), REGULAR, dir_fd=directory)
+        try:
+            return os.pread(file, count, position % SEGMENT_SIZE)
+        finally:
+            os.close(file)
+    return b""

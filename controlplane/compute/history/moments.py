@@ -1,0 +1,124 @@
+"""Finds what a past moment of a branch names: a position in the log of one of its chains.
+
+A moment is a time or a position (LSN). A time names all commits before the first one that is later
+by the compute's clock. A position names all log before it.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from controlplane.compute.history.chain import (
+    LOG_LOST,
+    Base,
+    Chain,
+    chains_of,
+    is_as_copied,
+    start_of,
+)
+from controlplane.compute.history.commits import Commit, commits_from
+from controlplane.compute.history.log import lsn_text, record_at, segment_header, segment_name
+from controlplane.compute.tree import SEGMENT_SIZE, open_directory
+
+
+class NoSuchMoment(Exception):
+    """The branch's history does not have the moment; the message says why."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A position in a chain: all log before `stop` belongs to the moment."""
+
+    chain: Chain
+    base: Base
+    stop: int
+    # The last commit that belongs to it, if the log from the base on has one, and the first that
+    # does not.
+    last: Commit | None
+    following: Commit | None
+
+    @property
+    def bytes_to_replay(self) -> int:
+        return max(0, self.stop - self.base.redo)
+
+
+def find_time(branch_id: str, at: datetime) -> Moment:
+    """The moment that the time names. Raises NoSuchMoment."""
+    for chain in reversed(chains_of(branch_id)):
+        bases = chain.bases()
+        if not bases or at < bases[0].at:
+            continue
+        if chain.ended_at is not None and at > chain.copied_at:
+            raise NoSuchMoment(
+                f"the history has a gap from {_told(chain.copied_at)}: {chain.end_reason}"
+            )
+        last = following = None
+        for commit in commits_from(chain, bases[0].end):
+            if commit.at > at:
+                following = commit
+                break
+            last = commit
+        stop = _end_of(chain, last) if last else bases[0].end
+        return _moment(chain, bases, stop, last, following)
+    raise NoSuchMoment("the history begins later")
+
+
+def find_lsn(branch_id: str, lsn: int) -> Moment:
+    """The moment that the position names. Positions of different chains overlap where the branch
+    was given other data; the latest chain that has the position is meant. Raises NoSuchMoment."""
+    for chain in reversed(chains_of(branch_id)):
+        bases = chain.bases()
+        if not bases or lsn < bases[0].end or lsn > chain.copied:
+            continue
+        last = following = None
+        for commit in commits_from(chain, bases[0].end):
+            if commit.lsn >= lsn:
+                following = commit
+                break
+            last = commit
+        return _moment(chain, bases, lsn, last, following)
+    raise NoSuchMoment(f"the history does not hold the position {lsn_text(lsn)}")
+
+
+def check_log(moment: Moment) -> list[str]:
+    """The names of the segments that recovery to the moment needs, in their order, after a check
+    that they are complete and that they continue the base. Raises NoSuchMoment."""
+    chain, base = moment.chain, moment.base
+    first, end = base.redo - base.redo % SEGMENT_SIZE, max(moment.stop, base.end)
+    names = [segment_name(base.timeline, start) for start in range(first, end, SEGMENT_SIZE)]
+    with open_directory(chain.log) as log:
+        for name in names:
+            header = segment_header(log, name)
+            if (
+                header is None
+                or header.address != start_of(name)
+                or header.timeline != base.timeline
+                or header.system_id != chain.system_id
+            ):
+                raise NoSuchMoment(f"{LOG_LOST}: the segment {name} is missing or damaged")
+            if not is_as_copied(chain.log / name):
+                raise NoSuchMoment(f"the segment {name} of the log is not what was copied")
+        if record_at(log, base.timeline, base.checkpoint.lsn) != base.checkpoint:
+            raise NoSuchMoment("the log is not that of the base copy")
+    return names
+
+
+def _moment(
+    chain: Chain, bases: list[Base], stop: int, last: Commit | None, following: Commit | None
+) -> Moment:
+    usable = [base for base in bases if base.end <= stop]
+    if not usable:
+        raise NoSuchMoment(f"the history begins at {_told(bases[0].at)}")
+    return Moment(chain, usable[-1], stop, last, following)
+
+
+def _end_of(chain: Chain, commit: Commit) -> int:
+    """Where the commit's record ends. Raises NoSuchMoment."""
+    with open_directory(chain.log) as log:
+        record = record_at(log, chain.timeline, commit.lsn)
+    if record is None:
+        raise NoSuchMoment(f"{LOG_LOST}: the commit at {lsn_text(commit.lsn)} is missing")
+    return record.end
+
+
+def _told(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds")

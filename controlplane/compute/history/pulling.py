@@ -1,0 +1,234 @@
+"""Copies a branch's write-ahead log into its open chain.
+
+A physical replication slot keeps the log of a running compute until it is copied. Only log that
+Postgres has flushed is copied: a crash never changes that. The log of a stopped compute is copied
+up to its shutdown checkpoint. If the slot or a segment is gone, the chain ends: what follows would
+not continue it.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+import psycopg
+
+from controlplane import clock
+from controlplane.compute.accounts import account_of, own_account
+from controlplane.compute.branch_data import branch_dir, data_dir
+from controlplane.compute.foreign_files import read_regular
+from controlplane.compute.history.chain import LOG_LOST, OTHER_LOG, Chain, start_of, write_sum
+from controlplane.compute.history.commits import index_commits
+from controlplane.compute.history.control_data import read_control_data
+from controlplane.compute.history.log import (
+    PAGE,
+    lsn_text,
+    parse_lsn,
+    record_at,
+    segment_header,
+    segment_name,
+    segment_start,
+)
+from controlplane.compute.session import Session, session, values_of
+from controlplane.compute.space import require_reserve
+from controlplane.compute.tree import (
+    NEW_FILE,
+    REGULAR,
+    SEGMENT_SIZE,
+    copy_beginning,
+    open_directory,
+)
+
+LONGEST_TIMELINE = 64 << 10  # bytes
+
+log = logging.getLogger(__name__)
+
+SLOT = "perch_history"
+
+
+class LogLost(Exception):
+    """The log does not continue the chain; the message is the reason for its end."""
+
+
+def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = False) -> bool:
+    """Copy the finished segments of the branch's running compute, and with `whole` the flushed
+    beginning of the last one too. Returns whether there were any.
+
+    The caller holds the branch's history lock. If the log does not continue the chain, the chain is
+    ended. Raises psycopg.Error, NotEnoughSpace, OSError.
+    """
+    with session(sockets) as connection:
+        at = clock.now()
+        flushed = _flushed(connection)
+        try:
+            _hold_slot(connection)
+            until = flushed if whole else segment_start(flushed)
+            with _log_of(branch_id) as source:
+                has_copied = _copy(chain, branch_id, source, until=until, at=at)
+        except LogLost as lost:
+            chain.end(str(lost), at)
+            return False
+        if has_copied:
+            _advance(connection, segment_start(chain.copied))
+    return has_copied
+
+
+def pull_stopped(chain: Chain, branch_id: str) -> bool:
+    """Copy the log of a branch whose compute is stopped, up to its shutdown checkpoint. Returns
+    whether there was any; False if the compute did not shut down in order, as its next start first
+    completes its log.
+
+    The caller holds the branch's history lock. If the log does not continue the chain, the chain is
+    ended. Raises ControlDataUnreadable, NotEnoughSpace, OSError.
+    """
+    at = clock.now()
+    control = read_control_data(data_dir(branch_id), account_of(branch_dir(branch_id)))
+    if not control.is_shut_down:
+        return False
+    with _log_of(branch_id) as source:
+        last = record_at(source, control.timeline, control.checkpoint)
+        if last is None or last.end <= chain.copied:
+            return False
+        try:
+            return _copy(chain, branch_id, source, until=last.end, at=at)
+        except LogLost as lost:
+            chain.end(str(lost), at)
+            return False
+
+
+def prepare(connection: Session) -> None:
+    """Make the slot that keeps the log until it is copied. Called when a compute has started."""
+    _hold_slot(connection)
+
+
+def drop_slot(sockets: Path) -> None:
+    """Remove the slot, because no history is kept any more. Raises psycopg.Error."""
+    with session(sockets) as connection, suppress(psycopg.errors.ObjectInUse):
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            " WHERE slot_name = %s",
+            [SLOT],
+        )
+
+
+def _flushed(connection: Session) -> int:
+    (flushed,) = values_of(
+        connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone(), str
+    )
+    return parse_lsn(flushed)
+
+
+def _hold_slot(connection: Session) -> None:
+    """Make the slot if it is missing, or anew if Postgres has given it up. A role with REPLICATION
+    can drop it, and Postgres gives it up when it holds more log than is allowed; `_copy` finds out
+    whether log was removed meanwhile."""
+    row = connection.execute(
+        "SELECT slot_type, wal_status FROM pg_replication_slots WHERE slot_name = %s", [SLOT]
+    ).fetchone()
+    if row is not None and (row[0] != "physical" or row[1] == "lost"):
+        connection.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
+        row = None
+    if row is None:
+        connection.execute("SELECT pg_create_physical_replication_slot(%s, true)", [SLOT])
+
+
+def _advance(connection: Session, lsn: int) -> None:
+    connection.execute(
+        "SELECT pg_replication_slot_advance(slot_name, %s) FROM pg_replication_slots"
+        " WHERE slot_name = %s AND restart_lsn < %s",
+        [lsn_text(lsn), SLOT, lsn_text(lsn)],
+    )
+
+
+@contextmanager
+def _log_of(branch_id: str) -> Iterator[int]:
+    """The descriptor of the compute's directory of log, which its account can write to."""
+    with (
+        open_directory(data_dir(branch_id)) as data,
+        open_directory("pg_wal", within=data) as source,
+    ):
+        yield source
+
+
+def _copy(chain: Chain, branch_id: str, source: int, *, until: int, at: datetime) -> bool:
+    """Copy the log from `chain.copied` to `until`. Raises LogLost if it does not continue the
+    chain."""
+    if until <= chain.copied:
+        return False
+    first = segment_start(chain.copied)
+    with open_directory(chain.log) as target:
+        _check_continues(chain, source, target)
+        for start in range(first, until, SEGMENT_SIZE):
+            require_reserve(target)
+            name = segment_name(chain.timeline, start)
+            _check(chain, source, name)
+            draft = f".{name}"
+            with suppress(FileNotFoundError):
+                os.unlink(draft, dir_fd=target)
+            try:
+                copy_beginning(
+                    name,
+                    source=source,
+                    target=target,
+                    draft=draft,
+                    size=min(SEGMENT_SIZE, until - start),
+                    owner=own_account(),
+                )
+            except FileNotFoundError as error:
+                raise LogLost(LOG_LOST) from error
+            # pg_waldump reads whole pages.
+            _fill_page(chain.log / draft)
+            # It may have been recycled while it was copied, if no slot held it.
+            _check(chain, source, name)
+            os.rename(draft, name, src_dir_fd=target, dst_dir_fd=target)
+            write_sum(chain.log / name)
+        _copy_timeline(chain, source, target)
+        os.fsync(target)
+    before, chain.copied = chain.copied, until
+    chain.copied_at = at
+    index_commits(chain, max(before - 1, 0), account_of(branch_dir(branch_id)))
+    chain.write()
+    return True
+
+
+def _fill_page(file: Path) -> None:
+    size = file.stat().st_size
+    os.truncate(file, size + -size % PAGE)
+
+
+def _copy_timeline(chain: Chain, source: int, target: int) -> None:
+    """Copy the file that tells where the chain's timeline began, which the first has not: Postgres
+    recovers along no timeline that it does not know."""
+    name = f"{chain.timeline:08X}.history"
+    if content := read_regular(name, LONGEST_TIMELINE, within=source):
+        with suppress(FileExistsError):
+            file = os.open(name, NEW_FILE, 0o600, dir_fd=target)
+            with os.fdopen(file, "wb") as opened:
+                opened.write(content)
+
+
+def _check_continues(chain: Chain, source: int, target: int) -> None:
+    """Raise LogLost if the bytes before `chain.copied` differ: the data directory is another one
+    than before, with the same positions."""
+    name = segment_name(chain.timeline, chain.copied)
+    count = min(chain.copied % SEGMENT_SIZE, PAGE)
+    parts = []
+    for directory in (source, target):
+        with suppress(FileNotFoundError):
+            file = os.open(name, REGULAR, dir_fd=directory)
+            try:
+                parts.append(os.pread(file, count, chain.copied % SEGMENT_SIZE - count))
+            finally:
+                os.close(file)
+    if len(set(parts)) > 1:
+        raise LogLost(OTHER_LOG)
+
+
+def _check(chain: Chain, source: int, name: str) -> None:
+    header = segment_header(source, name)
+    if header is None or header.address != start_of(name):
+        raise LogLost(LOG_LOST)
+    if header.system_id != chain.system_id or header.timeline != chain.timeline:
+        raise LogLost(OTHER_LOG)

@@ -1,0 +1,120 @@
+"""Makes a branch as another one was at a past moment: a base, and the log up to the moment.
+
+The log is cut at the moment, so Postgres replays it to its end: a recovery target that lies after
+the last commit would be an error. Recovery then begins a timeline of the new branch's own.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+
+from controlplane.compute import branch_data
+from controlplane.compute.accounts import Account, give
+from controlplane.compute.branch_data import branch_dir
+from controlplane.compute.compute import refuse_other_major
+from controlplane.compute.filesystem import forget_lock, lock_branches
+from controlplane.compute.history.bases import NOT_IN_A_BASE
+from controlplane.compute.history.chain import start_of
+from controlplane.compute.history.moments import Moment, check_log
+from controlplane.compute.recovery import is_to_recover
+from controlplane.compute.steps import step
+from controlplane.compute.tree import (
+    NEW_FILE,
+    SEGMENT_SIZE,
+    clone_file,
+    clone_tree,
+    copy_beginning,
+    open_directory,
+)
+from controlplane.compute.workshop import end_workshop, serving, sockets_of
+
+# The staging directory is flushed as a whole before it is put in place.
+SETTINGS = {
+    "fsync": "off",
+    "autovacuum": "off",
+    # All log that it needs is in pg_wal.
+    "restore_command": "false",
+    "recovery_target_action": "promote",
+    # Clients' connections of the time, whose number would have to be allowed, do not matter.
+    "hot_standby": "off",
+}
+
+
+# Recovery ends with an error if the log has more prepared transactions at once than are allowed.
+PREPARED = 1000
+
+
+class NotRecovered(Exception):
+    """Postgres did not reach the moment; the message says how it ended."""
+
+
+def create_from_history(
+    branch_id: str,
+    find: Callable[[], Moment],
+    *,
+    holding: Callable[[], AbstractContextManager[None]],
+    on_recovered: Callable[[Path], None],
+) -> None:
+    """Make the branch's directory with the data of the moment that `find` finds. Does nothing if
+    the directory exists already.
+
+    `holding` gives the context in which the source's history does not change; it is left once all
+    that is needed was copied. `on_recovered` is called with the directory of the sockets of the
+    recovered Postgres, before the branch is put in place. Raises NoSuchMoment, NotRecovered,
+    OtherMajorVersion, NotEnoughSpace, StartFailed, AccountUnusable, psycopg.Error, OSError, and
+    what these functions raise.
+    """
+    if branch_dir(branch_id).exists():
+        return
+    workshop = branch_data.staging_id(branch_id)
+    with lock_branches(workshop):
+        try:
+            end_workshop(branch_id)
+            with branch_data.new_branch(branch_id) as (staging, account):
+                with holding():
+                    moment = find()
+                    _copy(moment, staging, account)
+                refuse_other_major(staging / "data")
+                branch_data.let_in(staging, account)
+                base = moment.base
+                chosen = {
+                    **SETTINGS,
+                    "recovery_target_timeline": str(base.timeline),
+                    "max_prepared_transactions": str(max(base.max_prepared_transactions, PREPARED)),
+                }
+                with serving(workshop, sockets_of(branch_id), chosen) as sockets:
+                    on_recovered(sockets)
+                if is_to_recover(staging / "data"):
+                    raise NotRecovered("the recovered Postgres did not shut down in order")
+        finally:
+            forget_lock(workshop)
+
+
+def _copy(moment: Moment, staging: Path, account: Account) -> None:
+    """Copy the base and the log up to the moment. Raises NoSuchMoment."""
+    names = check_log(moment)
+    source, data = moment.chain.data_of(moment.base), staging / "data"
+    with step("copying_base", **branch_data.require_space(source, staging)):
+        clone_tree(source, data, owner=account, skip=NOT_IN_A_BASE)
+    with (
+        step("adding_log", of_bytes=moment.bytes_to_replay),
+        open_directory(moment.chain.log) as log,
+        open_directory(data / "pg_wal") as target,
+    ):
+        timeline = f"{moment.base.timeline:08X}.history"
+        with suppress(FileNotFoundError):
+            clone_file(timeline, source=log, target=target, owner=account)
+        for name in names:
+            copy_beginning(
+                name,
+                source=log,
+                target=target,
+                draft=name,
+                size=min(SEGMENT_SIZE, max(moment.stop, moment.base.end) - start_of(name)),
+                owner=account,
+            )
+            os.truncate(f"/proc/self/fd/{target}/{name}", SEGMENT_SIZE)
+    descriptor = os.open(data / "recovery.signal", NEW_FILE, 0o600)
+    give(descriptor, account)
+    os.close(descriptor)

@@ -1,0 +1,93 @@
+"""A Postgres that only the platform uses, on a branch that is being made or that has no compute.
+
+No endpoint leads to its sockets. While a branch is made, its name is that of its staging directory,
+and its maker holds the lock of that name.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from django.conf import settings
+
+from controlplane.compute import branch_data, compute
+from controlplane.compute.accounts import account_of, give
+from controlplane.compute.branch_data import branch_dir, data_dir
+from controlplane.compute.configuration import ComputeSpec, render_configuration
+from controlplane.compute.extensions import offered_extensions
+from controlplane.compute.filesystem import remove_tree
+from controlplane.compute.limits import end_group, forget_limits, limit_compute, most_processes
+from controlplane.compute.logs import flush_log
+from controlplane.compute.occupants import lease
+from controlplane.compute.patience import patience
+from controlplane.compute.process import clear_stale_pid_file, start_postgres
+from controlplane.compute.state_directory import HBA_FILE
+
+# Name of the files that this Postgres leaves in a branch's directory, without the suffix.
+NAME = "schema"
+# Compute units: LEAST sets its memory, as only we use it; MOST sets its speed.
+LEAST, MOST = 0.25, 1.0
+# Seconds that it has to end, whether the work was cancelled or not.
+ENDING = 30.0
+
+
+def end_workshop(branch_id: str) -> None:
+    """End what a dead worker has left running on a branch that was being made. Raises
+    StopFailed."""
+    compute.stop(branch_data.staging_id(branch_id))
+    for place in (sockets_of(branch_id), sockets_of(branch_id, source=True)):
+        end_group(place.name)
+        forget_limits(place.name)
+        remove_tree(place)
+
+
+@contextmanager
+def serving(branch_id: str, sockets: Path, pg_settings: Mapping[str, str]) -> Iterator[Path]:
+    """Run Postgres on the branch for ourselves alone: no endpoint leads to its sockets."""
+    compute.stop(branch_id)
+    place, data = branch_dir(branch_id), data_dir(branch_id)
+    account = account_of(place)
+    remove_tree(sockets)
+    sockets.mkdir(mode=0o700)
+    give(sockets, account)
+    spec = ComputeSpec(sockets.name, branch_id, min_cu=LEAST, max_cu=MOST, pg_settings=pg_settings)
+    hba_file = Path(settings.STATE_DIR) / HBA_FILE
+    text = render_configuration(
+        spec, socket_dir=sockets, hba_file=hba_file, extensions=offered_extensions()
+    )
+    try:
+        config = branch_data.write_for(branch_id, f"{NAME}.conf", text)
+        clear_stale_pid_file(data, sockets=sockets)
+        with lease(branch_id) as inherited:
+            start_postgres(
+                data,
+                config,
+                place / f"{NAME}.log",
+                on_spawn=lambda pid: limit_compute(sockets.name, pid, max_cu=MOST),
+                lease=inherited,
+                most_processes=most_processes(MOST),
+            )
+        yield sockets
+    finally:
+        # Must also end after a cancel: its directory is about to be removed.
+        with patience(ENDING, cancelled=threading.Event()):
+            compute.stop(branch_id)
+            compute.end_started(branch_id, sockets.name)
+        forget_limits(sockets.name)
+        remove_tree(sockets)
+        forget_files(branch_id)
+
+
+def forget_files(branch_id: str) -> None:
+    """Remove what our own Postgres, which has ended, left beside the branch's data."""
+    place = branch_dir(branch_id)
+    # Otherwise the rest of its log would be written after the file was removed.
+    flush_log(place / f"{NAME}.log")
+    for left in place.glob(f"{NAME}.*"):
+        left.unlink(missing_ok=True)
+
+
+def sockets_of(branch_id: str, *, source: bool = False) -> Path:
+    """Where our Postgres on the branch that is being made listens; or the one on its source."""
+    return Path(settings.SOCKET_DIR) / f"{NAME}{'-of' * source}-{branch_id}"

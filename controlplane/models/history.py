@@ -1,0 +1,52 @@
+"""What is known of a branch's history without asking its host: published by the region's worker."""
+
+from django.db import models
+
+from controlplane.models.branch import Branch
+
+
+class HistoryChain(models.Model):
+    """A piece of a branch's history without gaps. The files are described in
+    `compute.history.chain`; the worker keeps this row equal to them."""
+
+    branch = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="history_chains")
+    number = models.PositiveIntegerField()
+    # The first and the last moment that can be recovered, and their positions in the log.
+    first_at = models.DateTimeField()
+    first_lsn = models.BigIntegerField()
+    last_at = models.DateTimeField()
+    last_lsn = models.BigIntegerField()
+    # When and why the chain ended. A chain without an end grows.
+    ended_at = models.DateTimeField(null=True)
+    end_reason = models.CharField(max_length=64, default="", db_default="")
+    # Bytes of log, and of bases as if they shared no blocks.
+    log_bytes = models.BigIntegerField(default=0)
+    # [{at, lsn, bytes}] of each base, the oldest first.
+    bases = models.JSONField(default=list)
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(name="history_chain_is_unique", fields=["branch", "number"]),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.branch_id} {self.number}"
+
+
+class FormerPassword(models.Model):
+    """A password that a role of the branch had. A trigger keeps it when the role's row gets another
+    one or is deleted, because a branch of a past moment has the passwords of then, and the data
+    holds none (`compute.catalog_reading`)."""
+
+    # No foreign key: the trigger also runs while a branch and its roles are deleted.
+    branch_id = models.CharField(max_length=60)
+    verifier = models.TextField()
+    encrypted_password = models.TextField(default="")
+    replaced_at = models.DateTimeField()
+
+    class Meta:
+        indexes = (models.Index(name="former_passwords", fields=["branch_id", "replaced_at"]),)
+
+    def __str__(self) -> str:
+        return f"{self.branch_id} until {self.replaced_at}"

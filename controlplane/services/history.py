@@ -1,0 +1,165 @@
+"""What a branch's history holds, and which of its past moments a request may name.
+
+The region's worker keeps the history and publishes its extent (`models.HistoryChain`). A request
+that names a moment outside of it is refused before anything is made.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from controlplane import clock
+from controlplane.models import Branch, HistoryChain
+from controlplane.operations.details import CreateBranchDetails
+from controlplane.services.errors import Unprocessable
+
+LSN = re.compile("[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
+# Why a chain ended if that left no gap.
+REPLACED = "replaced"
+# Bytes of log that a compute keeps at most until they are copied (`compute.configuration`).
+MOST_AHEAD = 2 << 30
+
+
+@dataclass(frozen=True)
+class PastMoment:
+    """A past moment of a branch that a request names: a time, or a position in the log."""
+
+    at: datetime | None = None
+    lsn: int | None = None
+
+    def details(self, source: Branch) -> CreateBranchDetails:
+        return CreateBranchDetails(
+            source_branch_id=source.id,
+            at_time=self.at.isoformat() if self.at else None,
+            at_lsn=self.lsn,
+        )
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A time of which a branch has no history."""
+
+    since: datetime
+    until: datetime | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class History:
+    """What is kept of a branch's past."""
+
+    branch: Branch
+    chains: Sequence[HistoryChain]
+    now: datetime
+
+    @property
+    def earliest(self) -> datetime | None:
+        return self.chains[0].first_at if self.chains else None
+
+    @property
+    def latest(self) -> datetime | None:
+        """The last moment that can be recovered: now, unless the last chain has ended."""
+        if not self.chains:
+            return None
+        last = self.chains[-1]
+        return last.last_at if last.ended_at else self.now
+
+    @property
+    def gaps(self) -> list[Gap]:
+        found = []
+        for number, chain in enumerate(self.chains):
+            if chain.ended_at is None or chain.end_reason == REPLACED:
+                continue
+            following = self.chains[number + 1 : number + 2]
+            until = following[0].first_at if following else None
+            found.append(Gap(chain.last_at, until, chain.end_reason))
+        return found
+
+    def refuse_outside(self, moment: PastMoment, field: str) -> None:
+        """Raise Unprocessable if the moment is not in the history."""
+        if not self.chains:
+            raise Unprocessable(
+                f"the branch {self.branch.id} has no history"
+                + (
+                    ""
+                    if self.branch.project.history_retention_seconds
+                    else ": history_retention_seconds of its project is 0"
+                ),
+                code="NO_HISTORY",
+                fields=[field],
+            )
+        if moment.lsn is not None:
+            known = any(
+                chain.first_lsn <= moment.lsn <= chain.last_lsn + _unpublished(chain)
+                for chain in self.chains
+            )
+            if not known:
+                self._refuse(field)
+            return
+        assert moment.at is not None
+        if moment.at > self.now:
+            raise Unprocessable(f"{field} is in the future", fields=[field])
+        for chain in self.chains:
+            if chain.first_at <= moment.at and (
+                chain.ended_at is None or moment.at <= chain.last_at
+            ):
+                return
+        self._refuse(field)
+
+    def _refuse(self, field: str) -> None:
+        assert self.earliest is not None
+        assert self.latest is not None
+        gaps = "".join(
+            f", without the time from {_told(gap.since)}"
+            + (f" to {_told(gap.until)}" if gap.until else "")
+            for gap in self.gaps
+        )
+        raise Unprocessable(
+            f"{field} is outside of the branch's history, which goes from {_told(self.earliest)} "
+            f"to {_told(self.latest)}{gaps}",
+            code="OUTSIDE_HISTORY",
+            fields=[field],
+        )
+
+
+def history_of(branch: Branch) -> History:
+    chains = list(HistoryChain.objects.filter(branch=branch).order_by("number"))
+    return History(branch, chains, clock.now())
+
+
+def past_moment(
+    branch: Branch, *, timestamp: datetime | None, lsn: str | None, fields: tuple[str, str]
+) -> PastMoment | None:
+    """The moment of the branch that a request names by one of two fields, whose names are `fields`;
+    None if it names none. Raises Unprocessable if it is none of the branch's history."""
+    at_field, lsn_field = fields
+    if timestamp is None and lsn is None:
+        return None
+    if timestamp is not None and lsn is not None:
+        raise Unprocessable(f"send {at_field} or {lsn_field}, not both", fields=[*fields])
+    if lsn is not None:
+        moment, field = PastMoment(lsn=_position(lsn, lsn_field)), lsn_field
+    else:
+        assert timestamp is not None
+        moment, field = PastMoment(at=timestamp), at_field
+    history_of(branch).refuse_outside(moment, field)
+    return moment
+
+
+def _unpublished(chain: HistoryChain) -> int:
+    """How many bytes of log the chain may have that its row does not show yet."""
+    return MOST_AHEAD if chain.ended_at is None else 0
+
+
+def _position(text: str, field: str) -> int:
+    if not LSN.fullmatch(text):
+        raise Unprocessable(
+            f'{field} is no position in the log, such as "0/1A2B3C4D"', fields=[field]
+        )
+    high, _, low = text.partition("/")
+    return (int(high, 16) << 32) + int(low, 16)
+
+
+def _told(at: datetime) -> str:
+    return at.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,302 @@
+"""The history of a branch: branches, restores and snapshots of its past moments."""
+
+import fcntl
+import random
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.selection import first_of
+from tests.support.project import Project, refusal
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+
+
+def history(project: Project, branch_id: str | None = None) -> Any:
+    return project.client.get(project.branch_path(branch_id, "/history"))["history"]
+
+
+def with_history(project: Project) -> Project:
+    """The project, once its branch has a history."""
+    wait_for(lambda: history(project).get("earliest"), "the first base copy")
+    return project
+
+
+def write(project: Project, text: str) -> tuple[str, str]:
+    """Commit a row. Returns the time and the position in the log after the commit."""
+    project.sql("CREATE TABLE IF NOT EXISTS notes (text text)")
+    project.sql(f"INSERT INTO notes VALUES ('{text}')")
+    ((at, lsn),) = project.sql(
+        "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US')"
+        " || 'Z', pg_current_wal_insert_lsn()::text"
+    )
+    return at, lsn
+
+
+def notes(project: Project, branch_id: str) -> list[str]:
+    endpoint = project.create_endpoint(branch_id)["endpoint"]
+    rows = project.sql("SELECT text FROM notes ORDER BY ctid", endpoint_id=endpoint["id"])
+    return [text for (text,) in rows]
+
+
+def create(project: Project, **attributes: str) -> None:
+    """Create a role or a database: `role` or `database` is its name."""
+    (kind, name), *others = attributes.items()
+    body = {kind: {"name": name, **dict(others)}}
+    project.done(project.client.post(f"{project.branch_path()}/{kind}s", body))
+
+
+@pytest.mark.parametrize("named_by", first_of(["parent_timestamp", "parent_lsn"]))
+def test_a_branch_of_a_past_moment(fresh_project: Project, named_by: str) -> None:
+    project = with_history(fresh_project)
+    write(project, "first")
+    at, lsn = write(project, "second")
+    write(project, "third")
+    moments: dict[str, Any] = {"parent_timestamp": at, "parent_lsn": lsn}
+    made = project.new_branch(**{named_by: moments[named_by]})["branch"]
+    assert notes(project, made["id"]) == ["first", "second"]
+    assert project.branch(made["id"])["parent_id"] == project.branch_id
+
+
+def test_a_branch_of_the_past_has_the_roles_databases_and_passwords_of_then(
+    fresh_project: Project,
+) -> None:
+    project = with_history(fresh_project)
+    create(project, role="kept")
+    before = project.client.get(f"{project.branch_path()}/roles/kept/reveal_password")["password"]
+    create(project, role="dropped_later")
+    project.sql("CREATE ROLE by_sql LOGIN")
+    at, _ = write(project, "then")
+    project.done(project.client.post(f"{project.branch_path()}/roles/kept/reset_password"))
+    project.done(project.client.delete(f"{project.branch_path()}/roles/dropped_later"))
+    create(project, role="created_later")
+    create(project, database="created_later_too", owner_name="kept")
+    made = project.new_branch(parent_timestamp=at)["branch"]
+    path = project.branch_path(made["id"])
+    names = {role["name"] for role in project.client.get(f"{path}/roles")["roles"]}
+    assert {"kept", "dropped_later", "by_sql"} <= names
+    assert "created_later" not in names
+    databases = {one["name"] for one in project.client.get(f"{path}/databases")["databases"]}
+    assert databases == {"neondb"}
+    assert project.client.get(f"{path}/roles/kept/reveal_password") == {"password": before}
+
+
+def test_a_branch_is_restored_from_its_own_past_and_its_history_goes_on(
+    fresh_project: Project,
+) -> None:
+    project = with_history(fresh_project)
+    first, _ = write(project, "first")
+    second, _ = write(project, "second")
+    body = {
+        "source_branch_id": project.branch_id,
+        "source_timestamp": first,
+        "preserve_under_name": "as it was",
+    }
+    project.done(project.client.post(project.branch_path(rest="/restore"), body))
+    assert project.sql("SELECT text FROM notes") == [("first",)]
+    # The moments of before the restore are still the branch's.
+    wait_for(lambda: len(history(project)["bases"]) > 1, "a base of the restored data")
+    write(project, "third")
+    made = project.new_branch(parent_timestamp=second)["branch"]
+    assert notes(project, made["id"]) == ["first", "second"]
+    assert history(project)["gaps"] == []
+
+
+@pytest.mark.thorough
+def test_a_snapshot_of_a_past_moment(fresh_project: Project) -> None:
+    project = with_history(fresh_project)
+    at, _ = write(project, "first")
+    write(project, "second")
+    answer = project.client.post(project.branch_path(rest="/snapshot"), {"timestamp": at})
+    project.done(answer)
+    restored = project.client.post(
+        f"{project.path}/snapshots/{answer['snapshot']['id']}/restore", {}
+    )
+    project.done(restored)
+    assert notes(project, restored["branch"]["id"]) == ["first"]
+
+
+def test_a_moment_outside_of_the_history_is_refused(fresh_project: Project) -> None:
+    project = with_history(fresh_project)
+    before = datetime.fromisoformat(history(project)["earliest"]) - timedelta(seconds=1)
+    for moment, words in [
+        (before.isoformat(), "outside of the branch's history, which goes from"),
+        ((datetime.now(UTC) + timedelta(hours=1)).isoformat(), "is in the future"),
+        ("2026-11-23T14:03:00", "must be a time such as"),
+    ]:
+        body = {"branch": {"parent_timestamp": moment}}
+        status, message = refusal(
+            project.client.call("POST", project.path + "/branches", json=body)
+        )
+        assert status in (400, 422)
+        assert words in message
+    body = {"branch": {"parent_lsn": "FF/0"}}
+    assert project.client.call("POST", project.path + "/branches", json=body).status_code == 422
+    assert len(project.client.get(project.path + "/branches")["branches"]) == 1
+
+
+@pytest.mark.thorough
+def test_history_is_kept_across_suspends_and_crashes(fresh_project: Project) -> None:
+    """Every moment equals what was recorded when it was written."""
+    project = with_history(fresh_project)
+    moments: list[tuple[dict[str, Any], list[str]]] = []
+    for number in range(12):
+        at, lsn = write(project, str(number))
+        named: dict[str, Any] = {"parent_timestamp": at} if number % 2 else {"parent_lsn": lsn}
+        moments.append((named, [str(n) for n in range(number + 1)]))
+        if number % 4 == 1:
+            project.suspend()
+            project.start()
+        if number % 4 == 3:
+            project.postmaster().kill()
+            wait_for(lambda: project.endpoint()["current_state"] == "idle", "the reconciler")
+            project.start()
+        time.sleep(random.random())
+    for named, expected in random.sample(moments, 5):
+        made = project.new_branch(**named)["branch"]
+        assert notes(project, made["id"]) == expected, named
+    assert history(project)["gaps"] == []
+
+
+@pytest.mark.thorough
+def test_a_branch_is_restored_to_a_position_of_its_parents_log(fresh_project: Project) -> None:
+    project = with_history(fresh_project)
+    _, lsn = write(project, "first")
+    write(project, "second")
+    child = project.new_branch()["branch"]["id"]
+    body = {"source_branch_id": project.branch_id, "source_lsn": lsn}
+    project.done(project.client.post(project.branch_path(child, "/restore"), body))
+    assert notes(project, child) == ["first"]
+
+
+def failure(project: Project, **attributes: str) -> str:
+    """Why the creation of a branch of a past moment failed."""
+    answer = project.client.post(project.path + "/branches", {"branch": attributes})
+    (ended,) = project.client.finish(answer)
+    assert ended["status"] == "failed", ended
+    return str(ended["error"])
+
+
+def log_of(project: Project) -> Path:
+    (chain,) = (project.stack.data_dir(project.branch_id).parent / "history").iterdir()
+    return chain / "log"
+
+
+def copied_segments(project: Project) -> list[Path]:
+    return [path.with_suffix("") for path in sorted(log_of(project).glob("*.sum"))]
+
+
+@pytest.mark.thorough
+def test_another_branchs_log_is_not_replayed(stack: Stack) -> None:
+    """Branches of one template have the same identifiers, timelines, positions and checkpoint."""
+    one, other = (with_history(Project.create(stack, stack.client())) for _ in range(2))
+    at, _ = write(one, "first")
+    write(other, "of another")
+    one.suspend()
+    other.suspend()
+    wait_for(lambda: copied_segments(one) and copied_segments(other), "the copies of their logs")
+    (ours,), (theirs,) = copied_segments(one), copied_segments(other)
+    assert ours.name == theirs.name
+    ours.write_bytes(theirs.read_bytes())
+    assert "log" in failure(one, parent_timestamp=at)
+
+
+@pytest.mark.thorough
+def test_no_moment_is_recovered_across_missing_log(fresh_project: Project) -> None:
+    project = with_history(fresh_project)
+    before, _ = write(project, "before")
+    project.sql("CREATE TABLE wide AS SELECT repeat('x', 1000) FROM generate_series(1, 40000)")
+    at, _ = write(project, "after")
+    project.new_branch(parent_timestamp=at)
+    copied_segments(project)[1].unlink()
+    assert "is missing or damaged" in failure(project, parent_timestamp=at)
+    made = project.new_branch(parent_timestamp=before)["branch"]
+    assert notes(project, made["id"]) == ["before"]
+
+
+@pytest.mark.thorough
+def test_a_moment_after_the_last_commit_is_the_present(fresh_project: Project) -> None:
+    project = with_history(fresh_project)
+    write(project, "first")
+    project.suspend()
+    made = project.new_branch(parent_timestamp=datetime.now(UTC).isoformat())["branch"]
+    assert notes(project, made["id"]) == ["first"]
+
+
+@pytest.mark.thorough
+def test_a_position_leaves_out_a_transaction_that_was_open(fresh_project: Project) -> None:
+    project = with_history(fresh_project)
+    write(project, "first")
+    with project.compute() as connection:
+        connection.autocommit = False
+        connection.execute("INSERT INTO notes VALUES ('open')")
+        row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None
+        connection.commit()
+    made = project.new_branch(parent_lsn=row[0])["branch"]
+    assert notes(project, made["id"]) == ["first"]
+
+
+@pytest.mark.thorough
+def test_a_moment_after_a_restore_is_on_the_new_timeline(fresh_project: Project) -> None:
+    project = with_history(fresh_project)
+    first, _ = write(project, "first")
+    write(project, "undone")
+    body = {"source_branch_id": project.branch_id, "source_timestamp": first}
+    project.done(project.client.post(project.branch_path(rest="/restore"), body))
+    wait_for(lambda: len(history(project)["bases"]) > 1, "a base of the restored data")
+    third, _ = write(project, "third")
+    write(project, "fourth")
+    made = project.new_branch(parent_timestamp=third)["branch"]
+    assert notes(project, made["id"]) == ["first", "third"]
+    body |= {"source_timestamp": third, "preserve_under_name": "fourth"}
+    project.done(project.client.post(project.branch_path(rest="/restore"), body))
+    assert project.sql("SELECT text FROM notes") == [("first",), ("third",)]
+
+
+@pytest.mark.thorough
+def test_a_dropped_slot_whose_log_is_gone_leaves_a_visible_gap(fresh_project: Project) -> None:
+    project = with_history(fresh_project)
+    before, _ = write(project, "before")
+    project.new_branch(parent_timestamp=before)
+    lock = project.stack.state_dir / "locks" / f"history-{project.branch_id}"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with project.compute() as connection:
+            connection.execute("SELECT pg_drop_replication_slot('perch_history')")
+            for _ in range(8):
+                connection.execute("SELECT pg_switch_wal()")
+                connection.execute("INSERT INTO notes VALUES ('lost')")
+            connection.execute("CHECKPOINT")
+            connection.execute("CHECKPOINT")
+    wait_for(lambda: history(project)["gaps"], "the gap")
+    (gap,) = history(project)["gaps"]
+    assert gap["reason"] == "log lost"
+    wait_for(lambda: "until" in history(project)["gaps"][0], "a base after the gap")
+    inside = datetime.fromisoformat(gap["since"]) + timedelta(milliseconds=1)
+    body = {"branch": {"parent_timestamp": inside.isoformat()}}
+    assert refusal(project.client.call("POST", project.path + "/branches", json=body))[0] == 422
+    after, _ = write(project, "after")
+    made = project.new_branch(parent_timestamp=after)["branch"]
+    assert notes(project, made["id"])[-2:] == ["lost", "after"]
+
+
+@pytest.mark.thorough
+def test_without_a_retention_no_history_is_kept(stack: Stack) -> None:
+    client = stack.client()
+    project = Project.create(stack, client, history_retention_seconds=0)
+    write(project, "first")
+    body = {"branch": {"parent_timestamp": datetime.now(UTC).isoformat()}}
+    status, words = refusal(client.call("POST", project.path + "/branches", json=body))
+    assert (status, "history_retention_seconds" in words) == (422, True)
+    client.patch(project.path, {"project": {"history_retention_seconds": 3600}})
+    with_history(project)
+    at, _ = write(project, "second")
+    made = project.new_branch(parent_timestamp=at)["branch"]
+    assert notes(project, made["id"]) == ["first", "second"]
+    client.patch(project.path, {"project": {"history_retention_seconds": 0}})
+    wait_for(lambda: not history(project)["bases"], "the end of the history")
+    assert not (project.stack.data_dir(project.branch_id).parent / "history").exists()
