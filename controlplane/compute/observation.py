@@ -32,13 +32,13 @@ DATABASES_SIZE = (
     " WHERE datname NOT IN ('template0', 'template1', 'postgres'))"
 )
 # Bytes that clients can write beside them: in the platform's databases (a few megabytes each when
-# new), and in log that a replication slot keeps from being removed. The platform's own slot, for a
-# copy, is temporary and does not count.
+# new), and in log that a replication slot keeps from being removed. The platform's own slots, a
+# temporary one for a copy and that of the history, do not count.
 BESIDE_DATABASES = """
     greatest(0, (SELECT sum(pg_database_size(oid))::bigint FROM pg_database
         WHERE datname IN ('template0', 'template1', 'postgres')) - 32 * 1024 * 1024)
     + coalesce((SELECT max(pg_current_wal_lsn() - restart_lsn)::bigint FROM pg_replication_slots s
-        WHERE NOT EXISTS (SELECT FROM pg_stat_activity a
+        WHERE slot_name <> 'perch_history' AND NOT EXISTS (SELECT FROM pg_stat_activity a
             WHERE s.temporary AND a.pid = s.active_pid AND a.usename = current_user)), 0)
 """
 # In the data directory: files that queries, and logical decoding, write for themselves.

@@ -11,6 +11,7 @@ import logging
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 
+from django.db import connection
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from controlplane import clock
@@ -24,6 +25,15 @@ from controlplane.compute.space import host_space
 from controlplane.compute.tree import shares_blocks
 from controlplane.models import Endpoint, EndpointState, HistoryChain, Region
 from controlplane.operations.looks import look_into
+
+FORGET_PASSWORDS = """
+DELETE FROM controlplane_formerpassword former
+WHERE NOT EXISTS (
+    SELECT FROM controlplane_branch branch
+    JOIN controlplane_project project ON project.id = branch.project_id
+    WHERE branch.id = former.branch_id AND branch.deleted_at IS NULL
+        AND former.replaced_at >= now() - project.history_retention_seconds * interval '1 second')
+"""
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +142,13 @@ def _endpoints(region: Region) -> QuerySet[Endpoint]:
     chains = HistoryChain.objects.filter(branch=OuterRef("branch"))
     endpoints = Endpoint.objects.select_related("project").annotate(has_history=Exists(chains))
     return endpoints.filter(project__region=region, project__deleted_at=None, deleted_at=None)
+
+
+def forget_former_passwords(region: Region) -> None:
+    """Delete the passwords that no moment of a branch's history needs any more, those of branches
+    that are gone too; a worker of any region may."""
+    with connection.cursor() as cursor:
+        cursor.execute(FORGET_PASSWORDS)
 
 
 def copy_log(branch_id: str) -> None:

@@ -22,7 +22,11 @@ from controlplane.operations.disk import guard_disk
 from controlplane.operations.event_retention import forget_events
 from controlplane.operations.expiry import expire_branches
 from controlplane.operations.hidden_branches import remove_unwanted
-from controlplane.operations.history import HISTORY_ROUND, keep_history
+from controlplane.operations.history import (
+    HISTORY_ROUND,
+    forget_former_passwords,
+    keep_history,
+)
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
 from controlplane.operations.poolers import end_unused_poolers
@@ -144,6 +148,7 @@ ROUNDS: Sequence[Round] = (
     Round(2, remove_unrecovered),
     Round(60, try_removals_again),
     Round(600, forget_deleted),
+    Round(60, forget_former_passwords),
     Round(60, forget_requests),
     Round(60, forget_readings),
     Round(600, forget_events),

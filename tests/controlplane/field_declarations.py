@@ -257,7 +257,7 @@ DECLARED: dict[str, Fields] = {
         "project.pg_version": Returned(18),
         "project.org_id": Returned(lambda ids: ids["organization"]),
         "project.provisioner": StoredOnly("k8s-neonvm", at="endpoints[].provisioner"),
-        "project.history_retention_seconds": StoredOnly(60),
+        "project.history_retention_seconds": CheckedBy(f"{PAST}::test_without_a_retention"),
         "project.store_passwords": CheckedBy(
             "test_roles.py::test_passwords_that_are_not_stored_cannot_be_revealed"
         ),
@@ -291,7 +291,7 @@ DECLARED: dict[str, Fields] = {
         "project.store_passwords": Refused(False, "chosen when a project is created"),
         "project.org_id": Refused("org-x", "stays with the organization of its account"),
         "project.region_id": Returned("local"),
-        "project.history_retention_seconds": StoredOnly(60),
+        "project.history_retention_seconds": CheckedBy(f"{PAST}::test_without_a_retention"),
         **prefixed(
             "project.default_endpoint_settings.",
             {
