@@ -240,6 +240,7 @@ def test_each_outage_recovers(scene: Scene, outage: str) -> None:
     expect_alive(scene)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("outage", first_of(HARMLESS))
 def test_odd_or_late_answers_are_no_problem(scene: Scene, outage: str) -> None:
     page = scene.project
