@@ -58,14 +58,17 @@ def _bring_rows_to(branch: Branch, source: Branch, found: Found) -> None:
 
     The catalog holds no passwords, only placeholders that identify them. A password of then is
     that of the source's row, if it was not changed since, or a former one. Without either the role
-    has no password until somebody sets one.
+    has no password until somebody sets one. Passwords of a protected source must not work for a
+    branch that clients can reach: its roles have those that its creation gave them.
     """
+    gives_others = source.protected and not branch.hidden
     with locked_project(branch.project_id) as project:
         rows = {role.compute_oid: role for role in source.roles.all()}
         former = {
             placeholder_of(one.verifier): one
             for one in FormerPassword.objects.filter(branch_id=source.id)
         }
+        given = {role.name: role for role in branch.roles.filter(deleted_at=None)}
         branch.roles.all().delete()
         branch.databases.all().delete()
         CatalogRows(
@@ -81,8 +84,10 @@ def _bring_rows_to(branch: Branch, source: Branch, found: Found) -> None:
                 role.created_at = before.created_at
                 if placeholder_of(before.verifier) == placeholder:
                     known = before
-            if known is not None and placeholder is not None:
+            if gives_others:
+                known = given.get(role.name)
+            if known is not None and (gives_others or placeholder is not None):
                 role.verifier, role.encrypted_password = known.verifier, known.encrypted_password
-            role.password_is_newer = False
+            role.password_is_newer = gives_others
             role.save()
         Branch.objects.filter(id=branch.id).update(catalog_mark=found.mark)

@@ -147,10 +147,10 @@ def _make_from_moment(branch: Branch, source: Branch, details: CreateBranchDetai
         create_from_moment(branch, source, details)
     except (NoSuchMoment, NotEnoughSpace, OtherMajorVersion) as error:
         raise Refused(words_of(error)) from error
-    # The rows were read from the recovered catalog.
-    Branch.objects.filter(id=branch.id).update(
-        applied_catalog_revision=F("catalog_revision"), logical_size=None
-    )
+    # The rows were read from the recovered catalog. If the source is protected, the compute has yet
+    # to get other passwords.
+    revision = 0 if source.protected else F("catalog_revision")
+    Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision, logical_size=None)
 
 
 def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_as: str) -> None:

@@ -300,3 +300,17 @@ def test_without_a_retention_no_history_is_kept(stack: Stack) -> None:
     client.patch(project.path, {"project": {"history_retention_seconds": 0}})
     wait_for(lambda: not history(project)["bases"], "the end of the history")
     assert not (project.stack.data_dir(project.branch_id).parent / "history").exists()
+
+
+@pytest.mark.thorough
+def test_a_protected_branchs_passwords_do_not_work_for_its_past(fresh_project: Project) -> None:
+    project = with_history(fresh_project)
+    reveal = "/roles/neondb_owner/reveal_password"
+    original = project.client.get(project.branch_path(rest=reveal))["password"]
+    at, _ = write(project, "first")
+    project.client.patch(project.branch_path(), {"branch": {"protected": True}})
+    made = project.new_branch(parent_timestamp=at)
+    (given,) = [role for role in made["roles"] if role["name"] == "neondb_owner"]
+    path = project.branch_path(made["branch"]["id"], reveal)
+    assert project.client.get(path) == {"password": given["password"]}
+    assert given["password"] != original
