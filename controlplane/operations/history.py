@@ -139,9 +139,9 @@ def _stopped(region: Region) -> QuerySet[Endpoint]:
 
 
 def _endpoints(region: Region) -> QuerySet[Endpoint]:
-    chains = HistoryChain.objects.filter(branch=OuterRef("branch"))
-    endpoints = Endpoint.objects.select_related("project").annotate(has_history=Exists(chains))
-    return endpoints.filter(project__region=region, project__deleted_at=None, deleted_at=None)
+    return Endpoint.objects.select_related("project").filter(
+        project__region=region, project__deleted_at=None, deleted_at=None
+    )
 
 
 def forget_former_passwords(region: Region) -> None:

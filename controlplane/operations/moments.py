@@ -1,7 +1,6 @@
 """Creates a branch's data as another branch was at a past moment, with the roles, databases and
 passwords of then."""
 
-import logging
 from datetime import datetime
 from pathlib import Path
 
@@ -16,11 +15,6 @@ from controlplane.operations.catalog_rows import CatalogRows
 from controlplane.operations.details import CreateBranchDetails
 from controlplane.operations.history import copy_log
 from controlplane.operations.locks import locked_project
-
-log = logging.getLogger(__name__)
-
-# Seconds for which other work on the history of the source is waited for.
-HISTORY_WITHIN = 30.0
 
 
 def create_from_moment(branch: Branch, source: Branch, details: CreateBranchDetails) -> None:
@@ -39,7 +33,7 @@ def create_from_moment(branch: Branch, source: Branch, details: CreateBranchDeta
     create_from_history(
         branch.id,
         find,
-        holding=lambda: holding_history(source.id, within=HISTORY_WITHIN),
+        holding=lambda: holding_history(source.id),
         on_recovered=take_catalog,
     )
 

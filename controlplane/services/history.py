@@ -4,19 +4,18 @@ The region's worker keeps the history and publishes its extent (`models.HistoryC
 that names a moment outside of it is refused before anything is made.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from controlplane import clock
+from controlplane.compute.history.chain import REPLACED
+from controlplane.compute.history.log import lsn_text as lsn_text
+from controlplane.compute.history.log import parse_lsn
 from controlplane.models import Branch, HistoryChain
 from controlplane.operations.details import CreateBranchDetails
 from controlplane.services.errors import Unprocessable
 
-LSN = re.compile("[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
-# Why a chain ended if that left no gap.
-REPLACED = "replaced"
 # Bytes of log that a compute keeps at most until they are copied (`compute.configuration`).
 MOST_AHEAD = 2 << 30
 
@@ -153,12 +152,12 @@ def _unpublished(chain: HistoryChain) -> int:
 
 
 def _position(text: str, field: str) -> int:
-    if not LSN.fullmatch(text):
+    try:
+        return parse_lsn(text)
+    except ValueError:
         raise Unprocessable(
             f'{field} is no position in the log, such as "0/1A2B3C4D"', fields=[field]
-        )
-    high, _, low = text.partition("/")
-    return (int(high, 16) << 32) + int(low, 16)
+        ) from None
 
 
 def _told(at: datetime) -> str:

@@ -12,6 +12,7 @@ from controlplane.api.responses.connections import ConnectionDetails
 from controlplane.api.responses.endpoints import EndpointOut
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import Branch
+from controlplane.services.history import lsn_text
 
 # The state of a branch while the data of another branch replaces its own. It is not stored, but
 # derived from the branch's operations.
@@ -69,8 +70,7 @@ class BranchOut(Schema):
 
     @staticmethod
     def resolve_parent_lsn(branch: Branch) -> str | None:
-        lsn = branch.parent_lsn
-        return None if lsn is None else f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+        return None if branch.parent_lsn is None else lsn_text(branch.parent_lsn)
 
     @staticmethod
     def resolve_primary(branch: Branch) -> bool:

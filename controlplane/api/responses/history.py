@@ -7,7 +7,7 @@ from ninja import Schema
 from pydantic import Field
 
 from controlplane.api.fields import Moment
-from controlplane.services.history import Gap, History
+from controlplane.services.history import Gap, History, lsn_text
 
 AT = "2026-01-31T12:00:00.123456Z"
 
@@ -66,7 +66,7 @@ def history_out(history: History) -> dict[str, object]:
         "bases": [
             {
                 "at": datetime.fromisoformat(base["at"]),
-                "lsn": f"{base['lsn'] >> 32:X}/{base['lsn'] & 0xFFFFFFFF:X}",
+                "lsn": lsn_text(base["lsn"]),
                 "bytes": base["bytes"],
             }
             for base in bases

@@ -13,7 +13,13 @@ from pathlib import Path
 
 from controlplane import clock, durable
 from controlplane.compute.accounts import account_of, own_account
-from controlplane.compute.branch_data import OF_THE_BRANCH, back_up, data_dir, require_space
+from controlplane.compute.branch_data import (
+    OF_THE_BRANCH,
+    QUICKLY_COPIED,
+    back_up,
+    data_dir,
+    require_space,
+)
 from controlplane.compute.filesystem import remove_tree, sync_tree
 from controlplane.compute.history.chain import (
     HISTORY,
@@ -24,7 +30,7 @@ from controlplane.compute.history.chain import (
     open_chain,
 )
 from controlplane.compute.history.control_data import read_control_data
-from controlplane.compute.history.log import parse_lsn, record_at
+from controlplane.compute.history.log import Record, parse_lsn, record_at
 from controlplane.compute.session import session, values_of
 from controlplane.compute.tree import clone_tree, open_directory, shares_blocks, tree_size
 
@@ -32,8 +38,6 @@ from controlplane.compute.tree import clone_tree, open_directory, shares_blocks,
 NOT_IN_A_BASE = (*OF_THE_BRANCH, "pg_wal", "pg_wal/archive_status", "pg_wal/summaries")
 # Bytes of log after which a further base is taken, where disks share blocks.
 LOG_PER_BASE = 32 << 20
-# Bytes that are copied without making a client wait noticeably.
-QUICKLY_COPIED = 128 << 20
 
 
 class NoBase(Exception):
@@ -51,10 +55,7 @@ def base_of_stopped(branch_id: str) -> Chain:
     control = read_control_data(data, account_of(data.parent))
     if not control.is_shut_down:
         raise NoBase("the compute did not shut down in order")
-    with open_directory(data) as inside, open_directory("pg_wal", within=inside) as log:
-        checkpoint = record_at(log, control.timeline, control.checkpoint)
-    if checkpoint is None:
-        raise NoBase("the log has no checkpoint")
+    checkpoint = _checkpoint_in(data, control.timeline, control.checkpoint)
     size = tree_size(data, skip=NOT_IN_A_BASE)
     base = Base(
         redo=control.redo,
@@ -71,7 +72,7 @@ def base_of_stopped(branch_id: str) -> Chain:
         clone_tree(data, target, owner=own_account(), skip=NOT_IN_A_BASE)
         return base
 
-    return _put_in_place(branch_id, base, control.system_id, copy)
+    return _put_in_place(branch_id, control.system_id, copy)
 
 
 def base_of_running(branch_id: str, sockets: Path) -> Chain:
@@ -99,10 +100,7 @@ def base_of_running(branch_id: str, sockets: Path) -> Chain:
         require_space(data, target.parent, skip=NOT_IN_A_BASE)
         done = back_up(data, sockets, target, own_account())
         at = clock.now()
-        with open_directory(target) as inside, open_directory("pg_wal", within=inside) as log:
-            checkpoint = record_at(log, timeline, parse_lsn(done.checkpoint))
-        if checkpoint is None:
-            raise NoBase("the log has no checkpoint")
+        checkpoint = _checkpoint_in(target, timeline, parse_lsn(done.checkpoint))
         for segment in (target / "pg_wal").iterdir():
             if segment.is_file():
                 segment.unlink()
@@ -116,7 +114,7 @@ def base_of_running(branch_id: str, sockets: Path) -> Chain:
             max_prepared_transactions=prepared,
         )
 
-    return _put_in_place(branch_id, None, int(system_id), copy)
+    return _put_in_place(branch_id, int(system_id), copy)
 
 
 def begin_with_template(staging: Path, template: Path) -> None:
@@ -134,10 +132,9 @@ def begin_with_template(staging: Path, template: Path) -> None:
 @functools.cache
 def _template_base(template: Path) -> tuple[Base, int]:
     control = read_control_data(template, own_account())
-    with open_directory(template) as inside, open_directory("pg_wal", within=inside) as log:
-        checkpoint = record_at(log, control.timeline, control.checkpoint)
-    if not control.is_shut_down or checkpoint is None:
+    if not control.is_shut_down:
         raise NoBase("the template was not shut down in order")
+    checkpoint = _checkpoint_in(template, control.timeline, control.checkpoint)
     base = Base(
         redo=control.redo,
         end=checkpoint.end,
@@ -160,9 +157,16 @@ def is_quick(branch_id: str) -> bool:
     )
 
 
-def _put_in_place(
-    branch_id: str, base: Base | None, system_id: int, copy: Callable[[Path], Base]
-) -> Chain:
+def _checkpoint_in(data: Path, timeline: int, lsn: int) -> Record:
+    """The checkpoint's record in the log of a data directory. Raises NoBase."""
+    with open_directory(data) as inside, open_directory("pg_wal", within=inside) as log:
+        found = record_at(log, timeline, lsn)
+    if found is None:
+        raise NoBase("the log has no checkpoint")
+    return found
+
+
+def _put_in_place(branch_id: str, system_id: int, copy: Callable[[Path], Base]) -> Chain:
     chain = open_chain(branch_id)
     if chain is not None and (chain.system_id != system_id):
         raise NoBase("the chain is another cluster's")

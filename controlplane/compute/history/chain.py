@@ -45,7 +45,6 @@ REPLACED = "replaced"
 LOG_LOST = "log lost"
 OTHER_LOG = "other log"
 DISK_FULL = "disk full"
-SWITCHED_OFF = "switched off"
 
 
 @dataclass(frozen=True)

@@ -85,14 +85,6 @@ class Record:
     # Where the next record begins, or the header of the page that it begins in.
     end: int
 
-    def as_json(self) -> dict[str, int]:
-        return {
-            "lsn": self.lsn,
-            "previous": self.previous,
-            "checksum": self.checksum,
-            "end": self.end,
-        }
-
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
         return cls(**stored)

@@ -98,11 +98,6 @@ def pull_stopped(chain: Chain, branch_id: str) -> bool:
             return False
 
 
-def prepare(connection: Session) -> None:
-    """Make the slot that keeps the log until it is copied. Called when a compute has started."""
-    _hold_slot(connection)
-
-
 def drop_slot(sockets: Path) -> None:
     """Remove the slot, because no history is kept any more. Raises psycopg.Error."""
     with session(sockets) as connection, suppress(psycopg.errors.ObjectInUse):
