@@ -81,11 +81,11 @@ def create(request: ConsoleRequest) -> HttpResponse:
         with problems_beside(form):
             body = body_of(form, "api_key_create")
             key = request.api.create_api_key(body)
-            asked = KeyLimits.read({"read_only": False, **body})
+            requested = KeyLimits.read({"read_only": False, **body})
             context = {
                 "title": "Your new API key",
                 "key": key,
-                "is_wider": asked != KeyLimits() and key.limits != asked,
+                "is_wider": requested != KeyLimits() and key.limits != requested,
             }
             return show_secret(request, "_new_key.html", context)
     _offer_limits(request, form)

@@ -65,14 +65,14 @@ class Goal:
 def go(request: ConsoleRequest) -> HttpResponse:
     sign_in = present(request)
     assert sign_in is not None, "only the signed in come here"
-    asked = request.GET.get("q", "")
+    query = request.GET.get("q", "")
     here = request.GET.get("project") or _project_of(_shown(request))
     account = sign_in.account
     goals = [*_here(request, here), *_pages(account), *_projects(request), *_of_console(account)]
-    words = asked.lower().split()
+    words = query.lower().split()
     context = {
         "goals": [goal for goal in goals if goal.answers(words)],
-        "asked": asked,
+        "asked": query,
         "project_id": here,
     }
     return render(request, "_palette.html" if request.htmx else "palette.html", context)

@@ -80,11 +80,11 @@ def change(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str
 @require_http_methods(["GET", "HEAD", "POST"])
 def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str) -> HttpResponse:
     """Make a change after a confirmation; `what` is a key of CONFIRMED."""
-    asked = CONFIRMED[what]
+    change = CONFIRMED[what]
     url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
 
     def go_ahead() -> HttpResponse:
-        asked.call(request.api, project_id, endpoint_id, True)
+        change.call(request.api, project_id, endpoint_id, True)
         return done(request, url)
 
     def page() -> FormPage:
@@ -92,9 +92,9 @@ def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: st
             # A page must not ask to confirm a change of an endpoint that does not exist.
             request.api.endpoint(project_id, endpoint_id)
         return FormPage(
-            title=asked.title,
-            intro=f"{endpoint_id} {asked.does}",
-            submit=asked.submit,
+            title=change.title,
+            intro=f"{endpoint_id} {change.does}",
+            submit=change.submit,
             danger=True,
             back=url,
         )

@@ -131,14 +131,14 @@ show, live = page_and_region(_contents, "endpoint.html", "_endpoint.html")
 
 def _turns(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Event]:
     """Read the recent events of its wakes, suspends and failures."""
-    asked = {"endpoint_id": endpoint_id, "type": ",".join(KINDS), "since": _long_ago()}
-    return api.events(project_id, limit=TURNS_READ, **asked)
+    filters = {"endpoint_id": endpoint_id, "type": ",".join(KINDS), "since": _long_ago()}
+    return api.events(project_id, limit=TURNS_READ, **filters)
 
 
 def _starts(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Operation]:
     """Read the operations that started it, for how long each took."""
-    asked = {"endpoint_id": endpoint_id, "action": "start_compute", "since": _long_ago()}
-    return api.operations(project_id, limit=TURNS_READ, **asked)
+    filters = {"endpoint_id": endpoint_id, "action": "start_compute", "since": _long_ago()}
+    return api.operations(project_id, limit=TURNS_READ, **filters)
 
 
 def _long_ago() -> str:

@@ -67,12 +67,14 @@ class EventRow:
         event = self.event
         if event.operation and (sentence := SENTENCES.get(event.type)):
             return sentence.format(action_name(event.operation.action)), event.operation.error
-        told = event.summary or self.type.label
+        summary = event.summary or self.type.label
         # The sentence may end with the names of the changed fields.
         names = ", ".join(event.changes)
-        if names and told.endswith(f": {names}"):
-            told = told.removesuffix(names) + ", ".join(_field(name) for name in event.changes)
-        return quoted(told), ""
+        if names and summary.endswith(f": {names}"):
+            summary = summary.removesuffix(names) + ", ".join(
+                _field(name) for name in event.changes
+            )
+        return quoted(summary), ""
 
 
 @dataclass(frozen=True)

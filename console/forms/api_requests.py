@@ -50,8 +50,8 @@ class Sent:
     @property
     def beyond_neonctl(self) -> list[str]:
         """The fields that neonctl's command cannot express."""
-        told = {*self.options, *self.flags, *PLACE.findall(self.neonctl)}
-        return [name for name in (*self.fields, *self.ticked) if name not in told]
+        expressed = {*self.options, *self.flags, *PLACE.findall(self.neonctl)}
+        return [name for name in (*self.fields, *self.ticked) if name not in expressed]
 
 
 SETTINGS = {one.field: f"endpoint.{one.attribute}" for one in ENDPOINT_SETTINGS}

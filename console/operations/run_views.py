@@ -100,15 +100,15 @@ def _of_chain(
     if not members:
         raise NotFound("There is no such run")
     run = Run(members[::-1])
-    told = _TellingMore(api, project_id, run)
+    details = _Details(api, project_id, run)
     url = reverse("run_live", args=[project_id, chain_id])
-    return _page(request, url, told.run, (project, branches, endpoints), told)
+    return _page(request, url, details.run, (project, branches, endpoints), details)
 
 
 show, live = page_and_region(_of_chain, "run.html", "_run.html")
 
 
-class _TellingMore:
+class _Details:
     """Further facts about a run, all read at the same time once its operations are known. What
     cannot be read is left out, because the page is worth more than an error page."""
 
@@ -121,10 +121,10 @@ class _TellingMore:
             partial(_retries, api, project_id, run),
             *with_steps,
         ]
-        events, retries, *told = each_or_none(lambda call: call(), calls)
+        events, retries, *answers = each_or_none(lambda call: call(), calls)
         self.events: Sequence[Event] = events or ()
         self.retries: Sequence[Operation] = retries or ()
-        self.run = _with_steps(run, [each for each in told if each])
+        self.run = _with_steps(run, [each for each in answers if each])
 
 
 def _telling_most(run: Run) -> Sequence[Operation]:
@@ -135,9 +135,9 @@ def _telling_most(run: Run) -> Sequence[Operation]:
     return [*worst, *(each for each in run.operations[::-1] if each not in worst)][:STEPS_READ]
 
 
-def _with_steps(run: Run, told: Sequence[Operation]) -> Run:
+def _with_steps(run: Run, detailed: Sequence[Operation]) -> Run:
     """Return the operations as they were listed together, with the steps that were read later."""
-    steps = {operation.id: operation.steps for operation in told}
+    steps = {operation.id: operation.steps for operation in detailed}
     return Run([replace(each, steps=steps.get(each.id, ())) for each in run.operations])
 
 
@@ -146,8 +146,8 @@ def _events(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Event]:
     page = api.events(project_id, limit=EVENTS_READ, operation_id=run.first.id)
     # A server may ignore the filter.
     of_run = [event for event in page.items if run.first.id in event.operation_ids][::-1]
-    asked = of_run[0].at if of_run else None
-    return [event for event in of_run if asked and event.at and abs(event.at - asked) <= AT_ONCE]
+    began = of_run[0].at if of_run else None
+    return [event for event in of_run if began and event.at and abs(event.at - began) <= AT_ONCE]
 
 
 def _retries(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Operation]:
@@ -162,15 +162,15 @@ def _page(
     live_url: str,
     run: Run,
     read: tuple[Project, Sequence[Branch], Sequence[Endpoint]],
-    told: _TellingMore | None = None,
+    details: _Details | None = None,
 ) -> tuple[dict[str, Any], Polling]:
     project, branches, endpoints = read
     names, existing = Names.of(branches), Existing.of(endpoints, branches)
-    retries = told.retries if told else ()
+    retries = details.retries if details else ()
     called = {branch.id: branch.name for branch in branches}
-    asked = [event_row(event, existing, called) for event in (told.events if told else ())]
+    requests = [event_row(event, existing, called) for event in (details.events if details else ())]
     row = run_row(project.id, run, names)
-    if is_snapshot := any(one.event.type == "snapshot.created" for one in asked):
+    if is_snapshot := any(one.event.type == "snapshot.created" for one in requests):
         row = replace(row, title="Create snapshot")
     context = {
         "project": project,
@@ -182,8 +182,8 @@ def _page(
         "log": "\n".join(log_lines(run)),
         # The hidden branch that holds a snapshot's data has no page.
         "things": () if is_snapshot else things(project.id, run, names, existing),
-        "asked": asked,
-        "actor": _actor(run, asked),
+        "asked": requests,
+        "actor": _actor(run, requests),
         "retries": retries_by_run(project.id, run, retries),
         "is_several": len(run.operations) > 1,
         # The idempotency key of a button, so that a double click acts only once.
@@ -192,8 +192,8 @@ def _page(
     return context, polling(request, live_url, run.operations[::-1], existing)
 
 
-def _actor(run: Run, asked: Sequence[EventRow]) -> Actor | None:
+def _actor(run: Run, requests: Sequence[EventRow]) -> Actor | None:
     """Return who began the run; from the event if possible, as that may have the address too."""
-    told = asked[0].event.actor if asked else None
-    is_same = told and run.initiator and told.type == run.initiator.type
-    return told if is_same else run.initiator
+    actor = requests[0].event.actor if requests else None
+    is_same = actor and run.initiator and actor.type == run.initiator.type
+    return actor if is_same else run.initiator

@@ -126,8 +126,8 @@ class Run:
         end = datetime.now(UTC) if self.is_unfinished else self.ended_at
         if self.began_at is None or end is None:
             # The operations run one after the other, so that their durations can be added.
-            told = [each.total_duration_ms for each in self.operations]
-            return sum(each for each in told if each is not None) if any(told) else None
+            spans = [each.total_duration_ms for each in self.operations]
+            return sum(each for each in spans if each is not None) if any(spans) else None
         # The clocks of console and server may differ: a negative duration is never shown.
         lasted = max(0, round((end - self.began_at).total_seconds() * 1000))
         if self.is_unfinished:

@@ -162,16 +162,16 @@ def step_label(name: str) -> str:
 
 
 def _notes(detail: Mapping[str, Any]) -> list[str]:
-    told = dict(detail)
+    notes = dict(detail)
     # Left out as evident: that everything was copied, and that it was the first attempt.
-    done, whole = told.get("bytes"), told.get("of_bytes")
+    done, whole = notes.get("bytes"), notes.get("of_bytes")
     if _is_number(done) and _is_number(whole) and done >= whole:
-        del told["of_bytes"]
-    if told.get("attempt") == 1:
-        del told["attempt"]
+        del notes["of_bytes"]
+    if notes.get("attempt") == 1:
+        del notes["attempt"]
     return [
         words
-        for name, value in told.items()
+        for name, value in notes.items()
         if name not in ("operation_id", "error") and (words := _note(name, value))
     ]
 

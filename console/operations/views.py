@@ -110,14 +110,14 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     listed = [run for run in runs_of(page.items) if not run.chain_id or run.chain_id != place.shown]
     # The last run may continue on the next page, and of filtered runs some operations are missing.
     in_doubt = listed if filters.chosen else listed[-1:] if page.cursor else []
-    told = _tell_more(api, project_id, listed, in_doubt)
-    runs = told.runs
+    details = _details_of(api, project_id, listed, in_doubt)
+    runs = details.runs
     is_filtered = can_filter and bool(filters.chosen)
     operations = [operation for run in runs for operation in run.operations[::-1]]
     older = _Place(page.cursor, runs[-1].chain_id if runs else place.shown)
     context = {
         "project": project,
-        "runs": [run_row(project_id, run, names, told.warnings.get(run.id, "")) for run in runs],
+        "runs": [run_row(project_id, run, names, details.warnings.get(run.id, "")) for run in runs],
         "older_query": urlencode(filters.chosen | older.query) if page.cursor else "",
         "is_first_page": not place.cursor,
         "filters": filters,
@@ -155,7 +155,7 @@ class _Told:
     warnings: Mapping[str, str]
 
 
-def _tell_more(
+def _details_of(
     api: ManagementAPI, project_id: str, listed: Sequence[Run], in_doubt: Sequence[Run]
 ) -> _Told:
     """Read all operations of the runs `in_doubt`, of which the list may show only some, and the

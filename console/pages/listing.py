@@ -54,12 +54,12 @@ class Listing(Generic[T]):
         return self.query_of(self.page + 1)
 
     def query_of(self, page: int) -> str:
-        asked = {
+        parameters = {
             "search": self.search,
             "sort": self.sort if self.sort != self.sorts[0][0] else "",
             "page": str(page) if page > 1 else "",
         }
-        return urlencode({name: value for name, value in asked.items() if value})
+        return urlencode({name: value for name, value in parameters.items() if value})
 
 
 def listing(

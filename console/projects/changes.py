@@ -60,18 +60,18 @@ def settings(request: ConsoleRequest, project_id: str) -> HttpResponse:
     project = request.api.project(project_id)
     context = {
         "project": project,
-        "settings": list(_told(project.settings)),
-        "defaults": list(_told(project.default_endpoint_settings)),
+        "settings": list(_named_values(project.settings)),
+        "defaults": list(_named_values(project.default_endpoint_settings)),
     }
     return render(request, "project_settings.html", context)
 
 
-def _told(settings: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
+def _named_values(settings: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
     """Yield each setting's name with its value in words."""
     for name, value in settings.items():
         label = f"{within} {name}".strip().replace("_", " ")
         if isinstance(value, Mapping):
-            yield from _told(value, label)
+            yield from _named_values(value, label)
         elif isinstance(value, bool):
             yield label, "yes" if value else "no"
         elif isinstance(value, list):

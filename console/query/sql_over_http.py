@@ -142,7 +142,7 @@ def run(
     before = [Query(text) for text in READ_ONLY] if read_only else []
     # Each query is the last of `step` statements sent.
     step = len(before) + 1
-    asked = [
+    statements = [
         {"query": one.text, "params": list(one.parameters)}
         for query in queries
         for one in (*before, query)
@@ -152,7 +152,7 @@ def run(
         "Neon-Raw-Text-Output": "true",
         "Neon-Array-Mode": "true",
     }
-    body = {"queries": asked} if len(asked) != 1 else asked[0]
+    body = {"queries": statements} if len(statements) != 1 else statements[0]
     try:
         with _session(server) as session:
             answer = session.post(
@@ -181,8 +181,8 @@ def run(
         raise SqlFailed(f"{url} does not respond like a Perch proxy.")
     if not answer.ok:
         raise _refused(data, step=step)
-    found = data.get("results") if len(asked) != 1 else [data]
-    if not isinstance(found, list) or len(found) != len(asked):
+    found = data.get("results") if len(statements) != 1 else [data]
+    if not isinstance(found, list) or len(found) != len(statements):
         raise SqlFailed(f"{url} does not respond like a Perch proxy.")
     return [_result(one if isinstance(one, Mapping) else {}) for one in found[step - 1 :: step]]
 

@@ -140,8 +140,8 @@ def _offer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[st
     )
     form.offer_branches(branches, endpoints)
     offered = [value for value, _ in form.fields["branch"].choices]  # type: ignore[attr-defined]
-    asked = request.POST.get("branch") or request.GET.get("branch", "")
-    chosen = asked if asked in offered else next(iter(offered), "")
+    requested = request.POST.get("branch") or request.GET.get("branch", "")
+    chosen = requested if requested in offered else next(iter(offered), "")
     form.initial.setdefault("branch", chosen)
     if chosen:
         databases, roles = in_parallel(

@@ -40,7 +40,7 @@ def list_project_branches(
 ) -> dict[str, Any]:
     """Lists the project's branches, sorted and page by page. `pagination.next` is the `cursor` of
     the next page; it is absent on the last page."""
-    page = branch_pages.list_branches(request.auth, project_id, query.asked())
+    page = branch_pages.list_branches(request.auth, project_id, query.filters())
     return {
         "branches": page.branches,
         "annotations": annotations_of(page.branches),

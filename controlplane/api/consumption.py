@@ -65,7 +65,7 @@ def get_consumption_history_per_account(
     request: AuthenticatedRequest, query: Query[AccountHistoryQuery]
 ) -> dict[str, Any]:
     check_organization(request.auth, query.org_id)
-    periods = consumption.account_history(request.auth, **query.asked())
+    periods = consumption.account_history(request.auth, **query.as_arguments())
     framed = with_totals(include_v1=query.include_v1_metrics)
     return {"periods": as_periods(request.auth, periods, framed)}
 
@@ -81,7 +81,7 @@ def get_consumption_history_per_project(
     request: AuthenticatedRequest, query: Query[ProjectsHistoryQuery]
 ) -> dict[str, Any]:
     check_organization(request.auth, query.org_id)
-    found = consumption.projects_history(request.auth, **query.asked())
+    found = consumption.projects_history(request.auth, **query.as_arguments())
     framed = with_totals(include_v1=query.include_v1_metrics)
     return projects_page(request.auth, found, framed)
 
@@ -97,5 +97,5 @@ def get_consumption_history_per_project_v2(
     request: AuthenticatedRequest, query: Query[ProjectsMetricsQuery]
 ) -> dict[str, Any]:
     check_organization(request.auth, query.org_id)
-    found = consumption.projects_history(request.auth, **query.asked())
+    found = consumption.projects_history(request.auth, **query.as_arguments())
     return projects_page(request.auth, found, with_metrics(query.metrics))

@@ -26,7 +26,7 @@ def create_project_endpoint(
     """Creates an endpoint for a branch and starts it. A branch has at most one endpoint."""
     wanted = body.endpoint
     change = endpoints.create_endpoint(
-        request.auth, project_id, branch_id=wanted.branch_id, asked=wanted.asked()
+        request.auth, project_id, branch_id=wanted.branch_id, requested=wanted.attributes()
     )
     return 201, _changed(change)
 
@@ -80,7 +80,7 @@ def update_project_endpoint(
         project_id,
         endpoint_id,
         branch_id=wanted.branch_id,
-        asked=wanted.asked(),
+        requested=wanted.attributes(),
     )
     return _changed(change)
 

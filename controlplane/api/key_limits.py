@@ -63,9 +63,9 @@ def _check_project(request: HttpRequest, key: ApiKey, own: str, route: str) -> N
     if route != PROJECT and not route.startswith(f"{PROJECT}/"):
         raise Forbidden(f"{limited}: {request.method} {request.path} is not permitted")
     assert request.resolver_match is not None
-    asked = request.resolver_match.kwargs["project_id"]
-    if asked != own:
-        find_project(key.account, asked)
-        raise Forbidden(f'{limited}: it cannot access the project "{asked}"')
+    project_id = request.resolver_match.kwargs["project_id"]
+    if project_id != own:
+        find_project(key.account, project_id)
+        raise Forbidden(f'{limited}: it cannot access the project "{project_id}"')
     if route == PROJECT and request.method == "DELETE":
         raise Forbidden(f"{limited}, and may not delete the project itself")

@@ -10,7 +10,7 @@ from controlplane.actors import ActorType
 from controlplane.api.fields import UUID, Stated, Text, ids_like, one_of
 from controlplane.models import Action, OperationStatus
 from controlplane.models.operation_pages import OperationFilter
-from controlplane.services.branch_pages import MOST, BranchesAsked, SortBy, SortOrder
+from controlplane.services.branch_pages import MOST, BranchFilters, SortBy, SortOrder
 from controlplane.services.operation_filters import MOST_IDS, filter_of
 
 ORG_ID = "The caller's organization; any other is answered 404."
@@ -51,8 +51,8 @@ class BranchesQuery(Schema):
         None, description="`desc` by default."
     )
 
-    def asked(self) -> BranchesAsked:
-        return BranchesAsked(**self.dict())
+    def filters(self) -> BranchFilters:
+        return BranchFilters(**self.dict())
 
 
 class OperationsQuery(Schema):

@@ -189,8 +189,8 @@ def _failure(error: psycopg.Error | UnicodeError) -> Failure:
     """Without Postgres's hint, which is meant for someone who can run SQL there."""
     if isinstance(error, UnicodeError):
         return Failure("a name is not valid UTF-8")
-    said = (error.diag.message_primary, error.diag.message_detail)
-    words = ": ".join(filter(None, said)) or str(error)
+    parts = (error.diag.message_primary, error.diag.message_detail)
+    words = ": ".join(filter(None, parts)) or str(error)
     return Failure(words, is_final=(error.sqlstate or "").startswith(FINAL))
 
 

@@ -77,8 +77,8 @@ def offered_extensions() -> ExtensionPaths:
 
 def _make(system: Path, offered: dict[str, tuple[str, ...]]) -> Path:
     """Make the directory with the copies. Its name depends on the version and the content."""
-    told = repr(sorted(offered.items())) + GROUP
-    name = f"{postgres_version()}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+    content = repr(sorted(offered.items())) + GROUP
+    name = f"{postgres_version()}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     place: Path = settings.STATE_DIR / "extensions" / name
     if place.exists():
         return place

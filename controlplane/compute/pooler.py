@@ -186,9 +186,9 @@ def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> No
 
 @functools.cache
 def pooler_version(program: str) -> Version:
-    asked = [program, "--version"]
-    said = subprocess.run(asked, capture_output=True, text=True, timeout=START_TIMEOUT).stdout
-    found = re.search(r"(\d+)\.(\d+)", said)
+    command = [program, "--version"]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT).stdout
+    found = re.search(r"(\d+)\.(\d+)", output)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 

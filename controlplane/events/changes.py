@@ -74,7 +74,7 @@ def branch_created(project: Project, branch: Branch, operations: Iterable[Operat
         protected=branch.protected or None,
         init_source=branch.init_source if branch.schema_of_id else None,
         schema_of=branch.schema_of_id,
-        expires_at=time_told(branch.expires_at),
+        expires_at=time_text(branch.expires_at),
     )
     summary = f'The branch "{branch.name}" was created'
     return of_branch(EventType.BRANCH_CREATED, project, branch, summary, operations, made)
@@ -306,7 +306,7 @@ def api_key_created(key: ApiKey, *, actor: Actor | None = None) -> Event:
             name=key.name,
             project_id=key.project_id,
             read_only=key.read_only or None,
-            expires_at=time_told(key.expires_at),
+            expires_at=time_text(key.expires_at),
         ),
         actor=actor,
     )
@@ -321,7 +321,7 @@ def api_key_revoked(key: ApiKey) -> Event:
     )
 
 
-def time_told(time: datetime | None) -> str | None:
+def time_text(time: datetime | None) -> str | None:
     """A time in the form that it has in `changes`."""
     return time.isoformat(timespec="seconds") if time else None
 
@@ -377,8 +377,8 @@ def _of_operations(
 
 def _described(operation: Operation, error: str | None = None) -> dict[str, str | None]:
     """The operation that an event is about, without what another field of the event has."""
-    told = error and error[:LONGEST_SUMMARY]
-    return {"id": str(operation.id), "action": str(operation.action), "error": told}
+    summary = error and error[:LONGEST_SUMMARY]
+    return {"id": str(operation.id), "action": str(operation.action), "error": summary}
 
 
 def of_branch(

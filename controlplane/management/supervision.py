@@ -104,8 +104,8 @@ class Supervisor:
         """Supervisor's own last error message; "" if there is none."""
         with suppress(OSError):
             lines = self._complaints.read_text(errors="replace").splitlines()
-            said = [line.strip() for line in lines if "For help, use" not in line and line.strip()]
-            return said[-1] if said else ""
+            words = (line.strip() for line in reversed(lines) if "For help, use" not in line)
+            return next(filter(None, words), "")
         return ""
 
     def is_running(self) -> bool:

@@ -71,11 +71,11 @@ def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
         import_branch_catalog(branch)
         rows, failed = _bring(operation, branch, socket_dir(endpoint.id))
         part.detail |= {"roles_and_databases": len(rows.by_item), "refused": len(failed)}
-        told = _keep_errors(operation, rows, failed)
+        refused = _keep_errors(operation, rows, failed)
         admit_to_pooler(branch.id)
         import_branch_catalog(branch)
-        if told:
-            raise NotApplied({item: failed[item] for item in told})
+        if refused:
+            raise NotApplied({item: failed[item] for item in refused})
     if rows.are_all and not failed:
         # A change made after `branch` was read has an operation of its own still to come.
         revision = branch.catalog_revision
@@ -250,7 +250,7 @@ def _keep_errors(operation: Operation, rows: _Rows, failed: Failures) -> list[It
     A start does not count as having failed for a row: the next `apply_config` reports it.
     """
     answers = operation.action == Action.APPLY_CONFIG
-    told = []
+    refused = []
     for item, of_item in rows.by_item.items():
         words = failed[item].words if item in failed else ""
         if words:
@@ -265,7 +265,7 @@ def _keep_errors(operation: Operation, rows: _Rows, failed: Failures) -> list[It
             elif is_ours and not _was_answered_for([row], operation):
                 if answers:
                     changes["catalog_error_of"] = operation.created_at
-                told.append(item)
+                refused.append(item)
             if any(getattr(row, name) != value for name, value in changes.items()):
                 type(row)._default_manager.filter(id=row.pk).update(**changes)
-    return told
+    return refused

@@ -31,9 +31,9 @@ def look_into(
         for done in as_completed(looks):
             endpoint = looks[done]
             try:
-                seen = done.result()
+                result = done.result()
             except Exception as error:
                 fields = {"endpoint": endpoint.id, "unknown": at, "error": repr(error)}
                 log.info("look failed", extra=fields)
                 continue
-            yield endpoint, seen
+            yield endpoint, result

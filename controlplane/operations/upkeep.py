@@ -118,9 +118,9 @@ def hold_outbound(region: Region) -> None:
         region=region, deleted_at=None, settings__block_outbound_connections=True
     )
     closed = Branch.objects.filter(project__in=projects, deleted_at=None)
-    told = outbound.complaint()
+    before = outbound.complaint()
     outbound.hold_outbound(set(closed.values_list("id", flat=True)))
-    if (why := outbound.complaint()) and why != told:
+    if (why := outbound.complaint()) and why != before:
         log.warning("computes' connections are not filtered", extra={"reason": why})
 
 

@@ -23,22 +23,26 @@ NEVER = Expiry()
 EXPIRY_FIELDS = ("expires_at", "ttl_interval_seconds")
 
 
-def set_expiry(branch: Branch, asked: Expiry) -> bool:
+def set_expiry(branch: Branch, requested: Expiry) -> bool:
     """Set the branch's expiry, without saving it. Returns whether that changed the time.
 
     The time is rounded up to whole seconds, as responses show it, so that a client that sends it
     back changes nothing. Raises Unprocessable for a time in the past.
     """
     now = clock.now()
-    end = asked.at if asked.ttl_seconds is None else now + timedelta(seconds=asked.ttl_seconds)
+    end = (
+        requested.at
+        if requested.ttl_seconds is None
+        else now + timedelta(seconds=requested.ttl_seconds)
+    )
     end = end and _in_whole_seconds(end)
     if end == branch.expires_at:
         return False
     if end is not None and end <= now:
         raise Unprocessable("expires_at must be in the future", fields=EXPIRY_FIELDS)
     branch.expires_at = end
-    branch.ttl_interval_seconds = asked.ttl_seconds
-    if end is not None and asked.ttl_seconds is None:
+    branch.ttl_interval_seconds = requested.ttl_seconds
+    if end is not None and requested.ttl_seconds is None:
         branch.ttl_interval_seconds = int((end - now).total_seconds())
     return True
 

@@ -30,7 +30,7 @@ LONGEST_CURSOR = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class BranchesAsked:
+class BranchFilters:
     """Which branches a request asks for, and in which order; None for what was not sent."""
 
     search: str = ""
@@ -111,7 +111,7 @@ class _Place:
         )
 
 
-def list_branches(account: Account, project_id: str, asked: BranchesAsked) -> BranchPage:
+def list_branches(account: Account, project_id: str, filters: BranchFilters) -> BranchPage:
     """A page of the project's branches, by default sorted by their last change, newest first.
     Branches with the same value are sorted by their ids.
 
@@ -119,21 +119,21 @@ def list_branches(account: Account, project_id: str, asked: BranchesAsked) -> Br
     sorting.
     """
     project = find_project(account, project_id)
-    place = _place_in(project, asked) if asked.cursor else None
-    sort_by = asked.sort_by or (place.sort_by if place else "updated_at")
-    sort_order = asked.sort_order or (place.sort_order if place else "desc")
+    place = _place_in(project, filters) if filters.cursor else None
+    sort_by = filters.sort_by or (place.sort_by if place else "updated_at")
+    sort_order = filters.sort_order or (place.sort_order if place else "desc")
     # One more row than the page has is read, to know whether another page follows.
-    if asked == BranchesAsked():
+    if filters == BranchFilters():
         rows = BRANCHES.rows(project=project.id, limit=MOST + 1)
         operations = unfinished_if_busy(rows[0]) if rows else []
     else:
-        branches = _found(project, asked.search)
+        branches = _found(project, filters.search)
         if place:
             branches = place.rest_of(branches)
         sign = "" if sort_order == "asc" else "-"
-        rows = list(branches.order_by(f"{sign}{sort_by}", f"{sign}id")[: asked.limit + 1])
+        rows = list(branches.order_by(f"{sign}{sort_by}", f"{sign}id")[: filters.limit + 1])
         operations = unfinished(project.id)
-    page = rows[: asked.limit]
+    page = rows[: filters.limit]
     more = len(rows) > len(page)
     following = _Place.behind(page[-1], sort_by, sort_order).as_cursor() if more else None
     return BranchPage(with_pending(project, page, operations), sort_by, sort_order, following)
@@ -156,11 +156,11 @@ def _found(project: Project, search: str) -> QuerySet[Branch]:
     return branches
 
 
-def _place_in(project: Project, asked: BranchesAsked) -> _Place:
+def _place_in(project: Project, filters: BranchFilters) -> _Place:
     """The position after which the page begins. Raises Invalid if the cursor is from another
     list."""
-    place = _Place.read(asked.cursor or "")
-    is_of_this_list = asked.sort_by in (None, place.sort_by) and asked.sort_order in (
+    place = _Place.read(filters.cursor or "")
+    is_of_this_list = filters.sort_by in (None, place.sort_by) and filters.sort_order in (
         None,
         place.sort_order,
     )

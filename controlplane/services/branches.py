@@ -13,7 +13,7 @@ from controlplane.events.changes import (
     branch_deletion_requested,
     branch_updated,
     endpoint_created,
-    time_told,
+    time_text,
 )
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
@@ -197,8 +197,8 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
             moment=moment,
         )
         endpoints, steps = [], [*creation_again(parent, earlier), creation]
-        for asked in spec.endpoints:
-            endpoint, start = make_endpoint(project, branch, asked)
+        for requested in spec.endpoints:
+            endpoint, start = make_endpoint(project, branch, requested)
             endpoints.append(endpoint)
             steps += start
         operations = schedule(project, steps)
@@ -245,7 +245,7 @@ def _told_of(branch: Branch) -> dict[str, Any]:
     return {
         "name": branch.name,
         "protected": branch.protected,
-        "expires_at": time_told(branch.expires_at),
+        "expires_at": time_text(branch.expires_at),
     }
 
 

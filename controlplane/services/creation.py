@@ -206,7 +206,7 @@ def _creation_of(branch: Branch, snapshot: Branch | None) -> Step:
 
 
 def make_endpoint(
-    project: Project, branch: Branch, asked: EndpointAttributes
+    project: Project, branch: Branch, requested: EndpointAttributes
 ) -> tuple[Endpoint, list[Step]]:
     """Write the row of an endpoint with the requested attributes, and the project's defaults for
     all others. Returns the endpoint and the steps that start it.
@@ -217,7 +217,7 @@ def make_endpoint(
     """
     plan_limits.check_endpoints(project)
     endpoint = Endpoint(project=project, branch=branch, settings={"pg_settings": {}})
-    assign_attributes(endpoint, with_defaults(project, asked))
+    assign_attributes(endpoint, with_defaults(project, requested))
     check_endpoint(endpoint, ATTRIBUTES)
     if endpoint.disabled:
         endpoint.current_state = EndpointState.IDLE

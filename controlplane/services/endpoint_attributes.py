@@ -37,17 +37,17 @@ class EndpointAttributes:
     region_id: str | None = None
 
 
-def assign_attributes(endpoint: Endpoint, asked: EndpointAttributes) -> dict[str, Any]:
+def assign_attributes(endpoint: Endpoint, requested: EndpointAttributes) -> dict[str, Any]:
     """Assign the attributes that were sent to the endpoint, without saving it.
 
     Returns the previous values of the attributes that changed, by name. Raises Unprocessable for
     another region than the project's.
     """
-    _refuse_another_region(endpoint.project, asked.region_id)
+    _refuse_another_region(endpoint.project, requested.region_id)
     was = {name: getattr(endpoint, name) for name in ATTRIBUTES}
-    for name, value in asked.chosen.items():
+    for name, value in requested.chosen.items():
         setattr(endpoint, name, value)
-    endpoint.settings = merged_settings(endpoint.settings, asked.settings)
+    endpoint.settings = merged_settings(endpoint.settings, requested.settings)
     return {name: value for name, value in was.items() if getattr(endpoint, name) != value}
 
 
@@ -100,15 +100,15 @@ def defaults_of(project: Project) -> EndpointAttributes:
     )
 
 
-def with_defaults(project: Project, asked: EndpointAttributes) -> EndpointAttributes:
+def with_defaults(project: Project, requested: EndpointAttributes) -> EndpointAttributes:
     """The attributes of a new endpoint of the project: those asked for, and the project's defaults
     for all others. Settings are merged by their names."""
     defaults = defaults_of(project)
     assert defaults.settings is not None
     return replace(
-        asked,
-        chosen={**defaults.chosen, **asked.chosen},
-        settings=settings_over(defaults.settings, asked.settings),
+        requested,
+        chosen={**defaults.chosen, **requested.chosen},
+        settings=settings_over(defaults.settings, requested.settings),
     )
 
 

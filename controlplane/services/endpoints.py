@@ -143,7 +143,7 @@ def list_endpoints(
 
 
 def create_endpoint(
-    account: Account, project_id: str, *, branch_id: str, asked: EndpointAttributes
+    account: Account, project_id: str, *, branch_id: str, requested: EndpointAttributes
 ) -> EndpointChange:
     """Create an endpoint and start it, unless it is disabled (rule 1).
 
@@ -152,7 +152,7 @@ def create_endpoint(
     with changing_project(account, project_id) as project:
         earlier = unfinished(project.id)
         branch = _free_branch(project, branch_id, earlier)
-        endpoint, steps = make_endpoint(project, branch, asked)
+        endpoint, steps = make_endpoint(project, branch, requested)
         operations = schedule(project, [*creation_again(branch, earlier), *steps]) if steps else []
         record(endpoint_created(project, endpoint, operations))
         return EndpointChange(endpoint, operations)
@@ -164,7 +164,7 @@ def update_endpoint(
     endpoint_id: str,
     *,
     branch_id: str | None,
-    asked: EndpointAttributes,
+    requested: EndpointAttributes,
 ) -> EndpointChange:
     """Change the attributes that differ from the present ones: reassign, reconfigure, disable or
     enable the endpoint (rule 2).
@@ -178,7 +178,7 @@ def update_endpoint(
         pending = pending_state(endpoint, operations)
         left = endpoint.branch
         configuration = endpoint.configuration
-        replaced = assign_attributes(endpoint, asked)
+        replaced = assign_attributes(endpoint, requested)
         reassigned = branch_id not in (None, left.id)
         if not replaced and not reassigned:
             endpoint.pending_state = pending

@@ -110,13 +110,13 @@ class History:
         assert self.earliest is not None
         assert self.latest is not None
         gaps = "".join(
-            f", without the time from {_told(gap.since)}"
-            + (f" to {_told(gap.until)}" if gap.until else "")
+            f", without the time from {_text(gap.since)}"
+            + (f" to {_text(gap.until)}" if gap.until else "")
             for gap in self.gaps
         )
         raise Unprocessable(
-            f"{field} is outside of the branch's history, which goes from {_told(self.earliest)} "
-            f"to {_told(self.latest)}{gaps}",
+            f"{field} is outside of the branch's history, which goes from {_text(self.earliest)} "
+            f"to {_text(self.latest)}{gaps}",
             code="OUTSIDE_HISTORY",
             fields=[field],
         )
@@ -160,5 +160,5 @@ def _position(text: str, field: str) -> int:
         ) from None
 
 
-def _told(at: datetime) -> str:
+def _text(at: datetime) -> str:
     return at.isoformat(timespec="seconds").replace("+00:00", "Z")

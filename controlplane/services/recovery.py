@@ -8,7 +8,7 @@ from controlplane.events.recording import record, together
 from controlplane.models import Account, Branch, Endpoint, EndpointState, Project
 from controlplane.operations.states import enter
 from controlplane.services import plan_limits
-from controlplane.services.branch_pages import BranchesAsked, list_branches
+from controlplane.services.branch_pages import BranchFilters, list_branches
 from controlplane.services.errors import Conflict, NotFound
 from controlplane.services.projects import get_project, lock_project
 
@@ -39,5 +39,5 @@ def recover_project(account: Account, project_id: str) -> tuple[Project, list[Br
         project.updated_at = now
         project.save(update_fields=["deleted_at", "recoverable_until", "updated_at"])
         record(project_recovered(project))
-    page = list_branches(account, project_id, BranchesAsked())
+    page = list_branches(account, project_id, BranchFilters())
     return get_project(account, project_id), page.branches

@@ -19,5 +19,5 @@ def certificate_authorities() -> str:
 def publish_certificate_authority(region_id: str, pem: str) -> None:
     """Store the certificate authority of the region's proxy, in PEM; "" if the operator provides
     the certificate."""
-    said = Region.objects.filter(id=region_id).exclude(certificate_authority=pem)
-    said.update(certificate_authority=pem)
+    changed = Region.objects.filter(id=region_id).exclude(certificate_authority=pem)
+    changed.update(certificate_authority=pem)

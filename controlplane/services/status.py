@@ -32,8 +32,10 @@ class RegionStatus:
     def of(cls, region: Region) -> "RegionStatus":
         missing = region.silent_processes()
         # Problems that a worker published are out of date once its sign of life is.
-        told = [] if "worker" in missing else region.problems
-        return cls(region.id, region.name, missing, sorted({problem["name"] for problem in told}))
+        problems = [] if "worker" in missing else region.problems
+        return cls(
+            region.id, region.name, missing, sorted({problem["name"] for problem in problems})
+        )
 
 
 @dataclass(frozen=True)

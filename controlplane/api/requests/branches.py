@@ -88,7 +88,7 @@ class CreateBranch(BaseModel):
             schema_only=wanted.init_source == "schema-only",
             expiry=wanted.expiry,
             annotation=self.annotation_value or {},
-            endpoints=[endpoint.asked() for endpoint in self.endpoints or ()],
+            endpoints=[endpoint.attributes() for endpoint in self.endpoints or ()],
         )
 
 

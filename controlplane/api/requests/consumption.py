@@ -70,7 +70,7 @@ class HistoryQuery(Schema):
     )
     org_id: Text | None = Field(None, description="The account's organization.")
 
-    def asked(self) -> dict[str, Any]:
+    def as_arguments(self) -> dict[str, Any]:
         """The query as the keyword arguments of `services.consumption`."""
         return {
             "since": self.since,
@@ -93,9 +93,9 @@ class ProjectsPageQuery(HistoryQuery):
         description=f"At most {MOST_PROJECTS}, separated by commas or repeated; by default all.",
     )
 
-    def asked(self) -> dict[str, Any]:
+    def as_arguments(self) -> dict[str, Any]:
         page = {"after": self.cursor, "limit": self.limit, "only": self.project_ids}
-        return {**super().asked(), **page}
+        return {**super().as_arguments(), **page}
 
 
 class ProjectsHistoryQuery(ProjectsPageQuery):

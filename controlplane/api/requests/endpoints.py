@@ -54,7 +54,7 @@ class EndpointAttributes(Attributes):
     settings: EndpointSettings | None = None
     region_id: Text | None = None
 
-    def asked(self) -> endpoint_attributes.EndpointAttributes:
+    def attributes(self) -> endpoint_attributes.EndpointAttributes:
         return endpoint_attributes.EndpointAttributes(
             chosen=chosen_in(self),
             settings=self.settings.sent() if self.settings else None,

@@ -19,5 +19,5 @@ class KeyLimits(Schema):
     # instead of the model's fields.
     def without_absent(self, serialized: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
         limits = KeyLimits.model_fields
-        told = serialized(self).items()
-        return {name: value for name, value in told if value is not None or name not in limits}
+        fields = serialized(self).items()
+        return {name: value for name, value in fields if value is not None or name not in limits}

@@ -40,15 +40,15 @@ def read_control_data(data_dir: Path, account: Account) -> ControlData:
     )
     if done.returncode:
         raise ControlDataUnreadable(done.stderr.strip())
-    told = dict(re.findall(r"^([^:]+): +(.*)$", done.stdout, re.MULTILINE))
+    fields = dict(re.findall(r"^([^:]+): +(.*)$", done.stdout, re.MULTILINE))
     try:
         return ControlData(
-            told["Database cluster state"] == SHUT_DOWN,
-            int(told["Database system identifier"]),
-            parse_lsn(told["Latest checkpoint location"]),
-            parse_lsn(told["Latest checkpoint's REDO location"]),
-            int(told["Latest checkpoint's TimeLineID"]),
-            int(told["max_prepared_xacts setting"]),
+            fields["Database cluster state"] == SHUT_DOWN,
+            int(fields["Database system identifier"]),
+            parse_lsn(fields["Latest checkpoint location"]),
+            parse_lsn(fields["Latest checkpoint's REDO location"]),
+            int(fields["Latest checkpoint's TimeLineID"]),
+            int(fields["max_prepared_xacts setting"]),
         )
     except (KeyError, ValueError) as error:
         raise ControlDataUnreadable(f"pg_controldata has no {error}") from error

@@ -49,7 +49,7 @@ def find_time(branch_id: str, at: datetime) -> Moment:
             continue
         if chain.ended_at is not None and at > chain.copied_at:
             raise NoSuchMoment(
-                f"the history has a gap from {_told(chain.copied_at)}: {chain.end_reason}"
+                f"the history has a gap from {_text(chain.copied_at)}: {chain.end_reason}"
             )
         last = following = None
         for commit in commits_from(chain, bases[0].end):
@@ -107,7 +107,7 @@ def _moment(
 ) -> Moment:
     usable = [base for base in bases if base.end <= stop]
     if not usable:
-        raise NoSuchMoment(f"the history begins at {_told(bases[0].at)}")
+        raise NoSuchMoment(f"the history begins at {_text(bases[0].at)}")
     return Moment(chain, usable[-1], stop, last, following)
 
 
@@ -120,5 +120,5 @@ def _end_of(chain: Chain, commit: Commit) -> int:
     return record.end
 
 
-def _told(at: datetime) -> str:
+def _text(at: datetime) -> str:
     return at.isoformat(timespec="milliseconds")

@@ -92,7 +92,7 @@ class Waker:
         was requested after them. So this waits only for operations that lead to an active endpoint.
         Otherwise it requests a start again, to come after whatever was requested meanwhile.
         """
-        asked: Sequence[uuid.UUID] | None = None
+        operations: Sequence[uuid.UUID] | None = None
         while True:
             changed = self._changes.next_change(endpoint_id)
             state = await self._states.look(endpoint_id)
@@ -102,14 +102,14 @@ class Waker:
                 raise DisabledEndpointRefused
             # Requested once even if a start is under way: that may be queued behind others, and
             # this moves it to the front.
-            if state.is_coming and asked is not None:
+            if state.is_coming and operations is not None:
                 await self._wait_for(changed)
                 continue
-            if asked:
-                failure = partial(find_failure, operations=asked, action=Action.START_COMPUTE)
+            if operations:
+                failure = partial(find_failure, operations=operations, action=Action.START_COMPUTE)
                 if reason := await self._database.ask(failure):
                     raise WakeFailed(f"endpoint could not start: {reason}")
-            asked = await self._request_start(endpoint_id)
+            operations = await self._request_start(endpoint_id)
 
     async def _request_start(self, endpoint_id: str) -> Sequence[uuid.UUID]:
         """Requests a start. Returns the operations that lead to it. Raises DisabledEndpointRefused,

@@ -150,9 +150,10 @@ class Queries:
         destination, verifier = await caller.admit(destination, sender.role, prove)
         try:
             with self.memory.reserve() as reservation:
-                asked = await self._read(request.headers, await body(reservation))
-                results = await self._run(caller, destination, verifier, asked, reservation.grow)
-                headers = echoed(request.headers) if asked.batch.begin is not None else []
+                statements = await self._read(request.headers, await body(reservation))
+                grow = reservation.grow
+                results = await self._run(caller, destination, verifier, statements, grow)
+                headers = echoed(request.headers) if statements.batch.begin is not None else []
                 answer = Response(200, results.body(), headers)
                 with caller.counting() as sent:
                     sent.bytes += len(answer.body)

@@ -123,10 +123,10 @@ def _passed_on(query: str) -> dict[bytes, bytes]:
 
 def read_batch(headers: Headers, body: bytes) -> Batch:
     """Parses the request's body. Raises RequestRefused."""
-    asked = read_json(body)
+    document = read_json(body)
     as_arrays = _is_on(headers, ARRAY_MODE)
-    is_batch = isinstance(asked, dict) and "query" not in asked
-    several = asked.get("queries") if is_batch else [asked]
+    is_batch = isinstance(document, dict) and "query" not in document
+    several = document.get("queries") if is_batch else [document]
     if not isinstance(several, list):
         raise unparsable("`query`, or a list `queries`, is missing")
     return Batch(

@@ -175,8 +175,8 @@ class PooledClient:
         statements = self._conversation.statements
         if not statements:
             return
-        asked = (messages.message(b"P", payload) + _SYNC for payload in statements.values())
-        await channel.write(b"".join(asked))
+        requests = (messages.message(b"P", payload) + _SYNC for payload in statements.values())
+        await channel.write(b"".join(requests))
         answers = MessageStream({_ERROR: 0, _READY: 0})
         answered, failed = 0, set()
         while answered < len(statements):
