@@ -20,14 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.outcomes import Outcomes
-from tests.support.stack import DIRECTORY
+from tests.support.stack import DIRECTORY, SHARED, shared_stacks
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -36,13 +36,15 @@ SUITES = (
     *("proxy", "clients", "packaging"),
 )
 CORES = os.cpu_count() or 1
-# Each worker of pytest-xdist has a service of its own.
+# Each worker of pytest-xdist has a service of its own, which all suites share.
 WORKERS = min(CORES, 4)
 # In the tier `fast`, suites run side by side, these first: starting workers of pytest-xdist takes
 # longer than most of their tests.
 LONGEST_FIRST = ("controlplane", "console", "proxy", "runner")
 # The most seconds that a whole tier may take on two idle cores. The thorough tier has no limit.
 BOUNDS = {"fast": 60, "default": 600}
+# With this variable every process that a test starts would compile all modules again.
+NO_COMPILED = "PYTHONDONTWRITEBYTECODE"
 # A filesystem in memory, and the bytes that must be free there.
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 4 << 30
 # pytest's exit statuses.
@@ -70,7 +72,10 @@ def main(arguments: Sequence[str]) -> int:
     suites = [suite for suite in SUITES if suite in named] or list(SUITES)
     if tier == "fast":
         suites.sort(key=[*LONGEST_FIRST, *SUITES].index)
-    with ThreadPoolExecutor(CORES if tier == "fast" else 1) as side_by_side:
+    with (
+        services(tier, suites),
+        ThreadPoolExecutor(CORES if tier == "fast" else 1) as side_by_side,
+    ):
         runs = list(side_by_side.map(lambda suite: run(TESTS / suite, tier, options), suites))
     for ended in runs:
         for test, first_failure in ended.outcomes.flaky.items():
@@ -84,6 +89,19 @@ def main(arguments: Sequence[str]) -> int:
     )
     name_all("FAILED", failed)
     return 1 if failed else 0
+
+
+@contextmanager
+def services(tier: str, suites: Sequence[str]) -> Iterator[None]:
+    """The services that the suites share. In the tier `thorough` each suite has its own."""
+    if tier != "default" or len(suites) < 2:
+        yield
+        return
+    os.environ.update(environment(tier))
+    os.environ.pop(NO_COMPILED, None)
+    with shared_stacks([f"gw{number}" for number in range(WORKERS)]) as directory:
+        os.environ[SHARED] = str(directory)
+        yield
 
 
 def run(suite: Path, tier: str, options: Sequence[str]) -> Run:
@@ -132,8 +150,7 @@ def environment(tier: str) -> dict[str, str]:
     variables = {**os.environ}
     if uses_memory(tier):
         variables.setdefault(DIRECTORY, str(MEMORY))
-    # Every process that a test starts would compile the project's and the tests' modules again.
-    variables.pop("PYTHONDONTWRITEBYTECODE", None)
+    variables.pop(NO_COMPILED, None)
     return variables
 
 

@@ -190,7 +190,7 @@ class TestRunningService:
 def frozen_metadata(stack: Stack) -> Iterator[None]:
     """Stop the service's own Postgres, all its processes, by SIGSTOP."""
     frozen = []
-    for process in psutil.Process(stack.process.pid).children(recursive=True):
+    for process in psutil.Process(stack.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             if SIGNS["metadata"] in " ".join(process.cmdline()) + " ":
                 frozen += [process, *process.children(recursive=True)]

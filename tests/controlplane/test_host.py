@@ -25,7 +25,7 @@ SECRETS = ("PERCH_SECRET_KEY", "DATABASE_URL", "API_KEY")
 
 def everything_of(stack: Stack) -> list[psutil.Process]:
     """Every process of the service, its computes included."""
-    found = psutil.Process(stack.process.pid).children(recursive=True)
+    found = psutil.Process(stack.pid).children(recursive=True)
     for pid_file in stack.state_dir.glob("branches/br-*/data/postmaster.pid"):
         process = postmaster_in(pid_file.parent)
         found += [process, *process.children(recursive=True)]

@@ -123,7 +123,7 @@ def test_a_client_moves_a_requested_start_to_its_own_lane(project: Project) -> N
 @pytest.mark.thorough
 def test_a_stopped_worker_puts_back_jobs_that_have_not_begun(project: Project) -> None:
     def worker() -> psutil.Process | None:
-        for process in psutil.Process(project.stack.process.pid).children(recursive=True):
+        for process in psutil.Process(project.stack.pid).children(recursive=True):
             if SIGNS["worker"] in " ".join(process.cmdline()):
                 return process
         return None

@@ -22,7 +22,7 @@ SIGNS = {
 def processes_of(stack: Stack, part: str) -> list[psutil.Process]:
     """Return the processes of a part of the service, parents first."""
     found = []
-    for process in psutil.Process(stack.process.pid).children(recursive=True):
+    for process in psutil.Process(stack.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             if SIGNS[part] in " ".join(process.cmdline()) + " ":
                 found.append(process)

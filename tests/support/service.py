@@ -13,7 +13,7 @@ from controlplane.compute.accounts import Account, own_account, running_as
 from tests.support.client import ENDED
 from tests.support.processes import is_alive, postmaster_in, processes_of
 from tests.support.project import Project
-from tests.support.stack import Stack, running_stack
+from tests.support.stack import StartedStack, running_stack
 from tests.support.waiting import wait_for
 
 
@@ -23,7 +23,7 @@ class Service:
     def __init__(self, state_dir: Path, **environment: str) -> None:
         self.state_dir = state_dir
         self._environment: dict[str, Any] = environment
-        self._running: AbstractContextManager[Stack] | None = None
+        self._running: AbstractContextManager[StartedStack] | None = None
         self.up()
         self.client = self.stack.client()
 
@@ -52,7 +52,7 @@ class Service:
 
     def kill_everything(self) -> None:
         """Send SIGKILL to every process that uses the state directory, including computes."""
-        doomed = [psutil.Process(self.stack.process.pid)]
+        doomed = [psutil.Process(self.stack.pid)]
         doomed += doomed[0].children(recursive=True)
         for pid in self.postmasters().values():
             with suppress(psutil.NoSuchProcess):

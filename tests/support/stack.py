@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import random
 import secrets
@@ -11,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RECEIVERS = {"PERCH_WEBHOOK_ALLOWED_NETWORKS": "127.0.0.1/32", "PERCH_WEBHOOK_TIMEOUT": "3"}
 # The environment variable with the directory for services' state directories.
 DIRECTORY = "PERCH_TESTS_DIRECTORY"
+# The environment variable with the directory of `shared_stacks`.
+SHARED = "PERCH_TESTS_SHARED"
 # Deleted projects are removed soon, to make room for the next tests.
 NOTHING_KEPT = {"PERCH_RECOVERY_HOURS": "0"}
 
@@ -42,7 +46,7 @@ class Stack:
     console_url: str
     api_url: str  # with /api/v2
     proxy_port: int
-    process: "subprocess.Popen[bytes]"
+    pid: int
 
     def new_key(self, *, plan: str = "unlimited") -> str:
         """Return a key of a new account, as `create_api_key` makes it but without starting a
@@ -105,6 +109,13 @@ class Stack:
         return self.state_dir / "branches" / branch_id / "data"
 
 
+@dataclass(frozen=True)
+class StartedStack(Stack):
+    """A running `manage.py up` that this process started."""
+
+    process: "subprocess.Popen[bytes]"
+
+
 # Below the ports that the kernel assigns to clients' connections. Otherwise a connection could use
 # the port before the server for which it was chosen.
 PORTS = range(10_000, 32_000)
@@ -128,7 +139,7 @@ def running_stack(
     cwd: Path = ROOT,
     account: Mapping[str, Any] = MappingProxyType({}),
     **environment: str,
-) -> Iterator[Stack]:
+) -> Iterator[StartedStack]:
     """Run `manage.py up` on `state_dir` until it is ready. It is stopped at the end as Ctrl-C does.
     `account` has arguments of subprocess for another user."""
     ports = [free_port() for _ in range(3)]
@@ -154,11 +165,12 @@ def running_stack(
             start_new_session=True,
             **account,
         )
-    stack = Stack(
+    stack = StartedStack(
         state_dir=state_dir,
         console_url=f"http://127.0.0.1:{ports[0]}",
         api_url=f"http://127.0.0.1:{ports[1]}/api/v2",
         proxy_port=ports[2],
+        pid=process.pid,
         process=process,
     )
     try:
@@ -194,11 +206,43 @@ def new_directory() -> Iterator[Path]:
         yield Path(directory)
 
 
+@contextlib.contextmanager
+def shared_stacks(workers: Sequence[str]) -> Iterator[Path]:
+    """Run a service for each of these workers of pytest-xdist, which all suites share: starting one
+    takes eleven seconds of the processor. Returns the directory that SHARED names to them."""
+    with (
+        new_directory() as directory,
+        contextlib.ExitStack() as running,
+        ThreadPoolExecutor() as side_by_side,
+    ):
+
+        def start(worker: str) -> None:
+            stack = running.enter_context(running_stack(running.enter_context(new_state_dir())))
+            described = {field.name: getattr(stack, field.name) for field in fields(Stack)}
+            (directory / worker).write_text(json.dumps(described, default=str))
+
+        list(side_by_side.map(start, workers))
+        yield directory
+
+
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """The one running service that all tests of a suite share, or all of a worker."""
+    """The one running service that all tests of a worker share."""
+    if shared := _shared_stack():
+        yield shared
+        return
     with new_state_dir() as state_dir, running_stack(state_dir) as running:
         yield running
+
+
+def _shared_stack() -> Stack | None:
+    """This worker's service of `shared_stacks`; None if there is none or it does not answer."""
+    directory, worker = os.environ.get(SHARED), os.environ.get("PYTEST_XDIST_WORKER")
+    if directory is None or worker is None:
+        return None
+    described = json.loads(Path(directory, worker).read_text())
+    found = Stack(**{**described, "state_dir": Path(described["state_dir"])})
+    return found if found.answers() else None
 
 
 @pytest.fixture
