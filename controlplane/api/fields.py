@@ -207,8 +207,8 @@ HistoryRetention = Annotated[
         ge=0,
         le=2592000,
         description=(
-            "Seconds, limited by the account's plan. Stored and returned, without effect: "
-            "branches have no history, and a branch is created from its parent's present state."
+            "Seconds for which the history of the branches is kept, limited by the account's "
+            "plan; 0 keeps none."
         ),
     ),
     WHOLE,

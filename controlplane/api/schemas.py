@@ -1,6 +1,6 @@
-"""`/projects/{project_id}/branches/{branch_id}/schema` and `compare_schema`.
+"""`/projects/{project_id}/branches/{branch_id}/schema`, `compare_schema` and `history/resolve`.
 
-A worker reads the schema, which may take seconds, and the branch may still be being made. The
+A worker reads the answer, which may take seconds, and the branch may still be being made. The
 request waits for both, and holds no database connection and no share of its account meanwhile.
 """
 
@@ -16,7 +16,8 @@ from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fair_shares import only_waiting
 from controlplane.api.listening import READINGS, waiting_for
 from controlplane.api.operations import once_ended
-from controlplane.api.requests.schemas import ComparisonQuery, SchemaQuery
+from controlplane.api.requests.schemas import ComparisonQuery, MomentQuery, SchemaQuery
+from controlplane.api.responses.history import ResolvedMoment
 from controlplane.api.responses.schemas import BranchSchema, SchemaComparison
 from controlplane.api.routing import Router
 from controlplane.models import SchemaReading
@@ -40,8 +41,6 @@ ANSWER_WITHIN = 60.0
 def get_project_branch_schema(
     request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[SchemaQuery]
 ) -> dict[str, Any]:
-    query.refuse_points_in_time()
-
     def begin() -> list[SchemaReading]:
         reading = schemas.begin_reading(
             request.auth,
@@ -49,6 +48,7 @@ def get_project_branch_schema(
             branch_id,
             database_name=query.db_name,
             wanted=query.format,
+            moment=query.moment,
         )
         return [reading]
 
@@ -68,8 +68,6 @@ def get_project_branch_schema(
 def get_project_branch_schema_comparison(
     request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[ComparisonQuery]
 ) -> dict[str, Any]:
-    query.refuse_points_in_time()
-
     def begin() -> list[SchemaReading]:
         return schemas.begin_comparison(
             request.auth,
@@ -77,10 +75,31 @@ def get_project_branch_schema_comparison(
             branch_id,
             base_branch_id=query.base_branch_id,
             database_name=query.db_name,
+            base_moment=query.base_moment,
+            moment=query.moment,
         )
 
     base, compared = _once_read(request, begin)
     return {"diff": schemas.difference(base, compared, database_name=query.db_name)}
+
+
+@router.get(
+    "/projects/{project_id}/branches/{branch_id}/history/resolve",
+    response=ResolvedMoment,
+    exclude_none=True,
+    summary="Resolve a past moment",
+    description="The commits around a moment, and how much log a branch of the moment replays. "
+    "Nothing is created.",
+)
+def resolve_project_branch_moment(
+    request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[MomentQuery]
+) -> dict[str, Any]:
+    def begin() -> list[SchemaReading]:
+        return [schemas.begin_resolving(request.auth, project_id, branch_id, query.moment)]
+
+    (answer,) = _once_read(request, begin)
+    found = schemas.moment_in(answer)
+    return {"moment": {"branch_id": branch_id, "timestamp": query.timestamp, **found}}
 
 
 def _once_read(

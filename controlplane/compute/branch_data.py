@@ -347,14 +347,22 @@ def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Acc
 def new_branch(branch_id: str, *, place: Path | None = None) -> Iterator[tuple[Path, Account]]:
     """Yields an empty staging directory for the branch, and its account. At the end the directory
     is renamed to the branch's place, or to `place`; after an exception it is removed."""
+    with scratch_branch(branch_id) as (staging, account):
+        yield staging, account
+        with telling_of_full_disk("the branch"):
+            _put_in_place(staging, place or branch_dir(branch_id), account)
+
+
+@contextmanager
+def scratch_branch(branch_id: str) -> Iterator[tuple[Path, Account]]:
+    """Yields an empty staging directory for the branch, and its account. It is removed at the
+    end."""
     staging, account = _staging(branch_id)
     try:
         with telling_of_full_disk("the branch"):
             yield staging, account
-            _put_in_place(staging, place or branch_dir(branch_id), account)
-    except BaseException:
+    finally:
         remove_tree(staging)
-        raise
 
 
 def require_space(source: Path, staging: Path, *, skip: Collection[str] = ()) -> dict[str, int]:

@@ -1,4 +1,5 @@
-"""A reading of the schema of a branch's database, which the worker makes for a waiting request."""
+"""A reading of the schema of a branch's database, or of what a past moment names, which the worker
+makes for a waiting request."""
 
 import uuid
 
@@ -11,6 +12,8 @@ from controlplane.models.branch import Branch
 class SchemaFormat(models.TextChoices):
     SQL = "sql", "The statements that make it"
     JSON = "json", "Its tables, with their columns and constraints"
+    # No schema: the commits around the moment.
+    MOMENT = "moment", "What the moment names"
 
 
 class SchemaReading(models.Model):
@@ -21,7 +24,10 @@ class SchemaReading(models.Model):
     branch = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="+")
     # The database's name in the branch's data, which differs while a rename is not applied yet.
     database_name = models.CharField(max_length=63)
-    format = models.CharField(max_length=4, choices=SchemaFormat.choices)
+    format = models.CharField(max_length=8, choices=SchemaFormat.choices)
+    # The past moment to read, in one of two forms; the present without either.
+    at_time = models.DateTimeField(null=True)
+    at_lsn = models.BigIntegerField(null=True)
     created_at = models.DateTimeField(default=clock.now, db_index=True)
     finished_at = models.DateTimeField(null=True)
     answer = models.TextField(default="")

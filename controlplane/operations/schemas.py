@@ -1,12 +1,14 @@
-"""Reads the schemas that requests ask for (`models.SchemaReading`). This is a job of the worker,
-because the computes are on its host.
+"""Reads what requests ask for (`models.SchemaReading`): schemas, and the commits around a past
+moment. This is a job of the worker, because the computes and their history are on its host.
 
 A running compute is read while it serves its clients. A branch whose compute does not run is
 started for the time of the reading, under the branch's lock, and clients do not notice: it is no
 activity, changes no state and counts as no usage. A branch without an endpoint is started under an
-id where no proxy finds it.
+id where no proxy finds it. For a past moment, Postgres runs on a recovered copy of the branch,
+which is removed afterwards.
 """
 
+import json
 import logging
 import uuid
 from collections.abc import Iterator
@@ -18,7 +20,11 @@ from django.db import InterfaceError, OperationalError, connection, transaction
 
 from controlplane import clock
 from controlplane.compute import compute
+from controlplane.compute.branch_data import staging_id
 from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.compute.history.chain import holding_history
+from controlplane.compute.history.moments import Moment, NoSuchMoment, find_lsn, find_time
+from controlplane.compute.history.recovering import serving_moment
 from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.schema import (
     SchemaUnreadable,
@@ -36,6 +42,7 @@ from controlplane.models import (
     SchemaReading,
 )
 from controlplane.operations.actions import STARTS
+from controlplane.operations.history import copy_log
 from controlplane.operations.running import Refused, bring_up
 from controlplane.operations.words import without_paths, words_of
 
@@ -63,7 +70,9 @@ def read_schema(reading_id: uuid.UUID) -> None:
     answer = error = ""
     try:
         with patience(BOUND):
-            answer = _read(reading)
+            answer = _read_past(reading) if _is_past(reading) else _read(reading)
+    except NoSuchMoment as absent:
+        error = str(absent)
     except (LockTimeout, OutOfPatience):
         error = "the branch is busy with other work; try again"
     except (OperationalError, InterfaceError):
@@ -101,10 +110,32 @@ def _read(reading: SchemaReading) -> str:
         return _ask(reading, endpoint_id)
 
 
-def _ask(reading: SchemaReading, endpoint_id: str) -> str:
+def _is_past(reading: SchemaReading) -> bool:
+    return reading.at_time is not None or reading.at_lsn is not None
+
+
+def _read_past(reading: SchemaReading) -> str:
+    branch_id = reading.branch_id
+
+    def find() -> Moment:
+        copy_log(branch_id)
+        if reading.at_time is not None:
+            return find_time(branch_id, reading.at_time)
+        return find_lsn(branch_id, reading.at_lsn or 0)
+
+    if reading.format == SchemaFormat.MOMENT:
+        with holding_history(branch_id):
+            return json.dumps(find().as_json())
+    # No branch has this id.
+    scratch = f"br-{reading.id.hex[:16]}"
+    with serving_moment(scratch, find, holding=lambda: holding_history(branch_id)) as sockets:
+        return _ask(reading, sockets.name, of=staging_id(scratch))
+
+
+def _ask(reading: SchemaReading, endpoint_id: str, *, of: str = "") -> str:
     if reading.format == SchemaFormat.JSON:
         return schema_as_tables(endpoint_id, reading.database_name)
-    return schema_as_sql(endpoint_id, reading.branch_id, reading.database_name)
+    return schema_as_sql(endpoint_id, of or reading.branch_id, reading.database_name)
 
 
 @contextmanager

@@ -1,12 +1,15 @@
-"""The schema of a branch's database, and the differences between the schemas of two branches.
+"""The schema of a branch's database, the differences between the schemas of two branches, and what
+a past moment of a branch names.
 
-The worker of the branch's region reads a schema. The caller, such as `api.schemas`, begins the
+The worker of the branch's region reads them. The caller, such as `api.schemas`, begins the
 readings, waits until they have ended, and takes their results.
 """
 
 import difflib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db import transaction
@@ -28,6 +31,7 @@ from controlplane.operations.scheduling import RegionAway
 from controlplane.services.branches import find_branch
 from controlplane.services.catalog import find_database
 from controlplane.services.errors import Locked, Unprocessable
+from controlplane.services.history import PastMoment, past_moment
 from controlplane.services.projects import find_project
 
 # The largest number of lines that may differ, because the time of a comparison grows faster than
@@ -43,13 +47,49 @@ class BranchBeingMade(Unprocessable):
         self.operation = operation
 
 
+@dataclass(frozen=True)
+class MomentSpec:
+    """A moment as a request names it: the present, if neither is given."""
+
+    timestamp: datetime | None = None
+    lsn: str | None = None
+    # The names of the two fields in the request.
+    fields: tuple[str, str] = ("timestamp", "lsn")
+
+    def of(self, branch: Branch) -> PastMoment | None:
+        """Raises Unprocessable if the branch's history does not have it."""
+        return past_moment(branch, timestamp=self.timestamp, lsn=self.lsn, fields=self.fields)
+
+
+PRESENT = MomentSpec()
+
+
+def begin_resolving(
+    account: Account, project_id: str, branch_id: str, moment: MomentSpec
+) -> SchemaReading:
+    """Request a reading of the commits around the moment. Raises NotFound, Unprocessable,
+    RegionAway."""
+    project = find_project(account, project_id)
+    branch = find_branch(project, branch_id)
+    past = moment.of(branch)
+    if past is None:
+        raise Unprocessable("send timestamp or lsn", fields=["timestamp", "lsn"])
+    return _enqueued(project, branch, past, format=SchemaFormat.MOMENT)
+
+
 def begin_reading(
-    account: Account, project_id: str, branch_id: str, *, database_name: str, wanted: str
+    account: Account,
+    project_id: str,
+    branch_id: str,
+    *,
+    database_name: str,
+    wanted: str,
+    moment: MomentSpec = PRESENT,
 ) -> SchemaReading:
     """Request a reading of a schema. `wanted` is a SchemaFormat. Raises NotFound, BranchBeingMade,
     Unprocessable, RegionAway."""
     project = find_project(account, project_id)
-    return _begin(project, find_branch(project, branch_id), database_name, wanted)
+    return _begin(project, find_branch(project, branch_id), database_name, wanted, moment)
 
 
 def begin_comparison(
@@ -59,20 +99,27 @@ def begin_comparison(
     *,
     base_branch_id: str | None,
     database_name: str,
+    base_moment: MomentSpec = PRESENT,
+    moment: MomentSpec = PRESENT,
 ) -> list[SchemaReading]:
-    """Request readings of the schemas of the base branch, by default the parent, and of the branch.
-    Returns them in this order.
+    """Request readings of the schemas of the base branch and of the branch, in this order. The base
+    is the parent by default, or for a past moment of the base a root branch itself.
 
     Raises NotFound, BranchBeingMade, Unprocessable, RegionAway.
     """
     project = find_project(account, project_id)
     branch = find_branch(project, branch_id)
     base_id = base_branch_id or branch.parent_id
+    if base_id is None and base_moment.of(branch):
+        base_id = branch.id
     if base_id is None:
         raise Unprocessable("the branch has no parent: name another branch in base_branch_id")
-    compared = (find_branch(project, base_id, field="base_branch_id"), branch)
+    base = find_branch(project, base_id, field="base_branch_id")
     with transaction.atomic():
-        return [_begin(project, one, database_name, SchemaFormat.SQL) for one in compared]
+        return [
+            _begin(project, one, database_name, SchemaFormat.SQL, at)
+            for one, at in ((base, base_moment), (branch, moment))
+        ]
 
 
 def is_read(reading: SchemaReading) -> bool:
@@ -95,6 +142,15 @@ def take_readings(readings: Sequence[SchemaReading]) -> list[str]:
         if row.error:
             raise Unprocessable(row.error)
     return [row.answer for row in found]
+
+
+def moment_in(answer: str) -> dict[str, Any]:
+    """Parse the answer of a reading of the format `moment`."""
+    moment: dict[str, Any] = json.loads(answer)
+    for name in ("last_commit", "next_commit", "base"):
+        if found := moment[name]:
+            found["at"] = datetime.fromisoformat(found["at"])
+    return moment
 
 
 def tables_in(answer: str) -> list[dict[str, Any]]:
@@ -128,7 +184,9 @@ def _differing(one: Sequence[str], other: Sequence[str]) -> int:
     return max(len(one), len(other)) - begin - end
 
 
-def _begin(project: Project, branch: Branch, database_name: str, wanted: str) -> SchemaReading:
+def _begin(
+    project: Project, branch: Branch, database_name: str, wanted: str, moment: MomentSpec
+) -> SchemaReading:
     if branch.current_state != BranchState.READY:
         makings = Operation.objects.filter(
             branch=branch, action=Action.CREATE_BRANCH, status__in=UNFINISHED
@@ -136,20 +194,33 @@ def _begin(project: Project, branch: Branch, database_name: str, wanted: str) ->
         if making := makings.first():
             raise BranchBeingMade(making)
         raise Unprocessable("branch not ready yet")
+    if past := moment.of(branch):
+        # The database may have had this name only then.
+        return _enqueued(project, branch, past, database_name=database_name, format=wanted)
     database = find_database(branch, database_name)
+    if database.applied_name is None:
+        # No client has used the database: it will be created by the branch's next compute. Its
+        # schema is empty.
+        _refuse_away(project)
+        return SchemaReading(branch=branch, finished_at=clock.now())
+    return _enqueued(project, branch, None, database_name=database.applied_name, format=wanted)
+
+
+def _enqueued(
+    project: Project, branch: Branch, past: PastMoment | None, **reading: Any
+) -> SchemaReading:
+    _refuse_away(project)
+    if past:
+        reading |= {"at_time": past.at, "at_lsn": past.lsn}
+    with transaction.atomic():
+        made = SchemaReading.objects.create(branch=branch, **reading)
+        enqueue_reading(made, project)
+    return made
+
+
+def _refuse_away(project: Project) -> None:
     if project.region.is_away:
         raise RegionAway(
             f'the region "{project.region_id}" does not answer, so nothing can be read there now; '
             "try again"
         )
-    reading = SchemaReading(branch=branch, database_name=database.name, format=wanted)
-    if database.applied_name is None:
-        # No client has used the database: it will be created by the branch's next compute. Its
-        # schema is empty.
-        reading.finished_at = clock.now()
-        return reading
-    reading.database_name = database.applied_name
-    with transaction.atomic():
-        reading.save(force_insert=True)
-        enqueue_reading(reading, project)
-    return reading

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 from tests.support.another_console import another_console
 from tests.support.relay import Relay, relay
 from tests.support.stack import Stack, stack, state_dir
+from tests.support.waiting import load
 
 __all__ = ["stack", "state_dir"]
 
@@ -74,7 +75,8 @@ def new_page(
         permissions=["clipboard-read", "clipboard-write"],
         **context,
     ).new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(20_000 * load())
+    expect.set_options(timeout=5_000 * load())
     page.on("console", heard)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     return page, wrong

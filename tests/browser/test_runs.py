@@ -100,7 +100,7 @@ def test_events_link_to_what_still_exists(page: Page, project: Project) -> None:
         .filter(has_text="was created")
         .filter(has_text=project.endpoint_id)
     )
-    of_endpoint.get_by_role("link", name="Run", exact=True).click()
+    of_endpoint.get_by_role("link", name="Run of").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Create the project with branch main")
     page.goto(f"/projects/{project.id}/events")
     mark(page)

@@ -87,6 +87,7 @@ LOGICAL = "test_logical_replication.py"
 CONSUMPTION = "test_consumption.py"
 PAGES = "test_branch_pages.py"
 SCHEMA = "test_schema.py"
+PAST_SCHEMA = "test_past_schemas.py"
 PAST = "test_history.py"
 SNAPSHOTS = "test_snapshots.py"
 RECOVERY = "test_recover_project.py"
@@ -206,15 +207,23 @@ DECLARED: dict[str, Fields] = {
     "GET /projects/{project_id}/branches/{branch_id}/schema": {
         "?db_name": CheckedBy(f"{SCHEMA}::test_it_works"),
         "?format": CheckedBy(f"{SCHEMA}::test_the_schema_as_json"),
-        "?lsn": CheckedBy(f"{SCHEMA}::test_refusals"),
-        "?timestamp": CheckedBy(f"{SCHEMA}::test_refusals"),
+        "?lsn": CheckedBy(f"{PAST_SCHEMA}::test_moments_that_are_not_there"),
+        "?timestamp": CheckedBy(f"{PAST_SCHEMA}::test_the_schema_of_a_past_moment"),
+    },
+    "GET /projects/{project_id}/branches/{branch_id}/history/resolve": {
+        "?lsn": CheckedBy(f"{PAST_SCHEMA}::test_a_moment_names"),
+        "?timestamp": CheckedBy(f"{PAST_SCHEMA}::test_a_moment_names"),
     },
     "GET /projects/{project_id}/branches/{branch_id}/compare_schema": {
         "?db_name": CheckedBy(f"{SCHEMA}::test_differences"),
         "?base_branch_id": CheckedBy(f"{SCHEMA}::test_differences"),
         **{
-            f"?{name}": CheckedBy(f"{SCHEMA}::test_refusals")
-            for name in ("lsn", "timestamp", "base_lsn", "base_timestamp")
+            f"?{name}": CheckedBy(f"{PAST_SCHEMA}::test_the_schema_of_a_past_moment")
+            for name in ("timestamp", "base_timestamp")
+        },
+        **{
+            f"?{name}": CheckedBy(f"{PAST_SCHEMA}::test_positions_are_compared")
+            for name in ("lsn", "base_lsn")
         },
     },
     "GET /projects/{project_id}/connection_uri": {

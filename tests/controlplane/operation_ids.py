@@ -179,6 +179,7 @@ OPERATION_IDS = {
 # Calls that only Perch has.
 OWN = {
     "GET /projects/{project_id}/branches/{branch_id}/history",
+    "GET /projects/{project_id}/branches/{branch_id}/history/resolve",
     "GET /projects/states",
     "GET /projects/{project_id}/limits",
     "GET /projects/{project_id}/endpoints/{endpoint_id}/pg_settings",

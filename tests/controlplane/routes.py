@@ -43,6 +43,7 @@ QUERIES = {
     "/projects/{project_id}/branches/{branch_id}/compare_schema": (
         "?db_name=neondb&base_branch_id={branch_id}"
     ),
+    "/projects/{project_id}/branches/{branch_id}/history/resolve": "?lsn=0/1",
     "/projects/{project_id}/connection_uri": "?database_name=neondb&role_name=neondb_owner",
     "/consumption_history/account": HISTORY,
     "/consumption_history/projects": HISTORY,

@@ -82,7 +82,10 @@ NAMING_AN_ORGANIZATION = frozenset(
         "GET /consumption_history/v2/projects",
     }
 )
-NO_HISTORY = "lsn is not offered by this server: branches have no history"
+OUTSIDE_HISTORY = (
+    "timestamp is outside of the branch's history, which goes from 2026-01-30T12:00:00Z to "
+    "2026-01-31T12:00:00Z"
+)
 STARTING = ("/start", "/restart", "/retry")
 BUSY = "project already has running conflicting operations, scheduling of new ones is prohibited"
 
@@ -179,11 +182,14 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
             "Consumption at this granularity does not reach back so far.",
             "the specified date-time range is outside the boundaries of the specified granularity",
         )
-    if path.endswith("schema"):
+    if path.endswith(("schema", "/history/resolve")):
         yield Failure(
-            422, "The schema cannot be read: it is too long, or takes too long to read.", NO_HISTORY
+            422,
+            "The moment is outside of the history, or the schema is too long or takes too long to "
+            "read.",
+            OUTSIDE_HISTORY,
         )
-        yield Failure(423, "Too many schemas are being read; try again.", BUSY, retry_after=True)
+        yield Failure(423, "Too many readings are under way; try again.", BUSY, retry_after=True)
     if path.endswith(("/reveal_password", "/connection_uri")):
         yield Failure(
             412,

@@ -1,51 +1,40 @@
-"""The query parameters of reading and comparing schemas."""
+"""The query parameters of reading and comparing schemas, and of a past moment."""
 
 from typing import Literal
 
 from ninja import Field, Schema
 
-from controlplane.api.fields import Text
-from controlplane.services.errors import Unprocessable
+from controlplane.api.fields import PointInTime, Text
+from controlplane.services.schemas import MomentSpec
 
-REFUSED = "Refused (422): create a branch of the moment, and name that"
-
-
-def _refuse_moments(**moments: str | None) -> None:
-    for name, value in moments.items():
-        if value is not None:
-            raise Unprocessable(
-                f"{name} is not offered by this server: create a branch with parent_timestamp or "
-                "parent_lsn, and read or compare its schema",
-                fields=[name],
-            )
+AT = "A past moment of the branch: RFC 3339, with a time zone"
+POSITION = "A past position in the branch's log, such as `0/1A2B3C4D`"
 
 
-class _OfDatabase(Schema):
+class MomentQuery(Schema):
+    timestamp: PointInTime | None = Field(None, description=AT)
+    lsn: Text | None = Field(None, description=POSITION)
+
+    @property
+    def moment(self) -> MomentSpec:
+        return MomentSpec(self.timestamp, self.lsn)
+
+
+class SchemaQuery(MomentQuery):
     db_name: Text = Field(description="The name of the database")
-    lsn: Text | None = Field(None, description=REFUSED)
-    timestamp: Text | None = Field(None, description=REFUSED)
-
-
-class SchemaQuery(_OfDatabase):
     format: Literal["sql", "json"] = "sql"
 
-    def refuse_points_in_time(self) -> None:
-        """Raises Unprocessable if the request names a point in the past."""
-        _refuse_moments(lsn=self.lsn, timestamp=self.timestamp)
 
-
-class ComparisonQuery(_OfDatabase):
+class ComparisonQuery(MomentQuery):
+    db_name: Text = Field(description="The name of the database")
     base_branch_id: Text | None = Field(
-        None, description="The base branch; by default the branch's parent"
+        None,
+        description="The base branch; by default the branch's parent, or for a past moment of a "
+        "branch without a parent the branch itself",
     )
-    base_lsn: Text | None = Field(None, description=REFUSED)
-    base_timestamp: Text | None = Field(None, description=REFUSED)
+    base_timestamp: PointInTime | None = Field(None, description=AT.replace("the", "the base", 1))
+    base_lsn: Text | None = Field(None, description=POSITION.replace("the", "the base", 1))
 
-    def refuse_points_in_time(self) -> None:
-        """Raises Unprocessable if the request names a point in the past."""
-        _refuse_moments(
-            lsn=self.lsn,
-            timestamp=self.timestamp,
-            base_lsn=self.base_lsn,
-            base_timestamp=self.base_timestamp,
-        )
+    @property
+    def base_moment(self) -> MomentSpec:
+        return MomentSpec(self.base_timestamp, self.base_lsn, ("base_timestamp", "base_lsn"))

@@ -52,6 +52,40 @@ class HistoryOut(Schema):
     )
 
 
+class HistoryCommit(Schema):
+    at: Moment = Field(description="When it was committed", examples=[AT])
+    lsn: str = Field(description="Where its record begins in the log", examples=["0/1A2B3C4D"])
+
+
+class HistoryMomentBase(Schema):
+    at: Moment = Field(description="The moment that the base copy shows", examples=[AT])
+    lsn: str = Field(description="The same as a position in the log", examples=["0/1A2B3C4D"])
+
+
+class HistoryMoment(Schema):
+    """What a past moment of a branch names."""
+
+    branch_id: str
+    timestamp: Moment | None = Field(
+        None, description="The moment of the request, if it named a time", examples=[AT]
+    )
+    lsn: str = Field(
+        description="The position in the log up to which it is replayed", examples=["0/1A2B3C4D"]
+    )
+    last_commit: HistoryCommit | None = Field(
+        None, description="The last commit that belongs to the moment; absent if there is none"
+    )
+    next_commit: HistoryCommit | None = Field(
+        None, description="The first commit after the moment; absent if there is none yet"
+    )
+    base: HistoryMomentBase = Field(description="The base copy that recovery begins with")
+    replay_bytes: int = Field(description="Bytes of log to replay", examples=[1048576])
+
+
+class ResolvedMoment(Schema):
+    moment: HistoryMoment = Field(description="What the moment names")
+
+
 class BranchHistory(Schema):
     history: HistoryOut = Field(description="What is kept of the branch's past")
 

@@ -6,6 +6,7 @@ by the compute's clock. A position names all log before it.
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from controlplane.compute.history.chain import (
     LOG_LOST,
@@ -39,6 +40,16 @@ class Moment:
     @property
     def bytes_to_replay(self) -> int:
         return max(0, self.stop - self.base.redo)
+
+    def as_json(self) -> dict[str, Any]:
+        """Times as ISO 8601, positions as Postgres writes them."""
+        return {
+            "lsn": lsn_text(self.stop),
+            "last_commit": _commit(self.last),
+            "next_commit": _commit(self.following),
+            "base": {"at": self.base.at.isoformat(), "lsn": lsn_text(self.base.end)},
+            "replay_bytes": self.bytes_to_replay,
+        }
 
 
 def find_time(branch_id: str, at: datetime) -> Moment:
@@ -118,6 +129,10 @@ def _end_of(chain: Chain, commit: Commit) -> int:
     if record is None:
         raise NoSuchMoment(f"{LOG_LOST}: the commit at {lsn_text(commit.lsn)} is missing")
     return record.end
+
+
+def _commit(commit: Commit | None) -> dict[str, str] | None:
+    return {"at": commit.at.isoformat(), "lsn": lsn_text(commit.lsn)} if commit else None
 
 
 def _text(at: datetime) -> str:

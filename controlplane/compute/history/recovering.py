@@ -5,8 +5,8 @@ the last commit would be an error. Recovery then begins a timeline of the new br
 """
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from controlplane.compute import branch_data
@@ -67,28 +67,64 @@ def create_from_history(
     """
     if branch_dir(branch_id).exists():
         return
+    with _workshop_of(branch_id), branch_data.new_branch(branch_id) as (staging, account):
+        with _recovered(branch_id, staging, account, find, holding) as sockets:
+            on_recovered(sockets)
+        if is_to_recover(staging / "data"):
+            raise NotRecovered("the recovered Postgres did not shut down in order")
+
+
+@contextmanager
+def serving_moment(
+    branch_id: str,
+    find: Callable[[], Moment],
+    *,
+    holding: Callable[[], AbstractContextManager[None]],
+) -> Iterator[Path]:
+    """Yields the directory of the sockets of a Postgres with the data of the moment, which nobody
+    else reaches and which is removed at the end. `branch_id` is an id that no branch has. Raises
+    what `create_from_history` raises."""
+    with (
+        _workshop_of(branch_id),
+        branch_data.scratch_branch(branch_id) as (staging, account),
+        _recovered(branch_id, staging, account, find, holding) as sockets,
+    ):
+        yield sockets
+
+
+@contextmanager
+def _workshop_of(branch_id: str) -> Iterator[None]:
     workshop = branch_data.staging_id(branch_id)
     with lock_branches(workshop):
         try:
             end_workshop(branch_id)
-            with branch_data.new_branch(branch_id) as (staging, account):
-                with holding():
-                    moment = find()
-                    _copy(moment, staging, account)
-                refuse_other_major(staging / "data")
-                branch_data.let_in(staging, account)
-                base = moment.base
-                chosen = {
-                    **SETTINGS,
-                    "recovery_target_timeline": str(base.timeline),
-                    "max_prepared_transactions": str(max(base.max_prepared_transactions, PREPARED)),
-                }
-                with serving(workshop, sockets_of(branch_id), chosen) as sockets:
-                    on_recovered(sockets)
-                if is_to_recover(staging / "data"):
-                    raise NotRecovered("the recovered Postgres did not shut down in order")
+            yield
         finally:
             forget_lock(workshop)
+
+
+@contextmanager
+def _recovered(
+    branch_id: str,
+    staging: Path,
+    account: Account,
+    find: Callable[[], Moment],
+    holding: Callable[[], AbstractContextManager[None]],
+) -> Iterator[Path]:
+    """Copy the moment into the staging directory and run Postgres on it."""
+    with holding():
+        moment = find()
+        _copy(moment, staging, account)
+    refuse_other_major(staging / "data")
+    branch_data.let_in(staging, account)
+    base = moment.base
+    chosen = {
+        **SETTINGS,
+        "recovery_target_timeline": str(base.timeline),
+        "max_prepared_transactions": str(max(base.max_prepared_transactions, PREPARED)),
+    }
+    with serving(branch_data.staging_id(branch_id), sockets_of(branch_id), chosen) as sockets:
+        yield sockets
 
 
 def _copy(moment: Moment, staging: Path, account: Account) -> None:
