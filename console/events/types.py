@@ -46,6 +46,8 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("snapshot.updated", "Snapshot changed"),
         EventType("snapshot.deleted", "Snapshot deleted", *GONE),
         EventType("snapshot.expired", "Snapshot expired", *GONE),
+        EventType("branch.history_gap", "Gap in the history", *BAD),
+        EventType("branch.history_trimmed", "History trimmed", *BAD),
         EventType("branch.restored", "Branch restored", "check", "good"),
     ),
     "Projects": (

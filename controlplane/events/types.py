@@ -20,6 +20,10 @@ class EventType(StrEnum):
     # A caller asked to restore the branch. BRANCH_RESTORED follows once its data is replaced.
     BRANCH_RESTORE_REQUESTED = "branch.restore_requested"
     BRANCH_RESTORED = "branch.restored"
+    # Log was lost, so some of the branch's past cannot be recovered.
+    BRANCH_HISTORY_GAP = "branch.history_gap"
+    # The oldest history was removed before its time, because the disk is nearly full.
+    BRANCH_HISTORY_TRIMMED = "branch.history_trimmed"
     SNAPSHOT_CREATED = "snapshot.created"
     SNAPSHOT_UPDATED = "snapshot.updated"
     SNAPSHOT_DELETED = "snapshot.deleted"

@@ -23,6 +23,11 @@ class HistoryChain(models.Model):
     log_bytes = models.BigIntegerField(default=0)
     # [{at, lsn, bytes}] of each base, the oldest first.
     bases = models.JSONField(default=list)
+    # When its commits were made (`compute.history.commits.Activity`): [[begin, count]] in spans of
+    # `commit_span` seconds, and [{at, lsn, files}] of the last commits that removed tables' files.
+    commit_span = models.PositiveIntegerField(default=60, db_default=60)
+    commits = models.JSONField(default=list, db_default=[])
+    removals = models.JSONField(default=list, db_default=[])
     updated_at = models.DateTimeField()
 
     class Meta:

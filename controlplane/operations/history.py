@@ -11,8 +11,9 @@ import logging
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce, Greatest
 
 from controlplane import clock
 from controlplane.compute import compute
@@ -20,10 +21,14 @@ from controlplane.compute.branch_data import data_dir
 from controlplane.compute.filesystem import lock_branches, remove_tree
 from controlplane.compute.history import bases, chain, pulling
 from controlplane.compute.history.chain import Chain, chains_of, holding_history, open_chain
+from controlplane.compute.history.commits import activity
 from controlplane.compute.session import socket_dir
 from controlplane.compute.space import host_space
 from controlplane.compute.tree import shares_blocks
-from controlplane.models import Endpoint, EndpointState, HistoryChain, Region
+from controlplane.events.changes import history_gap, history_trimmed
+from controlplane.events.recording import record
+from controlplane.events.types import EventType
+from controlplane.models import Branch, Endpoint, EndpointState, Event, HistoryChain, Region
 from controlplane.operations.looks import look_into
 
 FORGET_PASSWORDS = """
@@ -40,6 +45,8 @@ log = logging.getLogger(__name__)
 HISTORY_ROUND = 5.0  # seconds
 # The least time between two bases of a running compute: each slows it down for a second.
 BETWEEN_BASES = timedelta(minutes=5)
+# The least time between two events about history that was removed for want of space.
+BETWEEN_TRIMMINGS = timedelta(hours=1)
 
 
 def keep_history(region: Region) -> None:
@@ -74,6 +81,7 @@ def keep(branch_id: str, retention_seconds: int) -> tuple[list[Chain], bool]:
             return [], True
         held.enter_context(holding_history(branch_id, within=0))
         before = [_summary(one) for one in chains_of(branch_id)]
+        began = clock.now()
         if retention_seconds == 0:
             _switch_off(branch_id, running)
         else:
@@ -84,7 +92,30 @@ def keep(branch_id: str, retention_seconds: int) -> tuple[list[Chain], bool]:
                 _copy(branch_id, running, window)
             _prune(branch_id, clock.now() - window)
         after = chains_of(branch_id)
+        _record_gaps(branch_id, after, began)
         return after, before != [_summary(one) for one in after]
+
+
+def _record_gaps(branch_id: str, chains: list[Chain], since: datetime) -> None:
+    """Record an event for each chain that has ended since that time."""
+    for one in chains:
+        if one.ended_at and one.ended_at >= since and one.end_reason != chain.REPLACED:
+            branch = Branch.objects.select_related("project").get(id=branch_id)
+            with transaction.atomic():
+                record(history_gap(branch, one.copied_at, one.end_reason))
+
+
+def _record_trimming(branch_id: str) -> None:
+    """Record an event, unless there is a recent one: a full disk costs a piece in each round."""
+    recent = Event.objects.filter(
+        branch_id=branch_id,
+        type=EventType.BRANCH_HISTORY_TRIMMED,
+        at__gt=clock.now() - BETWEEN_TRIMMINGS,
+    )
+    if not recent.exists():
+        branch = Branch.objects.select_related("project").get(id=branch_id)
+        with transaction.atomic():
+            record(history_trimmed(branch))
 
 
 def _summary(one: Chain) -> tuple[object, ...]:
@@ -100,6 +131,7 @@ def publish(branch_id: str, chains: list[Chain]) -> None:
         if not all_bases:
             continue
         kept.append(one.number)
+        found = activity(one)
         HistoryChain.objects.update_or_create(
             branch_id=branch_id,
             number=one.number,
@@ -115,6 +147,12 @@ def publish(branch_id: str, chains: list[Chain]) -> None:
                     {"at": base.at.isoformat(), "lsn": base.end, "bytes": base.size}
                     for base in all_bases
                 ],
+                "commit_span": found.seconds,
+                "commits": found.commits,
+                "removals": [
+                    {"at": commit.at.isoformat(), "lsn": commit.lsn, "files": commit.removed}
+                    for commit in found.removals
+                ],
                 "updated_at": now,
             },
         )
@@ -126,12 +164,14 @@ def _running(region: Region) -> QuerySet[Endpoint]:
 
 
 def _stopped(region: Region) -> QuerySet[Endpoint]:
-    """The endpoints that were suspended after their branch's log was last copied, and those whose
-    project keeps no history any more."""
+    """The endpoints that were suspended, or whose branch got other data, after its log was last
+    copied, and those whose project keeps no history any more."""
     chains = HistoryChain.objects.filter(branch=OuterRef("branch"))
-    copied = chains.filter(updated_at__gt=OuterRef("suspended_at"))
+    copied = chains.filter(updated_at__gt=OuterRef("changed_at"))
     keeps_none = Q(project__history_retention_seconds=0)
-    return _endpoints(region).filter(
+    replaced_at = Coalesce("branch__last_reset_at", "suspended_at")
+    changed = _endpoints(region).annotate(changed_at=Greatest("suspended_at", replaced_at))
+    return changed.filter(
         (~keeps_none & ~Exists(copied)) | (keeps_none & Exists(chains)),
         current_state=EndpointState.IDLE,
         suspended_at__isnull=False,
@@ -202,8 +242,10 @@ def _make_room(branch_id: str, running: str | None) -> None:
     for one in chains_of(branch_id):
         if one.ended_at is not None:
             remove_tree(one.place)
+            _record_trimming(branch_id)
             return
         if one.drop_oldest():
+            _record_trimming(branch_id)
             return
         # Postgres keeps no more log for it either. A new chain begins once there is room.
         one.end(chain.DISK_FULL, clock.now())

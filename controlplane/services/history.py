@@ -75,6 +75,15 @@ class History:
             found.append(Gap(chain.last_at, until, chain.end_reason))
         return found
 
+    @property
+    def restores(self) -> list[datetime]:
+        """When the branch's data was replaced."""
+        return [
+            chain.ended_at
+            for chain in self.chains
+            if chain.ended_at is not None and chain.end_reason == REPLACED
+        ]
+
     def refuse_outside(self, moment: PastMoment, field: str) -> None:
         """Raise Unprocessable if the moment is not in the history."""
         if not self.chains:

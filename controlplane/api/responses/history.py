@@ -1,7 +1,7 @@
 """The response fields of a branch's history."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from ninja import Schema
 from pydantic import Field
@@ -30,6 +30,28 @@ class HistoryGap(Schema):
     reason: str = Field(description="Why the log is missing", examples=["log lost"])
 
 
+class HistoryCommits(Schema):
+    since: Moment = Field(description="The begin of the span", examples=[AT])
+    seconds: int = Field(description="The length of the span", examples=[60])
+    count: int = Field(description="How many transactions were committed in it", examples=[12])
+
+
+class HistoryRestore(Schema):
+    at: Moment = Field(description="When the branch's data was replaced", examples=[AT])
+
+
+class HistoryRemoval(Schema):
+    """A commit that removed files of tables or indexes: DROP, TRUNCATE, or a rewrite such as
+    VACUUM FULL."""
+
+    at: Moment = Field(description="When it was committed", examples=[AT])
+    lsn: str = Field(
+        description="Where its record begins: a branch of this position has the tables",
+        examples=["0/1A2B3C4D"],
+    )
+    files: int = Field(description="How many tables and indexes lost their files", examples=[2])
+
+
 class HistoryOut(Schema):
     """What is kept of a branch's past."""
 
@@ -46,6 +68,16 @@ class HistoryOut(Schema):
     )
     gaps: list[HistoryGap] = Field(description="Times that cannot be recovered", examples=[[]])
     bases: list[HistoryBase] = Field(description="The base copies, the oldest first", examples=[[]])
+    commits: list[HistoryCommits] = Field(
+        description="When transactions were committed; spans without any are left out",
+        examples=[[]],
+    )
+    restores: list[HistoryRestore] = Field(
+        description="When the branch's data was replaced", examples=[[]]
+    )
+    removals: list[HistoryRemoval] = Field(
+        description="The last commits that removed tables or indexes", examples=[[]]
+    )
     log_bytes: int = Field(description="Bytes of write-ahead log", examples=[16777216])
     base_bytes: int = Field(
         description="Bytes of the base copies, as if they shared no blocks", examples=[31457280]
@@ -104,6 +136,21 @@ def history_out(history: History) -> dict[str, object]:
                 "bytes": base["bytes"],
             }
             for base in bases
+        ],
+        "commits": [
+            {"since": datetime.fromtimestamp(begin, UTC), "seconds": chain.commit_span, "count": n}
+            for chain in history.chains
+            for begin, n in chain.commits
+        ],
+        "restores": [{"at": at} for at in history.restores],
+        "removals": [
+            {
+                "at": datetime.fromisoformat(one["at"]),
+                "lsn": lsn_text(one["lsn"]),
+                "files": one["files"],
+            }
+            for chain in history.chains
+            for one in chain.removals
         ],
         "log_bytes": sum(chain.log_bytes for chain in history.chains),
         "base_bytes": sum(base["bytes"] for base in bases),

@@ -9,6 +9,7 @@ holds a directory for each chain, named by its number:
     log/<segment>             a segment of the log; of the last one only the beginning
     log/<segment>.sum         the checksum of what was copied of it
     log/<segment>.commits     the commits that begin in the segment (`commits`)
+    log/<segment>.activity    how many they are in each minute, and which removed tables
 
 A chain is a piece of log without gaps and with at least one base. All of it was written by one data
 directory. If log is missing, or another branch's data takes the place of the branch's, the chain
@@ -39,7 +40,7 @@ from controlplane.compute.history.log import Record, segment_start
 from controlplane.compute.tree import SEGMENT, SEGMENT_SIZE
 
 HISTORY = "history"
-COMMITS, SUM = ".commits", ".sum"
+COMMITS, ACTIVITY, SUM = ".commits", ".activity", ".sum"
 # Why a chain ended. The first is no gap: the branch got other data.
 REPLACED = "replaced"
 LOG_LOST = "log lost"

@@ -5,17 +5,21 @@ that begin in it, in the order of the log. A moment names all commits before the
 a later time: Postgres itself stops there when it recovers to a time.
 """
 
+import json
 import re
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 from controlplane.compute.accounts import Account, running_as
 from controlplane.compute.binaries import postgres_bin
-from controlplane.compute.history.chain import COMMITS, Chain, start_of
+from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain, start_of
 from controlplane.compute.history.log import (
     lsn_text,
     parse_lsn,
@@ -33,6 +37,9 @@ COMMIT = re.compile(
 )
 REMOVED = re.compile(rb"; rels:((?: [^;]+)+)")
 AT_THE_END = (b"error in WAL record", b"could not find a valid record")
+# Seconds of the spans by which commits are counted: the first that gives few enough spans.
+SPANS = (60, 300, 900, 3600, 86400)
+MOST_SPANS, MOST_REMOVALS = 300, 20
 # Seconds for reading one pull's log: half a gigabyte a second is usual.
 WALDUMP_BOUND = 120.0
 
@@ -65,14 +72,57 @@ def index_commits(chain: Chain, since: int, account: Account) -> None:
     for commit in _read(chain, first, account):
         by_segment.setdefault(segment_name(chain.timeline, commit.lsn), []).append(commit)
     for name, commits in by_segment.items():
-        draft = chain.log / f"{name}{COMMITS}.new"
-        draft.write_bytes(
-            b"".join(
-                ENTRY.pack((one.at - EPOCH) // timedelta(microseconds=1), one.lsn, one.removed)
-                for one in commits
-            )
+        packed = b"".join(
+            ENTRY.pack((one.at - EPOCH) // timedelta(microseconds=1), one.lsn, one.removed)
+            for one in commits
         )
-        draft.replace(chain.log / f"{name}{COMMITS}")
+        _write(chain.log / f"{name}{COMMITS}", packed)
+        _write(chain.log / f"{name}{ACTIVITY}", json.dumps(_activity(commits)).encode())
+
+
+@dataclass(frozen=True)
+class Activity:
+    """When a chain's commits were made: `[begin, count]` of each span of `seconds` that has any, by
+    seconds since 1970; and the last of the commits that removed relations' files."""
+
+    seconds: int
+    commits: list[list[int]]
+    removals: list[Commit]
+
+
+def activity(chain: Chain) -> Activity:
+    """The activity in the chain's log."""
+    minutes: Counter[int] = Counter()
+    removals: list[Commit] = []
+    for name in chain.segments():
+        with suppress(FileNotFoundError):
+            found = json.loads((chain.log / f"{name}{ACTIVITY}").read_bytes())
+            minutes.update(dict(found["minutes"]))
+            removals += [
+                Commit(datetime.fromisoformat(at), lsn, files)
+                for at, lsn, files in found["removals"]
+            ]
+    fitting = (span for span in SPANS if len({m * 60 // span for m in minutes}) <= MOST_SPANS)
+    seconds = next(fitting, SPANS[-1])
+    spans: Counter[int] = Counter()
+    for minute, count in minutes.items():
+        spans[minute * 60 // seconds * seconds] += count
+    return Activity(seconds, sorted(map(list, spans.items())), removals[-MOST_REMOVALS:])
+
+
+def _activity(commits: Sequence[Commit]) -> dict[str, Any]:
+    minutes = Counter((one.at - EPOCH) // timedelta(minutes=1) for one in commits)
+    removals = [one for one in commits if one.removed][-MOST_REMOVALS:]
+    return {
+        "minutes": sorted(minutes.items()),
+        "removals": [[one.at.isoformat(), one.lsn, one.removed] for one in removals],
+    }
+
+
+def _write(file: Path, content: bytes) -> None:
+    draft = file.with_name(f"{file.name}.new")
+    draft.write_bytes(content)
+    draft.replace(file)
 
 
 def commits_from(chain: Chain, lsn: int) -> Iterator[Commit]:

@@ -1,0 +1,34 @@
+"""What GET …/history tells of a branch's past: commits, removed tables and restores."""
+
+from tests.controlplane.test_history import history, notes, with_history, write
+from tests.support.project import Project
+from tests.support.waiting import wait_for
+
+
+def test_commits_removed_tables_and_restores_are_told(fresh_project: Project) -> None:
+    project = with_history(fresh_project)
+    at, _ = write(project, "kept")
+    project.sql("DROP TABLE notes")
+    # The rest of the log is copied after a suspend.
+    project.done(project.suspend())
+    wait_for(lambda: history(project)["removals"], "the log's copy")
+    found = history(project)
+    assert found["restores"] == []
+    # Creating and filling the table, and dropping it.
+    assert sum(span["count"] for span in found["commits"]) >= 3
+    assert {span["seconds"] for span in found["commits"]} == {60}
+    removal = found["removals"][-1]
+    assert removal["at"] > at
+    assert removal["files"] >= 1
+    made = project.new_branch(parent_lsn=removal["lsn"])["branch"]
+    assert notes(project, made["id"]) == ["kept"]
+    body = {
+        "source_branch_id": project.branch_id,
+        "source_lsn": removal["lsn"],
+        "preserve_under_name": "dropped",
+    }
+    project.done(project.client.post(project.branch_path(rest="/restore"), body))
+    wait_for(lambda: history(project)["restores"], "the restore in the history")
+    # A base of the restored data is taken at once: its history begins before its next start.
+    (restore,) = history(project)["restores"]
+    assert history(project)["bases"][-1]["at"] > restore["at"]
