@@ -73,10 +73,12 @@ class Branch(models.Model):
     deleted_at = models.DateTimeField(null=True)
     # When another branch's data last replaced its own.
     last_reset_at = models.DateTimeField(null=True)
-    # Whether it is a hidden branch: the data of a snapshot, or data that a restore replaced and
-    # that waits to be removed. Callers do not see it, and it does not count towards the plan's
-    # limit of branches. On disk it is a branch like any other.
+    # Whether it is a hidden branch: the data of a snapshot, data that a restore replaced and that
+    # waits to be removed, or a past moment that clients read. Callers do not see it, and it does
+    # not count towards the plan's limit of branches. On disk it is a branch like any other.
     hidden = models.BooleanField(default=False, db_default=False)
+    # Whether it is hidden and shows a past moment of its parent until its endpoint is suspended.
+    is_time_travel = models.BooleanField(default=False, db_default=False)
 
     # The state that its unfinished operations lead to. Not stored; set by services that need it.
     pending_state: BranchState | None = None

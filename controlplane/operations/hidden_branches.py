@@ -1,5 +1,5 @@
-"""Removes hidden branches that are no longer needed: data that a restore has replaced, and the data
-of snapshots that are gone."""
+"""Removes hidden branches that are no longer needed: data that a restore has replaced, the data of
+snapshots that are gone, and past moments that no client reads any more."""
 
 import logging
 from datetime import timedelta
@@ -7,9 +7,17 @@ from datetime import timedelta
 from django.db.models import Exists, OuterRef
 
 from controlplane import clock
-from controlplane.models import UNFINISHED, Action, Branch, Operation, Region
+from controlplane.models import (
+    UNFINISHED,
+    Action,
+    Branch,
+    Endpoint,
+    EndpointState,
+    Operation,
+    Region,
+)
+from controlplane.operations.branch_deletion import schedule_deletion
 from controlplane.operations.locks import locked_project
-from controlplane.operations.scheduling import Step, schedule
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +39,12 @@ def remove_unwanted(region: Region) -> None:
         action=Action.DELETE_TIMELINE,
         created_at__gt=clock.now() - AGAIN_AFTER,
     )
+    read = Endpoint.objects.filter(
+        branch=OuterRef("id"), deleted_at=None, current_state=EndpointState.ACTIVE
+    )
     unwanted = Branch.objects.filter(
         ~Exists(held),
+        ~Exists(read),
         ~Exists(tried),
         hidden=True,
         snapshot=None,
@@ -44,5 +56,5 @@ def remove_unwanted(region: Region) -> None:
         with locked_project(branch.project_id) as project:
             still = unwanted.filter(id=branch.id).first()
             if still is not None:
-                schedule(project, [Step(Action.DELETE_TIMELINE, branch=still)])
+                schedule_deletion(project, still)
                 log.info("hidden branch removed", extra={"branch": still.id})

@@ -53,9 +53,10 @@ def _bring_rows_to(branch: Branch, source: Branch, found: Found) -> None:
     The catalog holds no passwords, only placeholders that identify them. A password of then is
     that of the source's row, if it was not changed since, or a former one. Without either the role
     has no password until somebody sets one. Passwords of a protected source must not work for a
-    branch that clients can reach: its roles have those that its creation gave them.
+    branch that clients can reach: its roles have those that its creation gave them. So have those
+    of a branch to read the past, whose clients know the present passwords.
     """
-    gives_others = source.protected and not branch.hidden
+    gives_others = branch.is_time_travel or (source.protected and not branch.hidden)
     with locked_project(branch.project_id) as project:
         rows = {role.compute_oid: role for role in source.roles.all()}
         former = {

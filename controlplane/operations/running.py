@@ -71,7 +71,7 @@ def compute_spec(endpoint: Endpoint) -> ComputeSpec:
         pg_settings=_allowed_settings(endpoint),
         pgbouncer_settings=_allowed_pooler_settings(endpoint),
         logical_replication=endpoint.project.replicates_logically,
-        read_only=endpoint.branch.is_over_limit,
+        read_only=endpoint.branch.is_over_limit or endpoint.branch.is_time_travel,
         blocks_outbound=endpoint.project.blocks_outbound,
         storage_limit=endpoint.project.account.branch_size_limit,
     )

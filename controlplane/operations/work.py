@@ -147,9 +147,10 @@ def _make_from_moment(branch: Branch, source: Branch, details: CreateBranchDetai
         create_from_moment(branch, source, details)
     except (NoSuchMoment, NotEnoughSpace, OtherMajorVersion) as error:
         raise Refused(words_of(error)) from error
-    # The rows were read from the recovered catalog. If the source is protected, the compute has yet
-    # to get other passwords.
-    revision = 0 if source.protected else F("catalog_revision")
+    # The rows were read from the recovered catalog. The compute has yet to get other passwords, if
+    # the roles have any.
+    others = source.protected or branch.is_time_travel
+    revision = 0 if others else F("catalog_revision")
     Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision, logical_size=None)
 
 

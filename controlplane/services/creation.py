@@ -56,6 +56,7 @@ def make_branch(
     schema_of: Branch | None = None,
     snapshot: Branch | None = None,
     hidden: bool = False,
+    is_time_travel: bool = False,
     expiry: Expiry = NEVER,
     annotation: Mapping[str, str] | None = None,
     moment: PastMoment | None = None,
@@ -88,6 +89,7 @@ def make_branch(
         annotation_value=dict(annotation or {}),
         catalog_revision=_revision_of_child(source, roles) if source else 1,
         hidden=hidden,
+        is_time_travel=is_time_travel,
     )
     if moment is not None:
         branch.parent_timestamp, branch.parent_lsn = moment.at, moment.lsn

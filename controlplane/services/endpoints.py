@@ -80,8 +80,15 @@ OWN_ENDPOINT = Reading(
     joined=["project", "project__region"],
     extra=IS_BUSY,
 )
+# Without those that read a past moment for a while (`services.time_travel`).
 ENDPOINTS = Reading(
-    Endpoint, "WHERE t.project_id = %(project)s AND t.deleted_at IS NULL " + IN_ORDER
+    Endpoint,
+    """
+    WHERE t.project_id = %(project)s AND t.deleted_at IS NULL AND t.branch_id NOT IN (
+        SELECT id FROM controlplane_branch
+        WHERE project_id = %(project)s AND hidden AND deleted_at IS NULL)
+    ORDER BY t.created_at, t.id
+    """,
 )
 ENDPOINTS_OF_BRANCH = Reading(
     Endpoint,

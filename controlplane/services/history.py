@@ -131,6 +131,23 @@ class History:
         )
 
 
+@dataclass(frozen=True)
+class MomentSpec:
+    """A moment as a request names it: the present, if neither is given."""
+
+    timestamp: datetime | None = None
+    lsn: str | None = None
+    # The names of the two fields in the request.
+    fields: tuple[str, str] = ("timestamp", "lsn")
+
+    def of(self, branch: Branch) -> PastMoment | None:
+        """Raises Unprocessable if the branch's history does not have it."""
+        return past_moment(branch, timestamp=self.timestamp, lsn=self.lsn, fields=self.fields)
+
+
+PRESENT = MomentSpec()
+
+
 def history_of(branch: Branch) -> History:
     chains = list(HistoryChain.objects.filter(branch=branch).order_by("number"))
     return History(branch, chains, clock.now())

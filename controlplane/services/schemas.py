@@ -8,7 +8,6 @@ readings, waits until they have ended, and takes their results.
 import difflib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -31,7 +30,7 @@ from controlplane.operations.scheduling import RegionAway
 from controlplane.services.branches import find_branch
 from controlplane.services.catalog import find_database
 from controlplane.services.errors import Locked, Unprocessable
-from controlplane.services.history import PastMoment, past_moment
+from controlplane.services.history import PRESENT, MomentSpec, PastMoment
 from controlplane.services.projects import find_project
 
 # The largest number of lines that may differ, because the time of a comparison grows faster than
@@ -45,23 +44,6 @@ class BranchBeingMade(Unprocessable):
     def __init__(self, operation: Operation) -> None:
         super().__init__("branch not ready yet")
         self.operation = operation
-
-
-@dataclass(frozen=True)
-class MomentSpec:
-    """A moment as a request names it: the present, if neither is given."""
-
-    timestamp: datetime | None = None
-    lsn: str | None = None
-    # The names of the two fields in the request.
-    fields: tuple[str, str] = ("timestamp", "lsn")
-
-    def of(self, branch: Branch) -> PastMoment | None:
-        """Raises Unprocessable if the branch's history does not have it."""
-        return past_moment(branch, timestamp=self.timestamp, lsn=self.lsn, fields=self.fields)
-
-
-PRESENT = MomentSpec()
 
 
 def begin_resolving(

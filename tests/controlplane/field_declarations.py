@@ -344,6 +344,10 @@ DECLARED: dict[str, Fields] = {
         "source_lsn": CheckedBy(f"{PAST}::test_a_branch_is_restored_to_a_position"),
         "source_timestamp": CheckedBy(f"{PAST}::test_a_branch_is_restored_from_its_own_past"),
     },
+    "POST /projects/{project_id}/branches/{branch_id}/time_travel": {
+        "timestamp": CheckedBy("test_time_travel.py::test_a_past_moment_is_read"),
+        "lsn": CheckedBy("test_time_travel.py::test_a_position"),
+    },
     "POST /projects/{project_id}/branches/{branch_id}/snapshot": {
         **{
             f"{mark}{name}": CheckedBy(f"{SNAPSHOTS}::{test}")

@@ -180,6 +180,7 @@ OPERATION_IDS = {
 OWN = {
     "GET /projects/{project_id}/branches/{branch_id}/history",
     "GET /projects/{project_id}/branches/{branch_id}/history/resolve",
+    "POST /projects/{project_id}/branches/{branch_id}/time_travel",
     "GET /projects/states",
     "GET /projects/{project_id}/limits",
     "GET /projects/{project_id}/endpoints/{endpoint_id}/pg_settings",

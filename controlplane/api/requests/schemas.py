@@ -5,13 +5,23 @@ from typing import Literal
 from ninja import Field, Schema
 
 from controlplane.api.fields import PointInTime, Text
-from controlplane.services.schemas import MomentSpec
+from controlplane.api.requests.attributes import Attributes
+from controlplane.services.history import MomentSpec
 
 AT = "A past moment of the branch: RFC 3339, with a time zone"
 POSITION = "A past position in the branch's log, such as `0/1A2B3C4D`"
 
 
 class MomentQuery(Schema):
+    timestamp: PointInTime | None = Field(None, description=AT)
+    lsn: Text | None = Field(None, description=POSITION)
+
+    @property
+    def moment(self) -> MomentSpec:
+        return MomentSpec(self.timestamp, self.lsn)
+
+
+class TimeTravel(Attributes):
     timestamp: PointInTime | None = Field(None, description=AT)
     lsn: Text | None = Field(None, description=POSITION)
 
