@@ -3,6 +3,8 @@
 import fcntl
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -162,6 +164,46 @@ def test_history_is_kept_across_suspends_and_crashes(fresh_project: Project) -> 
 
 
 @pytest.mark.thorough
+def test_what_was_committed_before_a_crash_is_recovered_before_the_next_start(
+    fresh_project: Project,
+) -> None:
+    project = with_history(fresh_project)
+    first, _ = write(project, "first")
+    second, _ = write(project, "second")
+    project.postmaster().kill()
+    wait_for(lambda: project.endpoint()["current_state"] == "idle", "the reconciler")
+    for at, expected in ((second, ["first", "second"]), (first, ["first"])):
+        made = project.new_branch(parent_timestamp=at)["branch"]
+        assert notes(project, made["id"]) == expected
+    project.start()
+    third, _ = write(project, "third")
+    made = project.new_branch(parent_timestamp=third)["branch"]
+    assert notes(project, made["id"]) == ["first", "second", "third"]
+    assert history(project)["gaps"] == []
+
+
+@pytest.mark.thorough
+def test_a_commit_whose_client_did_not_wait_for_the_disk_is_recovered(
+    fresh_project: Project,
+) -> None:
+    project = with_history(fresh_project)
+    write(project, "first")
+    project.sql("ALTER DATABASE neondb SET synchronous_commit = off")
+    (flushes,) = [
+        process
+        for process in project.postmaster().children()
+        if "walwriter" in " ".join(process.cmdline())
+    ]
+    flushes.suspend()
+    try:
+        at, _ = write(project, "second")
+        made = project.new_branch(parent_timestamp=at)["branch"]
+    finally:
+        flushes.resume()
+    assert notes(project, made["id"]) == ["first", "second"]
+
+
+@pytest.mark.thorough
 def test_a_branch_is_restored_to_a_position_of_its_parents_log(fresh_project: Project) -> None:
     project = with_history(fresh_project)
     _, lsn = write(project, "first")
@@ -257,33 +299,67 @@ def test_a_moment_after_a_restore_is_on_the_new_timeline(fresh_project: Project)
     assert project.sql("SELECT text FROM notes") == [("first",), ("third",)]
 
 
+@contextmanager
+def history_held(project: Project) -> Iterator[None]:
+    """Nothing is copied to the history of the project's first branch while the block lasts."""
+    lock = project.stack.state_dir / "locks" / f"history-{project.branch_id}"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def lose_log(project: Project) -> None:
+    """Let Postgres remove log that is not in the history yet."""
+    with history_held(project), project.compute() as connection:
+        connection.execute("SELECT pg_drop_replication_slot('perch_history')")
+        for _ in range(8):
+            connection.execute("SELECT pg_switch_wal()")
+            connection.execute("INSERT INTO notes VALUES ('lost')")
+        connection.execute("CHECKPOINT")
+        connection.execute("CHECKPOINT")
+    wait_for(lambda: history(project)["gaps"], "the gap")
+
+
+def is_refused(project: Project, moment: str) -> bool:
+    body = {"branch": {"parent_timestamp": moment}}
+    return refusal(project.client.call("POST", project.path + "/branches", json=body))[0] == 422
+
+
 @pytest.mark.thorough
 def test_a_dropped_slot_whose_log_is_gone_leaves_a_visible_gap(fresh_project: Project) -> None:
     project = with_history(fresh_project)
     before, _ = write(project, "before")
     project.new_branch(parent_timestamp=before)
-    lock = project.stack.state_dir / "locks" / f"history-{project.branch_id}"
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with project.compute() as connection:
-            connection.execute("SELECT pg_drop_replication_slot('perch_history')")
-            for _ in range(8):
-                connection.execute("SELECT pg_switch_wal()")
-                connection.execute("INSERT INTO notes VALUES ('lost')")
-            connection.execute("CHECKPOINT")
-            connection.execute("CHECKPOINT")
-    wait_for(lambda: history(project)["gaps"], "the gap")
+    lose_log(project)
     (gap,) = history(project)["gaps"]
     assert gap["reason"] == "log lost"
     events = project.client.get(f"{project.path}/events", type="branch.history_gap")["events"]
     assert [event["branch_id"] for event in events] == [project.branch_id]
     wait_for(lambda: "until" in history(project)["gaps"][0], "a base after the gap")
     inside = datetime.fromisoformat(gap["since"]) + timedelta(milliseconds=1)
-    body = {"branch": {"parent_timestamp": inside.isoformat()}}
-    assert refusal(project.client.call("POST", project.path + "/branches", json=body))[0] == 422
+    assert is_refused(project, inside.isoformat())
     after, _ = write(project, "after")
     made = project.new_branch(parent_timestamp=after)["branch"]
     assert notes(project, made["id"])[-2:] == ["lost", "after"]
+
+
+@pytest.mark.thorough
+def test_a_gap_begins_after_the_last_commit_that_was_copied(fresh_project: Project) -> None:
+    """While a compute runs, only finished segments are copied: commits in the next one are not in
+    the history yet, although they are older than the copy."""
+    project = with_history(fresh_project)
+    with history_held(project):
+        copied, _ = write(project, "copied")
+        project.sql("SELECT pg_switch_wal()")
+        missing, _ = write(project, "missing")
+    wait_for(lambda: copied_segments(project), "the copy of the finished segment")
+    lose_log(project)
+    wait_for(lambda: "until" in history(project)["gaps"][0], "a base after the gap")
+    assert is_refused(project, missing)
+    (gap,) = history(project)["gaps"]
+    assert datetime.fromisoformat(gap["since"]) < datetime.fromisoformat(copied)
+    made = project.new_branch(parent_timestamp=gap["since"])["branch"]
+    assert notes(project, made["id"]) == ["copied"]
 
 
 @pytest.mark.thorough

@@ -23,6 +23,7 @@ from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain, start_o
 from controlplane.compute.history.log import (
     lsn_text,
     parse_lsn,
+    segment_header,
     segment_name,
     segment_start,
 )
@@ -35,6 +36,8 @@ COMMIT = re.compile(
     rb"lsn: ([0-9A-F]+/[0-9A-F]+),.* desc: COMMIT(?:_PREPARED)? (?:xid \d+: |\d+: )?"
     rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) UTC(.*)"
 )
+# pg_waldump --stats: from the first record to the end of the last one.
+BETWEEN = re.compile(rb"WAL statistics between [0-9A-F/]+ and ([0-9A-F]+/[0-9A-F]+):")
 REMOVED = re.compile(rb"; rels:((?: [^;]+)+)")
 AT_THE_END = (b"error in WAL record", b"could not find a valid record")
 # Seconds of the spans by which commits are counted: the first that gives few enough spans.
@@ -138,27 +141,23 @@ def commits_from(chain: Chain, lsn: int) -> Iterator[Commit]:
                     yield Commit(EPOCH + timedelta(microseconds=microseconds), at_lsn, removed)
 
 
+def end_of_log(log: int, timeline: int, since: int, account: Account) -> int:
+    """Where the log in the open directory ends that begins at `since`: after its last valid record,
+    as for a Postgres that recovers after a crash. `since` if no complete record follows it. Raises
+    LogUnreadable, OSError."""
+    end = segment_start(since)
+    while (header := segment_header(log, segment_name(timeline, end))) and header.address == end:
+        end += SEGMENT_SIZE
+    if end <= since:
+        return since
+    done = _waldump(log, timeline, since, end, account, "--stats")
+    found = BETWEEN.search(done.stdout)
+    return max(since, parse_lsn(found[1].decode())) if found else since
+
+
 def _read(chain: Chain, first: int, account: Account) -> Iterator[Commit]:
     with open_directory(chain.log) as log:
-        done = subprocess.run(
-            [
-                postgres_bin() / "pg_waldump",
-                # The account cannot enter the directories above.
-                *("--path", f"/proc/self/fd/{log}"),
-                *("--rmgr=Transaction", f"--timeline={chain.timeline}"),
-                *("--start", lsn_text(first), "--end", lsn_text(chain.copied)),
-            ],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            pass_fds=[log],
-            timeout=WALDUMP_BOUND,
-            **running_as(account),
-        )
-    # It is an error for pg_waldump that the log ends in the middle of a record, or that no record
-    # begins in it. After any other error, commits would be missing, and moments would show too
-    # much.
-    if done.returncode and not any(words in done.stderr for words in AT_THE_END):
-        raise LogUnreadable(done.stderr.decode(errors="replace").strip())
+        done = _waldump(log, chain.timeline, first, chain.copied, account, "--rmgr=Transaction")
     for line in done.stdout.splitlines():
         if found := COMMIT.search(line):
             at = datetime.fromisoformat(found[2].decode()).replace(tzinfo=UTC)
@@ -166,3 +165,28 @@ def _read(chain: Chain, first: int, account: Account) -> Iterator[Commit]:
             yield Commit(
                 at, parse_lsn(found[1].decode()), len(removed[1].split()) if removed else 0
             )
+
+
+def _waldump(
+    log: int, timeline: int, first: int, end: int, account: Account, *options: str
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run pg_waldump on the log between two positions. Raises LogUnreadable, OSError."""
+    done = subprocess.run(
+        [
+            postgres_bin() / "pg_waldump",
+            # The account cannot enter the directories above.
+            *("--path", f"/proc/self/fd/{log}", f"--timeline={timeline}"),
+            *("--start", lsn_text(first), "--end", lsn_text(end), *options),
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        pass_fds=[log],
+        timeout=WALDUMP_BOUND,
+        **running_as(account),
+    )
+    # It is an error for pg_waldump that the log ends in the middle of a record, or that no record
+    # begins in it. After any other error, commits would be missing, and moments would show too
+    # much.
+    if done.returncode and not any(words in done.stderr for words in AT_THE_END):
+        raise LogUnreadable(done.stderr.decode(errors="replace").strip())
+    return done

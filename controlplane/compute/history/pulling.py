@@ -20,7 +20,7 @@ from controlplane.compute.accounts import account_of, own_account
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.history.chain import LOG_LOST, OTHER_LOG, Chain, start_of, write_sum
-from controlplane.compute.history.commits import index_commits
+from controlplane.compute.history.commits import commits_from, end_of_log, index_commits
 from controlplane.compute.history.control_data import read_control_data
 from controlplane.compute.history.log import (
     PAGE,
@@ -61,12 +61,17 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
     """
     with session(sockets) as connection:
         at = clock.now()
+        if whole:
+            # Its own commit is flushed, and so are all before it: also those whose clients did not
+            # wait for that (`synchronous_commit`).
+            connection.execute("SELECT pg_logical_emit_message(true, 'perch_history', '')")
         flushed = _flushed(connection)
         try:
             _hold_slot(connection)
             until = flushed if whole else segment_start(flushed)
             with _log_of(branch_id) as source:
-                has_copied = _copy(chain, branch_id, source, until=until, at=at)
+                complete_at = at if whole else None
+                has_copied = _copy(chain, branch_id, source, until=until, at=complete_at)
         except LogLost as lost:
             chain.end(str(lost), at)
             return False
@@ -76,23 +81,24 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
 
 
 def pull_stopped(chain: Chain, branch_id: str) -> bool:
-    """Copy the log of a branch whose compute is stopped, up to its shutdown checkpoint. Returns
-    whether there was any; False if the compute did not shut down in order, as its next start first
-    completes its log.
+    """Copy the log of a branch whose compute is stopped, up to its shutdown checkpoint, or up to
+    its last valid record if the compute did not shut down in order: the next start recovers to
+    there. Returns whether there was any.
 
     The caller holds the branch's history lock. If the log does not continue the chain, the chain is
-    ended. Raises ControlDataUnreadable, NotEnoughSpace, OSError.
+    ended. Raises ControlDataUnreadable, LogUnreadable, NotEnoughSpace, OSError.
     """
     at = clock.now()
-    control = read_control_data(data_dir(branch_id), account_of(branch_dir(branch_id)))
-    if not control.is_shut_down:
-        return False
+    account = account_of(branch_dir(branch_id))
+    control = read_control_data(data_dir(branch_id), account)
     with _log_of(branch_id) as source:
-        last = record_at(source, control.timeline, control.checkpoint)
-        if last is None or last.end <= chain.copied:
-            return False
+        if control.is_shut_down:
+            last = record_at(source, control.timeline, control.checkpoint)
+            until = last.end if last else 0
+        else:
+            until = end_of_log(source, chain.timeline, chain.copied, account)
         try:
-            return _copy(chain, branch_id, source, until=last.end, at=at)
+            return _copy(chain, branch_id, source, until=until, at=at)
         except LogLost as lost:
             chain.end(str(lost), at)
             return False
@@ -147,9 +153,9 @@ def _log_of(branch_id: str) -> Iterator[int]:
         yield source
 
 
-def _copy(chain: Chain, branch_id: str, source: int, *, until: int, at: datetime) -> bool:
-    """Copy the log from `chain.copied` to `until`. Raises LogLost if it does not continue the
-    chain."""
+def _copy(chain: Chain, branch_id: str, source: int, *, until: int, at: datetime | None) -> bool:
+    """Copy the log from `chain.copied` to `until`. It has all commits until `at`; None if more
+    commits may follow that are not copied yet. Raises LogLost if it does not continue the chain."""
     if until <= chain.copied:
         return False
     first = segment_start(chain.copied)
@@ -182,8 +188,10 @@ def _copy(chain: Chain, branch_id: str, source: int, *, until: int, at: datetime
         _copy_timeline(chain, source, target)
         os.fsync(target)
     before, chain.copied = chain.copied, until
-    chain.copied_at = at
     index_commits(chain, max(before - 1, 0), account_of(branch_dir(branch_id)))
+    for commit in commits_from(chain, before):
+        chain.copied_at = max(chain.copied_at, commit.at)
+    chain.copied_at = at or chain.copied_at
     chain.write()
     return True
 
