@@ -1,47 +1,17 @@
 """The history of a branch: branches, restores and snapshots of its past moments."""
 
-import fcntl
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.selection import first_of
+from tests.support.past import history, notes, with_history, write
 from tests.support.project import Project, refusal
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
-
-
-def history(project: Project, branch_id: str | None = None) -> Any:
-    return project.client.get(project.branch_path(branch_id, "/history"))["history"]
-
-
-def with_history(project: Project) -> Project:
-    """The project, once its branch has a history."""
-    wait_for(lambda: history(project).get("earliest"), "the first base copy")
-    return project
-
-
-def write(project: Project, text: str) -> tuple[str, str]:
-    """Commit a row. Returns the time and the position in the log after the commit."""
-    project.sql("CREATE TABLE IF NOT EXISTS notes (text text)")
-    project.sql(f"INSERT INTO notes VALUES ('{text}')")
-    ((at, lsn),) = project.sql(
-        "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US')"
-        " || 'Z', pg_current_wal_insert_lsn()::text"
-    )
-    return at, lsn
-
-
-def notes(project: Project, branch_id: str) -> list[str]:
-    endpoint = project.create_endpoint(branch_id)["endpoint"]
-    rows = project.sql("SELECT text FROM notes ORDER BY ctid", endpoint_id=endpoint["id"])
-    return [text for (text,) in rows]
 
 
 def create(project: Project, **attributes: str) -> None:
@@ -212,154 +182,6 @@ def test_a_branch_is_restored_to_a_position_of_its_parents_log(fresh_project: Pr
     body = {"source_branch_id": project.branch_id, "source_lsn": lsn}
     project.done(project.client.post(project.branch_path(child, "/restore"), body))
     assert notes(project, child) == ["first"]
-
-
-def failure(project: Project, **attributes: str) -> str:
-    """Why the creation of a branch of a past moment failed."""
-    answer = project.client.post(project.path + "/branches", {"branch": attributes})
-    (ended,) = project.client.finish(answer)
-    assert ended["status"] == "failed", ended
-    return str(ended["error"])
-
-
-def log_of(project: Project) -> Path:
-    (chain,) = (project.stack.data_dir(project.branch_id).parent / "history").iterdir()
-    return chain / "log"
-
-
-def copied_segments(project: Project) -> list[Path]:
-    return [path.with_suffix("") for path in sorted(log_of(project).glob("*.sum"))]
-
-
-@pytest.mark.thorough
-def test_another_branchs_log_is_not_replayed(stack: Stack) -> None:
-    """Branches of one template have the same identifiers, timelines, positions and checkpoint."""
-    one, other = (with_history(Project.create(stack, stack.client())) for _ in range(2))
-    at, _ = write(one, "first")
-    write(other, "of another")
-    one.suspend()
-    other.suspend()
-    wait_for(lambda: copied_segments(one) and copied_segments(other), "the copies of their logs")
-    (ours,), (theirs,) = copied_segments(one), copied_segments(other)
-    assert ours.name == theirs.name
-    ours.write_bytes(theirs.read_bytes())
-    assert "log" in failure(one, parent_timestamp=at)
-
-
-@pytest.mark.thorough
-def test_no_moment_is_recovered_across_missing_log(fresh_project: Project) -> None:
-    project = with_history(fresh_project)
-    before, _ = write(project, "before")
-    project.sql("CREATE TABLE wide AS SELECT repeat('x', 1000) FROM generate_series(1, 40000)")
-    at, _ = write(project, "after")
-    project.new_branch(parent_timestamp=at)
-    copied_segments(project)[1].unlink()
-    assert "is missing or damaged" in failure(project, parent_timestamp=at)
-    made = project.new_branch(parent_timestamp=before)["branch"]
-    assert notes(project, made["id"]) == ["before"]
-
-
-@pytest.mark.thorough
-def test_a_moment_after_the_last_commit_is_the_present(fresh_project: Project) -> None:
-    project = with_history(fresh_project)
-    write(project, "first")
-    project.suspend()
-    made = project.new_branch(parent_timestamp=datetime.now(UTC).isoformat())["branch"]
-    assert notes(project, made["id"]) == ["first"]
-
-
-@pytest.mark.thorough
-def test_a_position_leaves_out_a_transaction_that_was_open(fresh_project: Project) -> None:
-    project = with_history(fresh_project)
-    write(project, "first")
-    with project.compute() as connection:
-        connection.autocommit = False
-        connection.execute("INSERT INTO notes VALUES ('open')")
-        row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-        assert row is not None
-        connection.commit()
-    made = project.new_branch(parent_lsn=row[0])["branch"]
-    assert notes(project, made["id"]) == ["first"]
-
-
-@pytest.mark.thorough
-def test_a_moment_after_a_restore_is_on_the_new_timeline(fresh_project: Project) -> None:
-    project = with_history(fresh_project)
-    first, _ = write(project, "first")
-    write(project, "undone")
-    body = {"source_branch_id": project.branch_id, "source_timestamp": first}
-    project.done(project.client.post(project.branch_path(rest="/restore"), body))
-    wait_for(lambda: len(history(project)["bases"]) > 1, "a base of the restored data")
-    third, _ = write(project, "third")
-    write(project, "fourth")
-    made = project.new_branch(parent_timestamp=third)["branch"]
-    assert notes(project, made["id"]) == ["first", "third"]
-    body |= {"source_timestamp": third, "preserve_under_name": "fourth"}
-    project.done(project.client.post(project.branch_path(rest="/restore"), body))
-    assert project.sql("SELECT text FROM notes") == [("first",), ("third",)]
-
-
-@contextmanager
-def history_held(project: Project) -> Iterator[None]:
-    """Nothing is copied to the history of the project's first branch while the block lasts."""
-    lock = project.stack.state_dir / "locks" / f"history-{project.branch_id}"
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-
-
-def lose_log(project: Project) -> None:
-    """Let Postgres remove log that is not in the history yet."""
-    with history_held(project), project.compute() as connection:
-        connection.execute("SELECT pg_drop_replication_slot('perch_history')")
-        for _ in range(8):
-            connection.execute("SELECT pg_switch_wal()")
-            connection.execute("INSERT INTO notes VALUES ('lost')")
-        connection.execute("CHECKPOINT")
-        connection.execute("CHECKPOINT")
-    wait_for(lambda: history(project)["gaps"], "the gap")
-
-
-def is_refused(project: Project, moment: str) -> bool:
-    body = {"branch": {"parent_timestamp": moment}}
-    return refusal(project.client.call("POST", project.path + "/branches", json=body))[0] == 422
-
-
-@pytest.mark.thorough
-def test_a_dropped_slot_whose_log_is_gone_leaves_a_visible_gap(fresh_project: Project) -> None:
-    project = with_history(fresh_project)
-    before, _ = write(project, "before")
-    project.new_branch(parent_timestamp=before)
-    lose_log(project)
-    (gap,) = history(project)["gaps"]
-    assert gap["reason"] == "log lost"
-    events = project.client.get(f"{project.path}/events", type="branch.history_gap")["events"]
-    assert [event["branch_id"] for event in events] == [project.branch_id]
-    wait_for(lambda: "until" in history(project)["gaps"][0], "a base after the gap")
-    inside = datetime.fromisoformat(gap["since"]) + timedelta(milliseconds=1)
-    assert is_refused(project, inside.isoformat())
-    after, _ = write(project, "after")
-    made = project.new_branch(parent_timestamp=after)["branch"]
-    assert notes(project, made["id"])[-2:] == ["lost", "after"]
-
-
-@pytest.mark.thorough
-def test_a_gap_begins_after_the_last_commit_that_was_copied(fresh_project: Project) -> None:
-    """While a compute runs, only finished segments are copied: commits in the next one are not in
-    the history yet, although they are older than the copy."""
-    project = with_history(fresh_project)
-    with history_held(project):
-        copied, _ = write(project, "copied")
-        project.sql("SELECT pg_switch_wal()")
-        missing, _ = write(project, "missing")
-    wait_for(lambda: copied_segments(project), "the copy of the finished segment")
-    lose_log(project)
-    wait_for(lambda: "until" in history(project)["gaps"][0], "a base after the gap")
-    assert is_refused(project, missing)
-    (gap,) = history(project)["gaps"]
-    assert datetime.fromisoformat(gap["since"]) < datetime.fromisoformat(copied)
-    made = project.new_branch(parent_timestamp=gap["since"])["branch"]
-    assert notes(project, made["id"]) == ["copied"]
 
 
 @pytest.mark.thorough

@@ -1,0 +1,275 @@
+"""Random past moments of branches equal what was recorded when they were written: across restores,
+suspends, a full disk, and kills of computes and of the worker."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.support.filesystems import filled, mounted
+from tests.support.place import Place
+from tests.support.recorded import Connection, Held, Recorder, named, rows_in
+from tests.support.recovered import rows_at
+from tests.support.service import Service
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+
+MIB = 1 << 20
+RESERVE = 200 * MIB
+MOMENTS = 100
+# So many of them are recovered through the API, the rest by the functions that the worker calls.
+THROUGH_API = 40
+AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What the service has published of one piece of a branch's history."""
+
+    first_at: datetime
+    first_lsn: int
+    last_at: datetime
+    last_lsn: int
+    ended_at: datetime | None
+
+
+class Written:
+    """A branch of a project that a recorder writes to, through the proxy."""
+
+    def __init__(self, project: Place, branch_id: str, endpoint_id: str, *, seed: int) -> None:
+        self.project = project
+        self.branch_id = branch_id
+        self.endpoint_id = endpoint_id
+        self.recorder = Recorder(self.connect, seed=seed)
+
+    def connect(self) -> Connection:
+        return self.project.connect(tls=False, options=f"endpoint={self.endpoint_id}")
+
+    def chains(self) -> list[Chain]:
+        with self.project.stack.database() as metadata:
+            rows = metadata.execute(
+                "SELECT first_at, first_lsn, last_at, last_lsn, ended_at"
+                " FROM controlplane_historychain WHERE branch_id = %s ORDER BY number",
+                [self.branch_id],
+            ).fetchall()
+        return [Chain(*row) for row in rows]
+
+    def commits(self, count: int) -> None:
+        """Wait until so many more states were recorded."""
+        goal = len(self.recorder.held) + count
+        wait_for(lambda: len(self.recorder.held) >= goal, "commits", timeout=90)
+
+    def post(self, moment: datetime | int) -> Any:
+        """The response to a request for a branch of the moment."""
+        body = {"branch": {"parent_id": self.branch_id, **named(moment)}}
+        return self.project.client.another().call(
+            "POST", f"{self.project.path}/branches", json=body
+        )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A moment of a branch, and the rows that the branch must have then."""
+
+    written: Written
+    moment: datetime | int
+    rows: frozenset[int]
+
+
+def samples(written: Written, count: int, *, chance: random.Random) -> list[Sample]:
+    """Random moments that are in the branch's history: half of them times, half positions. They are
+    spread over all that was recorded, so that every blow has moments before and after it."""
+    chains = written.chains()
+    # What was recorded last may last until now.
+    in_history = [one for one in written.recorder.held if chain_of(one, chains)]
+    assert len(in_history) >= count
+    found = []
+    for number in range(count):
+        begin, end = (len(in_history) * (number + part) // count for part in (0, 1))
+        held = in_history[chance.randrange(begin, end)]
+        position = held.position(chance)
+        # A restored branch has positions twice: the latest is meant.
+        is_unique = sum(one.first_lsn <= position <= one.last_lsn for one in chains) == 1
+        by_time = number % 2 == 0 or not is_unique
+        found.append(Sample(written, held.moment(chance) if by_time else position, held.rows))
+    return found
+
+
+def chain_of(held: Held, chains: Sequence[Chain]) -> Chain | None:
+    for chain in chains:
+        last = chain.last_at if chain.ended_at else datetime.max.replace(tzinfo=UTC)
+        if chain.first_at <= held.since and held.until <= last:
+            return chain
+    return None
+
+
+def check_through_api(found: Sequence[Sample]) -> None:
+    """Recover the moments as branches with endpoints, and delete these again."""
+
+    def check(one: Sample) -> None:
+        project, client = one.written.project, one.written.project.client.another()
+        body = {
+            "branch": {"parent_id": one.written.branch_id, **named(one.moment)},
+            "endpoints": [{"type": "read_write"}],
+        }
+        made = client.post(f"{project.path}/branches", body)
+        for operation in client.finish(made, timeout=120):
+            assert operation["status"] == "finished", (one, operation)
+        with project.compute(made["endpoints"][0]["id"]) as connection:
+            assert rows_in(connection) == one.rows, one
+        client.finish(client.delete(project.branch_path(made["branch"]["id"])), timeout=120)
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for _ in threads.map(check, found):
+            pass
+
+
+def check_refused(written: Written, *, chance: random.Random) -> int:
+    """Check that what is not in the history is refused before anything is made. Returns how many
+    moments were asked for."""
+    chains = written.chains()
+    first, last = chains[0], chains[-1]
+    outside: list[datetime | int] = [
+        first.first_at - timedelta(microseconds=1),
+        first.first_at - timedelta(days=chance.randint(1, 1000)),
+        first.first_lsn - 1,
+        datetime.now(UTC) + timedelta(seconds=chance.randint(60, 6000)),
+        last.last_lsn + (3 << 30),
+    ]
+    for before, after in pairwise(chains):
+        gap = after.first_at - before.last_at
+        outside += [before.last_at + gap * chance.uniform(0.01, 0.99) for _ in range(4)]
+        if before.last_lsn < after.first_lsn - 1:
+            outside.append(chance.randrange(before.last_lsn + 1, after.first_lsn))
+    branches = len(written.project.client.get(f"{written.project.path}/branches")["branches"])
+    for moment in outside:
+        response = written.post(moment)
+        assert response.status_code == 422, (moment, response.text)
+    listed = written.project.client.get(f"{written.project.path}/branches")["branches"]
+    assert len(listed) == branches
+    return len(outside)
+
+
+def restore(written: Written, moment: datetime) -> None:
+    """Restore the branch from its own past, and wait until its history goes on."""
+    project, chains = written.project, len(written.chains())
+    body = {
+        "source_branch_id": written.branch_id,
+        "source_timestamp": moment.isoformat(),
+        "preserve_under_name": f"before {moment.isoformat()}",
+    }
+    path = project.branch_path(written.branch_id, "/restore")
+    project.done(project.client.post(path, body), timeout=120)
+    wait_for(lambda: len(written.chains()) > chains, "a base of the restored data", timeout=60)
+
+
+def gaps(written: Written) -> Any:
+    path = written.project.branch_path(written.branch_id, "/history")
+    return written.project.client.get(path)["history"]["gaps"]
+
+
+def kill_compute(written: Written) -> None:
+    """Kill the branch's Postgres. The recorder's next connection starts it again."""
+    wait_for(lambda: written.project.is_running(written.endpoint_id), "the compute", timeout=60)
+    written.project.postmaster(written.branch_id).kill()
+
+
+def begun(project: Place, branch_id: str, endpoint_id: str, *, seed: int) -> Written:
+    """The branch, once it has a history."""
+    written = Written(project, branch_id, endpoint_id, seed=seed)
+    wait_for(written.chains, "the first base copy", timeout=60)
+    return written
+
+
+def test_moments_around_a_suspend_and_a_crash(stack: Stack) -> None:
+    project = Place.create(stack, stack.client())
+    written = begun(project, project.branch_id, project.endpoint_id, seed=1)
+    with written.recorder.in_background():
+        written.commits(5)
+        project.suspend()
+        written.commits(5)
+        kill_compute(written)
+        written.commits(5)
+    check_through_api(samples(written, 3, chance=random.Random(1)))
+    project.client.delete(project.path)
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    """A service on a disk of its own, which reserves RESERVE bytes."""
+    with mounted("ext4", size=4096 * MIB) as place:
+        made = Service(place, PERCH_DISK_RESERVE="200M")
+        try:
+            yield made
+        finally:
+            made.down()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", [1])
+def test_a_hundred_random_moments_equal_what_was_recorded(
+    service: Service, settings: Any, seed: int
+) -> None:
+    chance = random.Random(seed)
+    project = Place.create(service.stack, service.client)
+    main = begun(project, project.branch_id, project.endpoint_id, seed=seed)
+    with main.recorder.in_background():
+        main.commits(10)
+        made = project.new_branch(endpoint=True)
+        ids = made["branch"]["id"], made["endpoints"][0]["id"]
+        child = begun(project, *ids, seed=seed + 1)
+        with child.recorder.in_background():
+            strike(service, main, child, chance)
+    for written in (main, child):
+        print(len(written.recorder.held), "states,", len(written.chains()), "chains")
+    found = [*samples(main, 70, chance=chance), *samples(child, 30, chance=chance)]
+    assert len(found) == MOMENTS
+    chance.shuffle(found)
+    assert check_refused(main, chance=chance) + check_refused(child, chance=chance) > 20
+    check_through_api(found[:THROUGH_API])
+    for written in (main, child):
+        project.suspend(written.endpoint_id)
+    service.down()
+    settings.STATE_DIR = service.state_dir
+    settings.SOCKET_DIR = service.state_dir / "sockets"
+    settings.DISK_RESERVE = RESERVE
+    for one in found[THROUGH_API:]:
+        assert rows_at(one.written.branch_id, one.moment, dbname="neondb") == one.rows, one
+
+
+def strike(service: Service, main: Written, child: Written, chance: random.Random) -> None:
+    """Do to the branches, while they are written to, what their history must survive."""
+    project = main.project
+
+    def restore_main() -> None:
+        times = [one.moment for one in samples(main, 8, chance=chance)]
+        restore(main, chance.choice([at for at in times if isinstance(at, datetime)]))
+
+    def kill_both() -> None:
+        service.kill("worker")
+        kill_compute(main)
+
+    main.commits(20)
+    with filled(service.state_dir, leaving=RESERVE - 30 * MIB):
+        wait_for(lambda: all(gaps(one) for one in (main, child)), "the gaps", timeout=60)
+    wait_for(lambda: all("until" in gaps(one)[0] for one in (main, child)), "new bases", timeout=60)
+    blows: list[Callable[[], object]] = [
+        lambda: project.suspend(main.endpoint_id),
+        lambda: kill_compute(main),
+        lambda: service.kill("worker"),
+        restore_main,
+        lambda: kill_compute(child),
+        kill_both,
+        lambda: project.suspend(child.endpoint_id),
+        restore_main,
+    ]
+    for blow in blows:
+        main.commits(15)
+        blow()
+    main.commits(15)
+    child.commits(10)

@@ -1,0 +1,41 @@
+"""A project's history: written to, and read back from branches of past moments."""
+
+from typing import Any
+
+from tests.support.project import Project
+from tests.support.waiting import wait_for
+
+
+def history(project: Project, branch_id: str | None = None) -> Any:
+    return project.client.get(project.branch_path(branch_id, "/history"))["history"]
+
+
+def with_history(project: Project) -> Project:
+    """The project, once its branch has a history."""
+    wait_for(lambda: history(project).get("earliest"), "the first base copy")
+    return project
+
+
+def write(project: Project, text: str) -> tuple[str, str]:
+    """Commit a row. Returns the time and the position in the log after the commit."""
+    project.sql("CREATE TABLE IF NOT EXISTS notes (text text)")
+    project.sql(f"INSERT INTO notes VALUES ('{text}')")
+    ((at, lsn),) = project.sql(
+        "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US')"
+        " || 'Z', pg_current_wal_insert_lsn()::text"
+    )
+    return at, lsn
+
+
+def notes(project: Project, branch_id: str) -> list[str]:
+    endpoint = project.create_endpoint(branch_id)["endpoint"]
+    rows = project.sql("SELECT text FROM notes ORDER BY ctid", endpoint_id=endpoint["id"])
+    return [text for (text,) in rows]
+
+
+def failure(project: Project, **attributes: str) -> str:
+    """Why the creation of a branch of a past moment failed."""
+    answer = project.client.post(project.path + "/branches", {"branch": attributes})
+    (ended,) = project.client.finish(answer)
+    assert ended["status"] == "failed", ended
+    return str(ended["error"])
