@@ -1,6 +1,6 @@
 """What GET …/history tells of a branch's past: commits, removed tables and restores."""
 
-from tests.controlplane.test_history import history, notes, with_history, write
+from tests.support.past import history, notes, with_history, write
 from tests.support.project import Project
 from tests.support.waiting import wait_for
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.test_history import with_history, write
+from tests.support.past import with_history, write
 from tests.support.project import Project, refusal
 from tests.support.waiting import wait_for
 
