@@ -21,6 +21,10 @@ def test_commits_removed_tables_and_restores_are_told(fresh_project: Project) ->
     assert removal["at"] > at
     assert removal["files"] >= 1
     made = project.new_branch(parent_lsn=removal["lsn"])["branch"]
+    (creation,) = (one for one in project.operations() if one.get("branch_id") == made["id"])
+    steps = {one["name"]: one["detail"] for one in project.operation(creation["id"])["steps"]}
+    assert {"copying_base", "adding_log", "starting", "recovering"} <= steps.keys(), steps
+    assert steps["adding_log"]["of_bytes"] > 0
     assert notes(project, made["id"]) == ["kept"]
     body = {
         "source_branch_id": project.branch_id,
