@@ -37,8 +37,8 @@ class Leftovers:
 
     def locks(self) -> list[str]:
         branches = self._living("branch")
-        catalogs = {f"catalog-{branch_id}" for branch_id in branches}
-        return self._but("locks/*", branches | catalogs | OWN_LOCKS)
+        others = {f"{kind}-{name}" for kind in ("catalog", "history") for name in branches}
+        return self._but("locks/*", branches | others | OWN_LOCKS)
 
     def groups(self) -> list[str]:
         """Another service on this host may have groups too."""
