@@ -28,8 +28,14 @@ def test_a_branch_of_a_past_moment(fresh_project: Project, named_by: str) -> Non
     at, lsn = write(project, "second")
     write(project, "third")
     moments: dict[str, Any] = {"parent_timestamp": at, "parent_lsn": lsn}
-    made = project.new_branch(**{named_by: moments[named_by]})["branch"]
+    answer = project.new_branch(**{named_by: moments[named_by]})
+    made = answer["branch"]
     assert notes(project, made["id"]) == ["first", "second"]
+    created = project.operation(answer["operations"][0]["id"])
+    steps = {one["name"]: one["detail"] for one in created["steps"]}
+    for name in ("copying_base", "adding_log"):
+        if of_bytes := steps[name].get("of_bytes"):
+            assert 0 < steps[name]["bytes"] <= of_bytes
     assert project.branch(made["id"])["parent_id"] == project.branch_id
 
 

@@ -130,11 +130,12 @@ def _recovered(
 def _copy(moment: Moment, staging: Path, account: Account) -> None:
     """Copy the base and the log up to the moment. Raises NoSuchMoment."""
     names = check_log(moment)
+    end = max(moment.stop, moment.base.end)
     source, data = moment.chain.data_of(moment.base), staging / "data"
-    with step("copying_base", **branch_data.require_space(source, staging)):
+    with step("copying_base", **branch_data.require_space(source, staging, skip=NOT_IN_A_BASE)):
         clone_tree(source, data, owner=account, skip=NOT_IN_A_BASE)
     with (
-        step("adding_log", of_bytes=moment.bytes_to_replay),
+        step("adding_log", of_bytes=end - start_of(names[0])),
         open_directory(moment.chain.log) as log,
         open_directory(data / "pg_wal") as target,
     ):
@@ -147,7 +148,7 @@ def _copy(moment: Moment, staging: Path, account: Account) -> None:
                 source=log,
                 target=target,
                 draft=name,
-                size=min(SEGMENT_SIZE, max(moment.stop, moment.base.end) - start_of(name)),
+                size=min(SEGMENT_SIZE, end - start_of(name)),
                 owner=account,
             )
             os.truncate(f"/proc/self/fd/{target}/{name}", SEGMENT_SIZE)
