@@ -227,8 +227,13 @@ def test_what_a_past_state_has_beside_its_tables(fresh_project: Project) -> None
     allowed = {"pg_settings": {"max_prepared_transactions": "5"}}
     project.change(settings=allowed)
     write(project, "first")
+    # The base copy is taken when they exist.
+    project.client.patch(project.path, {"project": {"history_retention_seconds": 0}})
+    wait_for(lambda: not history(project)["bases"], "the end of the history")
     project.sql("CREATE UNLOGGED TABLE quick AS SELECT 1 AS number")
     project.sql("SELECT pg_create_physical_replication_slot('mine', true)")
+    project.client.patch(project.path, {"project": {"history_retention_seconds": 3600}})
+    with_history(project)
     with project.compute() as connection:
         connection.execute("BEGIN")
         connection.execute("INSERT INTO notes VALUES ('prepared')")

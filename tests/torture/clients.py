@@ -136,8 +136,17 @@ class Writer(Client):
             self.world.ledger.acknowledge(branch_id, numbers)
             self.world.journal.count("rows", "acknowledged", count)
             self.has_come_to(target, branch_id)
+            if self.chance.random() < 0.2:
+                self._note_moment(target, connection)
             # At times long enough for the endpoint to be suspended under the connection.
             self.rest(*((0.02, 0.3) if self.chance.random() < 0.93 else (2.0, 8.0)))
+
+    def _note_moment(self, target: Target, connection: Connection) -> None:
+        """Record the present as a moment that users may go back to. It is a position in the log,
+        because clocks are shifted."""
+        mark = self.world.ledger.mark()
+        branch_id, lsn = one_row(connection, f"SELECT {HERE}, pg_current_wal_flush_lsn()::text")
+        self.world.ledger.note_moment(target.project_id, branch_id, lsn, mark)
 
     def _write(self, connection: Connection, numbers: Sequence[int]) -> str:
         """Commit the rows, and return the branch on which they are."""

@@ -74,13 +74,13 @@ class Reading:
         told = f"{self.branch_id} by {target.endpoint_id}"
         here, rows = read(connection)
         self.world.journal.count("branches read", "with rows" if rows else "empty")
-        must = self.world.ledger.must_hold(self.branch_id)
-        missing = sorted(must - rows)
+        missing, later = self.world.ledger.wrong(self.branch_id, rows)
         strangers = self.world.ledger.never_written(self.project_id, rows)
         faults = {
             "an endpoint leads to its branch": here != self.branch_id and f"led to {here}",
             "an acknowledged row is there": missing
-            and f"{len(missing)} of {len(must)} missing: {missing[:20]}",
+            and f"{len(missing)} missing beside {len(rows)}: {missing[:20]}",
+            "a past moment has no later row": later and f"{later[:20]} were written later",
             "nobody's rows go astray": strangers and f"{strangers[:20]} were written elsewhere",
         }
         return [(invariant, f"{told}: {what}") for invariant, what in faults.items() if what]

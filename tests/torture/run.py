@@ -110,7 +110,16 @@ def tell(world: World, seconds: float) -> None:
 
 
 def summary(journal: Journal) -> str:
-    kinds = ("requests", "rows", "reads", "branches read", "client errors", "blows", "looks")
+    kinds = (
+        "requests",
+        "rows",
+        "reads",
+        "moments",
+        "branches read",
+        "client errors",
+        "blows",
+        "looks",
+    )
     lines = [f"{kind}: {journal.counts(kind)}" for kind in kinds]
     lines += [f"broken: {str(one)[:LONGEST_LINE]}" for one in journal.breaks] or [
         "no invariant broke"

@@ -34,10 +34,12 @@ class ProjectClient:
     project_id: str
     branches: list[Any]
     endpoints: list[Any]
+    # The branches that are only restored, which are not in `branches`.
+    restored: list[Any]
 
     def record_listed(self) -> None:
         """Record the listed branches and endpoints, for the checks at the end of the run."""
-        for branch in self.branches:
+        for branch in (*self.branches, *self.restored):
             self.world.ledger.note_branch(branch["id"], branch["name"].split()[0])
         for endpoint in self.endpoints:
             self.world.possible_branches[endpoint["id"]].add(endpoint["branch_id"])
@@ -111,7 +113,7 @@ def create_branch(project: ProjectClient) -> Answer | None:
 
 
 def delete_branch(project: ProjectClient) -> Answer | None:
-    parents = {branch.get("parent_id") for branch in project.branches}
+    parents = {one.get("parent_id") for one in (*project.branches, *project.restored)}
     leaves = [b["id"] for b in project.branches if b["id"] not in parents and not b["default"]]
     if not leaves:
         return None

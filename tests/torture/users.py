@@ -3,6 +3,7 @@
 from tests.support.client import ENDED
 from tests.torture.actor import Actor
 from tests.torture.checked_api import Answer, CheckedApi
+from tests.torture.past_requests import PAST_WEIGHTS, RESTORED
 from tests.torture.user_requests import REQUEST_WEIGHTS, ProjectClient
 from tests.torture.world import World
 
@@ -28,7 +29,8 @@ class User(Actor):
         if project is None:
             self.rest(0.2, 1.0)
             return
-        requests, weights = zip(*REQUEST_WEIGHTS.items(), strict=True)
+        sent = {**REQUEST_WEIGHTS, **PAST_WEIGHTS}
+        requests, weights = zip(*sent.items(), strict=True)
         answer = self.chance.choices(requests, weights)[0](project)
         if answer and answer.ok and self.chance.random() < 0.4:
             self._await(project_id, answer)
@@ -60,13 +62,15 @@ class User(Actor):
                 self._forget(project_id)
         if not (branches and branches.ok and endpoints and endpoints.ok):
             return None
+        listed = branches.body["branches"]
         project = ProjectClient(
             self.world,
             self.api,
             self.chance,
             project_id,
-            branches.body["branches"],
+            [branch for branch in listed if not branch["name"].startswith(RESTORED)],
             endpoints.body["endpoints"],
+            [branch for branch in listed if branch["name"].startswith(RESTORED)],
         )
         project.record_listed()
         return project

@@ -17,6 +17,7 @@ from tests.torture.world import World
 
 # Seconds within which each must hold.
 WELL_WITHIN, ENDED_WITHIN, TRUE_WITHIN, GONE_WITHIN = 90.0, 240.0, 30.0, 30.0
+HISTORY_WITHIN = 60.0
 READ_AT_ONCE = 3
 # The most results that are shown for a broken invariant.
 MOST_TOLD = 20
@@ -58,6 +59,8 @@ class Verdict(Actor):
             for faults in threads.map(Reading.faults, readings):
                 for invariant, detail in faults:
                     self.world.journal.broken(invariant, detail)
+        # Every branch was just started, and runs.
+        self.insist("history goes on", self.without_history, within=HISTORY_WITHIN)
 
     def cleared(self) -> None:
         """Delete everything, and check that nothing is left."""
@@ -160,6 +163,16 @@ class Verdict(Actor):
             " WHERE status NOT IN ('finished', 'failed', 'cancelled') ORDER BY created_at"
         )
         return [" ".join(map(str, row)) for row in rows]
+
+    def without_history(self) -> list[str]:
+        """Return the branches with an active endpoint of which no chain goes on."""
+        rows = self.query(
+            "SELECT e.branch_id FROM controlplane_endpoint e"
+            " WHERE e.current_state = 'active' AND e.deleted_at IS NULL AND NOT EXISTS ("
+            "SELECT FROM controlplane_historychain c WHERE c.branch_id = e.branch_id"
+            " AND c.ended_at IS NULL)"
+        )
+        return [branch_id for (branch_id,) in rows]
 
     def without_reason(self) -> list[str]:
         rows = self.query(
