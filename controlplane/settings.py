@@ -65,6 +65,16 @@ COMPUTE_ALLOWED_NETWORKS = envnetworks("PERCH_COMPUTE_ALLOWED_NETWORKS")
 # Bytes of the disk that branches must leave free. None: a share of the disk (`compute.space`).
 DISK_RESERVE = envbytes("PERCH_DISK_RESERVE")
 
+# The object store that the history is copied to, as "s3://bucket/prefix"; "": it stays here.
+HISTORY_STORE = envstr("PERCH_HISTORY_STORE", "")
+# A passphrase, or 32 bytes in base64, that the copy is encrypted with. Without it, the key is
+# derived from SECRET_KEY.
+HISTORY_KEY = envstr("PERCH_HISTORY_KEY", "")
+# The most bytes a second that are sent to the store. None: no limit.
+HISTORY_STORE_BANDWIDTH = envbytes("PERCH_HISTORY_STORE_BANDWIDTH")
+# Whether the store may be reached without TLS. obstore reads its other options itself.
+HISTORY_STORE_ALLOW_HTTP = envbool("AWS_ALLOW_HTTP", False)
+
 # The region that this host serves. It selects the worker's queues and the endpoints' host names.
 REGION = envstr("PERCH_REGION", "local")
 REGION_HOST = envstr("PERCH_REGION_HOST", "localhost")

@@ -15,6 +15,7 @@ from django.db.models import Q
 from controlplane import clock
 from controlplane.backup.manifest import BranchCopy, Manifest
 from controlplane.models import (
+    CATALOG_UNREAD,
     UNFINISHED,
     Action,
     Branch,
@@ -22,6 +23,7 @@ from controlplane.models import (
     Database,
     Endpoint,
     EndpointState,
+    HistoryChain,
     Meter,
     Operation,
     Project,
@@ -37,18 +39,7 @@ from controlplane.services.event_tail import renumber_events
 @transaction.atomic
 def settle_rows(manifest: Manifest) -> None:
     """Make all rows match what was restored. Nothing else uses the database meanwhile."""
-    renumber_events()
-    # A backup does not contain the data of deleted projects.
-    Project.objects.filter(region_id=settings.REGION).exclude(recoverable_until=None).update(
-        recoverable_until=None
-    )
-    _stop_meters(manifest.rows_at)
-    for endpoint in Endpoint.objects.select_related("project").filter(
-        project__region_id=settings.REGION, current_state=EndpointState.ACTIVE
-    ):
-        # It ran until the moment of the rows. Its use until then counts; the time after does not.
-        reason, now = "it was restored from a backup", manifest.rows_at
-        enter(endpoint.project, endpoint, EndpointState.IDLE, now=now, reason=reason)
+    _settle_host(manifest.rows_at, reason="it was restored from a backup")
     # First the branches still to be made from another one, whose rows are unchanged so far.
     of_another = Q(parent__in=manifest.branches) | Q(schema_of__in=manifest.branches)
     for branch in Branch.objects.filter(of_another, current_state=BranchState.INIT):
@@ -60,6 +51,38 @@ def settle_rows(manifest: Manifest) -> None:
         Branch.objects.filter(id=branch_id).update(applied_catalog_revision=0, catalog_mark="")
     Branch.objects.filter(id__in=manifest.not_copied).update(current_state=BranchState.INIT)
     _forget_younger({*manifest.branches, *manifest.not_copied})
+
+
+@transaction.atomic
+def settle_rows_from_store(rows_at: datetime, restored: Collection[str]) -> None:
+    """Make all rows match the branches that were restored from the store. Their data is of other
+    moments than the rows, mostly later ones. Its catalog is the truth, which the first start
+    imports. Nothing else uses the database meanwhile."""
+    _settle_host(rows_at, reason="it was restored from the store")
+    ready = Branch.objects.filter(
+        project__region_id=settings.REGION,
+        project__deleted_at=None,
+        deleted_at=None,
+        current_state=BranchState.READY,
+    )
+    ready.filter(id__in=restored).update(catalog_mark=CATALOG_UNREAD)
+    ready.exclude(id__in=restored).update(current_state=BranchState.INIT)
+
+
+def _settle_host(rows_at: datetime, *, reason: str) -> None:
+    """Settle what concerns the host: nothing runs on it, and it has no history yet."""
+    renumber_events()
+    # A backup does not contain the data of deleted projects.
+    Project.objects.filter(region_id=settings.REGION).exclude(recoverable_until=None).update(
+        recoverable_until=None
+    )
+    HistoryChain.objects.filter(branch__project__region_id=settings.REGION).delete()
+    _stop_meters(rows_at)
+    for endpoint in Endpoint.objects.select_related("project").filter(
+        project__region_id=settings.REGION, current_state=EndpointState.ACTIVE
+    ):
+        # It ran until the moment of the rows. Its use until then counts; the time after does not.
+        enter(endpoint.project, endpoint, EndpointState.IDLE, now=rows_at, reason=reason)
     # The rows still name the state directory that they were copied from.
     adopt_region(Region.objects.get(id=settings.REGION))
 

@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from django.conf import settings
@@ -47,12 +48,12 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
     TreeUntrusted, OSError.
     """
     manifest = read_manifest(backup)
-    _check_fits(manifest)
-    _check_place()
+    check_fits(manifest)
+    check_place()
     say("Reading the backup …")
     if problems := verify(backup):
         raise RestoreRefused(f"{backup} is not complete: {'; '.join(problems[:5])}")
-    _clear_place()
+    clear_place()
     prepare_state_directory()
     with hold_state_directory():
         unfinished = settings.STATE_DIR / UNFINISHED_RESTORE
@@ -62,14 +63,14 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
         for number, (branch_id, copy) in enumerate(copies.items(), start=1):
             create_from_copy(branch_id, copy)
             say(f"{number:>5}  {branch_id}  {manifest.branches[branch_id].size / 1e6:,.0f} MB")
-        _restore_secrets(backup)
+        restore_secrets(backup)
         _restore_rows(backup, manifest, mark=mark)
         unfinished.unlink()
         durable.sync(settings.STATE_DIR)
     return manifest
 
 
-def _check_fits(manifest: Manifest) -> None:
+def check_fits(manifest: Manifest) -> None:
     """Raise RestoreRefused or DumpFailed if this Perch could not run what would be restored."""
     if newer := set(manifest.migrations) - known_migrations():
         raise RestoreRefused(
@@ -95,7 +96,7 @@ def _check_fits(manifest: Manifest) -> None:
         check_empty()
 
 
-def _check_place() -> None:
+def check_place() -> None:
     """Raise RestoreRefused if the state directory holds anything, unless an interrupted restore has
     left it there."""
     place = settings.STATE_DIR
@@ -104,7 +105,7 @@ def _check_place() -> None:
         raise RestoreRefused(f"{place} is not empty: name a directory that does not exist yet")
 
 
-def _clear_place() -> None:
+def clear_place() -> None:
     """Remove what an earlier, interrupted restore has left."""
     place = settings.STATE_DIR
     if not (place / UNFINISHED_RESTORE).exists():
@@ -121,7 +122,9 @@ def _clear_place() -> None:
         (place / UNFINISHED_RESTORE).unlink()
 
 
-def _restore_secrets(backup: Path) -> None:
+def restore_secrets(backup: Path) -> None:
+    """Put the secrets that `taking.copy_secrets` has copied into the state directory. Raises
+    OSError."""
     for name in ("secret-key", *KEPT):
         source, place = backup / name, settings.STATE_DIR / name
         if source.is_dir():
@@ -133,11 +136,19 @@ def _restore_secrets(backup: Path) -> None:
 
 
 def _restore_rows(backup: Path, manifest: Manifest, *, mark: str) -> None:
-    if "DATABASE_URL" in os.environ:
+    with metadata_for_restore(mark=mark):
         _fill(backup, manifest)
+
+
+@contextmanager
+def metadata_for_restore(*, mark: str) -> Iterator[None]:
+    """Make the empty database available that rows are restored into. The caller holds the state
+    directory. Raises DumpFailed."""
+    if "DATABASE_URL" in os.environ:
+        yield
         return
     with metadata_cluster(mark=mark):
-        _fill(backup, manifest)
+        yield
 
 
 def _fill(backup: Path, manifest: Manifest) -> None:

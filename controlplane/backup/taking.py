@@ -66,7 +66,7 @@ def take_backup(target: Path, say: Callable[[str], object]) -> Manifest:
         # Branches that were deleted after they were copied.
         for branch_id in copies.keys() - manifest.branches.keys():
             remove_tree(branch_copy(staging, branch_id))
-        _copy_secrets(staging)
+        copy_secrets(staging)
         write_manifest(staging, manifest)
         say("Reading it back …")
         write_sums(staging)
@@ -170,7 +170,8 @@ def _being_deleted() -> set[str]:
     return {found for found in deletions.values_list("branch_id", flat=True) if found}
 
 
-def _copy_secrets(staging: Path) -> None:
+def copy_secrets(staging: Path) -> None:
+    """Copy what a restored service needs besides its rows and data into the directory."""
     descriptor = os.open(staging / "secret-key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(settings.SECRET_KEY)

@@ -104,6 +104,16 @@ def branch_deleted(operation: Operation, branch: Branch) -> Event:
     return of_branch(EventType.BRANCH_DELETED, project, branch, summary, [operation])
 
 
+def history_copy_behind(project: Project, branch: Branch) -> Event:
+    summary = f'The copy of the history of the branch "{branch.name}" in the store is behind'
+    return of_branch(EventType.HISTORY_COPY_BEHIND, project, branch, summary)
+
+
+def history_copy_caught_up(project: Project, branch: Branch) -> Event:
+    summary = f'The history of the branch "{branch.name}" is completely in the store again'
+    return of_branch(EventType.HISTORY_COPY_CAUGHT_UP, project, branch, summary)
+
+
 def branch_restore_requested(
     project: Project, branch: Branch, source: Branch, operations: Iterable[Operation]
 ) -> Event:

@@ -24,6 +24,9 @@ class EventType(StrEnum):
     BRANCH_HISTORY_GAP = "branch.history_gap"
     # The oldest history was removed before its time, because the disk is nearly full.
     BRANCH_HISTORY_TRIMMED = "branch.history_trimmed"
+    # The copy of its history in the store is behind, or is no longer.
+    HISTORY_COPY_BEHIND = "history.copy_behind"
+    HISTORY_COPY_CAUGHT_UP = "history.copy_caught_up"
     SNAPSHOT_CREATED = "snapshot.created"
     SNAPSHOT_UPDATED = "snapshot.updated"
     SNAPSHOT_DELETED = "snapshot.deleted"

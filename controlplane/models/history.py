@@ -29,6 +29,8 @@ class HistoryChain(models.Model):
     commits = models.JSONField(default=list, db_default=[])
     removals = models.JSONField(default=list, db_default=[])
     updated_at = models.DateTimeField()
+    # All that was committed until then is in the store, off the host; None if nothing is.
+    stored_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = (

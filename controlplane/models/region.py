@@ -42,6 +42,8 @@ class Region(models.Model):
     computes_seen_at = models.DateTimeField(null=True)
     # Published by its worker: its problems, as [{name, detail}].
     problems = models.JSONField(default=list, db_default=[])
+    # Published by its worker: the state of the history's copy off the host; {} without a store.
+    history_store = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
     # Published by its worker: why computes there can connect to its host and its network; "" if
     # they cannot.
     outbound_unfiltered = models.CharField(max_length=200, default="", db_default="")

@@ -43,6 +43,8 @@ WHERE NOT EXISTS (
 log = logging.getLogger(__name__)
 
 HISTORY_ROUND = 5.0  # seconds
+# The branches whose chains have changed, for the copy off the host.
+changed_histories: set[str] = set()
 # The least time between two bases of a running compute: each slows it down for a second.
 BETWEEN_BASES = timedelta(minutes=5)
 # The least time between two events about history that was removed for want of space.
@@ -66,6 +68,8 @@ def keep_history(region: Region) -> None:
         # Of a stopped branch the row says that its log was copied since.
         if has_changed or endpoint.id in stopped or endpoint.branch_id not in published:
             publish(endpoint.branch_id, chains)
+        if has_changed:
+            changed_histories.add(endpoint.branch_id)
 
 
 def keep(branch_id: str, retention_seconds: int) -> tuple[list[Chain], bool]:

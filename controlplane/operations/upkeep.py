@@ -27,6 +27,7 @@ from controlplane.operations.history import (
     forget_former_passwords,
     keep_history,
 )
+from controlplane.operations.history_copies import state
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
 from controlplane.operations.poolers import end_unused_poolers
@@ -91,6 +92,7 @@ def publish(region: Region) -> None:
         host=settings.REGION_HOST,
         port=settings.PROXY_PORT,
         problems=vitals.problems(),
+        history_store=state.as_json(),
         outbound_unfiltered=outbound.complaint(),
         disk_free_bytes=space.free,
         disk_reserve_bytes=space.reserve,

@@ -13,6 +13,7 @@ from django.conf import settings
 
 from controlplane.compute.space import disk_problem
 from controlplane.operations.catalog_mending import endpoints_behind
+from controlplane.operations.history_copies import state
 from controlplane.operations.under_way import STILL_AFTER, hanging, standing_still
 
 log = logging.getLogger(__name__)
@@ -102,12 +103,17 @@ def catalogs_behind() -> list[Problem]:
     return [Problem("catalogs_behind", words)] if count else []
 
 
+def history_copies() -> list[Problem]:
+    return [Problem(name, detail) for name, detail in state.problems()]
+
+
 CHECKS: Sequence[Callable[[], list[Problem]]] = (
     rounds.problems,
     hanging_operations,
     operations_standing_still,
     full_disk,
     catalogs_behind,
+    history_copies,
 )
 
 

@@ -77,6 +77,7 @@ def examine() -> Health:
             "problems": found,
             "lanes": lanes,
             "webhooks": webhooks,
+            "history_store": own.history_store,
             "regions": [_described(region) for region in regions],
         },
     )

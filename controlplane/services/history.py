@@ -65,6 +65,12 @@ class History:
         return last.last_at if last.ended_at else self.now
 
     @property
+    def copied_at(self) -> datetime | None:
+        """The last moment that can be restored if the host is lost; None if there is none."""
+        known = [chain.stored_at for chain in self.chains if chain.stored_at]
+        return known[-1] if known else None
+
+    @property
     def gaps(self) -> list[Gap]:
         found = []
         for number, chain in enumerate(self.chains):

@@ -66,6 +66,12 @@ class HistoryOut(Schema):
     latest: Moment | None = Field(
         None, description="The last moment that can be recovered", examples=[AT]
     )
+    copied_at: Moment | None = Field(
+        None,
+        description="All that was committed until then is also off the host; absent without a "
+        "store, or as long as nothing is in it",
+        examples=[AT],
+    )
     gaps: list[HistoryGap] = Field(description="Times that cannot be recovered", examples=[[]])
     bases: list[HistoryBase] = Field(description="The base copies, the oldest first", examples=[[]])
     commits: list[HistoryCommits] = Field(
@@ -128,6 +134,7 @@ def history_out(history: History) -> dict[str, object]:
         "retention_seconds": history.branch.project.history_retention_seconds,
         "earliest": history.earliest,
         "latest": history.latest,
+        "copied_at": history.copied_at,
         "gaps": _gaps(history.gaps),
         "bases": [
             {

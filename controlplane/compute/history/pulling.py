@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -52,6 +53,20 @@ class LogLost(Exception):
     """The log does not continue the chain; the message is the reason for its end."""
 
 
+@dataclass(frozen=True)
+class Flushed:
+    """How far the log of a branch was flushed at the last look. All that was committed until `at`
+    is before `lsn`."""
+
+    chain: int
+    lsn: int
+    at: datetime
+
+
+# By branch, as this process has seen it: the copy off the host reads the log up to there.
+flushed_logs: dict[str, Flushed] = {}
+
+
 def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = False) -> bool:
     """Copy the finished segments of the branch's running compute, and with `whole` the flushed
     beginning of the last one too. Returns whether there were any.
@@ -75,6 +90,7 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
         except LogLost as lost:
             chain.end(str(lost), at)
             return False
+        flushed_logs[branch_id] = Flushed(chain.number, flushed, at)
         if has_copied:
             _advance(connection, segment_start(chain.copied))
     return has_copied
@@ -94,14 +110,49 @@ def pull_stopped(chain: Chain, branch_id: str) -> bool:
     with _log_of(branch_id) as source:
         if control.is_shut_down:
             last = record_at(source, control.timeline, control.checkpoint)
-            until = last.end if last else 0
+            if last is None:
+                return False
+            until = last.end
         else:
             until = end_of_log(source, chain.timeline, chain.copied, account)
+        flushed_logs[branch_id] = Flushed(chain.number, until, at)
         try:
             return _copy(chain, branch_id, source, until=until, at=at)
         except LogLost as lost:
             chain.end(str(lost), at)
             return False
+
+
+def read_flushed(chain: Chain, branch_id: str, start: int, stop: int) -> bytes:
+    """The flushed log of the branch's data from `start` to `stop`, which lie in one segment and not
+    before `chain.copied`.
+
+    The caller holds the branch's history lock. Raises LogLost if the log does not continue the
+    chain, OSError.
+    """
+    name = segment_name(chain.timeline, start)
+    with _log_of(branch_id) as source, open_directory(chain.log) as target:
+        _check_continues(chain, source, target)
+        _check(chain, source, name)
+        try:
+            file = os.open(name, REGULAR, dir_fd=source)
+        except FileNotFoundError as error:
+            raise LogLost(LOG_LOST) from error
+        try:
+            found = os.pread(file, stop - start, start % SEGMENT_SIZE)
+        finally:
+            os.close(file)
+        # It may have been recycled while it was read, if no slot held it.
+        _check(chain, source, name)
+    if len(found) < stop - start:
+        raise LogLost(LOG_LOST)
+    return found
+
+
+def read_timeline(chain: Chain) -> str:
+    """The file in the chain that tells where its timeline began; "" for the first timeline."""
+    with open_directory(chain.log) as log:
+        return read_regular(_timeline_file(chain), LONGEST_TIMELINE, within=log).decode()
 
 
 def drop_slot(sockets: Path) -> None:
@@ -204,12 +255,16 @@ def _fill_page(file: Path) -> None:
 def _copy_timeline(chain: Chain, source: int, target: int) -> None:
     """Copy the file that tells where the chain's timeline began, which the first has not: Postgres
     recovers along no timeline that it does not know."""
-    name = f"{chain.timeline:08X}.history"
+    name = _timeline_file(chain)
     if content := read_regular(name, LONGEST_TIMELINE, within=source):
         with suppress(FileExistsError):
             file = os.open(name, NEW_FILE, 0o600, dir_fd=target)
             with os.fdopen(file, "wb") as opened:
                 opened.write(content)
+
+
+def _timeline_file(chain: Chain) -> str:
+    return f"{chain.timeline:08X}.history"
 
 
 def _check_continues(chain: Chain, source: int, target: int) -> None:

@@ -1,4 +1,5 @@
-"""`manage.py restore SOURCE --state-dir NEW`: makes a state directory from a backup."""
+"""`manage.py restore SOURCE --state-dir NEW`: makes a state directory from a backup, or with
+`--from-store` from the copy of the history in the object store."""
 
 import signal
 import sys
@@ -9,36 +10,86 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.backup.restoring import RestoreRefused, restore
+from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
+from controlplane.history_store.objects import StoreFails, StoreMisnamed, the_store
+from controlplane.history_store.packing import Damaged, WrongKey
+from controlplane.history_store.restoring import Restored, restore_from_store
 from controlplane.management.commands import backup
 from controlplane.management.supervision import MARK
 
+REFUSALS = (
+    *(*backup.REFUSALS, RestoreRefused, TreeUntrusted, NotEnoughSpace),
+    *(StoreFails, StoreMisnamed, Damaged, WrongKey),
+)
+
 
 class Command(BaseCommand):
-    help = "Creates a new state directory from a backup."
+    help = "Creates a new state directory from a backup, or from the store of PERCH_HISTORY_STORE."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("source", metavar="SOURCE", help="a directory that `backup` has made")
+        source = parser.add_mutually_exclusive_group(required=True)
+        source.add_argument(
+            "source", metavar="SOURCE", nargs="?", help="a directory that `backup` has made"
+        )
+        source.add_argument(
+            "--from-store",
+            nargs="?",
+            const="",
+            metavar="HOST",
+            help="restore the region from PERCH_HISTORY_STORE: by default the host whose rows "
+            "were copied last; `history list` names the hosts",
+        )
         parser.add_argument(
             "--state-dir", metavar="NEW", required=True, help="a directory that does not exist yet"
         )
 
-    def handle(self, *args: Any, source: str, **options: Any) -> None:
+    def handle(
+        self, *args: Any, source: str | None, from_store: str | None, **options: Any
+    ) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
-            manifest = restore(
-                Path(source).absolute(),
-                self._say,
-                mark=f"{MARK}={settings.STATE_DIR}",
-            )
-        except (*backup.REFUSALS, RestoreRefused, TreeUntrusted) as error:
+            if source is None:
+                self._restore_from_store(from_store or None)
+            else:
+                self._restore(Path(source).absolute())
+        except REFUSALS as error:
             raise CommandError(str(error)) from error
+
+    def _restore(self, backup: Path) -> None:
+        manifest = restore(backup, self._say, mark=f"{MARK}={settings.STATE_DIR}")
         self._say(
             f"{settings.STATE_DIR} is the service as of {manifest.rows_at:%Y-%m-%d %H:%M:%S} UTC. "
             f"Start it with: up --state-dir {settings.STATE_DIR}"
         )
         for branch_id, reason in manifest.not_copied.items():
+            self.stderr.write(f"The branch {branch_id} has no data: {reason}")
+
+    def _restore_from_store(self, host: str | None) -> None:
+        store = the_store()
+        if store is None:
+            raise RestoreRefused("set PERCH_HISTORY_STORE to the store that has the history")
+        restored = restore_from_store(
+            store, self._say, mark=f"{MARK}={settings.STATE_DIR}", host=host
+        )
+        self._say(
+            f"{settings.STATE_DIR} has {len(restored.branches)} branches, each until its last "
+            f"copied commit, and the rows of {restored.rows_at:%Y-%m-%d %H:%M:%S} UTC. "
+            f"Start it with: up --state-dir {settings.STATE_DIR}"
+        )
+        self._list_losses(restored)
+
+    def _list_losses(self, restored: Restored) -> None:
+        for branch_id, at in restored.branches.items():
+            seconds = max(0.0, (restored.last_sign - at).total_seconds())
+            self._say(
+                f"{branch_id}  lost what was committed after {at:%Y-%m-%d %H:%M:%S.%f} UTC, "
+                f"{seconds:.1f} s before the host's last sign"
+            )
+        for branch_id, reason in restored.shortfalls.items():
+            self.stderr.write(f"The branch {branch_id} is not complete: {reason}")
+        for branch_id, reason in restored.missing.items():
             self.stderr.write(f"The branch {branch_id} has no data: {reason}")
 
     def _say(self, text: str) -> None:

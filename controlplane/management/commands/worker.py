@@ -25,6 +25,8 @@ from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.state_directory import prepare_state_directory, sole_holder
 from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.events import outbox
+from controlplane.history_store.objects import StoreMisnamed
+from controlplane.history_store.rounds import rounds as store_rounds
 from controlplane.logs import context
 from controlplane.models import Lane, Region
 from controlplane.operations import under_way, vitals
@@ -59,7 +61,8 @@ class Command(BaseCommand):
         try:
             refuse_other_version()
             region = own_region()
-        except (OtherVersion, RegionTaken) as error:
+            all_rounds = (*ROUNDS, *store_rounds())
+        except (OtherVersion, RegionTaken, StoreMisnamed) as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
         publish_settings(region)
@@ -70,21 +73,21 @@ class Command(BaseCommand):
         # transactions.
         app = django_app.with_connector(queue_connector())
         with sole_holder("worker") as alone:
-            asyncio.run(work(app, region, alone=alone))
+            asyncio.run(work(app, region, all_rounds, alone=alone))
 
 
-async def work(app: App, region: Region, *, alone: bool) -> None:
+async def work(app: App, region: Region, rounds: Sequence[Round], *, alone: bool) -> None:
     """Run jobs and rounds until a signal ends this process. If `alone`, no other worker runs on
     this host's state, so the jobs that an earlier worker had begun are retried at once."""
     # One thread for all that can be busy at once, so that no job or round waits for a thread: a job
     # takes its thread only once it has a slot of its lane.
     slots = sum(settings.LANE_SLOTS.values()) + settings.WEBHOOK_SLOTS
-    threads = ThreadPoolExecutor(slots + len(ROUNDS))
+    threads = ThreadPoolExecutor(slots + len(rounds))
     asyncio.get_running_loop().set_default_executor(threads)
     async with app.open_async():
         if alone:
             await revive_jobs(app, queues_of(region), silent_for=0)
-        beside = [asyncio.create_task(repeat(one, region)) for one in ROUNDS]
+        beside = [asyncio.create_task(repeat(one, region)) for one in rounds]
         beside.append(asyncio.create_task(revive_stalled_jobs(app, region)))
         try:
             await run_lanes(app, region)

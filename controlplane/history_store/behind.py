@@ -1,0 +1,29 @@
+"""Tells in events which branches' copies in the store are behind, and which have caught up."""
+
+from controlplane import clock
+from controlplane.events.changes import history_copy_behind, history_copy_caught_up
+from controlplane.events.recording import record
+from controlplane.models import Branch, Project
+from controlplane.operations.history_copies import BEHIND_AFTER, state
+from controlplane.operations.locks import locked_project
+
+# The branches of which an event has told that they are behind.
+_told: set[str] = set()
+
+
+def note_behind() -> None:
+    """Record an event for each branch that is behind for too long, and for each that no longer
+    is."""
+    limit = clock.now() - BEHIND_AFTER
+    behind = {branch_id for branch_id, since in state.behind.items() if since < limit}
+    for branch_id in behind ^ _told:
+        branch = Branch.objects.filter(id=branch_id, deleted_at=None).first()
+        if branch is not None:
+            tells = history_copy_behind if branch_id in behind else history_copy_caught_up
+            try:
+                with locked_project(branch.project_id) as project:
+                    record(tells(project, branch))
+            except Project.DoesNotExist:
+                pass
+    _told.clear()
+    _told.update(behind)

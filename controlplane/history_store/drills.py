@@ -1,0 +1,143 @@
+"""Tries out whether branches can be restored from the store: makes each in a place of its own, from
+its newest base and the log, reads its catalog and all checksums, and removes it."""
+
+import logging
+import random
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import psycopg
+from django.conf import settings
+
+from controlplane import clock
+from controlplane.compute import compute
+from controlplane.compute.accounts import account_of, running_as
+from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.branch_data import branch_dir, create_from_copy, data_dir
+from controlplane.compute.filesystem import LockTimeout, lock_branches, remove_tree
+from controlplane.compute.history.moments import NoSuchMoment
+from controlplane.compute.history.recovering import NotRecovered, create_from_history
+from controlplane.compute.integrity import DataDamaged, check_data
+from controlplane.compute.process import StartFailed
+from controlplane.compute.space import NotEnoughSpace
+from controlplane.history_store.copies import Copies
+from controlplane.history_store.fetching import NothingStored, fetch
+from controlplane.history_store.layout import branch_folder, read_list
+from controlplane.history_store.objects import Store, StoreFails
+from controlplane.history_store.packing import Damaged, WrongKey
+from controlplane.operations.history_copies import state
+
+log = logging.getLogger(__name__)
+
+# Stands for the branch's id in the directories of the drill.
+DRILL = "history-drill"
+FAILURES = (
+    *(NothingStored, Damaged, WrongKey, StoreFails, NoSuchMoment, NotRecovered, StartFailed),
+    *(DataDamaged, NotEnoughSpace, psycopg.Error, OSError),
+)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The result of a drill with one branch."""
+
+    branch_id: str
+    # Until when its commits were there.
+    at: datetime | None = None
+    # Why it could not be restored; "" if it could.
+    error: str = ""
+
+
+def drill(copies: Copies) -> None:
+    """Try out one branch that the store has, chosen at random, and note the result."""
+    try:
+        for result in verify(copies.store, copies.host, say=lambda words: None, at_most=1):
+            state.drill_error = result.error and f"{result.branch_id}: {result.error}"
+    except LockTimeout:
+        return
+    except FAILURES as error:
+        state.drill_error = str(error)
+    if not state.drill_error:
+        state.drilled_at = clock.now()
+    log.info("restored a branch from the store to check it", extra={"error": state.drill_error})
+
+
+def verify(
+    store: Store,
+    host: str,
+    *,
+    say: Callable[[str], object],
+    branch_ids: Sequence[str] = (),
+    at_most: int | None = None,
+) -> list[Verified]:
+    """Try out these branches, or as many as `at_most` of the host's branches in the store, chosen
+    at random. `host` is the host's folder. Raises LockTimeout if another drill is under way,
+    StoreFails."""
+    with lock_branches(f"{DRILL}-under-way", timeout=0):
+        chosen = list(branch_ids)
+        if not chosen:
+            chosen = store.folders(f"{host}/branches")
+            random.shuffle(chosen)
+        results: list[Verified] = []
+        for branch_id in chosen:
+            if at_most is not None and len(results) >= at_most:
+                break
+            result = _verify(store, branch_folder(host, branch_id), branch_id)
+            # What was never copied completely, and nobody named, proves nothing.
+            if result is None and branch_ids:
+                result = Verified(branch_id, error="no base copy of it is complete in the store")
+            if result is not None:
+                results.append(result)
+                say(_words_of(result))
+        return results
+
+
+def _words_of(result: Verified) -> str:
+    if result.error:
+        return f"{result.branch_id}  cannot be restored: {result.error}"
+    return f"{result.branch_id}  can be restored until {result.at:%Y-%m-%d %H:%M:%S.%f} UTC"
+
+
+def _verify(store: Store, folder: str, branch_id: str) -> Verified | None:
+    place = Path(settings.STATE_DIR) / f".{DRILL}"
+    try:
+        _clear(place)
+        branch = read_list(store, folder)
+        if branch is None or branch.copied_at is None:
+            return None
+        fetched = fetch(store, folder, branch, place)
+        if fetched.data is not None:
+            create_from_copy(DRILL, fetched.data)
+        else:
+            moment = fetched.moment
+            assert moment is not None
+            create_from_history(DRILL, lambda: moment, holding=nullcontext, on_recovered=check_data)
+            _check_checksums()
+        return Verified(branch_id, at=fetched.at)
+    except FAILURES as error:
+        return Verified(branch_id, error=str(error))
+    finally:
+        _clear(place)
+
+
+def _clear(place: Path) -> None:
+    """Remove what this drill, or one that was killed, has left."""
+    remove_tree(place)
+    compute.remove(DRILL)
+
+
+def _check_checksums() -> None:
+    """Read every page of the data, which is shut down. Raises DataDamaged, OSError."""
+    done = subprocess.run(
+        [postgres_bin() / "pg_checksums", "--check", "-D", data_dir(DRILL)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        **running_as(account_of(branch_dir(DRILL))),
+    )
+    if done.returncode:
+        raise DataDamaged(done.stderr.strip().partition("\n")[0])

@@ -1,0 +1,203 @@
+"""The names of the objects in the store, and the lists of what is complete there.
+
+    regions/<region>/<host>/metadata/<time>-…         the rows and the secrets, as a tar archive
+    regions/<region>/<host>/branches/<branch>/
+        lists/<number>-…                              the branch's list; the highest number counts
+        <chain>/bases/<end>-…                         a base copy, as a tar archive
+        <chain>/log/<start>-<end>-…                   a piece of the log, by its positions
+        data/<time>-…                                 the data of a branch without history
+
+<host> is the id of the state directory, so a restored service never writes among the objects of
+the lost one. A chain has a random id, because a chain on disk may end in the store before it ends
+on disk: where the store lacks log that the disk no longer has, a new chain begins in the store.
+Every name ends in a random part: no object is ever overwritten.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, Self
+
+from controlplane.compute.history.chain import Base
+from controlplane.history_store.objects import Store, random_name
+from controlplane.history_store.packing import Damaged
+
+FORMAT = 1
+
+
+def host_folder(region: str, host: str) -> str:
+    return f"regions/{region}/{host}"
+
+
+def branch_folder(host: str, branch_id: str) -> str:
+    """The folder of a branch; `host` is the folder of its host."""
+    return f"{host}/branches/{branch_id}"
+
+
+@dataclass(frozen=True)
+class StoredBase:
+    """A base copy in the store."""
+
+    base: Base
+    # The object's name and its size in bytes.
+    name: str
+    size: int
+
+
+@dataclass
+class StoredChain:
+    """A piece of log without gaps, from `start` to `end`, and base copies within it."""
+
+    id: str
+    # The chain's number on disk.
+    number: int
+    system_id: int
+    timeline: int
+    start: int
+    end: int
+    # The checksum and the size of the last piece, by which the log on disk is recognized.
+    tail: int = 0
+    tail_size: int = 0
+    # All that was committed until then is in it; None as long as that is not known.
+    at: datetime | None = None
+    ended_at: datetime | None = None
+    end_reason: str = ""
+    # The file that tells where the timeline began.
+    timeline_file: str = ""
+    bases: list[StoredBase] = field(default_factory=list)
+
+    @property
+    def usable_bases(self) -> list[StoredBase]:
+        """Those from which the stored log can be replayed, the oldest first."""
+        return [
+            one for one in self.bases if self.start <= one.base.redo and one.base.end <= self.end
+        ]
+
+    @property
+    def copied_at(self) -> datetime | None:
+        """The moment to which it can be restored; None if it cannot be."""
+        if not self.usable_bases:
+            return None
+        return self.at or self.usable_bases[-1].base.at
+
+    def as_json(self) -> dict[str, Any]:
+        bases = [{**asdict(one), "base": one.base.as_json()} for one in self.bases]
+        return {
+            **asdict(self),
+            "at": self.at and self.at.isoformat(),
+            "ended_at": self.ended_at and self.ended_at.isoformat(),
+            "bases": bases,
+        }
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        bases = [
+            StoredBase(Base.from_json(one["base"]), one["name"], one["size"])
+            for one in stored["bases"]
+        ]
+        times = {
+            name: stored[name] and datetime.fromisoformat(stored[name])
+            for name in ("at", "ended_at")
+        }
+        return cls(**{**stored, **times, "bases": bases})
+
+
+@dataclass(frozen=True)
+class StoredData:
+    """The data of a branch without history, as it was at one moment."""
+
+    name: str
+    size: int
+    at: datetime
+
+
+@dataclass
+class BranchList:
+    """What the store has of a branch."""
+
+    branch_id: str
+    project_id: str = ""
+    number: int = 0
+    chains: list[StoredChain] = field(default_factory=list)
+    data: StoredData | None = None
+    # When the branch was found to be deleted.
+    gone_at: datetime | None = None
+    # The names of the objects that hold this list and earlier ones; not stored.
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def copied_at(self) -> datetime | None:
+        """The last moment that can be restored; None if there is none."""
+        known = [one.copied_at for one in self.chains if one.copied_at]
+        if known:
+            return known[-1]
+        return self.data.at if self.data else None
+
+    def as_json(self) -> bytes:
+        stored = {
+            "format": FORMAT,
+            "branch_id": self.branch_id,
+            "project_id": self.project_id,
+            "number": self.number,
+            "chains": [one.as_json() for one in self.chains],
+            "data": self.data and {**asdict(self.data), "at": self.data.at.isoformat()},
+            "gone_at": self.gone_at and self.gone_at.isoformat(),
+        }
+        return json.dumps(stored).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Self:
+        """Raises Damaged."""
+        stored = json.loads(content)
+        if stored.pop("format") != FORMAT:
+            raise Damaged("it was written by another version of Perch")
+        data, gone_at = stored.pop("data"), stored.pop("gone_at")
+        if data:
+            data = StoredData(data["name"], data["size"], datetime.fromisoformat(data["at"]))
+        return cls(
+            **{**stored, "chains": [StoredChain.from_json(one) for one in stored["chains"]]},
+            data=data,
+            gone_at=datetime.fromisoformat(gone_at) if gone_at else None,
+        )
+
+
+def read_list(store: Store, folder: str) -> BranchList | None:
+    """The newest list of the branch with this folder; None if there is none. Raises StoreFails,
+    Damaged, WrongKey."""
+    names = list(store.names(f"{folder}/lists"))
+    if not names:
+        return None
+    found = BranchList.from_json(b"".join(store.get(names[-1])))
+    found.names = names
+    return found
+
+
+def write_list(store: Store, folder: str, branch: BranchList) -> None:
+    """Store the list, with the next number, and delete the earlier ones. Raises StoreFails."""
+    branch.number += 1
+    name = f"{folder}/lists/{branch.number:012}-{random_name()}"
+    store.put(name, branch.as_json())
+    earlier, branch.names = branch.names, [name]
+    store.delete(earlier)
+
+
+def piece_name(folder: str, chain: StoredChain, start: int, end: int) -> str:
+    return f"{folder}/{chain.id}/log/{start:016X}-{end:016X}-{random_name()}"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of the log in the store, by its name."""
+
+    name: str
+    start: int
+    end: int
+
+
+def pieces_in(names: Iterable[str]) -> list[Piece]:
+    found = []
+    for name in names:
+        start, end, _ = name.rsplit("/", 1)[-1].split("-")
+        found.append(Piece(name, int(start, 16), int(end, 16)))
+    return found

@@ -1,0 +1,205 @@
+"""Puts, gets, lists and deletes the objects of the store, packed. No object is ever overwritten.
+
+A store may answer that it has stored what it has not. So an object counts as stored only once the
+store has told its size, and everything that is read is checked (`packing`).
+"""
+
+import hashlib
+import secrets
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import obstore
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from django.conf import settings
+from obstore.exceptions import BaseError
+from obstore.store import from_url
+
+from controlplane.history_store.packing import KEY_BYTES, Damaged, Keyring, pack, unpack
+
+# Callers try again, with growing pauses, so that the state of the copy is known meanwhile.
+RETRIES = {"max_retries": 1, "retry_timeout": timedelta(seconds=30)}
+BOUNDS = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(seconds=120)}
+# Bytes of each part of a large object, how many are sent at once, and how large an object is that
+# is sent as a whole.
+PART, PARTS_AT_ONCE, WHOLE = 8 << 20, 2, 17 << 20
+# Bytes that are read at once, and between two waits for the bandwidth.
+READ = 1 << 20
+
+
+class StoreFails(Exception):
+    """The store did not do what it was told; the message says what it answered."""
+
+
+class NotStored(StoreFails):
+    """The store answered that it has stored an object, but does not have it, or only a part."""
+
+
+class StoreMisnamed(Exception):
+    """PERCH_HISTORY_STORE names no store; the message says why."""
+
+
+class Bandwidth:
+    """Bounds how many bytes a second all threads together send. None is no bound."""
+
+    def __init__(self, bytes_per_second: int | None) -> None:
+        self._rate = bytes_per_second
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def wait_for(self, size: int) -> None:
+        """Return when `size` more bytes may be sent."""
+        if not self._rate:
+            return
+        with self._lock:
+            begin = max(time.monotonic(), self._free_at)
+            self._free_at = begin + size / self._rate
+        time.sleep(max(0.0, begin - time.monotonic()))
+
+
+class Store:
+    """The objects below the prefix that the URL names. Every method raises StoreFails."""
+
+    def __init__(self, url: str, keyring: Keyring, bandwidth: Bandwidth) -> None:
+        self._keyring = keyring
+        self._bandwidth = bandwidth
+        options: dict[str, Any] = {"retry_config": RETRIES, "client_options": _client_options()}
+        if url.startswith("file:"):
+            options = {"mkdir": True}
+        try:
+            self._objects = from_url(url, **options)
+        except (BaseError, OSError, ValueError) as error:
+            raise StoreMisnamed(f"PERCH_HISTORY_STORE: {_words_of(error)}") from error
+
+    def put(self, name: str, content: bytes | Iterable[bytes]) -> int:
+        """Store the object under the new name. Returns its size in the store, in bytes. Raises what
+        `content` raises, too."""
+        is_whole = isinstance(content, bytes) and len(content) < WHOLE
+        parts = _Sent(
+            pack(name, [content] if isinstance(content, bytes) else content, self._keyring),
+            self._bandwidth,
+        )
+        with _telling(name):
+            if is_whole:
+                obstore.put(self._objects, name, b"".join(parts), use_multipart=False)
+            else:
+                obstore.put(
+                    self._objects, name, parts, chunk_size=PART, max_concurrency=PARTS_AT_ONCE
+                )
+        found = self.size_of(name)
+        if found != parts.size:
+            # Otherwise it would count as what it is not.
+            with suppress(StoreFails):
+                self.delete([name])
+            raise NotStored(
+                f"the store answered that it has {name}, and has "
+                + ("no such object" if found is None else f"{found} of its {parts.size} bytes")
+            )
+        return parts.size
+
+    def size_of(self, name: str) -> int | None:
+        """The object's size in the store; None if it is not there."""
+        with _telling(name):
+            try:
+                return int(obstore.head(self._objects, name)["size"])
+            except FileNotFoundError:
+                return None
+
+    def get(self, name: str) -> Iterator[bytes]:
+        """The object's content, in parts. Only at the end it is known to be complete. Raises
+        Damaged, WrongKey."""
+        with _telling(name):
+            try:
+                found = obstore.get(self._objects, name)
+            except FileNotFoundError:
+                raise Damaged(f"{name} is missing") from None
+            packed = (bytes(part) for part in found.stream(min_chunk_size=READ))
+            try:
+                yield from unpack(name, packed, self._keyring)
+            except Damaged as error:
+                raise Damaged(f"{name} is damaged: {error}") from error
+
+    def names(self, prefix: str) -> dict[str, int]:
+        """The names of all objects below the prefix, a folder, in their order, with their sizes."""
+        with _telling(prefix):
+            found = [one for part in obstore.list(self._objects, prefix) for one in part]
+        return dict(sorted((str(one["path"]), int(one["size"])) for one in found))
+
+    def folders(self, prefix: str) -> list[str]:
+        """The names of the folders directly below the folder `prefix`."""
+        with _telling(prefix):
+            found = obstore.list_with_delimiter(self._objects, prefix)["common_prefixes"]
+        return sorted(str(path).rsplit("/", 1)[-1] for path in found)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete the objects; no error if some are not there."""
+        for name in names:
+            with _telling(name), suppress(FileNotFoundError):
+                obstore.delete(self._objects, name)
+
+
+class _Sent:
+    """The parts of an object as they are sent, within the bandwidth, and their bytes so far."""
+
+    def __init__(self, parts: Iterator[bytes], bandwidth: Bandwidth) -> None:
+        self.size = 0
+        self._parts = parts
+        self._bandwidth = bandwidth
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._parts:
+            self._bandwidth.wait_for(len(part))
+            self.size += len(part)
+            yield part
+
+
+def the_store() -> Store | None:
+    """The store that the settings name; None without one. Raises StoreMisnamed."""
+    if not settings.HISTORY_STORE:
+        return None
+    return Store(
+        settings.HISTORY_STORE,
+        Keyring(settings.HISTORY_KEY or _derived_key(), _salt()),
+        Bandwidth(settings.HISTORY_STORE_BANDWIDTH),
+    )
+
+
+def _derived_key() -> str:
+    secret = settings.SECRET_KEY.encode()
+    key = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=b"perch history store")
+    return b64encode(key.derive(secret)).decode()
+
+
+def _salt() -> bytes:
+    """One for each region: it need not be secret, and the key is derived once."""
+    return hashlib.sha256(f"perch history {settings.REGION}".encode()).digest()[:16]
+
+
+def _client_options() -> dict[str, Any]:
+    # Given options replace those that obstore reads from the environment.
+    return {**BOUNDS, "allow_http": settings.HISTORY_STORE_ALLOW_HTTP}
+
+
+@contextmanager
+def _telling(name: str) -> Iterator[None]:
+    """Turn the errors of the store into StoreFails."""
+    try:
+        yield
+    except (BaseError, FileNotFoundError, PermissionError) as error:
+        raise StoreFails(f"{name}: {_words_of(error)}") from error
+
+
+def _words_of(error: BaseException) -> str:
+    """The error without the details that obstore adds for its own developers."""
+    return str(error).partition("\n")[0].strip()
+
+
+def random_name() -> str:
+    """A part of a name, by which no two objects have the same name."""
+    return secrets.token_hex(8)

@@ -1,0 +1,192 @@
+"""The format of an object: a header, then frames, each of them compressed and encrypted.
+
+The header has the format's version, what the key is derived from, and a value by which a wrong key
+is recognized. A frame holds at most `BLOCK` bytes of content, compressed by Zstandard and encrypted
+by AES-256-GCM with a key of the object's own. A frame's nonce is its number, so frames cannot be
+left out, repeated or moved. The last frame is marked in its nonce and holds the length and the
+SHA-256 of the content, so an object that was cut short is recognized. The object's name is
+authenticated too: no object can be replaced by another one.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+
+import zstandard
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+FORMAT = b"perch history 1\n"
+# The format, the salt of the key, the check of the key, and the salt of the object's own key.
+HEADER = struct.Struct("<16s16s16s32s")
+LENGTH = struct.Struct("<I")
+# The content's length and SHA-256.
+TRAILER = struct.Struct("<Q32s")
+# Bytes of content in a frame, and the most that a frame can take.
+BLOCK = 1 << 20
+LONGEST_FRAME = BLOCK + (64 << 10)
+LEVEL = 1
+KEY_BYTES = 32
+
+
+class Damaged(Exception):
+    """The object is not what was written under its name; the message says how."""
+
+
+class WrongKey(Exception):
+    """The object was encrypted with another key."""
+
+
+class Keyring:
+    """Derives the keys of objects from the operator's secret: 32 bytes in base64, or a passphrase
+    of any length. `salt` (16 bytes) is that of the objects which are written."""
+
+    def __init__(self, secret: str, salt: bytes) -> None:
+        self._secret = secret
+        self._salt = salt
+        self._known: dict[bytes, bytes] = {}
+
+    def header(self) -> tuple[bytes, AESGCM]:
+        """The header of a new object, and its key."""
+        of_object = os.urandom(32)
+        key = self._key(self._salt)
+        header = HEADER.pack(FORMAT, self._salt, _expand(key, b"check", 16), of_object)
+        return header, _cipher(key, of_object)
+
+    def cipher(self, header: bytes) -> AESGCM:
+        """The key of the object with this header. Raises Damaged, WrongKey."""
+        if len(header) < HEADER.size:
+            raise Damaged("it is cut short")
+        found, salt, check, of_object = HEADER.unpack(header)
+        if found != FORMAT:
+            raise Damaged("it is no object of this format")
+        key = self._key(salt)
+        if not hmac.compare_digest(check, _expand(key, b"check", 16)):
+            raise WrongKey(
+                "the key is not the one that the history was encrypted with: set "
+                "PERCH_HISTORY_KEY, or without one PERCH_SECRET_KEY, to that of the host that "
+                "wrote it"
+            )
+        return _cipher(key, of_object)
+
+    def _key(self, salt: bytes) -> bytes:
+        """The key of all objects with this salt. A passphrase takes some tenths of a second."""
+        if salt not in self._known:
+            if (exact := _exact_key(self._secret)) is not None:
+                key = _expand(exact, b"perch history" + salt, KEY_BYTES)
+            else:
+                key = Scrypt(salt=salt, length=KEY_BYTES, n=2**15, r=8, p=1).derive(
+                    self._secret.encode()
+                )
+            self._known[salt] = key
+        return self._known[salt]
+
+
+def pack(name: str, content: Iterable[bytes], keyring: Keyring) -> Iterator[bytes]:
+    """The object with this name and content, in parts that fit into memory."""
+    header, cipher = keyring.header()
+    yield header
+    compress = zstandard.ZstdCompressor(level=LEVEL).compress
+    digest, length, number = hashlib.sha256(), 0, 0
+    for block in _blocks(content):
+        digest.update(block)
+        length += len(block)
+        yield _sealed(cipher, name, number, compress(block), is_last=False)
+        number += 1
+    end = TRAILER.pack(length, digest.digest())
+    yield _sealed(cipher, name, number, end, is_last=True)
+
+
+def unpack(name: str, packed: Iterable[bytes], keyring: Keyring) -> Iterator[bytes]:
+    """The content of an object, in parts that fit into memory. Each part is authentic; that the
+    content is complete is known only at its end. Raises Damaged, WrongKey."""
+    read = reader_of(packed)
+    cipher = keyring.cipher(read(HEADER.size))
+    decompress = zstandard.ZstdDecompressor().decompress
+    digest, length, number = hashlib.sha256(), 0, 0
+    while True:
+        prefix = read(LENGTH.size)
+        if len(prefix) < LENGTH.size:
+            raise Damaged("it is cut short")
+        (size,) = LENGTH.unpack(prefix)
+        if size > LONGEST_FRAME:
+            raise Damaged("it has a frame that is too long")
+        sealed = read(size)
+        opened, is_last = _opened(cipher, name, number, sealed)
+        if is_last:
+            break
+        block = decompress(opened, max_output_size=BLOCK)
+        digest.update(block)
+        length += len(block)
+        number += 1
+        yield block
+    if read(1) or len(opened) != TRAILER.size:
+        raise Damaged("it goes on after its end")
+    if TRAILER.unpack(opened) != (length, digest.digest()):
+        raise Damaged("its content has another length or checksum than was written")
+
+
+def reader_of(parts: Iterable[bytes]) -> Callable[[int], bytes]:
+    """A function that reads as many bytes of the parts as it is given, fewer only at the end."""
+    source, rest = iter(parts), bytearray()
+
+    def read(size: int) -> bytes:
+        while len(rest) < size:
+            part = next(source, None)
+            if part is None:
+                break
+            rest.extend(part)
+        taken = bytes(rest[:size])
+        del rest[:size]
+        return taken
+
+    return read
+
+
+def _blocks(content: Iterable[bytes]) -> Iterator[bytes]:
+    read = reader_of(content)
+    while block := read(BLOCK):
+        yield block
+
+
+def _sealed(cipher: AESGCM, name: str, number: int, data: bytes, *, is_last: bool) -> bytes:
+    sealed = cipher.encrypt(_nonce(number, is_last), data, name.encode())
+    return LENGTH.pack(len(sealed)) + sealed
+
+
+def _opened(cipher: AESGCM, name: str, number: int, sealed: bytes) -> tuple[bytes, bool]:
+    """The frame's data, and whether it is the last one. Raises Damaged."""
+    for is_last in (False, True):
+        try:
+            return cipher.decrypt(_nonce(number, is_last), sealed, name.encode()), is_last
+        except InvalidTag:
+            continue
+    raise Damaged("it is cut short, changed, or another object than its name says")
+
+
+def _nonce(number: int, is_last: bool) -> bytes:
+    return number.to_bytes(11, "big") + bytes([is_last])
+
+
+def _cipher(key: bytes, of_object: bytes) -> AESGCM:
+    return AESGCM(_expand(key, b"object" + of_object, KEY_BYTES))
+
+
+def _expand(key: bytes, info: bytes, length: int) -> bytes:
+    return HKDF(algorithm=SHA256(), length=length, salt=None, info=info).derive(key)
+
+
+def _exact_key(secret: str) -> bytes | None:
+    """The key that the secret is in base64; None if it is a passphrase."""
+    try:
+        key = base64.b64decode(secret, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return key if len(key) == KEY_BYTES else None

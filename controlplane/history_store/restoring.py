@@ -1,0 +1,186 @@
+"""Restores a lost host from the store into an empty state directory, for `manage.py restore
+--from-store`.
+
+First the rows come back, then each branch that they call ready: its newest base copy, and its log
+up to the last position in the store. The data of a branch is usually younger than the rows, so its
+catalog is the truth: the first start brings the rows to it, as it does with what SQL has changed.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from django.conf import settings
+from django.core.management import call_command
+
+from controlplane import durable
+from controlplane.backup.manifest import METADATA_DUMP, Manifest, read_manifest
+from controlplane.backup.metadata_copy import load
+from controlplane.backup.restored_rows import settle_rows_from_store
+from controlplane.backup.restoring import (
+    RestoreRefused,
+    check_fits,
+    check_place,
+    clear_place,
+    metadata_for_restore,
+    restore_secrets,
+)
+from controlplane.compute.branch_data import create_from_copy
+from controlplane.compute.compute import OtherMajorVersion
+from controlplane.compute.filesystem import remove_tree
+from controlplane.compute.history.moments import NoSuchMoment
+from controlplane.compute.history.recovering import NotRecovered, create_from_history
+from controlplane.compute.process import StartFailed
+from controlplane.compute.state_directory import (
+    UNFINISHED_RESTORE,
+    hold_state_directory,
+    prepare_state_directory,
+)
+from controlplane.history_store.fetching import Fetched, NothingStored, fetch
+from controlplane.history_store.layout import branch_folder, host_folder, read_list
+from controlplane.history_store.objects import Store
+from controlplane.history_store.packing import Damaged
+from controlplane.history_store.trees import write_tree
+from controlplane.models import Branch, BranchState
+
+# In the state directory: what is brought from the store.
+SCRATCH = ".from-store"
+# Why a branch cannot be restored although the store answers.
+OF_A_BRANCH = (NothingStored, Damaged, NoSuchMoment, NotRecovered, StartFailed, OtherMajorVersion)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was restored, and what is missing."""
+
+    # The moment of the rows, and the last moment that the lost host noted in the store.
+    rows_at: datetime
+    last_sign: datetime
+    # Of each branch, until when its commits were restored.
+    branches: dict[str, datetime] = field(default_factory=dict)
+    # Branches with less than all, and branches without data, each with the reason.
+    shortfalls: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def restore_from_store(
+    store: Store, say: Callable[[str], object], *, mark: str, host: str | None = None
+) -> Restored:
+    """Create the state directory of the settings from the store; `up` can then run it. `host` is
+    the id of the lost state directory, by default that whose rows were copied last.
+
+    If this is interrupted, it leaves a directory that only another restore accepts. Raises
+    RestoreRefused, StoreFails, Damaged, WrongKey, DumpFailed, StateDirectoryUnusable,
+    AccountUnusable, NotEnoughSpace, OSError.
+    """
+    folder, rows = newest_rows(store, host)
+    check_place()
+    clear_place()
+    prepare_state_directory()
+    with hold_state_directory():
+        unfinished = settings.STATE_DIR / UNFINISHED_RESTORE
+        durable.write(unfinished, b"", 0o600)
+        with _scratch() as scratch:
+            say(f"Reading {rows} …")
+            write_tree(store.get(rows), scratch / "rows")
+            manifest = read_manifest(scratch / "rows")
+            check_fits(manifest)
+            with metadata_for_restore(mark=mark):
+                load(scratch / "rows" / METADATA_DUMP)
+                # Migrate the rows of an older Perch before changing any.
+                call_command("migrate", verbosity=0)
+                restored = _restore_branches(store, folder, manifest, scratch, say)
+                settle_rows_from_store(manifest.rows_at, set(restored.branches))
+            restore_secrets(scratch / "rows")
+        unfinished.unlink()
+        durable.sync(settings.STATE_DIR)
+    return restored
+
+
+def newest_rows(store: Store, host: str | None) -> tuple[str, str]:
+    """The folder of the host, and the name of the newest copy of its rows. Raises RestoreRefused,
+    StoreFails."""
+    region = f"regions/{settings.REGION}"
+    found = []
+    for known in [host] if host else store.folders(region):
+        folder = host_folder(settings.REGION, known)
+        found += [
+            (name.rsplit("/", 1)[-1], folder, name) for name in store.names(f"{folder}/metadata")
+        ]
+    if not found:
+        others = ", ".join(store.folders("regions"))
+        raise RestoreRefused(
+            f'the store has no copy of the region "{settings.REGION}"'
+            + (f" by the host {host}" if host else "")
+            + (f"; it has the regions {others}: set PERCH_REGION" if others else "")
+        )
+    _, folder, name = max(found)
+    return folder, name
+
+
+def _restore_branches(
+    store: Store, folder: str, manifest: Manifest, scratch: Path, say: Callable[[str], object]
+) -> Restored:
+    stored = set(store.folders(f"{folder}/branches"))
+    ready = Branch.objects.filter(
+        project__region_id=settings.REGION,
+        project__deleted_at=None,
+        deleted_at=None,
+        current_state=BranchState.READY,
+    ).order_by("created_at", "id")
+    restored = Restored(manifest.rows_at, manifest.rows_at)
+    ids = list(ready.values_list("id", flat=True))
+    for number, branch_id in enumerate(ids, start=1):
+        try:
+            fetched = restore_branch(store, branch_folder(folder, branch_id), branch_id, scratch)
+        except OF_A_BRANCH as error:
+            restored.missing[branch_id] = str(error)
+            say(f"{number:>5}  {branch_id}  not restored: {error}")
+            continue
+        restored.branches[branch_id] = fetched.at
+        if fetched.shortfall:
+            restored.shortfalls[branch_id] = fetched.shortfall
+        say(f"{number:>5}  {branch_id}  until {fetched.at:%Y-%m-%d %H:%M:%S.%f} UTC")
+    known = set(Branch.objects.filter(id__in=stored).values_list("id", flat=True))
+    for branch_id in sorted(stored - known):
+        restored.missing[branch_id] = "it was created after the rows were copied"
+    newest = max([manifest.rows_at, *restored.branches.values()])
+    return Restored(
+        manifest.rows_at, newest, restored.branches, restored.shortfalls, restored.missing
+    )
+
+
+def restore_branch(store: Store, folder: str, branch_id: str, scratch: Path) -> Fetched:
+    """Make the branch's directory from what the store has in the folder. Raises what OF_A_BRANCH
+    names, StoreFails, WrongKey, NotEnoughSpace, OSError."""
+    branch = read_list(store, folder)
+    if branch is None:
+        raise NothingStored("the store has nothing of it")
+    place = scratch / "branch"
+    remove_tree(place)
+    try:
+        fetched = fetch(store, folder, branch, place)
+        if fetched.data is not None:
+            create_from_copy(branch_id, fetched.data)
+        else:
+            moment = fetched.moment
+            assert moment is not None
+            create_from_history(
+                branch_id, lambda: moment, holding=nullcontext, on_recovered=lambda sockets: None
+            )
+    finally:
+        remove_tree(place)
+    return fetched
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    place = Path(settings.STATE_DIR) / SCRATCH
+    remove_tree(place)
+    place.mkdir(mode=0o700)
+    try:
+        yield place
+    finally:
+        remove_tree(place)

@@ -1,0 +1,58 @@
+"""Copies the service's rows and secrets to the store, so that an empty host can be restored."""
+
+import tempfile
+from datetime import datetime
+from pathlib import Path
+
+from django.conf import settings
+from django.db import connection
+
+from controlplane import clock
+from controlplane.backup.manifest import METADATA_DUMP, Manifest, perch_version, write_manifest
+from controlplane.backup.metadata_copy import dump, snapshot
+from controlplane.backup.taking import copy_secrets
+from controlplane.compute.binaries import postgres_version
+from controlplane.compute.tree import open_directory
+from controlplane.database.version import applied_migrations
+from controlplane.history_store.copies import Copies
+from controlplane.history_store.objects import random_name
+from controlplane.history_store.trees import tree_stream
+
+# How many copies of the rows are kept.
+KEPT = 2
+
+
+def newest_change() -> int:
+    """Grows with every change that callers cause: each has an event."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT coalesce(max(id), 0) FROM controlplane_event")
+        return int(cursor.fetchone()[0])
+
+
+def copy_rows(copies: Copies) -> datetime:
+    """Copy the rows and secrets as they are now. Returns the moment of the rows.
+
+    Raises DumpFailed, StoreFails, OSError.
+    """
+    with tempfile.TemporaryDirectory(dir=settings.STATE_DIR, prefix=".rows-") as made:
+        place = Path(made)
+        began = clock.now()
+        with snapshot() as seen:
+            at = clock.now()
+            manifest = Manifest(
+                perch=perch_version(),
+                postgres=postgres_version().split(".")[0],
+                region=settings.REGION,
+                began_at=began,
+                rows_at=at,
+                migrations=sorted(applied_migrations()),
+                branches={},
+            )
+            dump(place / METADATA_DUMP, snapshot=seen)
+        copy_secrets(place)
+        write_manifest(place, manifest)
+        name = f"{copies.host}/metadata/{at:%Y%m%dT%H%M%S.%fZ}-{random_name()}"
+        with open_directory(place) as directory:
+            copies.store.put(name, tree_stream(directory))
+    copies.store.delete(list(copies.store.names(f"{copies.host}/metadata"))[:-KEPT])
+    return at

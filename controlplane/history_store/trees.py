@@ -1,0 +1,84 @@
+"""A directory as one stream: a tar archive of its directories and regular files."""
+
+import io
+import os
+import tarfile
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from controlplane.compute.tree import REGULAR, open_directory
+from controlplane.history_store.packing import Damaged, reader_of
+
+# Bytes read at once.
+CHUNK = 1 << 20
+BLOCK = tarfile.BLOCKSIZE
+END = bytes(2 * BLOCK)
+
+
+class TreeChanged(Exception):
+    """The directory changed while it was read."""
+
+
+def tree_stream(directory: int, *, skip: Collection[str] = ()) -> Iterator[bytes]:
+    """The tar archive of the open directory, in parts. `skip` names paths in it; a skipped
+    directory is in the archive, but empty. Raises TreeChanged, OSError."""
+    yield from _directory(directory, "", skip)
+    yield END
+
+
+def write_tree(parts: Iterable[bytes], target: Path) -> None:
+    """Make the directory `target` from the parts of its archive. Raises Damaged, OSError, and what
+    `parts` raises."""
+    target.mkdir(mode=0o700, parents=True)
+    try:
+        with tarfile.open(fileobj=_Source(parts), mode="r|", bufsize=CHUNK) as archive:
+            archive.extractall(target, filter="data")
+    except tarfile.TarError as error:
+        raise Damaged(f"it is no archive: {error}") from error
+
+
+def _directory(directory: int, place: str, skip: Collection[str]) -> Iterator[bytes]:
+    with os.scandir(directory) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        inner = f"{place}{entry.name}"
+        if entry.is_dir(follow_symlinks=False):
+            yield _header(inner, tarfile.DIRTYPE, 0)
+            if inner not in skip:
+                with open_directory(entry.name, within=directory) as descriptor:
+                    yield from _directory(descriptor, f"{inner}/", skip)
+        elif inner not in skip and entry.is_file(follow_symlinks=False):
+            yield from _file(entry.name, directory, inner)
+
+
+def _file(name: str, directory: int, place: str) -> Iterator[bytes]:
+    descriptor = os.open(name, REGULAR, dir_fd=directory)
+    try:
+        size = left = os.fstat(descriptor).st_size
+        yield _header(place, tarfile.REGTYPE, size)
+        while left:
+            part = os.read(descriptor, min(CHUNK, left))
+            if not part:
+                raise TreeChanged(f"{place} became shorter")
+            left -= len(part)
+            yield part
+        yield bytes(-size % BLOCK)
+    finally:
+        os.close(descriptor)
+
+
+def _header(name: str, kind: bytes, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    info.mode = 0o700 if kind == tarfile.DIRTYPE else 0o600
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+class _Source(io.RawIOBase):
+    """The parts as the file that tarfile reads."""
+
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self._read = reader_of(parts)
+
+    def read(self, size: int = -1) -> bytes:
+        return self._read(size)

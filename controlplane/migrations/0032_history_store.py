@@ -1,0 +1,12 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [("controlplane", "0031_history")]
+
+    operations = [
+        migrations.AddField("historychain", "stored_at", models.DateTimeField(null=True)),
+        migrations.AddField(
+            "region", "history_store", models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
+        ),
+    ]
