@@ -119,6 +119,8 @@ def unpack(name: str, packed: Iterable[bytes], keyring: Keyring) -> Iterator[byt
         if size > LONGEST_FRAME:
             raise Damaged("it has a frame that is too long")
         sealed = read(size)
+        if len(sealed) < size:
+            raise Damaged("it is cut short")
         opened, is_last = _opened(cipher, name, number, sealed)
         if is_last:
             break

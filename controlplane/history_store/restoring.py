@@ -42,6 +42,7 @@ from controlplane.history_store.fetching import Fetched, NothingStored, fetch
 from controlplane.history_store.layout import branch_folder, host_folder, read_list
 from controlplane.history_store.objects import Store
 from controlplane.history_store.packing import Damaged
+from controlplane.history_store.signs import Sign, last_sign
 from controlplane.history_store.trees import write_tree
 from controlplane.models import Branch, BranchState
 
@@ -55,9 +56,9 @@ OF_A_BRANCH = (NothingStored, Damaged, NoSuchMoment, NotRecovered, StartFailed, 
 class Restored:
     """What was restored, and what is missing."""
 
-    # The moment of the rows, and the last moment that the lost host noted in the store.
+    # The moment of the rows, and the last sign of the lost host.
     rows_at: datetime
-    last_sign: datetime
+    sign: Sign
     # Of each branch, until when its commits were restored.
     branches: dict[str, datetime] = field(default_factory=dict)
     # Branches with less than all, and branches without data, each with the reason.
@@ -130,7 +131,8 @@ def _restore_branches(
         deleted_at=None,
         current_state=BranchState.READY,
     ).order_by("created_at", "id")
-    restored = Restored(manifest.rows_at, manifest.rows_at)
+    sign = last_sign(store, folder) or Sign(manifest.rows_at)
+    restored = Restored(manifest.rows_at, sign)
     ids = list(ready.values_list("id", flat=True))
     for number, branch_id in enumerate(ids, start=1):
         try:
@@ -146,10 +148,7 @@ def _restore_branches(
     known = set(Branch.objects.filter(id__in=stored).values_list("id", flat=True))
     for branch_id in sorted(stored - known):
         restored.missing[branch_id] = "it was created after the rows were copied"
-    newest = max([manifest.rows_at, *restored.branches.values()])
-    return Restored(
-        manifest.rows_at, newest, restored.branches, restored.shortfalls, restored.missing
-    )
+    return restored
 
 
 def restore_branch(store: Store, folder: str, branch_id: str, scratch: Path) -> Fetched:

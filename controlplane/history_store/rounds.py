@@ -34,6 +34,7 @@ from controlplane.history_store.log_copies import LogDamaged, copy_log, is_behin
 from controlplane.history_store.objects import StoreFails, the_store
 from controlplane.history_store.packing import Damaged, WrongKey
 from controlplane.history_store.row_copies import copy_rows, newest_change
+from controlplane.history_store.signs import Sign, give_sign
 from controlplane.history_store.trees import TreeChanged
 from controlplane.models import Branch, BranchState, HistoryChain, Region
 from controlplane.operations.history import changed_histories
@@ -93,6 +94,7 @@ class Copier:
     rows_took: float = 0.0
     rows_change: int = -1
     swept: float = float("-inf")
+    sign: Sign | None = None
 
 
 _copier: Copier | None = None
@@ -169,8 +171,19 @@ def _copy_logs(copier: Copier) -> None:
         copier.bases_due.add(branch_id)
         if copied.copied_at:
             state.behind.pop(branch_id, None)
+        else:
+            # The log cannot be used before a base is there.
+            state.behind.setdefault(branch_id, clock.now())
         _publish(copied)
     note_behind()
+    if copier.pauses.setdefault("sign", Pause()).is_over():
+        try:
+            copies = copier.copies
+            copier.sign = give_sign(copies.store, copies.host, copier.sign, copier.seen)
+        except StoreFails as error:
+            _failed(copier, "sign", error)
+        else:
+            copier.pauses.pop("sign")
 
 
 def _try_log(copier: Copier, branch_id: str, project_id: str) -> BranchList | None:

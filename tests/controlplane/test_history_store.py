@@ -107,9 +107,9 @@ def lose(service: Service) -> datetime:
     return at
 
 
-def restored(bucket: Bucket, state_dir: Path, **changes: str) -> tuple[Service, str]:
+def restored(bucket: Bucket, state_dir: Path) -> tuple[Service, str]:
     new = state_dir / "restored"
-    said = ran(bucket, "restore", "--from-store", "--state-dir", new, **changes)
+    said = ran(bucket, "restore", "--from-store", "--state-dir", new)
     return Service(new, **bucket.environment), said
 
 

@@ -18,6 +18,7 @@ from controlplane.history_store.restoring import Restored, restore_from_store
 from controlplane.management.commands import backup
 from controlplane.management.supervision import MARK
 
+TIME = "%Y-%m-%d %H:%M:%S.%f"
 REFUSALS = (
     *(*backup.REFUSALS, RestoreRefused, TreeUntrusted, NotEnoughSpace),
     *(StoreFails, StoreMisnamed, Damaged, WrongKey),
@@ -81,11 +82,16 @@ class Command(BaseCommand):
         self._list_losses(restored)
 
     def _list_losses(self, restored: Restored) -> None:
+        self._say(f"The last sign of the lost host is of {restored.sign.at:{TIME}} UTC.")
         for branch_id, at in restored.branches.items():
-            seconds = max(0.0, (restored.last_sign - at).total_seconds())
+            since = restored.sign.lost_since(branch_id, at)
+            if since is None:
+                self._say(f"{branch_id}  did not run then: nothing until then is lost")
+                continue
+            seconds = max(0.0, (restored.sign.at - since).total_seconds())
             self._say(
-                f"{branch_id}  lost what was committed after {at:%Y-%m-%d %H:%M:%S.%f} UTC, "
-                f"{seconds:.1f} s before the host's last sign"
+                f"{branch_id}  may have lost what was committed after {since:{TIME}} UTC: "
+                f"{seconds:.1f} s until then, and all since"
             )
         for branch_id, reason in restored.shortfalls.items():
             self.stderr.write(f"The branch {branch_id} is not complete: {reason}")

@@ -1,0 +1,74 @@
+"""The last sign of a host in the store: when it was given, and until when the log of each running
+branch was copied then. From it follows what is lost with the host: an idle branch loses nothing,
+and a running one what was committed since, even if it had written nothing for hours.
+
+    regions/<region>/<host>/signs/<time>-…      JSON; the newest counts
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from controlplane import clock
+from controlplane.compute.history.pulling import flushed_logs
+from controlplane.history_store.objects import Store, random_name
+
+# The time between two signs while computes run.
+BETWEEN_SIGNS = timedelta(seconds=10)
+# A branch whose log was looked at within this time counts as running: each is every five seconds.
+RUNNING_FOR = timedelta(seconds=30)
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A host's sign: see the module."""
+
+    at: datetime
+    # Of the running branches, until when all that was committed was in the store; None if that was
+    # not known.
+    running: Mapping[str, datetime | None] = field(default_factory=dict)
+
+    def lost_since(self, branch_id: str, copied_at: datetime) -> datetime | None:
+        """From when on commits of the branch may be lost, if it was copied until `copied_at`; None
+        if it did not run at the time of the sign."""
+        if branch_id not in self.running:
+            return None
+        return max(copied_at, self.running[branch_id] or copied_at)
+
+
+def give_sign(store: Store, host: str, last: Sign | None, seen: Mapping[str, int]) -> Sign | None:
+    """Store a sign if one is due, and delete the earlier ones. `seen` has the position until which
+    each branch's log is in the store. Returns the last sign. Raises StoreFails."""
+    now = clock.now()
+    if last and now - last.at < BETWEEN_SIGNS:
+        return last
+    looks = {
+        one: flushed for one, flushed in flushed_logs.items() if now - flushed.at < RUNNING_FOR
+    }
+    if not looks and last and not last.running:
+        return last
+    running = {
+        branch_id: flushed.at if seen.get(branch_id) == flushed.lsn else None
+        for branch_id, flushed in looks.items()
+    }
+    folder = f"{host}/signs"
+    name = f"{folder}/{now:%Y%m%dT%H%M%S.%fZ}-{random_name()}"
+    texts = {branch_id: at and at.isoformat() for branch_id, at in running.items()}
+    store.put(name, json.dumps({"at": now.isoformat(), "running": texts}).encode())
+    store.delete(one for one in store.names(folder) if one != name)
+    return Sign(now, running)
+
+
+def last_sign(store: Store, host: str) -> Sign | None:
+    """The last sign of the host with this folder; None if it gave none. Raises StoreFails, Damaged,
+    WrongKey."""
+    names = list(store.names(f"{host}/signs"))
+    if not names:
+        return None
+    stored = json.loads(b"".join(store.get(names[-1])))
+    running = {
+        branch_id: datetime.fromisoformat(at) if at else None
+        for branch_id, at in stored["running"].items()
+    }
+    return Sign(datetime.fromisoformat(stored["at"]), running)
