@@ -49,6 +49,8 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("branch.history_gap", "Gap in the history", *BAD),
         EventType("branch.history_trimmed", "History trimmed", *BAD),
         EventType("branch.restored", "Branch restored", "check", "good"),
+        EventType("history.copy_behind", "History copy behind", *BAD),
+        EventType("history.copy_caught_up", "History copy caught up", "check", "good"),
     ),
     "Projects": (
         EventType("project.created", "Project created", *MADE),

@@ -14,7 +14,7 @@ import psycopg
 from django.conf import settings
 
 from controlplane import clock
-from controlplane.compute import compute
+from controlplane.compute import branch_data, compute
 from controlplane.compute.accounts import account_of, running_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.branch_data import branch_dir, create_from_copy, data_dir
@@ -24,7 +24,7 @@ from controlplane.compute.history.recovering import NotRecovered, create_from_hi
 from controlplane.compute.integrity import DataDamaged, check_data
 from controlplane.compute.process import StartFailed
 from controlplane.compute.space import NotEnoughSpace
-from controlplane.history_store.copies import Copies
+from controlplane.history_store.copier import Copier
 from controlplane.history_store.fetching import NothingStored, fetch
 from controlplane.history_store.layout import branch_folder, read_list
 from controlplane.history_store.objects import Store, StoreFails
@@ -52,16 +52,18 @@ class Verified:
     error: str = ""
 
 
-def drill(copies: Copies) -> None:
+def drill(copier: Copier) -> None:
     """Try out one branch that the store has, chosen at random, and note the result."""
+    copies, results = copier.copies, list[Verified]()
     try:
-        for result in verify(copies.store, copies.host, say=lambda words: None, at_most=1):
+        results = verify(copies.store, copies.host, say=lambda words: None, at_most=1)
+        for result in results:
             state.drill_error = result.error and f"{result.branch_id}: {result.error}"
     except LockTimeout:
         return
     except FAILURES as error:
         state.drill_error = str(error)
-    if not state.drill_error:
+    if results and not state.drill_error:
         state.drilled_at = clock.now()
     log.info("restored a branch from the store to check it", extra={"error": state.drill_error})
 
@@ -77,7 +79,8 @@ def verify(
     """Try out these branches, or as many as `at_most` of the host's branches in the store, chosen
     at random. `host` is the host's folder. Raises LockTimeout if another drill is under way,
     StoreFails."""
-    with lock_branches(f"{DRILL}-under-way", timeout=0):
+    # Without this lock, the worker would end what runs here as left by a compute.
+    with lock_branches(DRILL, timeout=0):
         chosen = list(branch_ids)
         if not chosen:
             chosen = store.folders(f"{host}/branches")
@@ -127,7 +130,8 @@ def _verify(store: Store, folder: str, branch_id: str) -> Verified | None:
 def _clear(place: Path) -> None:
     """Remove what this drill, or one that was killed, has left."""
     remove_tree(place)
-    compute.remove(DRILL)
+    compute.stop(DRILL)
+    branch_data.remove(DRILL)
 
 
 def _check_checksums() -> None:

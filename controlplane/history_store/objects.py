@@ -139,9 +139,15 @@ class Store:
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete the objects; no error if some are not there."""
-        for name in names:
-            with _telling(name), suppress(FileNotFoundError):
-                obstore.delete(self._objects, name)
+        doomed = list(names)
+        with _telling("deleting objects"):
+            try:
+                obstore.delete(self._objects, doomed)
+            except FileNotFoundError:
+                # Only a folder as a store answers this. It has not deleted the rest.
+                for name in doomed:
+                    with suppress(FileNotFoundError):
+                        obstore.delete(self._objects, name)
 
 
 class _Sent:

@@ -1,6 +1,8 @@
 """Copies the service's rows and secrets to the store, so that an empty host can be restored."""
 
 import tempfile
+import time
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -14,22 +16,53 @@ from controlplane.backup.taking import copy_secrets
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.tree import open_directory
 from controlplane.database.version import applied_migrations
+from controlplane.history_store.copier import Copier
 from controlplane.history_store.copies import Copies
 from controlplane.history_store.objects import random_name
 from controlplane.history_store.trees import tree_stream
+from controlplane.operations.history_copies import state
 
 # How many copies of the rows are kept.
 KEPT = 2
+# Seconds between two copies: at least after a change, and at most. They may take one part in PART
+# of the time, as the rows of a large service take long.
+AFTER, AT_MOST, PART = 10.0, 3600.0, 20
 
 
-def newest_change() -> int:
+@dataclass
+class _Last:
+    """The last copy: when it was made, how long that took, and its newest change."""
+
+    at: float = float("-inf")
+    took: float = 0.0
+    change: int = -1
+
+
+_last = _Last()
+
+
+def copy_rows_if_due(copier: Copier) -> None:
+    """Copy the rows if any have changed, within the bounds above."""
+    since, change = time.monotonic() - _last.at, _newest_change()
+    if change != _last.change and state.rows_behind is None:
+        state.rows_behind = clock.now()
+    wait = max(AFTER, PART * _last.took) if change != _last.change else AT_MOST
+    if since < wait:
+        return
+    began = time.monotonic()
+    if copier.attempt("rows", lambda: _copy_rows(copier.copies)):
+        _last.at, _last.took = time.monotonic(), time.monotonic() - began
+        _last.change, state.rows_behind = change, None
+
+
+def _newest_change() -> int:
     """Grows with every change that callers cause: each has an event."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT coalesce(max(id), 0) FROM controlplane_event")
         return int(cursor.fetchone()[0])
 
 
-def copy_rows(copies: Copies) -> datetime:
+def _copy_rows(copies: Copies) -> datetime:
     """Copy the rows and secrets as they are now. Returns the moment of the rows.
 
     Raises DumpFailed, StoreFails, OSError.

@@ -4,21 +4,24 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import obstore
 import psycopg
 import pytest
 
 from controlplane.history_store.objects import Store
+from tests.support.faulty_store import MODES, FaultyStore
 from tests.support.object_store import Bucket, bucket, environment_with, opened, s3
 from tests.support.place import Place
 from tests.support.service import Service
 from tests.support.stack import ROOT
-from tests.support.waiting import wait_for
+from tests.support.waiting import load, wait_for
 
 __all__ = ["bucket", "s3"]
 
@@ -142,6 +145,13 @@ def test_a_lost_host_is_restored_with_every_row_that_was_copied(
         reported = copied_at(place)
         lost_at = lose(service)
     assert reported is not None
+    wrong = ran(
+        bucket,
+        *("restore", "--from-store", "--state-dir", state_dir / "wrong"),
+        status=1,
+        PERCH_HISTORY_KEY="another",
+    )
+    assert "not the one that the history was encrypted with" in wrong
     again, said = restored(bucket, state_dir)
     try:
         place.stack, place.client.api_url = again.stack, again.stack.api_url
@@ -158,3 +168,95 @@ def test_a_lost_host_is_restored_with_every_row_that_was_copied(
         assert behind < 15
     finally:
         again.down()
+
+
+def committed(place: Place, text: str) -> datetime:
+    """Commit a row; returns when."""
+    with place.connect() as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS notes (text text)")
+        connection.execute("INSERT INTO notes VALUES (%s)", [text])
+    return datetime.now(UTC)
+
+
+def notes(place: Place) -> list[str]:
+    with place.connect() as connection:
+        rows = connection.execute("SELECT text FROM notes ORDER BY ctid").fetchall()
+    return [text for (text,) in rows]
+
+
+@pytest.mark.thorough
+def test_a_store_that_fails_is_never_believed_and_delays_nobody(
+    state_dir: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultyStore(bucket.endpoint).running() as faulty:
+        behind = bucket.through(faulty.endpoint)
+        place_of_service = state_dir / "service"
+        place_of_service.mkdir(mode=0o711)
+        service = Service(place_of_service, **behind.environment)
+        try:
+            place = Place.create(service.stack, service.client)
+            wait_for(lambda: copied_after(place, committed(place, "first")), "a copy", timeout=90)
+            written = ["first"] * len(notes(place))
+            for mode in MODES:
+                faulty.turn(mode)
+                at = committed(place, mode)
+                written.append(mode)
+                wait_for(lambda: faulty.faults > 3, f"requests to a store that is {mode}")
+                began = time.monotonic()
+                place.suspend()
+                place.start()
+                assert time.monotonic() - began < 10 * load(), mode
+                if mode != "slow":
+                    assert not copied_after(place, at), mode
+                    assert service.answers(), "a failing copy affects no client"
+                faulty.turn("")
+                wait_for(lambda at=at: copied_after(place, at), f"a copy after {mode}", timeout=150)
+            changed = datetime.now(UTC)
+            place.new_role("later")
+            with opened(bucket, monkeypatch) as store:
+                wait_for(lambda: rows_copied_after(store, changed), "the rows", timeout=90)
+            lose(service)
+        finally:
+            service.down()
+        again, said = restored(bucket, state_dir)
+        try:
+            place.stack, place.client.api_url = again.stack, again.stack.api_url
+            assert notes(place) == written, said
+        finally:
+            again.down()
+
+
+@pytest.mark.thorough
+def test_what_is_in_the_store_is_listed_and_verified(
+    service: Service, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place.create(service.stack, service.client)
+    at = committed(place, "first")
+    wait_for(lambda: copied_after(place, at), "a copy of the log", timeout=90)
+    here = ("--state-dir", service.state_dir)
+    said = ran(bucket, "history", *here, "list")
+    assert f"{place.id}  {place.branch_id}  from" in said
+    assert "host" in said
+    said = ran(bucket, "history", *here, "verify", place.branch_id)
+    assert f"{place.branch_id}  can be restored until" in said
+    assert not (service.state_dir / "branches" / "history-drill").exists()
+    said = ran(bucket, "history", *here, "verify", status=1, PERCH_HISTORY_KEY="another")
+    assert "not the one that the history was encrypted with" in said
+    with opened(bucket, monkeypatch) as store:
+        piece = next(
+            n for n in store.names("regions") if f"{place.branch_id}/" in n and "/log/" in n
+        )
+        cut_short(store, piece)
+        said = ran(bucket, "history", *here, "verify", place.branch_id, status=1)
+        assert f"{piece} is damaged: it is cut short" in said
+        store.delete([piece])
+        said = ran(bucket, "history", *here, "verify", place.branch_id, status=1)
+        assert "is missing in the store" in said
+    said = ran(bucket, "history", *here, "verify", "br-unknown", status=1)
+    assert "br-unknown  cannot be restored" in said
+
+
+def cut_short(store: Store, name: str) -> None:
+    """Replace an object by its first half."""
+    content = bytes(obstore.get(store._objects, name).bytes())
+    obstore.put(store._objects, name, content[: len(content) // 2])

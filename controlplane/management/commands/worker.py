@@ -26,7 +26,7 @@ from controlplane.compute.state_directory import prepare_state_directory, sole_h
 from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.events import outbox
 from controlplane.history_store.objects import StoreMisnamed
-from controlplane.history_store.rounds import rounds as store_rounds
+from controlplane.history_store.rounds import store_rounds
 from controlplane.logs import context
 from controlplane.models import Lane, Region
 from controlplane.operations import under_way, vitals
@@ -61,7 +61,7 @@ class Command(BaseCommand):
         try:
             refuse_other_version()
             region = own_region()
-            all_rounds = (*ROUNDS, *store_rounds())
+            all_rounds = (*ROUNDS, *store_rounds(region))
         except (OtherVersion, RegionTaken, StoreMisnamed) as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error

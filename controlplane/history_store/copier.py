@@ -1,0 +1,81 @@
+"""What the worker's threads have copied, and when they try again after a failure."""
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from controlplane.backup.metadata_copy import DumpFailed
+from controlplane.compute.filesystem import LockTimeout
+from controlplane.compute.history.pulling import LogLost
+from controlplane.history_store.copies import Copies
+from controlplane.history_store.layout import BranchList
+from controlplane.history_store.log_copies import LogDamaged
+from controlplane.history_store.objects import StoreFails
+from controlplane.history_store.packing import Damaged, WrongKey
+from controlplane.history_store.trees import TreeChanged
+from controlplane.models import HistoryChain, Region
+from controlplane.operations.history_copies import state
+
+log = logging.getLogger(__name__)
+
+# Seconds: the first and the longest pause after a failure.
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
+# What may be over at the next attempt, or concerns one branch only.
+FAILURES = (
+    *(StoreFails, Damaged, WrongKey, LogDamaged, LogLost, LockTimeout, TreeChanged, DumpFailed),
+    OSError,
+)
+
+Done = TypeVar("Done")
+
+
+@dataclass
+class Pause:
+    """A growing pause between attempts, in seconds of time.monotonic()."""
+
+    until: float = 0.0
+    length: float = 0.0
+
+    def grow(self) -> None:
+        self.length = min(max(2 * self.length, FIRST_PAUSE), LONGEST_PAUSE)
+        self.until = time.monotonic() + self.length
+
+
+@dataclass
+class Copier:
+    """The copy of one host. Several threads use it."""
+
+    copies: Copies
+    region: Region
+    # Branches whose log, and whose bases, are to be looked at.
+    logs_due: set[str] = field(default_factory=set)
+    bases_due: set[str] = field(default_factory=set)
+    _pauses: defaultdict[str, Pause] = field(default_factory=lambda: defaultdict(Pause))
+
+    def attempt(self, what: str, do: Callable[[], Done]) -> Done | None:
+        """Do it, unless its last failure was a moment ago. Returns None for that, and if it fails.
+        `what` names it for the log and for the pause."""
+        if time.monotonic() < self._pauses[what].until:
+            return None
+        try:
+            done = do()
+        except FAILURES as error:
+            self._pauses[what].grow()
+            state.error = f"{type(error).__name__}: {error}"
+            log.warning("not copied to the store", extra={"what": what, "error": state.error})
+            return None
+        self._pauses.pop(what, None)
+        state.error = ""
+        return done
+
+
+def publish(branch: BranchList) -> None:
+    """Tell the API until when the branch can be restored from the store."""
+    if branch.chains and branch.copied_at:
+        row = HistoryChain.objects.filter(
+            branch_id=branch.branch_id, number=branch.chains[-1].number
+        )
+        row.exclude(stored_at=branch.copied_at).update(stored_at=branch.copied_at)

@@ -1,0 +1,164 @@
+"""What the worker tells of the history's copy in the store, and what it deletes there."""
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from controlplane import clock
+from controlplane.compute.history.chain import Base
+from controlplane.compute.history.log import Record
+from controlplane.history_store import behind
+from controlplane.history_store.base_copies import _prune_chains
+from controlplane.history_store.fetching import _continuous
+from controlplane.history_store.layout import (
+    BranchList,
+    Piece,
+    StoredBase,
+    StoredChain,
+    StoredData,
+    read_list,
+    write_list,
+)
+from controlplane.history_store.objects import Bandwidth, Store, StoreMisnamed
+from controlplane.history_store.packing import Damaged, Keyring
+from controlplane.models import Account, Event, Region
+from controlplane.operations import vitals
+from controlplane.operations.history_copies import BEHIND_AFTER, StoreState, state
+from tests.controlplane.rows import make_project
+
+LONG_AGO = BEHIND_AFTER + timedelta(seconds=30)
+
+
+@pytest.fixture
+def used() -> Iterator[StoreState]:
+    """The state of a worker with a store."""
+    before = dict(vars(state))
+    vars(state).update(vars(StoreState(is_used=True, began_at=clock.now())))
+    yield state
+    vars(state).update(before)
+
+
+def problem_names() -> set[str]:
+    return {found["name"] for found in vitals.problems()}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(f"file://{tmp_path}/store", Keyring("passphrase", bytes(16)), Bandwidth(None))
+
+
+@pytest.mark.django_db
+def test_a_copy_that_is_behind_for_long_is_a_problem(used: StoreState) -> None:
+    used.behind["br-a"] = clock.now()
+    assert "history_copy_behind" not in problem_names()
+    used.behind["br-a"] = clock.now() - LONG_AGO
+    used.error = "StoreFails: no answer"
+    (found,) = [one for one in vitals.problems() if one["name"] == "history_copy_behind"]
+    assert "for 1 branches: StoreFails: no answer" in found["detail"]
+    used.behind.clear()
+    used.rows_behind = clock.now() - LONG_AGO
+    assert "history_copy_behind" in problem_names()
+
+
+@pytest.mark.django_db
+def test_a_drill_that_fails_or_is_overdue_is_a_problem(used: StoreState) -> None:
+    assert problem_names() & {"history_drill_fails", "history_drill_overdue"} == set()
+    used.drilled_at = clock.now() - timedelta(days=3)
+    assert "history_drill_overdue" in problem_names()
+    used.drill_error = "br-a: an object is damaged"
+    assert "history_drill_fails" in problem_names()
+
+
+@pytest.mark.django_db
+def test_an_event_tells_that_a_copy_is_behind_and_that_it_has_caught_up(
+    used: StoreState, account: Account, region: Region
+) -> None:
+    branch = make_project(account, region).branches.get()
+    used.behind[branch.id] = clock.now() - LONG_AGO
+    behind.note_behind()
+    behind.note_behind()
+    used.behind.clear()
+    behind.note_behind()
+    kinds = Event.objects.filter(branch_id=branch.id).order_by("id").values_list("type", flat=True)
+    assert list(kinds) == ["history.copy_behind", "history.copy_caught_up"]
+
+
+def test_a_list_comes_back_and_the_newest_counts(store: Store) -> None:
+    listed = BranchList("br-a", "project", chains=[chain(bases=[base(100)])])
+    listed.data = StoredData("name", 5, clock.now())
+    for number in range(12):
+        listed.gone_at = clock.now()
+        write_list(store, "branches/br-a", listed)
+        found = read_list(store, "branches/br-a")
+        assert found is not None
+        assert (found.number, found.as_json()) == (number + 1, listed.as_json())
+    assert len(store.names("branches/br-a")) == 1
+    assert read_list(store, "branches/br-b") is None
+
+
+def base(end: int, *, age: timedelta = timedelta(0)) -> StoredBase:
+    at = clock.now() - age
+    made = Base(end - 8, end, 1, at, Record(end - 8, 0, 0, end), size=10)
+    return StoredBase(made, f"bases/{end}", 1)
+
+
+def chain(*, bases: list[StoredBase], end: int = 1 << 30) -> StoredChain:
+    return StoredChain("000001-a", 1, 7, 1, 0, end, bases=bases)
+
+
+def test_a_base_counts_only_with_the_log_that_makes_it_consistent() -> None:
+    stored = chain(bases=[base(100), base(300)], end=200)
+    assert [one.base.end for one in stored.usable_bases] == [100]
+    stored.start = 150
+    assert stored.usable_bases == []
+    assert stored.copied_at is None
+
+
+def test_what_is_older_than_the_window_is_deleted_except_the_base_that_it_begins_with() -> None:
+    days = [timedelta(days=age) for age in (4, 3, 2, 0)]
+    bases = [base(n << 26, age=age) for n, age in enumerate(days, start=1)]
+    branch = BranchList("br-a", chains=[chain(bases=bases)])
+    _prune_chains(branch, clock.now() - timedelta(days=1), {"000001-a"})
+    (kept,) = branch.chains
+    assert [one.base.end for one in kept.bases] == [3 << 26, 4 << 26]
+    assert kept.start == (3 << 26) - (16 << 20)
+    _prune_chains(branch, clock.now() + timedelta(days=1), set())
+    assert branch.chains == []
+
+
+def test_log_that_is_missing_between_two_pieces_is_an_error() -> None:
+    pieces = [Piece("c", 20, 30), Piece("a", 0, 10), Piece("again", 0, 5), Piece("b", 10, 20)]
+    assert [piece.name for piece in _continuous(pieces, 0, 30)] == ["a", "b", "c"]
+    for missing in range(4):
+        rest = [piece for number, piece in enumerate(pieces) if number != missing]
+        if missing == 2:
+            assert _continuous(rest, 0, 30)
+            continue
+        with pytest.raises(Damaged, match="is missing in the store"):
+            _continuous(rest, 0, 30)
+
+
+def test_the_bandwidth_holds_for_all_threads_together() -> None:
+    bandwidth = Bandwidth(1_000_000)
+
+    def send() -> None:
+        for _ in range(5):
+            bandwidth.wait_for(50_000)
+
+    threads = [threading.Thread(target=send) for _ in range(2)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - began > 0.4
+
+
+@pytest.mark.parametrize("url", ["s3://", "ftp://somewhere/else", "nothing"])
+def test_a_url_that_names_no_store_is_refused(url: str) -> None:
+    with pytest.raises(StoreMisnamed, match="PERCH_HISTORY_STORE"):
+        Store(url, Keyring("passphrase", bytes(16)), Bandwidth(None))
