@@ -48,7 +48,7 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
     TreeUntrusted, OSError.
     """
     manifest = read_manifest(backup)
-    check_fits(manifest)
+    check_fits(manifest, has_data=bool(manifest.branches))
     check_place()
     say("Reading the backup …")
     if problems := verify(backup):
@@ -70,8 +70,9 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
     return manifest
 
 
-def check_fits(manifest: Manifest) -> None:
-    """Raise RestoreRefused or DumpFailed if this Perch could not run what would be restored."""
+def check_fits(manifest: Manifest, *, has_data: bool) -> None:
+    """Raise RestoreRefused or DumpFailed if this Perch could not run what would be restored.
+    `has_data` tells whether that includes data of branches."""
     if newer := set(manifest.migrations) - known_migrations():
         raise RestoreRefused(
             f"the backup was made by a newer Perch, {manifest.perch} (it knows {min(newer)}): "
@@ -79,7 +80,7 @@ def check_fits(manifest: Manifest) -> None:
             "it with that version"
         )
     ours = postgres_version()
-    if manifest.branches and manifest.postgres != ours.split(".")[0]:
+    if has_data and manifest.postgres != ours.split(".")[0]:
         raise RestoreRefused(
             f"the branches are of Postgres {manifest.postgres}, and the programs here are "
             f"{ours}: name those of the same major version in PERCH_POSTGRES_BIN"

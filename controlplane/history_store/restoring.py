@@ -87,7 +87,7 @@ def restore_from_store(
             say(f"Reading {rows} …")
             write_tree(store.get(rows), scratch / "rows")
             manifest = read_manifest(scratch / "rows")
-            check_fits(manifest)
+            check_fits(manifest, has_data=True)
             with metadata_for_restore(mark=mark):
                 load(scratch / "rows" / METADATA_DUMP)
                 # Migrate the rows of an older Perch before changing any.

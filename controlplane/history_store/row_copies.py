@@ -1,7 +1,8 @@
 """Copies the service's rows and secrets to the store, so that an empty host can be restored."""
 
-import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from controlplane.backup.manifest import METADATA_DUMP, Manifest, perch_version,
 from controlplane.backup.metadata_copy import dump, snapshot
 from controlplane.backup.taking import copy_secrets
 from controlplane.compute.binaries import postgres_version
+from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.tree import open_directory
 from controlplane.database.version import applied_migrations
 from controlplane.history_store.copier import Copier
@@ -22,6 +24,8 @@ from controlplane.history_store.objects import random_name
 from controlplane.history_store.trees import tree_stream
 from controlplane.operations.history_copies import state
 
+# In the state directory: the rows and secrets that are being copied.
+SCRATCH = ".rows"
 # How many copies of the rows are kept.
 KEPT = 2
 # Seconds between two copies: at least after a change, and at most. They may take one part in PART
@@ -67,8 +71,7 @@ def _copy_rows(copies: Copies) -> datetime:
 
     Raises DumpFailed, StoreFails, OSError.
     """
-    with tempfile.TemporaryDirectory(dir=settings.STATE_DIR, prefix=".rows-") as made:
-        place = Path(made)
+    with _scratch() as place:
         began = clock.now()
         with snapshot() as seen:
             at = clock.now()
@@ -89,3 +92,15 @@ def _copy_rows(copies: Copies) -> datetime:
             copies.store.put(name, tree_stream(directory))
     copies.store.delete(list(copies.store.names(f"{copies.host}/metadata"))[:-KEPT])
     return at
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """An empty directory that only Perch can read. One that a killed worker has left is emptied."""
+    place = Path(settings.STATE_DIR) / SCRATCH
+    remove_tree(place)
+    place.mkdir(mode=0o700)
+    try:
+        yield place
+    finally:
+        remove_tree(place)
