@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from django.conf import settings
@@ -28,14 +27,14 @@ from controlplane.operations.history_copies import state
 SCRATCH = ".rows"
 # How many copies of the rows are kept.
 KEPT = 2
-# Seconds between two copies: at least after a change, and at most. They may take one part in PART
-# of the time, as the rows of a large service take long.
+# Seconds between two copies: at least after a change, and at most. The database may spend one part
+# in PART of its time on them, as the rows of a large service take long.
 AFTER, AT_MOST, PART = 10.0, 3600.0, 20
 
 
 @dataclass
 class _Last:
-    """The last copy: when it was made, how long that took, and its newest change."""
+    """The last copy: when it was made, how long the database took, and its newest change."""
 
     at: float = float("-inf")
     took: float = 0.0
@@ -53,10 +52,10 @@ def copy_rows_if_due(copier: Copier) -> None:
     wait = max(AFTER, PART * _last.took) if change != _last.change else AT_MOST
     if since < wait:
         return
-    began = time.monotonic()
-    if copier.attempt("rows", lambda: _copy_rows(copier.copies)):
-        _last.at, _last.took = time.monotonic(), time.monotonic() - began
-        _last.change, state.rows_behind = change, None
+    took = copier.attempt("rows", lambda: _copy_rows(copier.copies))
+    if took is not None:
+        _last.at, _last.took, _last.change = time.monotonic(), took, change
+        state.rows_behind = None
 
 
 def _newest_change() -> int:
@@ -66,32 +65,33 @@ def _newest_change() -> int:
         return int(cursor.fetchone()[0])
 
 
-def _copy_rows(copies: Copies) -> datetime:
-    """Copy the rows and secrets as they are now. Returns the moment of the rows.
+def _copy_rows(copies: Copies) -> float:
+    """Copy the rows and secrets as they are now. Returns how many seconds the database took.
 
     Raises DumpFailed, StoreFails, OSError.
     """
     with _scratch() as place:
-        began = clock.now()
+        began = time.monotonic()
         with snapshot() as seen:
             at = clock.now()
             manifest = Manifest(
                 perch=perch_version(),
                 postgres=postgres_version().split(".")[0],
                 region=settings.REGION,
-                began_at=began,
+                began_at=at,
                 rows_at=at,
                 migrations=sorted(applied_migrations()),
                 branches={},
             )
             dump(place / METADATA_DUMP, snapshot=seen)
+        took = time.monotonic() - began
         copy_secrets(place)
         write_manifest(place, manifest)
         name = f"{copies.host}/metadata/{at:%Y%m%dT%H%M%S.%fZ}-{random_name()}"
         with open_directory(place) as directory:
             copies.store.put(name, tree_stream(directory))
     copies.store.delete(list(copies.store.names(f"{copies.host}/metadata"))[:-KEPT])
-    return at
+    return took
 
 
 @contextmanager
