@@ -143,14 +143,14 @@ def branch_restored(
 def history_gap(branch: Branch, since: datetime, reason: str) -> Event:
     summary = f'The history of the branch "{branch.name}" has a gap: {reason}'
     made = made_with(since=since.isoformat(timespec="seconds"))
-    return of_branch(EventType.BRANCH_HISTORY_GAP, branch.project, branch, summary, (), made)
+    return of_branch(EventType.HISTORY_GAP, branch.project, branch, summary, (), made)
 
 
 def history_trimmed(branch: Branch) -> Event:
     summary = (
         f'The oldest history of the branch "{branch.name}" was removed: the disk is nearly full'
     )
-    return of_branch(EventType.BRANCH_HISTORY_TRIMMED, branch.project, branch, summary)
+    return of_branch(EventType.HISTORY_TRIMMED, branch.project, branch, summary)
 
 
 def snapshot_created(

@@ -21,9 +21,9 @@ class EventType(StrEnum):
     BRANCH_RESTORE_REQUESTED = "branch.restore_requested"
     BRANCH_RESTORED = "branch.restored"
     # Log was lost, so some of the branch's past cannot be recovered.
-    BRANCH_HISTORY_GAP = "branch.history_gap"
+    HISTORY_GAP = "history.gap"
     # The oldest history was removed before its time, because the disk is nearly full.
-    BRANCH_HISTORY_TRIMMED = "branch.history_trimmed"
+    HISTORY_TRIMMED = "history.trimmed"
     # The copy of its history in the store is behind, or is no longer.
     HISTORY_COPY_BEHIND = "history.copy_behind"
     HISTORY_COPY_CAUGHT_UP = "history.copy_caught_up"

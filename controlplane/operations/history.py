@@ -113,7 +113,7 @@ def _record_trimming(branch_id: str) -> None:
     """Record an event, unless there is a recent one: a full disk costs a piece in each round."""
     recent = Event.objects.filter(
         branch_id=branch_id,
-        type=EventType.BRANCH_HISTORY_TRIMMED,
+        type=EventType.HISTORY_TRIMMED,
         at__gt=clock.now() - BETWEEN_TRIMMINGS,
     )
     if not recent.exists():

@@ -128,7 +128,7 @@ def test_a_dropped_slot_whose_log_is_gone_leaves_a_visible_gap(fresh_project: Pr
     lose_log(project)
     (gap,) = history(project)["gaps"]
     assert gap["reason"] == "log lost"
-    events = project.client.get(f"{project.path}/events", type="branch.history_gap")["events"]
+    events = project.client.get(f"{project.path}/events", type="history.gap")["events"]
     assert [event["branch_id"] for event in events] == [project.branch_id]
     wait_for(lambda: "until" in history(project)["gaps"][0], "a base after the gap")
     inside = datetime.fromisoformat(gap["since"]) + timedelta(milliseconds=1)

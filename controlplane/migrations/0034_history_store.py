@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("controlplane", "0031_history")]
+    dependencies = [("controlplane", "0033_time_travel")]
 
     operations = [
         migrations.AddField("historychain", "stored_at", models.DateTimeField(null=True)),
