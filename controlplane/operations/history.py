@@ -22,6 +22,7 @@ from controlplane.compute.filesystem import lock_branches, remove_tree
 from controlplane.compute.history import bases, chain, pulling
 from controlplane.compute.history.chain import Chain, chains_of, holding_history, open_chain
 from controlplane.compute.history.commits import activity
+from controlplane.compute.recovery import is_to_recover
 from controlplane.compute.session import socket_dir
 from controlplane.compute.space import host_space
 from controlplane.compute.tree import shares_blocks
@@ -214,6 +215,9 @@ def _copy(branch_id: str, running: str | None, window: timedelta) -> None:
         if going_on is not None:
             pulling.pull_stopped(going_on, branch_id)
             going_on = open_chain(branch_id)
+        if is_to_recover(data_dir(branch_id)):
+            # The compute crashed: only its next start makes the data consistent.
+            return
         if _base_is_due(branch_id, going_on, window) and bases.is_quick(branch_id):
             begun = bases.base_of_stopped(branch_id)
             pulling.pull_stopped(begun, branch_id)

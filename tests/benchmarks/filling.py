@@ -61,6 +61,14 @@ SELECT gen_random_uuid(), project_id, id, 'start_compute', 'finished', gen_rando
     '{}', 0, at, at, at
 FROM (SELECT *, now() - row_number() OVER () * interval '1 microsecond' AS at FROM made) made
 """
+CHAINS = """
+INSERT INTO controlplane_historychain (branch_id, number, first_at, first_lsn, last_at, last_lsn,
+    log_bytes, bases, updated_at)
+SELECT id, 1, now() - interval '1 day', 30000000, now(), 60000000, 33554432,
+    jsonb_build_array(jsonb_build_object('at', now() - interval '1 day', 'lsn', 30000000,
+        'bytes', 40000000)), now()
+FROM controlplane_branch WHERE project_id LIKE 'crowd-%'
+"""
 
 
 def add_branches(
@@ -87,3 +95,22 @@ def add_crowd(stack: Stack, projects: int, endpoints: int) -> None:
 def analyze(stack: Stack) -> None:
     with stack.database() as connection:
         connection.execute("VACUUM ANALYZE")
+
+
+def set_history(stack: Stack, *, has_history: bool) -> None:
+    """Let the crowd's endpoints have been suspended, and give their branches a history or none."""
+    with stack.database() as connection:
+        connection.execute(
+            "UPDATE controlplane_project SET history_retention_seconds = %s"
+            " WHERE id LIKE 'crowd-%%'",
+            [86_400 if has_history else 0],
+        )
+        connection.execute(
+            "UPDATE controlplane_endpoint SET suspended_at = now() - interval '1 hour'"
+            " WHERE project_id LIKE 'crowd-%'"
+        )
+        connection.execute(
+            "DELETE FROM controlplane_historychain WHERE branch_id LIKE 'br-crowd-%'"
+        )
+        if has_history:
+            connection.execute(CHAINS)

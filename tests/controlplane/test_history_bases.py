@@ -19,8 +19,10 @@ from controlplane.compute.session import socket_dir
 from controlplane.operations.history import keep
 from tests.controlplane.test_copies import MIB, PARENT, running, state_dir
 from tests.support.filesystems import free_bytes, mounted
+from tests.support.processes import postmaster_in
 from tests.support.recorded import BULK, Connection, Recorder
 from tests.support.recovered import found, rows_at
+from tests.support.waiting import wait_for
 
 __all__ = ["state_dir"]
 
@@ -59,6 +61,14 @@ def kept() -> Chain:
 def write_log(connection: Connection, size: int) -> None:
     for _ in range(0, size, BULK):
         connection.execute(f"SELECT pg_logical_emit_message(true, 'test', repeat('x', {BULK}))")
+
+
+def connection_ended(connection: Connection) -> bool:
+    try:
+        connection.execute("SELECT 1")
+    except psycopg.OperationalError:
+        return True
+    return False
 
 
 def synced(place: Path) -> int:
@@ -102,6 +112,27 @@ def test_a_base_is_taken_at_a_suspend_after_enough_log_where_blocks_are_shared(
         for held in (written.held[2], written.held[-1]):
             for moment in (held.since, held.last_lsn):
                 assert rows_at(PARENT, moment, dbname="postgres") == held.rows
+
+
+@pytest.mark.thorough
+def test_a_crashed_compute_has_its_log_copied_and_a_base_after_its_next_suspend(
+    state_dir: UseState,
+) -> None:
+    with mounted("xfs", size=DISK) as place:
+        state_dir(place)
+        written = recorder()
+        with writing(written) as connection:
+            kept()
+            write_log(connection, LOG_PER_BASE)
+            written.write(connection, 3)
+            postmaster_in(branch_data.data_dir(PARENT)).kill()
+            wait_for(lambda: connection_ended(connection), "the end of the compute")
+        chain = kept()
+        assert chain.copied >= written.held[-1].last_lsn
+        assert len(chain.bases()) == 1
+        with writing(written):
+            pass
+        assert len(kept().bases()) == 2
 
 
 @pytest.mark.thorough
