@@ -195,7 +195,7 @@ def test_moments_around_a_suspend_and_a_crash(stack: Stack) -> None:
         written.commits(5)
         kill_compute(written)
         written.commits(5)
-    check_through_api(samples(written, 3, chance=random.Random(1)))
+    check_through_api(samples(written, 2, chance=random.Random(1)))
     project.client.delete(project.path)
 
 
