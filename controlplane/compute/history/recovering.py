@@ -41,8 +41,9 @@ SETTINGS = {
 }
 
 
-# Recovery ends with an error if the log has more prepared transactions at once than are allowed.
-PREPARED = 1000
+# As many as an endpoint may allow: recovery ends with an error if the log has more prepared
+# transactions at once than are allowed.
+PREPARED = 4000
 
 
 class NotRecovered(Exception):
