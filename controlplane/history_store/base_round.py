@@ -14,18 +14,20 @@ from controlplane.history_store.base_copies import copy_base, copy_data, delete_
 from controlplane.history_store.copier import Copier, publish
 from controlplane.models import Branch, BranchState, HistoryChain
 
-# Seconds between two looks at every branch.
-BETWEEN_SWEEPS = 3600.0
+# Seconds between two looks for branches without history, and between two looks at every branch.
+BETWEEN_LOOKS, BETWEEN_SWEEPS = 20.0, 3600.0
 
-_swept = float("-inf")
+_looked = _swept = float("-inf")
 # Branches without history whose data is in the store.
 _data_copied: set[str] = set()
 
 
 def copy_bases(copier: Copier) -> None:
     """Copy the bases and data that are due, and delete what is too old."""
-    global _swept
-    _copy_without_history(copier)
+    global _swept, _looked
+    if time.monotonic() - _looked > BETWEEN_LOOKS:
+        _looked = time.monotonic()
+        _copy_without_history(copier)
     due = list(copier.bases_due)
     rows = Branch.objects.filter(id__in=due, deleted_at=None)
     windows = dict(rows.values_list("id", "project__history_retention_seconds"))

@@ -165,10 +165,11 @@ class BranchList:
 def read_list(store: Store, folder: str) -> BranchList | None:
     """The newest list of the branch with this folder; None if there is none. Raises StoreFails,
     Damaged, WrongKey."""
-    names = list(store.names(f"{folder}/lists"))
-    if not names:
+    newest = store.newest(f"{folder}/lists")
+    if newest is None:
         return None
-    found = BranchList.from_json(b"".join(store.get(names[-1])))
+    names, content = newest
+    found = BranchList.from_json(content)
     found.names = names
     return found
 

@@ -29,6 +29,8 @@ BOUNDS = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(seconds
 # Bytes of each part of a large object, how many are sent at once, and how large an object is that
 # is sent as a whole.
 PART, PARTS_AT_ONCE, WHOLE = 8 << 20, 2, 17 << 20
+# How often the newest object of a folder is looked for.
+ATTEMPTS = 5
 # Bytes that are read at once, and between two waits for the bandwidth.
 READ = 1 << 20
 
@@ -39,6 +41,10 @@ class StoreFails(Exception):
 
 class NotStored(StoreFails):
     """The store answered that it has stored an object, but does not have it, or only a part."""
+
+
+class Missing(Damaged):
+    """An object that was listed is not there; the message names it."""
 
 
 class StoreMisnamed(Exception):
@@ -118,12 +124,26 @@ class Store:
             try:
                 found = obstore.get(self._objects, name)
             except FileNotFoundError:
-                raise Damaged(f"{name} is missing") from None
+                raise Missing(f"{name} is missing") from None
             packed = (bytes(part) for part in found.stream(min_chunk_size=READ))
             try:
                 yield from unpack(name, packed, self._keyring)
             except Damaged as error:
                 raise Damaged(f"{name} is damaged: {error}") from error
+
+    def newest(self, folder: str) -> tuple[list[str], bytes] | None:
+        """The names of all objects in the folder, and the content of the one with the last name,
+        which must be small; None if there are none. The host that writes them deletes the earlier
+        ones, so a missing one is looked for again. Raises Damaged, WrongKey."""
+        attempts = ATTEMPTS
+        while names := list(self.names(folder)):
+            attempts -= 1
+            try:
+                return names, b"".join(self.get(names[-1]))
+            except Missing:
+                if not attempts:
+                    raise
+        return None
 
     def names(self, prefix: str) -> dict[str, int]:
         """The names of all objects below the prefix, a folder, in their order, with their sizes."""

@@ -61,9 +61,9 @@ def drill_restore(region: Region) -> None:
 
 
 ROUNDS = (
-    Round(1, copy_logs_to_store),
+    Round(2, copy_logs_to_store),
     Round(5, copy_bases_to_store),
-    Round(1, copy_rows_to_store),
+    Round(2, copy_rows_to_store),
     Round(3600, drill_restore),
 )
 

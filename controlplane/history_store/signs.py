@@ -63,10 +63,11 @@ def give_sign(store: Store, host: str, last: Sign | None, seen: Mapping[str, int
 def last_sign(store: Store, host: str) -> Sign | None:
     """The last sign of the host with this folder; None if it gave none. Raises StoreFails, Damaged,
     WrongKey."""
-    names = list(store.names(f"{host}/signs"))
-    if not names:
+    newest = store.newest(f"{host}/signs")
+    if newest is None:
         return None
-    stored = json.loads(b"".join(store.get(names[-1])))
+    _, content = newest
+    stored = json.loads(content)
     running = {
         branch_id: datetime.fromisoformat(at) if at else None
         for branch_id, at in stored["running"].items()

@@ -1,0 +1,153 @@
+"""The log of a chain on disk is copied to the store once, and never across a gap."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane import clock
+from controlplane.compute.history.chain import Base, Chain, history_dir, new_chain, write_sum
+from controlplane.compute.history.log import Record, segment_name
+from controlplane.compute.tree import SEGMENT_SIZE
+from controlplane.history_store.copies import Copies
+from controlplane.history_store.layout import BranchList, Piece, pieces_in, read_list
+from controlplane.history_store.log_copies import LogDamaged, copy_log, is_behind
+from controlplane.history_store.objects import Bandwidth, Store, StoreFails
+from controlplane.history_store.packing import Keyring
+
+BRANCH = "br-a"
+START = SEGMENT_SIZE
+
+
+@pytest.fixture
+def chain(tmp_path: Path, settings: Any) -> Chain:
+    """A chain on disk with a base and half a segment of log."""
+    settings.STATE_DIR = tmp_path
+    for name in ("locks", "branches"):
+        (tmp_path / name).mkdir()
+    history_dir(BRANCH).parent.mkdir()
+    base = Base(START + 8, START + 16, 1, clock.now(), Record(START + 8, 0, 0, START + 16), 1)
+    made = new_chain(history_dir(BRANCH), base=base, system_id=7)
+    add_base(made, base)
+    add_log(made, START + SEGMENT_SIZE // 2)
+    return made
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Copies:
+    store = Store(f"file://{tmp_path}/store", Keyring("passphrase", bytes(16)), Bandwidth(None))
+    return Copies(store, region="local", host="host")
+
+
+def add_base(chain: Chain, base: Base) -> None:
+    chain.place_of(base).mkdir()
+    (chain.place_of(base) / "base.json").write_text(json.dumps(base.as_json()))
+    chain.write()
+
+
+def add_log(chain: Chain, until: int) -> None:
+    """Add log until the position, as the history round does."""
+    while chain.copied < until:
+        name = segment_name(1, chain.copied)
+        stop = min(chain.copied - chain.copied % SEGMENT_SIZE + SEGMENT_SIZE, until)
+        with (chain.log / name).open("ab") as segment:
+            segment.write(os.urandom(stop - chain.copied))
+        write_sum(chain.log / name)
+        chain.copied, chain.copied_at = stop, clock.now()
+    chain.write()
+
+
+def stored_pieces(copies: Copies, chain_id: str) -> list[Piece]:
+    return pieces_in(copies.store.names(f"{copies.folder(BRANCH)}/{chain_id}/log"))
+
+
+def copied(copies: Copies) -> BranchList:
+    """Copy the log; the list in the store is what it returns."""
+    branch = copy_log(copies, BRANCH, "project")
+    in_store = read_list(copies.store, copies.folder(BRANCH))
+    assert in_store is not None
+    assert in_store.as_json() == branch.as_json()
+    return branch
+
+
+def again(copies: Copies) -> Copies:
+    """What the next worker knows."""
+    return Copies(copies.store, region="local", host="host")
+
+
+def test_only_new_log_is_copied_by_the_next_worker_too(chain: Chain, copies: Copies) -> None:
+    (stored,) = copied(copies).chains
+    assert (stored.start, stored.end) == (START, chain.copied)
+    middle, end = chain.copied, START + 2 * SEGMENT_SIZE + 100
+    add_log(chain, end)
+    assert is_behind(copied(copies), BRANCH) is False
+    (stored,) = copied(again(copies)).chains
+    found = [(piece.start, piece.end) for piece in stored_pieces(copies, stored.id)]
+    segments = [START + SEGMENT_SIZE, START + 2 * SEGMENT_SIZE]
+    assert found == [
+        (START, middle),
+        (middle, segments[0]),
+        (segments[0], segments[1]),
+        (
+            segments[1],
+            end,
+        ),
+    ]
+
+
+def test_log_that_was_removed_before_it_was_copied_begins_another_chain(
+    chain: Chain, copies: Copies
+) -> None:
+    (first,) = copied(copies).chains
+    end = START + 3 * SEGMENT_SIZE
+    add_log(chain, end)
+    later = START + 2 * SEGMENT_SIZE
+    add_base(chain, Base(later, later + 8, 1, clock.now(), Record(later, 0, 0, later + 8), 1))
+    for name in chain.segments()[:2]:
+        (chain.log / name).unlink()
+    before, after = copied(copies).chains
+    assert before.id == first.id
+    assert before.end < after.start == later
+    assert after.end == end
+
+
+def test_a_state_directory_that_was_taken_back_begins_another_chain(
+    chain: Chain, copies: Copies
+) -> None:
+    """As by a snapshot of a virtual machine: the log goes on otherwise than it did in the store."""
+    (first,) = copied(copies).chains
+    name = segment_name(1, START)
+    (chain.log / name).write_bytes(os.urandom(SEGMENT_SIZE // 2))
+    write_sum(chain.log / name)
+    before, after = copied(again(copies)).chains
+    assert before.id == first.id != after.id
+    assert [piece.start for piece in stored_pieces(copies, after.id)] == [START]
+
+
+def test_a_damaged_segment_is_not_copied(chain: Chain, copies: Copies) -> None:
+    name = segment_name(1, START)
+    (chain.log / name).write_bytes(bytes(SEGMENT_SIZE // 2))
+    with pytest.raises(LogDamaged, match=name):
+        copy_log(copies, BRANCH, "project")
+    assert read_list(copies.store, copies.folder(BRANCH)) is None
+
+
+def test_what_the_list_does_not_name_does_not_count(
+    chain: Chain, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = copied(copies).chains
+    add_log(chain, START + SEGMENT_SIZE)
+
+    def fails(branch: BranchList) -> None:
+        raise StoreFails("away")
+
+    with monkeypatch.context() as away:
+        away.setattr(copies, "write", fails)
+        with pytest.raises(StoreFails):
+            copy_log(copies, BRANCH, "project")
+    assert len(stored_pieces(copies, first.id)) == 2
+    (stored,) = copied(copies).chains
+    assert stored.end == chain.copied
+    assert is_behind(copied(copies), BRANCH) is False
