@@ -1,23 +1,28 @@
-"""The log of a chain on disk is copied to the store once, and never across a gap."""
+"""A chain on disk is copied to the store: its log once and never across a gap, and its bases."""
 
 import json
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controlplane import clock
+from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.history.chain import Base, Chain, history_dir, new_chain, write_sum
 from controlplane.compute.history.log import Record, segment_name
 from controlplane.compute.tree import SEGMENT_SIZE
+from controlplane.history_store import base_copies
 from controlplane.history_store.copies import Copies
+from controlplane.history_store.fetching import fetch
 from controlplane.history_store.layout import BranchList, Piece, pieces_in, read_list
 from controlplane.history_store.log_copies import LogDamaged, copy_log, is_behind
 from controlplane.history_store.objects import Bandwidth, Store, StoreFails
 from controlplane.history_store.packing import Keyring
 
 BRANCH = "br-a"
+DAY = timedelta(days=1)
 START = SEGMENT_SIZE
 
 
@@ -28,7 +33,7 @@ def chain(tmp_path: Path, settings: Any) -> Chain:
     for name in ("locks", "branches"):
         (tmp_path / name).mkdir()
     history_dir(BRANCH).parent.mkdir()
-    base = Base(START + 8, START + 16, 1, clock.now(), Record(START + 8, 0, 0, START + 16), 1)
+    base = base_at(START + 8)
     made = new_chain(history_dir(BRANCH), base=base, system_id=7)
     add_base(made, base)
     add_log(made, START + SEGMENT_SIZE // 2)
@@ -41,8 +46,12 @@ def copies(tmp_path: Path) -> Copies:
     return Copies(store, region="local", host="host")
 
 
+def base_at(redo: int) -> Base:
+    return Base(redo, redo + 8, 1, clock.now(), Record(redo, 0, 0, redo + 8), 1)
+
+
 def add_base(chain: Chain, base: Base) -> None:
-    chain.place_of(base).mkdir()
+    chain.place_of(base).mkdir(exist_ok=True)
     (chain.place_of(base) / "base.json").write_text(json.dumps(base.as_json()))
     chain.write()
 
@@ -104,7 +113,7 @@ def test_log_that_was_removed_before_it_was_copied_begins_another_chain(
     end = START + 3 * SEGMENT_SIZE
     add_log(chain, end)
     later = START + 2 * SEGMENT_SIZE
-    add_base(chain, Base(later, later + 8, 1, clock.now(), Record(later, 0, 0, later + 8), 1))
+    add_base(chain, base_at(later))
     for name in chain.segments()[:2]:
         (chain.log / name).unlink()
     before, after = copied(copies).chains
@@ -151,3 +160,50 @@ def test_what_the_list_does_not_name_does_not_count(
     (stored,) = copied(copies).chains
     assert stored.end == chain.copied
     assert is_behind(copied(copies), BRANCH) is False
+
+
+def test_a_chain_comes_back_from_its_newest_base(
+    chain: Chain, copies: Copies, tmp_path: Path
+) -> None:
+    copied(copies)
+    assert copied(copies).copied_at is None, "without a base, log is of no use"
+    (base,) = chain.bases()
+    (chain.data_of(base) / "global").mkdir(parents=True)
+    (chain.data_of(base) / "global" / "pg_control").write_bytes(b"control")
+    assert base_copies.copy_base(copies, BRANCH, DAY)
+    assert not base_copies.copy_base(copies, BRANCH, DAY), "no other one is due"
+    add_log(chain, START + 2 * SEGMENT_SIZE + 100)
+    branch = copied(copies)
+    fetched = fetch(copies.store, copies.folder(BRANCH), branch, tmp_path / "fetched")
+    assert fetched.moment is not None
+    found = fetched.moment.chain
+    assert found.segments() == chain.segments()
+    for name in chain.segments():
+        expected = (chain.log / name).read_bytes()
+        assert (found.log / name).read_bytes()[: len(expected)] == expected
+    data = found.data_of(fetched.moment.base)
+    assert (data / "global" / "pg_control").read_bytes() == b"control"
+
+
+def test_what_retention_and_deletion_leave_over_is_deleted_in_the_store(
+    chain: Chain, copies: Copies
+) -> None:
+    (stored,) = copied(copies).chains
+    later = START + 2 * SEGMENT_SIZE
+    add_log(chain, START + 3 * SEGMENT_SIZE)
+    copied(copies)
+    for base in (*chain.bases(), base_at(later)):
+        chain.data_of(base).mkdir(parents=True)
+        if base.end > later:
+            add_base(chain, base)
+        # With a window of nothing, each further base is due.
+        assert base_copies.copy_base(copies, BRANCH, timedelta(0))
+    assert len(copies.store.names(f"{copies.folder(BRANCH)}/{stored.id}/bases")) == 2
+    base_copies.prune(copies, BRANCH, timedelta(0))
+    assert [piece.start for piece in stored_pieces(copies, stored.id)] == [later]
+    assert len(copies.store.names(f"{copies.folder(BRANCH)}/{stored.id}/bases")) == 1
+    remove_tree(chain.place)
+    base_copies.delete_gone(copies, BRANCH, DAY)
+    assert copies.store.names(copies.folder(BRANCH))
+    base_copies.delete_gone(copies, BRANCH, timedelta(0))
+    assert copies.store.names(copies.folder(BRANCH)) == {}

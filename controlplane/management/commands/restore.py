@@ -82,16 +82,17 @@ class Command(BaseCommand):
         self._list_losses(restored)
 
     def _list_losses(self, restored: Restored) -> None:
-        self._say(f"The last sign of the lost host is of {restored.sign.at:{TIME}} UTC.")
+        last = max([restored.sign.at, *restored.branches.values()])
+        self._say(f"The lost host last wrote to the store at {last:{TIME}} UTC.")
         for branch_id, at in restored.branches.items():
             since = restored.sign.lost_since(branch_id, at)
             if since is None:
-                self._say(f"{branch_id}  did not run then: nothing until then is lost")
+                self._say(f"{branch_id}  has everything: it did not run at the host's last sign")
                 continue
-            seconds = max(0.0, (restored.sign.at - since).total_seconds())
             self._say(
-                f"{branch_id}  may have lost what was committed after {since:{TIME}} UTC: "
-                f"{seconds:.1f} s until then, and all since"
+                f"{branch_id}  has everything until {since:{TIME}} UTC: up to "
+                f"{(last - since).total_seconds():.1f} s are lost, and what came after the host's "
+                "last write"
             )
         for branch_id, reason in restored.shortfalls.items():
             self.stderr.write(f"The branch {branch_id} is not complete: {reason}")
