@@ -28,6 +28,8 @@ from controlplane.compute.tree import SEGMENT_SIZE
 from controlplane.history_store.copies import Copies, id_of, new_id, stored_chain
 from controlplane.history_store.layout import BranchList, StoredChain, piece_name
 
+# Bytes of log after which the list is written, if there is more to copy: it then counts.
+LOG_PER_LIST = 256 << 20
 # Seconds to wait for the history's lock. Who holds it for longer copies a base.
 LOCK_WITHIN = 2.0
 
@@ -49,7 +51,7 @@ def copy_log(copies: Copies, branch_id: str, project_id: str) -> BranchList:
             is_last = chain is chains[-1]
             stored = _continued(copies, branch, chain, is_last=is_last)
             if stored is not None:
-                _copy_chain(copies, branch_id, chain, stored)
+                _copy_chain(copies, branch, chain, stored)
         if branch.as_json() != before:
             copies.write(branch)
         return branch
@@ -96,7 +98,8 @@ def _begun(chain: Chain, base: Base) -> StoredChain:
     )
 
 
-def _copy_chain(copies: Copies, branch_id: str, chain: Chain, stored: StoredChain) -> None:
+def _copy_chain(copies: Copies, branch: BranchList, chain: Chain, stored: StoredChain) -> None:
+    branch_id, copied = branch.branch_id, 0
     if stored.ended_at is not None and stored.end >= chain.copied:
         return
     flushed, begin = _flushed_log(chain, branch_id), stored.end
@@ -110,12 +113,16 @@ def _copy_chain(copies: Copies, branch_id: str, chain: Chain, stored: StoredChai
         copies.store.put(name, piece)
         stored.end += len(piece)
         stored.tail, stored.tail_size = zlib.crc32(piece), len(piece)
+        copied += len(piece)
+        if copied >= LOG_PER_LIST:
+            copies.write(branch)
+            copied = 0
     if stored.timeline > 1 and not stored.timeline_file:
         stored.timeline_file = read_timeline(chain)
-    if chain.ended_at is not None:
-        stored.at, stored.ended_at = chain.copied_at, chain.ended_at
-        stored.end_reason = chain.end_reason
-    elif flushed is not None and (stored.at is None or stored.end > begin):
+    stored.ended_at, stored.end_reason = chain.ended_at, chain.end_reason
+    # The chain's own time is not used: on disk it has only finished segments while a compute runs.
+    is_newer = stored.at is None or stored.end > begin
+    if flushed is not None and is_newer and stored.end >= flushed.lsn:
         stored.at = flushed.at
 
 

@@ -224,6 +224,11 @@ def test_a_store_that_fails_is_never_believed_and_delays_nobody(
         try:
             place.stack, place.client.api_url = again.stack, again.stack.api_url
             assert notes(place) == written, said
+            # The branch is on another timeline now, and in the new host's folder of the store.
+            at = committed(place, "restored")
+            wait_for(partial(copied_after, place, at), "a copy by the new host", timeout=90)
+            said = ran(bucket, "history", "--state-dir", again.state_dir, "verify", place.branch_id)
+            assert f"{place.branch_id}  can be restored until" in said
         finally:
             again.down()
 
@@ -242,6 +247,7 @@ def test_what_is_in_the_store_is_listed_and_verified(
     said = ran(bucket, "history", *here, "verify", place.branch_id)
     assert f"{place.branch_id}  can be restored until" in said
     assert not (service.state_dir / "branches" / "history-drill").exists()
+    drill(service)
     said = ran(bucket, "history", *here, "verify", status=1, PERCH_HISTORY_KEY="another")
     assert "not the one that the history was encrypted with" in said
     with opened(bucket, monkeypatch) as store:
@@ -256,6 +262,25 @@ def test_what_is_in_the_store_is_listed_and_verified(
         assert "is missing in the store" in said
     said = ran(bucket, "history", *here, "verify", "br-unknown", status=1)
     assert "br-unknown  cannot be restored" in said
+
+
+def drill(service: Service) -> None:
+    """Let the worker find that its last drill is long ago; returns after the next good one."""
+    with service.stack.database() as connection:
+        service.kill("worker")
+        long_ago = '{"drilled_at": "2020-01-01T00:00:00+00:00"}'
+        connection.execute("UPDATE controlplane_region SET history_store = %s", [long_ago])
+
+        def has_drilled() -> bool:
+            row = connection.execute(
+                "SELECT (history_store->>'drilled_at')::timestamptz > now() - interval '1 day',"
+                " history_store->>'drill_error' FROM controlplane_region"
+            ).fetchone()
+            assert row is not None
+            assert not row[1], row
+            return bool(row[0])
+
+        wait_for(has_drilled, "a drill", timeout=90)
 
 
 def cut_short(store: Store, name: str) -> None:
