@@ -7,15 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from controlplane.backup.metadata_copy import DumpFailed
-from controlplane.compute.filesystem import LockTimeout
-from controlplane.compute.history.pulling import LogLost
 from controlplane.history_store.copies import Copies
 from controlplane.history_store.layout import BranchList
-from controlplane.history_store.log_copies import LogDamaged
 from controlplane.history_store.objects import StoreFails
 from controlplane.history_store.packing import Damaged, WrongKey
-from controlplane.history_store.trees import TreeChanged
 from controlplane.models import HistoryChain, Region
 from controlplane.operations.history_copies import state
 
@@ -23,12 +18,6 @@ log = logging.getLogger(__name__)
 
 # Seconds: the first and the longest pause after a failure.
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
-# What may be over at the next attempt, or concerns one branch only.
-FAILURES = (
-    *(StoreFails, Damaged, WrongKey, LogDamaged, LogLost, LockTimeout, TreeChanged, DumpFailed),
-    OSError,
-)
-
 Done = TypeVar("Done")
 
 
@@ -62,10 +51,13 @@ class Copier:
             return None
         try:
             done = do()
-        except FAILURES as error:
+        except Exception as error:
+            # It may concern one branch only, whose files are untrusted.
             self._pauses[what].grow()
-            state.error = f"{type(error).__name__}: {error}"
-            log.warning("not copied to the store", extra={"what": what, "error": state.error})
+            # Other errors may name paths of this host.
+            is_of_store = isinstance(error, (StoreFails, Damaged, WrongKey))
+            state.error = str(error) if is_of_store else type(error).__name__
+            log.warning("not copied to the store", extra={"what": what, "error": repr(error)})
             return None
         self._pauses.pop(what, None)
         state.error = ""
@@ -74,8 +66,7 @@ class Copier:
 
 def publish(branch: BranchList) -> None:
     """Tell the API until when the branch can be restored from the store."""
-    if branch.chains and branch.copied_at:
-        row = HistoryChain.objects.filter(
-            branch_id=branch.branch_id, number=branch.chains[-1].number
-        )
-        row.exclude(stored_at=branch.copied_at).update(stored_at=branch.copied_at)
+    newest = branch.chains[-1] if branch.chains else None
+    if newest and newest.copied_at:
+        row = HistoryChain.objects.filter(branch_id=branch.branch_id, number=newest.number)
+        row.exclude(stored_at=newest.copied_at).update(stored_at=newest.copied_at)

@@ -64,7 +64,7 @@ def _copy(copier: Copier, projects: Mapping[str, str], branch_id: str) -> Branch
     copier.bases_due.add(branch_id)
     if flushed:
         _seen[branch_id] = flushed.lsn
-    if branch.copied_at:
+    if not branch.chains or branch.chains[-1].copied_at:
         state.behind.pop(branch_id, None)
     else:
         # The log cannot be used before a base is there.

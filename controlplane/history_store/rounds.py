@@ -95,7 +95,7 @@ def _begin(do: Callable[[Copier], object]) -> None:
         try:
             do(copier)
         except Exception as error:
-            state.error = f"{type(error).__name__}: {error}"
+            state.error = type(error).__name__
             log.exception("the copy to the store failed")
         finally:
             connections.close_all()

@@ -13,6 +13,8 @@ from controlplane.compute.history.chain import Base
 from controlplane.compute.history.log import Record
 from controlplane.history_store import behind
 from controlplane.history_store.base_copies import _prune_chains
+from controlplane.history_store.copier import Copier
+from controlplane.history_store.copies import Copies
 from controlplane.history_store.fetching import _continuous
 from controlplane.history_store.layout import (
     BranchList,
@@ -23,7 +25,7 @@ from controlplane.history_store.layout import (
     read_list,
     write_list,
 )
-from controlplane.history_store.objects import Bandwidth, Store, StoreMisnamed
+from controlplane.history_store.objects import Bandwidth, Store, StoreFails, StoreMisnamed
 from controlplane.history_store.packing import Damaged, Keyring
 from controlplane.models import Account, Event, Region
 from controlplane.operations import vitals
@@ -85,6 +87,26 @@ def test_an_event_tells_that_a_copy_is_behind_and_that_it_has_caught_up(
     behind.note_behind()
     kinds = Event.objects.filter(branch_id=branch.id).order_by("id").values_list("type", flat=True)
     assert list(kinds) == ["history.copy_behind", "history.copy_caught_up"]
+
+
+def test_what_has_failed_is_tried_again_after_a_growing_pause(
+    used: StoreState, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copier = Copier(Copies(store, region="local", host="host"), Region(id="local"))
+    tries = []
+
+    def fails() -> None:
+        tries.append(clock.now())
+        raise StoreFails("the store is full")
+
+    now = time.monotonic()
+    for seconds, expected in [(0, 1), (1, 1), (2.1, 2), (5, 2), (6.2, 3)]:
+        monkeypatch.setattr(time, "monotonic", lambda at=now + seconds: at)
+        assert copier.attempt("log", fails) is None
+        assert len(tries) == expected, seconds
+    assert used.error == "the store is full"
+    assert copier.attempt("another", lambda: "done") == "done"
+    assert used.error == ""
 
 
 def test_a_list_comes_back_and_the_newest_counts(store: Store) -> None:
