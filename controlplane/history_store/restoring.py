@@ -16,7 +16,7 @@ from django.conf import settings
 from django.core.management import call_command
 
 from controlplane import durable
-from controlplane.backup.manifest import METADATA_DUMP, Manifest, read_manifest
+from controlplane.backup.manifest import METADATA_DUMP, read_manifest
 from controlplane.backup.metadata_copy import load
 from controlplane.backup.restored_rows import settle_rows_from_store
 from controlplane.backup.restoring import (
@@ -77,6 +77,8 @@ def restore_from_store(
     AccountUnusable, NotEnoughSpace, OSError.
     """
     folder, rows = newest_rows(store, host)
+    # A wrong key is found here, before anything is made.
+    sign = last_sign(store, folder)
     check_place()
     clear_place()
     prepare_state_directory()
@@ -92,7 +94,8 @@ def restore_from_store(
                 load(scratch / "rows" / METADATA_DUMP)
                 # Migrate the rows of an older Perch before changing any.
                 call_command("migrate", verbosity=0)
-                restored = _restore_branches(store, folder, manifest, scratch, say)
+                restored = Restored(manifest.rows_at, sign or Sign(manifest.rows_at))
+                _restore_branches(store, folder, restored, scratch, say)
                 settle_rows_from_store(manifest.rows_at, set(restored.branches))
             restore_secrets(scratch / "rows")
         unfinished.unlink()
@@ -122,8 +125,9 @@ def newest_rows(store: Store, host: str | None) -> tuple[str, str]:
 
 
 def _restore_branches(
-    store: Store, folder: str, manifest: Manifest, scratch: Path, say: Callable[[str], object]
-) -> Restored:
+    store: Store, folder: str, restored: Restored, scratch: Path, say: Callable[[str], object]
+) -> None:
+    """Restore the branches that the rows call ready, and note in `restored` what is missing."""
     stored = set(store.folders(f"{folder}/branches"))
     ready = Branch.objects.filter(
         project__region_id=settings.REGION,
@@ -131,8 +135,6 @@ def _restore_branches(
         deleted_at=None,
         current_state=BranchState.READY,
     ).order_by("created_at", "id")
-    sign = last_sign(store, folder) or Sign(manifest.rows_at)
-    restored = Restored(manifest.rows_at, sign)
     ids = list(ready.values_list("id", flat=True))
     for number, branch_id in enumerate(ids, start=1):
         try:
@@ -148,7 +150,6 @@ def _restore_branches(
     known = set(Branch.objects.filter(id__in=stored).values_list("id", flat=True))
     for branch_id in sorted(stored - known):
         restored.missing[branch_id] = "it was created after the rows were copied"
-    return restored
 
 
 def restore_branch(store: Store, folder: str, branch_id: str, scratch: Path) -> Fetched:

@@ -153,6 +153,7 @@ def test_a_lost_host_is_restored_with_every_row_that_was_copied(
         PERCH_HISTORY_KEY="another",
     )
     assert "not the one that the history was encrypted with" in wrong
+    assert not (state_dir / "wrong").exists()
     again, said = restored(bucket, state_dir)
     try:
         place.stack, place.client.api_url = again.stack, again.stack.api_url

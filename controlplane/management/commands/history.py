@@ -69,6 +69,9 @@ class Command(BaseCommand):
     def _list_host(self, store: Store, region: str, host: str) -> None:
         folder = host_folder(region, host)
         sizes = store.names(folder)
+        if not sizes:
+            # A folder as a store keeps the empty folders of a host that was forgotten.
+            return
         sign = last_sign(store, folder)
         self.stdout.write(
             f"region {region}, host {host}: {in_words(sum(sizes.values()))}, "
