@@ -1,13 +1,14 @@
 """The console's stylesheet, script and icon. Browsers get each as one compressed file.
 
 The stylesheet consists of `static/*.css`, the script of `static/*.js`, both after the files of
-others that they build on. A new file in `static/` becomes part of them automatically.
+others that they build on. A new file in `static/` becomes part of them automatically. What only a
+few pages need is in a folder, which makes a stylesheet and a script of their own for these pages.
 """
 
 import gzip
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -36,19 +37,24 @@ class Kind:
     minify: Callable[[str], str]
 
 
+CSS = Kind(
+    "text/css; charset=utf-8",
+    ("vendor/pico.min.css", "theme.css", "console.css"),
+    "\n",
+    partial(rcssmin.cssmin, keep_bang_comments=True),
+)
+JS = Kind(
+    "text/javascript; charset=utf-8",
+    ("django_htmx/htmx-2.min.js", "vendor/idiomorph.min.js", "console.js"),
+    "\n;",
+    partial(rjsmin.jsmin, keep_bang_comments=True),
+)
+# By the ends of their addresses.
 KINDS = {
-    "css": Kind(
-        "text/css; charset=utf-8",
-        ("vendor/pico.min.css", "theme.css", "console.css"),
-        "\n",
-        partial(rcssmin.cssmin, keep_bang_comments=True),
-    ),
-    "js": Kind(
-        "text/javascript; charset=utf-8",
-        ("django_htmx/htmx-2.min.js", "vendor/idiomorph.min.js", "console.js"),
-        "\n;",
-        partial(rjsmin.jsmin, keep_bang_comments=True),
-    ),
+    "css": CSS,
+    "js": JS,
+    "history.css": replace(CSS, first=()),
+    "history.js": replace(JS, first=()),
     "svg": Kind("image/svg+xml", (), "\n", str.strip),
 }
 
@@ -78,7 +84,9 @@ def address(name: str) -> str:
 def sources(name: str) -> list[Path]:
     """Return the files that a bundle consists of, in order."""
     first = [Path(found) for one in KINDS[name].first if (found := finders.find(one))]
-    return first + [path for path in sorted(FOLDER.glob(f"*.{name}")) if path not in first]
+    folder, _, suffix = name.rpartition(".")
+    own = sorted((FOLDER / folder).glob(f"*.{suffix}"))
+    return first + [path for path in own if path not in first]
 
 
 def _newest(name: str) -> float:

@@ -13,7 +13,7 @@ from console.account import (
     webhooks,
 )
 from console.branches import changes as branch_changes
-from console.branches import databases, roles, schema, snapshots
+from console.branches import databases, moments, roles, schema, snapshots
 from console.branches import detail as branch
 from console.branches import index as branches
 from console.endpoints import changes as endpoint_changes
@@ -37,9 +37,7 @@ CHAIN = f"{PROJECT}/chains/<slug:chain_id>"
 RUN = f"{PROJECT}/runs/<slug:chain_id>"
 
 urlpatterns = [
-    path("static/perch.css", bundles.show, {"name": "css"}),
-    path("static/perch.svg", bundles.show, {"name": "svg"}),
-    path("static/perch.js", bundles.show, {"name": "js"}),
+    *(path(f"static/perch.{name}", bundles.show, {"name": name}) for name in bundles.KINDS),
     path("", projects.dashboard, name="dashboard"),
     path("changes", channel.of_account, name="changes"),
     path("live", projects.dashboard_live, name="dashboard_live"),
@@ -103,6 +101,9 @@ urlpatterns = [
     path(f"{BRANCH}/restore", branch_changes.restore, name="branch_restore"),
     path(f"{BRANCH}/delete", branch_changes.delete, name="branch_delete"),
     path(f"{BRANCH}/schema", schema.compare, name="branch_schema"),
+    path(f"{BRANCH}/history", moments.show, name="branch_history"),
+    path(f"{BRANCH}/history/new-branch", moments.create, name="branch_history_create"),
+    path(f"{BRANCH}/history/restore", moments.restore, name="branch_history_restore"),
     path(f"{BRANCH}/new-role", roles.create, name="role_create"),
     path(f"{BRANCH}/role/password", roles.password, name="role_password"),
     path(f"{BRANCH}/role/new-password", roles.reset, name="role_reset"),

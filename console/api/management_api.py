@@ -11,6 +11,7 @@ from console.api.resources.api_keys import ApiKey, KeyLimits, NewApiKey, OwnKey,
 from console.api.resources.branches import Branch, BranchCalls
 from console.api.resources.endpoints import Endpoint, PgSetting
 from console.api.resources.events import Event
+from console.api.resources.history import HistoryCalls
 from console.api.resources.operations import Operation
 from console.api.resources.projects import Project, ProjectState, Region
 from console.api.resources.roles import CatalogCalls, Database
@@ -43,6 +44,7 @@ class ManagementAPI:
         self._transport = Transport(key, self.server)
         self.branching = BranchCalls(self._transport)
         self.catalog = CatalogCalls(self._transport)
+        self.history = HistoryCalls(self._transport)
         self.snapshots = SnapshotCalls(self._transport)
         self.webhooks = WebhookCalls(self._transport)
         self.changes = ChangeCalls(self._transport)

@@ -100,13 +100,13 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
     url = _page(request, project_id, branch_id)
     form = ResetForm(request.POST if request.method == "POST" else None)
     branches = choices(request, lambda: request.api.branches(project_id))
-    branch, children = _with_children(request, branches, branch_id)
+    branch, children = with_children(request, branches, branch_id)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "preserve_under_name"):
             # If the list of branches could not be read, read the branch alone.
             source_id = (branch or request.api.branch(project_id, branch_id)).parent_id
             body = body_of(form, "branch_reset") | {"source_branch_id": source_id}
-            return _replace(request, project_id, branch_id, body, url)
+            return replace_data(request, project_id, branch_id, body, url)
     names = {one.id: one.name for one in branches}
     if children:
         form.require_name(children)
@@ -118,7 +118,7 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
         submit="Reset branch",
         danger=True,
         back=url,
-        blocked="" if form.is_bound else _why_not_replaced(branch, NO_PARENT, parent_name),
+        blocked="" if form.is_bound else why_not_replaced(branch, NO_PARENT, parent_name),
         sent_too={"source_branch_id": branch.parent_id if branch else ""},
     )
     return show_form(request, form, page)
@@ -132,9 +132,9 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "preserve_under_name"):
             body = body_of(form, "branch_restore")
-            return _replace(request, project_id, branch_id, body, url)
+            return replace_data(request, project_id, branch_id, body, url)
     branches = choices(request, lambda: request.api.branches(project_id))
-    branch, children = _with_children(request, branches, branch_id)
+    branch, children = with_children(request, branches, branch_id)
     form.offer_sources(branches, branch_id)
     if children:
         form.require_name(children)
@@ -146,12 +146,12 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
         submit="Restore branch",
         danger=True,
         back=url,
-        blocked="" if form.is_bound else _why_not_replaced(branch, NO_OTHER, len(branches) > 1),
+        blocked="" if form.is_bound else why_not_replaced(branch, NO_OTHER, len(branches) > 1),
     )
     return show_form(request, form, page)
 
 
-def _why_not_replaced(branch: Branch | None, without_source: str, has_source: object) -> str:
+def why_not_replaced(branch: Branch | None, without_source: str, has_source: object) -> str:
     """Return why its data cannot be replaced, "" if it can; `without_source` if none could be its
     source."""
     if branch and branch.protected:
@@ -159,7 +159,7 @@ def _why_not_replaced(branch: Branch | None, without_source: str, has_source: ob
     return "" if has_source else without_source
 
 
-def _replace(
+def replace_data(
     request: ConsoleRequest, project_id: str, branch_id: str, body: Mapping[str, Any], url: str
 ) -> HttpResponse:
     request.api.branching.restore(project_id, branch_id, body)
@@ -236,7 +236,7 @@ def _deletion_page(
     )
 
 
-def _with_children(
+def with_children(
     request: ConsoleRequest, branches: list[Branch], branch_id: str
 ) -> tuple[Branch | None, list[Branch]]:
     """Return the branch and its children. Raises NotFound.

@@ -13,10 +13,12 @@ from console.api.management_api import ManagementAPI
 from console.api.parallel import Part, in_parallel, part
 from console.api.resources.branches import Branch
 from console.api.resources.events import Event
+from console.api.resources.history import History
 from console.api.resources.operations import Operation
 from console.api.resources.projects import Project
 from console.api.resources.roles import Database, Role
 from console.api.resources.snapshots import Snapshot
+from console.branches.history_band import band, summary
 from console.branches.rows import BranchRow, branch_rows
 from console.endpoints.rows import endpoint_row
 from console.pages.live_regions import Polling, page_and_region, polling
@@ -38,6 +40,8 @@ class BranchContents:
     roles: Part[Role]
     databases: Part[Database]
     snapshots: Part[Snapshot]
+    # At most one item.
+    history: Part[History]
     # The branch's own, the newest first; before them, those that are taking a snapshot of it.
     operations: Sequence[Operation]
     # The roles and databases that were created by SQL, by name, if the server reports that.
@@ -53,10 +57,11 @@ class BranchContents:
 def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchContents:
     """Read the branch. Raises NotFound if the list of branches is without it."""
     # Operations are read before what they change, as on the project's page.
-    page, project, made = in_parallel(
+    page, project, made, history = in_parallel(
         lambda: api.operations(project_id, limit=OPERATIONS_READ, branch_id=branch_id),
         lambda: api.project(project_id),
         part(lambda: _creations(api, project_id, branch_id)),
+        part(lambda: [api.history.of_branch(project_id, branch_id)]),
     )
     branches, endpoints, roles, databases, snapshots = in_parallel(
         lambda: api.branches(project_id),
@@ -79,6 +84,7 @@ def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchCo
         roles=roles,
         databases=databases,
         snapshots=Part(own, snapshots.problem),
+        history=history,
         operations=operations,
         roles_by_sql=_made_by_sql(made.items, "role"),
         databases_by_sql=_made_by_sql(made.items, "database"),
@@ -129,6 +135,7 @@ def _contents(
     request: ConsoleRequest, project_id: str, branch_id: str
 ) -> tuple[dict[str, Any], Polling]:
     found = read_branch(request.api, project_id, branch_id)
+    history = next(iter(found.history.items), None)
     context = {
         "project": found.project,
         "here": reverse("branch", args=[project_id, branch_id]),
@@ -137,6 +144,9 @@ def _contents(
         "branch": found.row.branch,
         "children": found.children[:CHILDREN_SHOWN],
         "children_more": max(0, len(found.children) - CHILDREN_SHOWN),
+        "history": history,
+        "band": band(history) if history else None,
+        "summary": summary(history) if history else "",
         "operations_query": f"?branch_id={branch_id}" if found.can_be_steered else "",
     }
     url = reverse("branch_live", args=[project_id, branch_id])

@@ -12,6 +12,7 @@ from statistics import median
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.events import Event
 from console.api.resources.operations import Operation
+from console.operations.timescale import boxes
 from console.pages.statuses import action_name, operation_status
 from console.templatetags.console_tags import duration
 
@@ -191,9 +192,9 @@ def _band(
 
     return Band(
         name=name,
-        known=_boxes([(x(begun), WIDTH)]),
+        known=boxes([(x(begun), WIDTH)]),
         # Widen very short activity, so that it stays visible.
-        active=_boxes([(x(low), max(x(high), x(low) + 2)) for low, high in spans]),
+        active=boxes([(x(low), max(x(high), x(low) + 2)) for low, high in spans]),
         wakes=_lines({x(turn.at) for turn in turns if turn.kind == WOKE}, "2v7"),
         failures=_lines({x(turn.at) for turn in turns if turn.kind == FAILED}, "2v36"),
         ticks=[
@@ -235,17 +236,6 @@ def _active_spans(
         spans.append((since, end))
     clipped = [(max(low, begun), min(high, end)) for low, high in spans]
     return [(low, high) for low, high in clipped if low < high]
-
-
-def _boxes(places: Iterable[tuple[int, int]]) -> str:
-    """Return an SVG path of boxes. Boxes that touch are merged."""
-    boxes: list[tuple[int, int]] = []
-    for low, high in sorted(places):
-        if boxes and low <= boxes[-1][1]:
-            boxes[-1] = (boxes[-1][0], max(high, boxes[-1][1]))
-        else:
-            boxes.append((low, high))
-    return "".join(f"M{low} 12h{high - low}v20H{low}z" for low, high in boxes)
 
 
 def _lines(places: Iterable[int], way: str) -> str:

@@ -126,6 +126,28 @@ SENT: Mapping[str, Sent] = {
         neonctl=f"branches restore {{branch_id}} [source_id] {OF_PROJECT}",
         options=KEPT,
     ),
+    "branch_history_create": Sent(
+        "POST",
+        f"{PROJECT}/branches",
+        {
+            "timestamp": "branch.parent_timestamp",
+            "lsn": "branch.parent_lsn",
+            "name": "branch.name",
+            "lifetime": "branch.expires_at",
+        },
+        {"endpoints": [{"type": "read_write"}]},
+    ),
+    "branch_history_restore": Sent(
+        "POST",
+        f"{BRANCH}/restore",
+        {
+            "timestamp": "source_timestamp",
+            "lsn": "source_lsn",
+            "preserve_under_name": "preserve_under_name",
+        },
+        neonctl=f"branches restore {{branch_id}} ^self@[timestamp] {OF_PROJECT}",
+        options=KEPT,
+    ),
     "branch_delete": Sent("DELETE", BRANCH, neonctl=f"branches delete {{branch_id}} {OF_PROJECT}"),
     "role_create": Sent(
         "POST",

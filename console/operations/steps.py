@@ -20,6 +20,8 @@ STEPS = {
     "locking": "Waiting for the branch's data",
     "copying": "Copying the data",
     "copying_log": "Copying the log",
+    "copying_base": "Copying the base copy",
+    "adding_log": "Adding the log since the base copy",
     "reading_schema": "Reading the schema",
     "writing_schema": "Writing the schema",
     "writing_checkpoint": "Writing a checkpoint",

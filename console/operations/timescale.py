@@ -4,7 +4,7 @@ It is for pictures that the server draws as SVG. Positions are in percent, so th
 width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -58,13 +58,13 @@ class Scale:
         """Return the place of a span. What is outside of the whole is cut off."""
         begin, end = (min(max(moment, self.begin), self.end) for moment in span)
         width = max((end - begin).total_seconds() / self.seconds * 100, NARROWEST)
-        return Bar(left=_percent(min(self._place(begin), 100 - width)), width=_percent(width))
+        return Bar(left=percent(min(self.place(begin), 100 - width)), width=percent(width))
 
     def marks_since_begin(self, most: int = 5) -> list[Mark]:
         """Return marks with times since the beginning, the first being 0."""
         step = self._interval(most)
         places = [place * step for place in range(int(self.seconds / step) + 1)]
-        return [Mark(_percent(at / self.seconds * 100), _since(at)) for at in places]
+        return [Mark(percent(at / self.seconds * 100), _since(at)) for at in places]
 
     def marks_of_day(self, most: int = 6) -> list[Mark]:
         """Return marks with times of day in the reader's time zone."""
@@ -75,11 +75,12 @@ class Scale:
             localtime(datetime.fromtimestamp(first + place * step, UTC))
             for place in range(int((self.end.timestamp() - first) / step) + 1)
         ]
-        placed = [(self._place(at), _time_of_day(at, step)) for at in times]
+        placed = [(self.place(at), _time_of_day(at, step)) for at in times]
         # A label at the edge would be cut off.
-        return [Mark(_percent(place), label) for place, label in placed if 6 < place < 94]
+        return [Mark(percent(place), label) for place, label in placed if 6 < place < 94]
 
-    def _place(self, at: datetime) -> float:
+    def place(self, at: datetime) -> float:
+        """Return the place of a moment, in percent of the whole."""
         return (at - self.begin).total_seconds() / self.seconds * 100
 
     def _interval(self, most: int) -> float:
@@ -87,8 +88,19 @@ class Scale:
         return next((each for each in INTERVALS if self.seconds / each <= most), self.seconds)
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
     return f"{value:.2f}%"
+
+
+def boxes(places: Iterable[tuple[int, int]], *, top: int = 12, height: int = 20) -> str:
+    """Return an SVG path of boxes from their left and right ends. Boxes that touch are merged."""
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(places):
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return "".join(f"M{low} {top}h{high - low}v{height}H{low}z" for low, high in merged)
 
 
 def _since(seconds: float) -> str:

@@ -113,6 +113,21 @@ def exactly(moment: datetime | None) -> SafeString | str:
 
 
 @register.filter
+def precisely(moment: datetime | None) -> SafeString | str:
+    """Render a time to the millisecond in the reader's zone, with UTC beside it."""
+    if moment is None:
+        return NOTHING
+    local, utc = localtime(moment), moment.astimezone(UTC)
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time> <small>{}</small>',
+        moment.isoformat(),
+        _exact(moment),
+        local.isoformat(" ", "milliseconds")[:23],
+        f"{utc:%H:%M:%S} UTC" if local.utcoffset() else "UTC",
+    )
+
+
+@register.filter
 def clock(moment: datetime | None) -> SafeString | str:
     """Render the time of day, in the reader's zone; for use beside the day."""
     if moment is None:

@@ -1,0 +1,169 @@
+"""A branch's history as a band, which the server draws as SVG, and as a sentence."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import ceil, sqrt
+
+from django.utils.timezone import localtime
+
+from console.api.resources.history import Gap, History, PastMoment
+from console.operations.timescale import Mark, Scale, boxes, percent
+from console.templatetags.console_tags import size
+
+# Across the whole, in units of the picture; and down: where the band begins and how high it is.
+WIDTH, TOP, HEIGHT = 1440, 14, 36
+# The tallest and the smallest bar of commits.
+TALLEST, SMALLEST = 30, 5
+# The most marks of one kind that are drawn, the newest: more would hide each other.
+MOST_MARKS = 150
+# The shortest interval that the slider of the page distinguishes, and how many there are at most.
+SHORTEST_STEP, MOST_STEPS = 1, 1440
+# A latest moment this near to now counts as now.
+NOW_WITHIN = timedelta(minutes=1)
+NO_HISTORY = "No history: history_retention_seconds is 0."
+NO_HISTORY_YET = "No history yet. It begins with the branch's first base copy."
+
+
+@dataclass(frozen=True)
+class Slider:
+    """The steps of the slider over the band, counted from its left end."""
+
+    # Seconds.
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Band:
+    # The first and the last moment, exact to the microsecond.
+    earliest: str
+    latest: str
+    # SVG paths, in units of WIDTH across and 64 down.
+    kept: str
+    gaps: str
+    commits: str
+    # The places of marks, in percent of the width.
+    bases: Sequence[str]
+    restores: Sequence[str]
+    drops: Sequence[str]
+    axis: Sequence[Mark]
+    summary: str
+    slider: Slider
+    # The place of the chosen moment; "" if none is chosen.
+    chosen: str
+
+
+@dataclass(frozen=True)
+class Happening:
+    """Something in the history, as a row of the table beside the band."""
+
+    at: datetime
+    what: str
+    detail: str
+
+
+def band(history: History, *, chosen: datetime | None = None) -> Band | None:
+    """Draw the history from its first to its last moment; None if there is none."""
+    if history.earliest is None or history.latest is None:
+        return None
+    step = _step(history.earliest, history.latest)
+    # Rounded up, because otherwise each picture would differ from the one before.
+    end = datetime.fromtimestamp(ceil(history.latest.timestamp() / step) * step, UTC)
+    scale = Scale(history.earliest, max(end, history.earliest + timedelta(seconds=step)))
+    gaps = [_ends(scale, gap) for gap in history.gaps]
+    return Band(
+        earliest=PastMoment(history.earliest).text,
+        latest=PastMoment(history.latest).text,
+        kept=boxes([(0, WIDTH)], top=TOP, height=HEIGHT),
+        gaps=boxes(gaps, top=TOP, height=HEIGHT),
+        commits=_bars(history, scale),
+        bases=_places(scale, [base.at for base in history.bases]),
+        restores=_places(scale, history.restores),
+        drops=_places(scale, [drop.at for drop in history.drops]),
+        axis=scale.marks_of_day(),
+        summary=summary(history),
+        slider=Slider(step, ceil(scale.seconds / step)),
+        chosen=next(iter(_places(scale, [chosen] if chosen else [])), ""),
+    )
+
+
+def _step(earliest: datetime, latest: datetime) -> int:
+    return max(SHORTEST_STEP, ceil((latest - earliest).total_seconds() / MOST_STEPS))
+
+
+def _x(scale: Scale, at: datetime) -> int:
+    return round(min(max(scale.place(at), 0), 100) / 100 * WIDTH)
+
+
+def _ends(scale: Scale, gap: Gap) -> tuple[int, int]:
+    """Return both ends of a gap. A short one is drawn wide enough to be seen."""
+    low, high = _x(scale, gap.since), _x(scale, gap.until or scale.end)
+    return low, max(high, low + 4)
+
+
+def _bars(history: History, scale: Scale) -> str:
+    """Return a bar for each period with commits. Heights grow with the root of the count: one
+    commit in a period remains visible beside a thousand in another."""
+    most = max((one.count for one in history.commits), default=0)
+    bars = []
+    for one in history.commits:
+        low = _x(scale, one.since)
+        high = _x(scale, one.since + timedelta(seconds=min(one.seconds, scale.seconds)))
+        if one.count and low < WIDTH and high > 0:
+            up = SMALLEST + round((TALLEST - SMALLEST) * sqrt(one.count / most))
+            bars.append(f"M{low} {TOP + HEIGHT}v-{up}h{max(high - low - 1, 2)}v{up}z")
+    return "".join(bars)
+
+
+def _places(scale: Scale, moments: Iterable[datetime]) -> list[str]:
+    shown = [at for at in moments if scale.begin <= at <= scale.end]
+    return [percent(scale.place(at)) for at in shown[-MOST_MARKS:]]
+
+
+def summary(history: History) -> str:
+    """Say what is kept, in one sentence."""
+    if history.earliest is None or history.latest is None:
+        return NO_HISTORY if history.retention == 0 else NO_HISTORY_YET
+    is_now = history.latest > datetime.now(UTC) - NOW_WITHIN
+    bases = len(history.bases)
+    return (
+        f"From {time_and_day(history.earliest)} to "
+        f"{'now' if is_now else time_and_day(history.latest)}, "
+        f"{bases} base {'copy' if bases == 1 else 'copies'}, {size(history.log_bytes)} of log; "
+        f"{_gaps(history.gaps)}."
+    )
+
+
+def _gaps(gaps: Sequence[Gap]) -> str:
+    if not gaps:
+        return "no gaps"
+    gap = gaps[-1]
+    until = f"to {time_and_day(gap.until)}" if gap.until else "on"
+    which = f"from {time_and_day(gap.since)} {until}" + (f" ({gap.reason})" if gap.reason else "")
+    return f"a gap {which}" if len(gaps) == 1 else f"{len(gaps)} gaps, the last {which}"
+
+
+def time_and_day(at: datetime) -> str:
+    """Return a time in words, in the reader's zone, as “12:04 yesterday”."""
+    local = localtime(at)
+    days = (localtime(datetime.now(UTC)).date() - local.date()).days
+    day = {0: "today", 1: "yesterday"}.get(days, f"on {local.day} {local:%b}")
+    return f"{local:%H:%M} {day}"
+
+
+def happenings(history: History) -> list[Happening]:
+    """Return what the band shows, apart from commits, the newest first."""
+    found = [
+        *(
+            Happening(base.at, "Base copy", size(base.size) if base.size else "")
+            for base in history.bases
+        ),
+        *(Happening(at, "Restore", "") for at in history.restores),
+        *(Happening(drop.at, "Tables removed", str(drop.count)) for drop in history.drops),
+    ]
+    for gap in history.gaps:
+        until = f"until {localtime(gap.until):%Y-%m-%d %H:%M:%S}" if gap.until else "until now"
+        reason = f"{until}: {gap.reason}" if gap.reason else until
+        found.append(Happening(gap.since, "Gap", reason))
+    return sorted(found, key=lambda one: one.at, reverse=True)

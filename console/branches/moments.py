@@ -1,0 +1,263 @@
+"""The page “Go back to a moment”: a past moment of a branch is chosen, and what it stands for is
+shown before a branch is created from it or restored to it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.timezone import localtime
+from django.views.decorators.http import require_http_methods, require_safe
+
+from console.api.errors import APIError, Unauthorized
+from console.api.parallel import in_parallel
+from console.api.resources.branches import Branch
+from console.api.resources.history import Drop, History, PastMoment, ResolvedMoment
+from console.branches.changes import replace_data, why_not_replaced, with_children
+from console.branches.forms import NAMED, named
+from console.branches.history_band import band, happenings, summary
+from console.forms.api_requests import body_of
+from console.forms.fields import PLAIN, LifetimeFields
+from console.pages.addresses import back
+from console.pages.form_errors import in_plain_words, problems_beside
+from console.pages.problems import spell_out
+from console.pages.responses import FormPage, choices, done, show_form
+from console.request import ConsoleRequest
+
+LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
+# Blanks before the zone, which people write and datetime does not read.
+BEFORE_ZONE = re.compile(r"\s+(?=(?:Z|UTC|[+-]\d\d(?::?\d\d)?)$)", re.IGNORECASE)
+UNREADABLE = "Enter a time such as 2026-01-31 14:03:00Z, or an LSN such as 0/1A2B3C4D."
+NONE_CHOSEN = "Choose a moment first."
+# The least difference between two moments.
+JUST = timedelta(microseconds=1)
+DROPS_SHOWN = 10
+
+
+def read_moment(text: str) -> PastMoment:
+    """Read a time or an LSN as people type it. A time without a zone is in UTC.
+
+    Raises ValidationError.
+    """
+    typed = text.strip()
+    if LSN.fullmatch(typed):
+        return PastMoment(lsn=typed.upper())
+    zoned = re.sub(r"(?i)UTC$", "Z", BEFORE_ZONE.sub("", typed))
+    try:
+        at = datetime.fromisoformat(zoned)
+        return PastMoment(at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC))
+    except (ValueError, OverflowError) as error:
+        raise forms.ValidationError(UNREADABLE) from error
+
+
+@dataclass(frozen=True)
+class Found:
+    """The chosen moment, and what it stands for or why it cannot be had."""
+
+    asked: PastMoment | None = None
+    moment: ResolvedMoment | None = None
+    wrong: str = ""
+
+    @property
+    def at(self) -> datetime | None:
+        """Its place on the band: for a position in the log, the time of the last commit."""
+        moment = self.moment
+        known = moment and (moment.last or moment.base)
+        return (self.asked and self.asked.at) or (known.at if known else None)
+
+    @property
+    def before_last(self) -> str:
+        """The moment that leaves out the last commit as well."""
+        last = self.moment and self.moment.last
+        return PastMoment(last.at - JUST).text if last else ""
+
+    @property
+    def with_following(self) -> str:
+        """The moment that includes the next commit."""
+        following = self.moment and self.moment.following
+        return PastMoment(following.at).text if following else ""
+
+
+@dataclass(frozen=True)
+class Undo:
+    """A commit that removed tables, and the moment just before it."""
+
+    drop: Drop
+    before: str
+
+
+@require_safe
+def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    api, typed = request.api, request.GET.get("moment", "")
+    context: dict[str, Any] = {
+        "project_id": project_id,
+        "here": reverse("branch_history", args=[project_id, branch_id]),
+        "typed": typed,
+    }
+    if request.htmx:
+        branch, found = in_parallel(
+            lambda: api.branch(project_id, branch_id),
+            lambda: _found(request, project_id, branch_id, typed),
+        )
+        answer = render(request, "_moment.html", {**context, "branch": branch, "found": found})
+        answer["HX-Replace-Url"] = f"{context['here']}?{urlencode({'moment': typed})}"
+        return answer
+    branch, project, history, found = in_parallel(
+        lambda: api.branch(project_id, branch_id),
+        lambda: api.project(project_id),
+        lambda: api.history.of_branch(project_id, branch_id),
+        lambda: _found(request, project_id, branch_id, typed),
+    )
+    context |= {
+        "branch": branch,
+        "project": project,
+        "found": found,
+        "history": history,
+        "band": band(history, chosen=found.at),
+        "summary": summary(history),
+        "undos": _undos(history),
+        "happenings": happenings(history),
+    }
+    return render(request, "branch_history.html", context)
+
+
+def _found(request: ConsoleRequest, project_id: str, branch_id: str, typed: str) -> Found:
+    """Return what is chosen; nothing if nothing is typed."""
+    if not typed.strip():
+        return Found()
+    try:
+        asked = read_moment(typed)
+    except forms.ValidationError as error:
+        return Found(wrong=error.messages[0])
+    try:
+        return Found(asked, request.api.history.resolve(project_id, branch_id, asked))
+    except Unauthorized:
+        raise
+    except APIError as problem:
+        return Found(asked, wrong=in_plain_words(spell_out(problem)))
+
+
+def _undos(history: History) -> Sequence[Undo]:
+    newest = list(reversed(history.drops))[:DROPS_SHOWN]
+    return [Undo(drop, PastMoment(drop.at - JUST).text) for drop in newest]
+
+
+def _chosen(request: ConsoleRequest) -> PastMoment | None:
+    """Return the moment that the form's address names; None if it names none."""
+    try:
+        return read_moment(request.GET.get("moment", ""))
+    except forms.ValidationError:
+        return None
+
+
+def _add_moment(form: forms.Form, asked: PastMoment | None) -> None:
+    """Show the moment as the form's first field, which cannot be changed there."""
+    if asked is None:
+        return
+    local = localtime(asked.at) if asked.at else None
+    form.fields[asked.field] = forms.CharField(
+        label="LSN" if asked.lsn else "Moment",
+        required=False,
+        initial=asked.text,
+        help_text=f"{local:%Y-%m-%d %H:%M:%S} in your time zone."
+        if local and local.utcoffset()
+        else "",
+        widget=forms.TextInput(attrs={**PLAIN, "readonly": True}),
+    )
+    form.order_fields([asked.field])
+
+
+class BranchOfMomentForm(LifetimeFields):
+    name = forms.CharField(
+        required=False, help_text="Leave empty for a generated name.", widget=NAMED
+    )
+    field_order = ("name", "lifetime", "until")
+
+
+class RestoreToMomentForm(forms.Form):
+    preserve_under_name = forms.CharField(
+        label="Keep present data as branch", widget=forms.TextInput(attrs=PLAIN)
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    """Create a branch of a past moment, with an endpoint."""
+    asked = _chosen(request)
+    form = BranchOfMomentForm(request.POST if request.method == "POST" else None)
+    _add_moment(form, asked)
+    if request.method == "POST" and asked and form.is_valid():
+        with problems_beside(form, "name"):
+            body = body_of(form, "branch_history_create", **{asked.field: asked.text})
+            body["branch"]["parent_id"] = branch_id
+            branch = request.api.branching.create(project_id, body)
+            url = reverse("branch", args=[project_id, branch.id])
+            return done(request, url, f"Branch {branch.name} is being created.")
+    parents = choices(request, lambda: [request.api.branch(project_id, branch_id)])
+    page = FormPage(
+        title="Create branch of a past moment",
+        intro=f"A copy of {parents[0].name if parents else 'the branch'} as it was then, with the "
+        "roles, passwords and databases of then, and an endpoint.",
+        submit="Create branch",
+        back=_page(request, project_id, branch_id),
+        blocked="" if asked else NONE_CHOSEN,
+        sent_too={"branch": {"parent_id": branch_id}},
+    )
+    return show_form(request, form, page)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    """Replace the branch's data with its own of a past moment."""
+    asked = _chosen(request)
+    form = RestoreToMomentForm(request.POST if request.method == "POST" else None)
+    _add_moment(form, asked)
+    if request.method == "POST" and asked and form.is_valid():
+        with problems_beside(form, "preserve_under_name"):
+            body = body_of(form, "branch_history_restore", **{asked.field: asked.text})
+            body["source_branch_id"] = branch_id
+            url = reverse("branch", args=[project_id, branch_id])
+            return replace_data(request, project_id, branch_id, body, url)
+    branches = choices(request, lambda: request.api.branches(project_id))
+    branch, children = with_children(request, branches, branch_id)
+    _name_kept(form, branch, children)
+    page = FormPage(
+        title=f"Restore {branch.name if branch else 'the branch'} to a past moment",
+        intro="The data of the branch is replaced by its data of then, with the roles, passwords "
+        "and databases of then. The branch keeps its id, name, endpoint and host. It runs "
+        "while the past data is recovered; then open connections are closed.",
+        submit="Restore branch",
+        danger=True,
+        back=_page(request, project_id, branch_id),
+        blocked=_why_not(asked, branch) if request.method != "POST" else "",
+        sent_too={"source_branch_id": branch_id},
+    )
+    return show_form(request, form, page)
+
+
+def _name_kept(form: forms.Form, branch: Branch | None, children: Sequence[Branch]) -> None:
+    """Suggest a name for the branch that keeps the present data, and say what becomes of it."""
+    if branch:
+        now = localtime(datetime.now(UTC))
+        form.initial["preserve_under_name"] = f"{branch.name}-until-{now:%Y-%m-%d-%H%M}"
+    words = "So that the restore can be undone."
+    if children:
+        words += f" The child branches ({named(children)}) become its children."
+    form.fields["preserve_under_name"].help_text = words
+
+
+def _why_not(asked: PastMoment | None, branch: Branch | None) -> str:
+    return why_not_replaced(branch, "", True) if asked else NONE_CHOSEN
+
+
+def _page(request: ConsoleRequest, project_id: str, branch_id: str) -> str:
+    """Return the page that the form came from; by default the one on which it is chosen."""
+    url = reverse("branch_history", args=[project_id, branch_id])
+    query = urlencode({"moment": request.GET.get("moment", "")})
+    return back(request, f"{url}?{query}")

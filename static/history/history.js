@@ -1,0 +1,99 @@
+// Choosing a past moment of a branch: the slider over the band and the field show the same moment, in
+// the browser's time zone. What is sent always has an offset from UTC.
+"use strict";
+
+(() => {
+  const form = document.getElementById("choose");
+  if (!form) return;
+  const field = document.getElementById("moment");
+  const slider = document.getElementById("slider");
+  const inUtc = document.getElementById("in-utc");
+  const { earliest, latest, step } = slider.dataset;
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const isUtc = (at) => at.getTimezoneOffset() === 0;
+  const two = (number) => String(number).padStart(2, "0");
+
+  if (zone) {
+    document.getElementById("zone").textContent =
+      `A time without an offset is in your time zone, ${zone}.`;
+  }
+
+  // A moment of the server, such as 2026-01-31T13:03:00.123456Z, in the browser's zone.
+  function local(moment) {
+    const at = new Date(moment);
+    if (Number.isNaN(at.getTime())) return moment;
+    const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+    const time = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+    return `${day} ${time}${/\.\d+/.exec(moment)?.[0] ?? ""}`;
+  }
+
+  // What was typed, with the browser's offset at that time if it is a time without one.
+  function zoned(typed) {
+    const found = /^(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)$/.exec(typed);
+    if (!found) return typed;
+    const moment = `${found[1]}T${found[2]}`;
+    const ahead = -new Date(moment).getTimezoneOffset();
+    if (Number.isNaN(ahead)) return typed;
+    const offset = `${two(Math.floor(Math.abs(ahead) / 60))}:${two(Math.abs(ahead) % 60)}`;
+    return `${moment}${ahead < 0 ? "-" : "+"}${offset}`;
+  }
+
+  // The field shows less than the exact moment, which is kept as long as the field is unchanged.
+  let shown = "";
+  let exact = "";
+  const chosen = () => (field.value === shown ? exact : zoned(field.value.trim()));
+
+  function showUtc() {
+    const at = new Date(chosen());
+    const isTime = chosen().includes(":") && !Number.isNaN(at.getTime());
+    inUtc.value = isTime && !isUtc(at) ? `= ${at.toISOString().slice(0, 19).replace("T", " ")} UTC` : "";
+  }
+
+  function showMoment(moment, at) {
+    exact = moment;
+    field.value = shown = local(moment);
+    moveSlider(at);
+    showUtc();
+  }
+
+  function moveSlider(at) {
+    const back = (Date.parse(latest) - Date.parse(at)) / 1000 / step;
+    if (!Number.isNaN(back)) slider.value = slider.max - Math.round(back);
+    slider.setAttribute("aria-valuetext", field.value);
+  }
+
+  // The moment of the slider's place, to the second; both ends are exact.
+  function ofSlider() {
+    if (slider.value === slider.max) return latest;
+    const at = Date.parse(latest) - (slider.max - slider.value) * step * 1000;
+    const second = new Date(Math.floor(at / 1000) * 1000);
+    return second <= new Date(earliest) ? earliest : second.toISOString().replace(".000", "");
+  }
+
+  slider.addEventListener("input", () => {
+    const moment = ofSlider();
+    exact = moment;
+    field.value = shown = local(moment);
+    slider.setAttribute("aria-valuetext", field.value);
+    showUtc();
+  });
+  field.addEventListener("input", showUtc);
+  field.addEventListener("change", () => moveSlider(chosen()));
+  // The field's change has already asked for the moment.
+  form.addEventListener("submit", (event) => event.preventDefault());
+
+  document.addEventListener("htmx:configRequest", ({ detail }) => {
+    if (detail.elt === form) detail.parameters.moment = chosen();
+  });
+
+  function showFound() {
+    const { moment, at } = document.getElementById("found").dataset;
+    if (moment) showMoment(moment, at);
+  }
+
+  document.addEventListener("htmx:afterSwap", ({ detail }) => {
+    if (detail.target.id === "found") showFound();
+  });
+  showFound();
+  slider.setAttribute("aria-valuetext", field.value || local(latest));
+})();
