@@ -139,6 +139,11 @@ class ComparisonForm(forms.Form):
 
     database = OpenChoiceField(label="Database", required=False)
     base = OpenChoiceField(label="Compare with", required=False)
+    moment = forms.CharField(
+        label="As of",
+        required=False,
+        widget=forms.TextInput(attrs={**PLAIN, "placeholder": "now, a time (UTC) or an LSN"}),
+    )
 
     def __init__(
         self, data: Any, *, branches: Sequence[Branch], databases: Sequence[str], base_id: str
@@ -146,6 +151,7 @@ class ComparisonForm(forms.Form):
         chosen = {
             "database": data.get("database") or next(iter(databases), ""),
             "base": data.get("base") or base_id,
+            "moment": data.get("moment", ""),
         }
         super().__init__(chosen)
         offer(self, "database", ((name, name) for name in databases))

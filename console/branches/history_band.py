@@ -49,6 +49,7 @@ class Band:
     drops: Sequence[str]
     axis: Sequence[Mark]
     summary: str
+    is_until_now: bool
     slider: Slider
     # The place of the chosen moment; "" if none is chosen.
     chosen: str
@@ -83,6 +84,7 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
         drops=_places(scale, [drop.at for drop in history.drops]),
         axis=scale.marks_of_day(),
         summary=summary(history),
+        is_until_now=_is_now(history.latest),
         slider=Slider(step, ceil(scale.seconds / step)),
         chosen=next(iter(_places(scale, [chosen] if chosen else [])), ""),
     )
@@ -125,14 +127,17 @@ def summary(history: History) -> str:
     """Say what is kept, in one sentence."""
     if history.earliest is None or history.latest is None:
         return NO_HISTORY if history.retention == 0 else NO_HISTORY_YET
-    is_now = history.latest > datetime.now(UTC) - NOW_WITHIN
     bases = len(history.bases)
     return (
         f"From {time_and_day(history.earliest)} to "
-        f"{'now' if is_now else time_and_day(history.latest)}, "
+        f"{'now' if _is_now(history.latest) else time_and_day(history.latest)}, "
         f"{bases} base {'copy' if bases == 1 else 'copies'}, {size(history.log_bytes)} of log; "
         f"{_gaps(history.gaps)}."
     )
+
+
+def _is_now(latest: datetime) -> bool:
+    return latest > datetime.now(UTC) - NOW_WITHIN
 
 
 def _gaps(gaps: Sequence[Gap]) -> str:

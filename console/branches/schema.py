@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from django.forms import ValidationError
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
@@ -12,6 +13,7 @@ from console.api.errors import APIError, NotFound, Unauthorized
 from console.api.parallel import in_parallel, part
 from console.api.resources.branches import Branch
 from console.branches.forms import ComparisonForm
+from console.branches.moments import read_moment
 from console.request import ConsoleRequest
 
 # The most lines shown. Of a longer diff only the beginning is shown.
@@ -81,7 +83,8 @@ def compare(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
     branch = next((one for one in branches if one.id == branch_id), None)
     if branch is None:
         raise NotFound("branch not found", status=404)
-    others = [one for one in branches if one.id != branch_id]
+    # With its own past, a branch can be compared too.
+    others = [one for one in branches if one.id != branch_id or request.GET.get("moment")]
     names = [database.name for database in databases.items]
     form = ComparisonForm(
         request.GET, branches=others, databases=names, base_id=_usual_base(branch, others)
@@ -98,10 +101,17 @@ def compare(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
     }
     if base_id and database:
         try:
+            typed = form.cleaned_data["moment"]
             diff = api.branching.schema_difference(
-                project_id, branch_id, base_id=base_id, database=database
+                project_id,
+                branch_id,
+                base_id=base_id,
+                database=database,
+                base_moment=read_moment(typed) if typed else None,
             )
             context["difference"] = read_diff(diff)
+        except ValidationError as error:
+            form.add_error("moment", error)
         except Unauthorized:
             raise
         except APIError as problem:

@@ -179,6 +179,8 @@ class Misbehaving:
     # Answers wait until this is set. It is set unless a test clears it.
     may_answer: threading.Event = field(default_factory=threading.Event)
     asked: list[str] = field(default_factory=list)
+    # The bodies of the requests that had one.
+    sent: list[bytes] = field(default_factory=list)
     # The idempotency keys of the requests that had one.
     once: list[str] = field(default_factory=list)
     # If set, makes the body of each answer from the requested path.
@@ -211,7 +213,8 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
 
         def answer(self) -> None:
             behaviour.asked.append(f"{self.command} {self.path}")
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if length := int(self.headers.get("Content-Length") or 0):
+                behaviour.sent.append(self.rfile.read(length))
             behaviour.once.extend(self.headers.get_all("Idempotency-Key") or [])
             behaviour.may_answer.wait(30)
             # The client may have closed the connection.

@@ -15,7 +15,9 @@ def test_code_of_others_is_unchanged() -> None:
             assert path.read_text().strip() in content, path.name
 
 
-@pytest.mark.parametrize("path", sources("js"), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*sources("js"), *sources("history.js")], ids=lambda path: path.name
+)
 def test_spaces_in_strings_are_kept(path: Path) -> None:
     source = re.sub(r"(?m)^\s*//.*$|/\*[\s\S]*?\*/", "", path.read_text())
     small = KINDS["js"].minify(source)

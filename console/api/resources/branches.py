@@ -7,6 +7,7 @@ from typing import Any
 
 from console.api.errors import NonsenseAnswer
 from console.api.fields import JSONObject, identifier, moment, one, own_id, text, whole
+from console.api.resources.history import PastMoment
 from console.api.transport import Transport, may_be_missing
 
 
@@ -83,10 +84,19 @@ class BranchCalls:
         self._transport.send("DELETE", "projects", project_id, "branches", branch_id)
 
     def schema_difference(
-        self, project_id: str, branch_id: str, *, base_id: str, database: str
+        self,
+        project_id: str,
+        branch_id: str,
+        *,
+        base_id: str,
+        database: str,
+        base_moment: PastMoment | None = None,
     ) -> str:
-        """Return a unified diff from the base branch's schema to this branch's."""
+        """Return a unified diff from the base branch's schema, as it is or as it was at a moment,
+        to this branch's."""
         query = {"db_name": database, "base_branch_id": base_id}
+        if base_moment:
+            query[f"base_{base_moment.field}"] = base_moment.text
         path = ("projects", project_id, "branches", branch_id, "compare_schema")
         with may_be_missing("The server cannot compare schemas, or the database does not exist."):
             data = self._transport.get(*path, query=query)

@@ -1,0 +1,303 @@
+"""A branch's history: its band, and the page on which a past moment is chosen."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.forms import ValidationError
+
+from console.api.resources.history import History
+from console.branches.history_band import Band, band, summary, time_and_day
+from console.branches.moments import read_moment
+from tests.console.conftest import Misbehaving, Person
+from tests.console.pages import Page
+
+NOW = datetime.now(UTC)
+BEGIN = NOW - timedelta(hours=24)
+URL = "/projects/p/branches/br-a/history"
+AT = "2026-01-31T14:03:00.123456Z"
+MOMENT = {
+    "branch_id": "br-a",
+    "timestamp": AT,
+    "lsn": "0/1A2B3C4D",
+    "last_commit": {"at": "2026-01-31T14:02:59.000001Z", "lsn": "0/1A2B3B00"},
+    "next_commit": {"at": "2026-01-31T14:05:00.5Z", "lsn": "0/1A2B3D00"},
+    "base": {"at": "2026-01-31T13:00:00Z", "lsn": "0/1A000000"},
+    "replay_bytes": 2_800_000,
+}
+
+
+def hours(count: float) -> datetime:
+    """Return a time so many hours after the beginning."""
+    return BEGIN + timedelta(hours=count)
+
+
+def told(**fields: Any) -> dict[str, Any]:
+    return {
+        "retention_seconds": 86400,
+        "earliest": BEGIN.isoformat(),
+        "latest": NOW.isoformat(),
+        "gaps": [],
+        "bases": [{"at": hours(at).isoformat(), "lsn": "0/1", "bytes": 3} for at in (0, 6, 12)],
+        "log_bytes": 48_000_000,
+        "base_bytes": 90_000_000,
+    } | fields
+
+
+def history(**fields: Any) -> History:
+    return History.read(told(**fields))
+
+
+def drawn(**fields: Any) -> Band:
+    found = band(history(**fields))
+    assert found
+    return found
+
+
+def gap(since: float, until: float | None = None) -> dict[str, Any]:
+    ends = {"until": hours(until).isoformat()} if until else {}
+    return {"since": hours(since).isoformat(), "reason": "log lost", **ends}
+
+
+@pytest.fixture
+def kept(misbehaving: Misbehaving, dave: Person) -> Misbehaving:
+    """A server with one branch, of which there is a history."""
+    branch = {"id": "br-a", "name": "main", "default": True}
+    child = {"id": "br-b", "name": "dev", "parent_id": "br-a"}
+    empty = ("endpoints", "operations", "databases", "roles", "snapshots", "events")
+    misbehaving.body = json.dumps(
+        {
+            "project": {"id": "p", "name": "shop"},
+            "branch": branch,
+            "branches": [branch, child],
+            **{name: [] for name in empty},
+        }
+    ).encode()
+    tell(misbehaving, told())
+    return misbehaving
+
+
+def tell(server: Misbehaving, history: Any, moment: Any = MOMENT) -> None:
+    server.apart |= {
+        "/history": (200, json.dumps({"history": history}).encode()),
+        "/history/resolve": (200, json.dumps({"moment": moment}).encode()),
+    }
+
+
+def refuse(server: Misbehaving, end: str, field: str, message: str) -> None:
+    errors = [{"field": field, "code": "OUTSIDE_HISTORY", "message": message}]
+    server.apart[end] = (422, json.dumps({"message": message, "errors": errors}).encode())
+
+
+def test_a_moment_is_shown_before_anything_is_changed(dave: Person, kept: Misbehaving) -> None:
+    assert f'href="{URL}"' in Page(dave.get("/projects/p/branches/br-a")).html
+    page = Page(dave.get(f"{URL}?moment={AT}"))
+    for words in (
+        "As of 2026-01-31 14:03:00.123 UTC",
+        "Last commit included 2026-01-31 14:02:59.000 UTC 0/1A2B3B00",
+        "Next commit, not included 2026-01-31 14:05:00.500 UTC 0/1A2B3D00",
+        "2.8 MB, up to 0/1A2B3C4D , on the base copy of 2026-01-31 13:00:00 UTC",
+    ):
+        assert words in page.text
+    assert page.fields["moment"] == AT
+    asked = [one for one in kept.asked if "resolve" in one]
+    assert asked == [f"GET /api/v2{URL}/resolve?timestamp={quote(AT)}"]
+    # One commit earlier and one later.
+    for moment in ("2026-01-31T14:02:59Z", "2026-01-31T14:05:00.500000Z"):
+        assert f'href="{URL}?moment={quote(moment)}"' in page.html
+    part = Page(dave.htmx_get(f"{URL}?moment=0/1a2b3c4d", target="found"))
+    assert "At LSN 0/1A2B3C4D" in part.text
+    assert "Breadcrumb" not in part.html
+    assert kept.asked[-1].endswith("resolve?lsn=0%2F1A2B3C4D")
+
+
+def test_the_summary_and_the_band() -> None:
+    found = drawn(
+        gaps=[gap(3, 6)],
+        commits=[
+            {"since": hours(12).isoformat(), "seconds": 600, "count": 9},
+            {"since": hours(18).isoformat(), "seconds": 600, "count": 0},
+        ],
+        restores=[{"at": hours(6).isoformat()}],
+        drops=[{"at": hours(18).isoformat(), "count": 2}, {"at": hours(-5).isoformat()}],
+    )
+    words = f"a gap from {time_and_day(hours(3))} to {time_and_day(hours(6))} (log lost)"
+    assert found.summary == (
+        f"From {time_and_day(BEGIN)} to now, 3 base copies, 48 MB of log; {words}."
+    )
+    assert found.kept == "M0 14h1440v36H0z"
+    assert found.gaps == "M180 14h180v36H180z"
+    assert found.commits == "M720 50v-30h9v30z"
+    # The end is rounded up, by at most a minute.
+    assert [round(float(x[:-1])) for x in found.bases] == [0, 25, 50]
+    assert [round(float(x[:-1])) for x in (*found.restores, *found.drops)] == [25, 75]
+    assert found.slider.steps * found.slider.step >= 24 * 3600
+    assert found.slider.steps <= 1500
+
+
+def test_a_history_that_has_ended_says_until_when() -> None:
+    found = drawn(latest=hours(10).isoformat(), gaps=[gap(10)])
+    assert f"to {time_and_day(hours(10))}, 3 base copies" in found.summary
+    assert found.summary.endswith(f"a gap from {time_and_day(hours(10))} on (log lost).")
+    assert not found.is_until_now
+
+
+@pytest.mark.parametrize(
+    ("retention", "words"),
+    [
+        (0, "No history: history_retention_seconds is 0."),
+        (86400, "No history yet. It begins with the branch's first base copy."),
+    ],
+)
+def test_without_history(dave: Person, kept: Misbehaving, retention: int, words: str) -> None:
+    none = {"retention_seconds": retention, "gaps": [], "bases": [], "log_bytes": 0}
+    tell(kept, none)
+    assert band(History.read(none)) is None
+    assert summary(History.read(none)) == words
+    on_branch, own = Page(dave.get("/projects/p/branches/br-a")), Page(dave.get(URL))
+    assert words in on_branch.text
+    assert words in own.text
+    assert "moment" not in own.fields
+    assert "Go back to a moment…" not in on_branch.text
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_server_without_history(dave: Person, kept: Misbehaving, status: int) -> None:
+    for end in ("/history", "/history/resolve"):
+        kept.apart[end] = (status, b"{}")
+    assert "History" not in Page(dave.get("/projects/p/branches/br-a")).text
+    answer = dave.get(URL)
+    assert answer.status_code == 404
+    assert "Not supported by this server" in Page(answer).text
+
+
+def test_a_refused_moment_says_why_and_stays_typed(dave: Person, kept: Misbehaving) -> None:
+    why = "timestamp is outside of the branch's history, which goes from 1:00 to 2:00"
+    refuse(kept, "/history/resolve", "timestamp", why)
+    page = Page(dave.get(f"{URL}?moment=2020-01-01 10:00"))
+    assert "Timestamp is outside of the branch's history, which goes from 1:00 to 2:00." in (
+        page.text
+    )
+    assert page.fields["moment"] == "2020-01-01 10:00"
+    assert "Create branch…" not in page.text
+    kept.asked.clear()
+    page = Page(dave.get(f"{URL}?moment=yesterday"))
+    assert "Enter a time such as" in page.text
+    assert page.fields["moment"] == "yesterday"
+    assert not kept.asked_for("resolve")
+
+
+def test_tables_that_were_removed_can_be_brought_back(dave: Person, kept: Misbehaving) -> None:
+    at = hours(5).replace(microsecond=0)
+    drops = [{"at": at.isoformat(), "count": 4}, {"at": hours(2).isoformat(), "count": 1}]
+    tell(kept, told(drops=drops))
+    page = Page(dave.get(URL))
+    assert "| 4 | A moment before" in page.row(f"{at:%H:%M:%S}.000")
+    before = (at - timedelta(microseconds=1)).isoformat().replace("+00:00", "Z")
+    assert f'href="{URL}?moment={quote(before)}"' in page.html
+    assert "Tables removed" in page.text
+
+
+def test_a_branch_of_a_moment(dave: Person, kept: Misbehaving) -> None:
+    form = f"{URL}/new-branch?moment={AT}"
+    page = Page(dave.get(form))
+    assert page.fields["timestamp"] == AT
+    assert f'"parent_timestamp": "{AT}"' in page.html.replace("&quot;", '"')
+    # What the form says of the moment is not what counts.
+    answer = dave.post(form, {"name": "then", "lifetime": "", "timestamp": "1999-01-01"})
+    assert answer.status_code == 302
+    assert answer["Location"] == "/projects/p/branches/br-a"
+    assert json.loads(kept.sent[-1]) == {
+        "branch": {"name": "then", "parent_id": "br-a", "parent_timestamp": AT},
+        "endpoints": [{"type": "read_write"}],
+    }
+    dave.post(f"{URL}/new-branch?moment=0/1A2B3C4D", {"name": "then"})
+    assert json.loads(kept.sent[-1])["branch"]["parent_lsn"] == "0/1A2B3C4D"
+
+
+def test_a_branch_of_a_moment_that_is_refused(dave: Person, kept: Misbehaving) -> None:
+    refuse(kept, "/branches", "branch.parent_timestamp", "it is not in the history any more")
+    answer = dave.post(f"{URL}/new-branch?moment={AT}", {"name": "then", "timestamp": AT})
+    page = Page(answer)
+    assert answer.status_code == 422
+    assert page.fields["name"] == "then"
+    assert page.fields["timestamp"] == AT
+    assert 'id="id_timestamp_error"' in page.html
+    assert "It is not in the history any more." in page.text
+
+
+def test_a_restore_to_a_moment(dave: Person, kept: Misbehaving) -> None:
+    form = f"{URL}/restore?moment={AT}"
+    page = Page(dave.get(form))
+    assert page.fields["preserve_under_name"].startswith("main-until-")
+    assert "The child branches (dev) become its children." in page.text
+    assert f"^self@{AT}" in page.html
+    answer = dave.post(form, {"timestamp": AT, "preserve_under_name": ""})
+    assert answer.status_code == 422
+    assert not kept.sent
+    dave.post(form, {"timestamp": AT, "preserve_under_name": "before"})
+    assert json.loads(kept.sent[-1]) == {
+        "source_branch_id": "br-a",
+        "source_timestamp": AT,
+        "preserve_under_name": "before",
+    }
+
+
+def test_forms_without_a_moment_ask_for_one(dave: Person, kept: Misbehaving) -> None:
+    for end in ("new-branch", "restore"):
+        for query in ("", "?moment=yesterday"):
+            assert "Choose a moment first." in Page(dave.get(f"{URL}/{end}{query}")).text
+            dave.post(f"{URL}/{end}{query}", {"preserve_under_name": "x"})
+    assert not kept.sent
+
+
+def test_the_schema_is_compared_with_that_of_a_moment(dave: Person, kept: Misbehaving) -> None:
+    kept.apart["/databases"] = (200, b'{"databases": [{"name": "neondb"}]}')
+    kept.apart["/compare_schema"] = (200, b'{"diff": "@@ -1 +1 @@\\n+gone\\n"}')
+    page = Page(dave.get(f"/projects/p/branches/br-a/schema?base=br-a&moment={AT}"))
+    assert f"0 lines only in main as of {AT}" in page.text
+    (asked,) = [one for one in kept.asked if "compare_schema" in one]
+    assert f"base_branch_id=br-a&base_timestamp={quote(AT)}" in asked
+    wrong = Page(dave.get("/projects/p/branches/br-a/schema?base=br-b&moment=soon"))
+    assert "Enter a time such as" in wrong.text
+    assert wrong.fields["moment"] == "soon"
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("2026-01-31 14:03", "2026-01-31T14:03:00Z"),
+        (" 2026-01-31T14:03:00.5+02:00 ", "2026-01-31T12:03:00.500000Z"),
+        ("2026-01-31 14:03:00 +02", "2026-01-31T12:03:00Z"),
+        ("2026-01-31 14:03 utc", "2026-01-31T14:03:00Z"),
+        ("2026-01-31 14:03 Z", "2026-01-31T14:03:00Z"),
+        ("1a/2b", "1A/2B"),
+    ],
+)
+def test_moments_as_people_type_them(typed: str, text: str) -> None:
+    assert read_moment(typed).text == text
+
+
+@pytest.mark.parametrize("typed", ["", "14:03", "now", "0/", "0/123456789", "0001-01-01 00:00+02"])
+def test_what_is_no_moment(typed: str) -> None:
+    with pytest.raises(ValidationError):
+        read_moment(typed)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"earliest": None},
+        {"bases": None, "gaps": None, "log_bytes": "much"},
+        {"commits": [{}, {"since": "soon"}, {"since": BEGIN.isoformat(), "seconds": 1e300}]},
+        {"commits": [{"since": BEGIN.isoformat(), "seconds": 1e15, "count": -1}]},
+        {"drops": [{"at": "9998-12-31T00:00:00Z"}], "restores": [{}]},
+        {"latest": (BEGIN - timedelta(hours=1)).isoformat()},
+    ],
+)
+def test_odd_histories_are_shown(dave: Person, kept: Misbehaving, fields: Any) -> None:
+    tell(kept, told(**fields), moment={})
+    assert dave.get("/projects/p/branches/br-a").status_code == 200
+    assert dave.get(f"{URL}?moment={AT}").status_code == 200
