@@ -60,6 +60,7 @@ urlpatterns = [
     path(f"{PROJECT}/switch", projects.switcher, name="project_switcher"),
     path(f"{PROJECT}/live", projects.live, name="project_live"),
     path(f"{PROJECT}/settings", project_changes.settings, name="project_settings"),
+    path(f"{PROJECT}/history", project_changes.history, name="project_history"),
     path(f"{PROJECT}/rename", project_changes.rename, name="project_rename"),
     path(f"{PROJECT}/delete", project_changes.delete, name="project_delete"),
     path(f"{PROJECT}/new-endpoint", endpoints.create, name="endpoint_create"),

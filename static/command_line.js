@@ -36,7 +36,7 @@
     if (method === "PATCH" && isSame && !whole) return null;
     if (field.name === "pg_settings") return settingsOf(field.value);
     if (!field.value) return null;
-    return field.type === "number" ? Number(field.value) : field.value;
+    return field.type === "number" || "number" in field.dataset ? Number(field.value) : field.value;
   }
 
   function put(body, place, value) {

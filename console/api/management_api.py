@@ -125,8 +125,8 @@ class ManagementAPI:
     def create_project(self, body: JSONObject) -> Project:
         return Project.read(one(self._transport.send("POST", "projects", body=body), "project"))
 
-    def rename_project(self, project_id: str, name: str) -> None:
-        self._transport.send("PATCH", "projects", project_id, body={"project": {"name": name}})
+    def update_project(self, project_id: str, body: JSONObject) -> None:
+        self._transport.send("PATCH", "projects", project_id, body=body)
 
     def delete_project(self, project_id: str) -> None:
         self._transport.send("DELETE", "projects", project_id)

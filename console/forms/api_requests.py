@@ -75,6 +75,9 @@ SENT: Mapping[str, Sent] = {
         options={"name": "--name"},
         is_whole=True,
     ),
+    "project_history": Sent(
+        "PATCH", PROJECT, {"retention": "project.history_retention_seconds"}, is_whole=True
+    ),
     "project_delete": Sent("DELETE", PROJECT, neonctl="projects delete {project_id}"),
     "branch_create": Sent(
         "POST",

@@ -1,7 +1,7 @@
-"""A project's settings, and the forms to create, rename and delete one."""
+"""A project's settings, and the forms to create, change and delete one."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.http import HttpResponse
@@ -17,6 +17,11 @@ from console.forms.fields import PLAIN, ConfirmForm, OpenChoiceField, RenameForm
 from console.pages.form_errors import problems_beside
 from console.pages.responses import FormPage, choices, done, show_form
 from console.request import ConsoleRequest
+from console.templatetags.console_tags import period
+
+# Seconds.
+PERIODS = (0, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400)
+NO_HISTORY = "No history"
 
 
 class ProjectForm(forms.Form):
@@ -86,11 +91,46 @@ def rename(request: ConsoleRequest, project_id: str) -> HttpResponse:
     form = RenameForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
-            request.api.rename_project(project_id, form.cleaned_data["name"])
+            request.api.update_project(project_id, body_of(form, "project_rename"))
             return done(request, url, "Project renamed.", is_live=False)
     if request.method != "POST":
         form.initial["name"] = request.api.project(project_id).name
     page = FormPage(title="Rename project", submit="Rename", back=url)
+    return show_form(request, form, page)
+
+
+class HistoryForm(forms.Form):
+    retention = forms.IntegerField(
+        label="Keep history for",
+        help_text="A shorter time removes what is older for good. The account's plan may limit it.",
+        widget=forms.Select(attrs={"data-number": ""}),
+    )
+
+    def offer_periods(self, present: int | None) -> None:
+        """Offer the usual periods, and the present one."""
+        seconds = sorted({*PERIODS, present or 0})
+        widget = cast(forms.Select, self.fields["retention"].widget)
+        widget.choices = [(one, period(one) if one else NO_HISTORY) for one in seconds]
+        self.initial["retention"] = present
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def history(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    """Change for how long the history of the project's branches is kept."""
+    url = reverse("project_settings", args=[project_id])
+    form = HistoryForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, "retention"):
+            request.api.update_project(project_id, body_of(form, "project_history"))
+            return done(request, url, "History retention changed.", is_live=False)
+    projects = choices(request, lambda: [request.api.project(project_id)])
+    form.offer_periods(projects[0].history_retention if projects else None)
+    page = FormPage(
+        title="History retention",
+        intro="Every moment of this time can become a branch, or replace a branch's data.",
+        submit="Save",
+        back=url,
+    )
     return show_form(request, form, page)
 
 

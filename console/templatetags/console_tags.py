@@ -149,6 +149,15 @@ def duration(milliseconds: int | None) -> str:
     return _long(milliseconds / 1000)
 
 
+@register.filter
+def period(seconds: int) -> str:
+    """Format a period that somebody has chosen, such as “1 day” or “90 minutes”."""
+    for unit, length in (("day", DAY), ("hour", HOUR), ("minute", MINUTE)):
+        if seconds and seconds % length == 0:
+            return f"{seconds // length} {unit}{'' if seconds == length else 's'}"
+    return f"{seconds} second{'' if seconds == 1 else 's'}"
+
+
 def _long(seconds: float) -> str:
     if seconds < MINUTE:
         return f"{seconds:.1f} s" if seconds < 10 else f"{int(seconds)} s"

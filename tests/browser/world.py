@@ -14,7 +14,7 @@ from django.urls import URLPattern, get_resolver, reverse
 from playwright.sync_api import Page, expect
 
 from tests.support.client import Client
-from tests.support.project import Project, locked
+from tests.support.project import Project, locked, past_moment
 from tests.support.stack import Stack
 
 # For this process only, not for processes that a test starts.
@@ -41,6 +41,9 @@ NO_PAGES = {
 # The query with which a page is requested.
 QUERIES = {
     "branch_create": "?parent={branch_id}",
+    **dict.fromkeys(
+        ("branch_history", "branch_history_create", "branch_history_restore"), "?moment={moment}"
+    ),
     "role_password": f"?name={ROLE}",
     "role_reset": f"?name={ROLE}",
     "role_delete": f"?name={ROLE}",
@@ -60,6 +63,7 @@ OPENED_ON = {
     "project_switcher": "project",
     "project_connect": "project",
     "project_rename": "project_settings",
+    "project_history": "project_settings",
     "project_delete": "project_settings",
     "endpoint_create": "project",
     "endpoint_connect": "project",
@@ -74,6 +78,7 @@ OPENED_ON = {
     "branch_expiry": "branch",
     "branch_reset": "branch",
     "branch_restore": "branch",
+    **dict.fromkeys(("branch_history_create", "branch_history_restore"), "branch_history"),
     "branch_delete": "/projects/{project_id}/branches/{long}",
     "role_create": "branch",
     "role_reset": "branch",
@@ -156,7 +161,7 @@ def world(stack: Stack) -> Iterator[World]:
     asked = {"url": f"https://hooks.invalid/{'x' * 60}", "event_types": ["*"]}
     webhook = operator.post("/webhooks", {"webhook": asked})["webhook"]
     key = operator.post("/api_keys", {"key_name": "reader", "read_only": True})
-    bare = Project.create(stack, operator, name="Bare")
+    bare = Project.create(stack, operator, name="Bare", history_retention_seconds=0)
     bare.done(operator.delete(bare.endpoint_path()))
     created = shop.operations()[-1]
     operator.ended(failing.id, failed["id"])
@@ -176,6 +181,7 @@ def world(stack: Stack) -> Iterator[World]:
             "webhook_id": webhook["id"],
             "key_id": str(key["id"]),
             "main": shop.branch_id,
+            "moment": past_moment(shop),
             "deep": deep,
             "long": long,
             "asleep": asleep,
@@ -197,6 +203,10 @@ def world(stack: Stack) -> Iterator[World]:
             "chain_cancel": going,
             # A branch with children stays.
             "branch_delete": {"branch_id": long},
+            # The history of a project's first branch begins with the branch.
+            "branch_history": {"branch_id": shop.branch_id},
+            "branch_history_create": {"branch_id": shop.branch_id},
+            "branch_history_restore": {"branch_id": shop.branch_id},
         }
         yield found
         operator.post(f"{failing.path}/chains/{restart[0]['chain_id']}/cancel")
@@ -315,6 +325,12 @@ STATES = {
     "the first branch": State(PROJECT + "/branches/{main}"),
     "a branch deep down": State(PROJECT + "/branches/{deep}"),
     "a branch of a long name": State(PROJECT + "/branches/{long}"),
+    "no moment chosen": State(PROJECT + "/branches/{main}/history"),
+    "no such moment": State(PROJECT + "/branches/{main}/history?moment=2020-01-31+12:00"),
+    "a moment by its position": State(PROJECT + "/branches/{main}/history?moment=0/1"),
+    "no history": State("/projects/{bare}/branches/{bare_branch}/history"),
+    "a branch of no moment": State(PROJECT + "/branches/{main}/history/new-branch"),
+    "a schema of a moment": State(PROJECT + "/branches/{main}/schema?base={main}&moment={moment}"),
     "a rename of a long name": State(PROJECT + "/branches/{long}/rename"),
     "branches found": State(PROJECT + "/branches?search=level"),
     "branches sorted": State(PROJECT + "/branches?sort=name"),

@@ -110,7 +110,7 @@ def test_a_moment_is_shown_before_anything_is_changed(dave: Person, kept: Misbeh
     part = Page(dave.htmx_get(f"{URL}?moment=0/1a2b3c4d", target="found"))
     assert "At LSN 0/1A2B3C4D" in part.text
     assert "Breadcrumb" not in part.html
-    assert kept.asked[-1].endswith("resolve?lsn=0%2F1A2B3C4D")
+    assert kept.asked_for("resolve?lsn=0%2F1A2B3C4D") == 1
 
 
 def test_the_summary_and_the_band() -> None:

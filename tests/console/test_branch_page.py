@@ -241,8 +241,8 @@ def test_a_page_takes_two_rounds_of_calls(dave: Person, misbehaving: Misbehaving
     }"""
     dave.get("/projects/p/branches/b")
     asked = [one.partition("?")[0].rpartition("/api/v2/projects/p")[2] for one in misbehaving.asked]
-    assert set(asked[:3]) == {"/operations", "", "/events"}
-    assert sorted(asked[3:]) == [
+    assert set(asked[:4]) == {"/operations", "", "/events", "/branches/b/history"}
+    assert sorted(asked[4:]) == [
         "/branches",
         "/branches/b/databases",
         "/branches/b/roles",

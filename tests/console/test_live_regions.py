@@ -165,7 +165,7 @@ def test_a_refused_button_shows_the_reason_and_renews_the_region(alice: Person, 
     [
         ("", 4),
         ("/branches", 5),
-        ("/branches/{branch}", 8),
+        ("/branches/{branch}", 9),
         ("/settings", 1),
         ("/operations", 5),
         ("/operations-live", 5),

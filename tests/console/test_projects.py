@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.console.conftest import Person, Shop
+from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.support.waiting import wait_for
 
@@ -180,3 +180,29 @@ def test_a_new_projects_page_shows_how_to_connect(alice: Person) -> None:
     (address,) = re.findall(r'class="connection"[^>]* hx-get="([^"]+)"', page.html)
     text = alice.htmx_get(address, target="").content.decode()
     assert "postgresql://neondb_owner:********@" in text
+
+
+def test_the_time_for_which_history_is_kept_is_shown_and_changed(alice: Person) -> None:
+    project = alice.api.new_project(wait=False, name="shop")["project"]
+    url = f"/projects/{project['id']}"
+    assert "Kept for 1 day" in Page(alice.get(f"{url}/settings")).text
+    form = Page(alice.get(f"{url}/history"))
+    assert form.fields["retention"] == "86400"
+    assert '"history_retention_seconds": 86400' in form.html.replace("&quot;", '"')
+    refused = alice.post(f"{url}/history", {"retention": "99999999"})
+    assert refused.status_code == 422
+    assert 'id="id_retention_error"' in refused.content.decode()
+    assert alice.post(f"{url}/history", {"retention": "0"}).status_code == 302
+    assert alice.api.get(url)["project"]["history_retention_seconds"] == 0
+    assert "Not kept" in Page(alice.get(f"{url}/settings")).text
+    alice.post(f"{url}/history", {"retention": "5400"})
+    page = Page(alice.get(f"{url}/history"))
+    assert page.options["retention"] == ["0", "3600", "5400", "21600", "86400", "604800", "2592000"]
+    assert "Kept for 90 minutes" in Page(alice.get(f"{url}/settings")).text
+
+
+def test_a_project_without_history_retention_shows_none(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    misbehaving.body = b'{"project": {"id": "p"}}'
+    assert "History" not in Page(dave.get("/projects/p/settings")).text

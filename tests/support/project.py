@@ -151,6 +151,16 @@ def locked(stack: Stack, branch_id: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def past_moment(project: Project) -> str:
+    """Wait until there is a history of the project's first branch. Returns its last moment."""
+
+    def history() -> Any:
+        return project.client.get(project.branch_path(rest="/history"))["history"]
+
+    wait_for(lambda: history().get("earliest"), "the first base copy")
+    return str(history()["latest"])
+
+
 def wanted(branch_id: str, attributes: dict[str, Any] | None = None) -> Any:
     """Return the body of a request to create an endpoint."""
     return {"endpoint": {"branch_id": branch_id, "type": "read_write", **(attributes or {})}}

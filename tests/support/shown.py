@@ -8,7 +8,7 @@ import psycopg
 from playwright.sync_api import Page
 
 from tests.support.client import Client
-from tests.support.project import Project
+from tests.support.project import Project, past_moment
 from tests.support.relay import Relay
 from tests.support.stack import Stack
 
@@ -240,6 +240,28 @@ def refused(page: Page, world: World, shoot: Shoot) -> None:
     shoot("refused_settings")
 
 
+def moments(page: Page, world: World, shoot: Shoot) -> None:
+    """Choose past moments of a branch. The rows of one of its tables were removed since."""
+    before = past_moment(world.shop)
+    url = f"/projects/{world.shop.id}/branches/{world.shop.branch_id}/history"
+    world.shop.sql("CREATE TABLE IF NOT EXISTS nests (); DROP TABLE nests")
+    page.goto(f"{url}?moment={before}")
+    page.locator(".moment").wait_for()
+    shoot("moment_chosen")
+    page.locator("#restore-to-moment").click()
+    page.locator("dialog[open] form").wait_for()
+    shoot("moment_restore")
+    page.keyboard.press("Escape")
+    page.locator("#branch-of-moment").click()
+    page.locator("dialog[open] form").wait_for()
+    shoot("moment_branch")
+    page.goto(f"{url}?moment=2020-01-31+12:00")
+    page.locator(".error").wait_for()
+    shoot("moment_refused")
+    page.goto(url.removesuffix("/history"))
+    shoot("moment_branch_page")
+
+
 SCENES: tuple[Callable[[Page, World, Shoot], None], ...] = (
     with_nothing,
     crowded,
@@ -249,6 +271,7 @@ SCENES: tuple[Callable[[Page, World, Shoot], None], ...] = (
     secrets,
     opened,
     refused,
+    moments,
 )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from console.api.fields import JSONObject, inner, moment, number, own_id, required, text
+from console.api.fields import JSONObject, inner, moment, number, own_id, required, text, whole
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Project:
     region_id: str
     pg_version: int
     created_at: datetime | None
+    # Seconds for which the history of branches is kept; None if the server does not say.
+    history_retention: int | None
     # As the server returned them. Servers differ in which settings they have.
     settings: JSONObject
     default_endpoint_settings: JSONObject
@@ -38,6 +40,7 @@ class Project:
             region_id=text(data, "region_id"),
             pg_version=int(number(data, "pg_version")),
             created_at=moment(data, "created_at"),
+            history_retention=whole(data, "history_retention_seconds"),
             settings=inner(data, "settings"),
             default_endpoint_settings=inner(data, "default_endpoint_settings"),
         )

@@ -1,0 +1,199 @@
+"""Going back to a moment: choosing it on the band or by typing, and what is made of it."""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import opened
+from tests.browser.test_journey import expect_quiet, sign_in
+from tests.support.client import Client
+from tests.support.project import Project, past_moment
+from tests.support.stack import Stack
+
+# Half an hour beside whole hours, so that an offset cannot be mistaken.
+ZONE = "Asia/Kolkata"
+
+
+@pytest.fixture(scope="module")
+def notes(stack: Stack) -> Iterator[tuple[Project, str]]:
+    """A project with a table, and the moment between its first and its second row."""
+    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="notes")
+    past_moment(project)
+    project.sql("CREATE TABLE notes (text text)")
+    project.sql("INSERT INTO notes VALUES ('first')")
+    ((between,),) = project.sql(
+        "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US')"
+    )
+    project.sql("INSERT INTO notes VALUES ('second')")
+    yield project, f"{between}Z"
+    project.client.delete(project.path)
+
+
+@pytest.fixture
+def there(
+    browser: Browser, stack: Stack, notes: tuple[Project, str], request: Any
+) -> Iterator[Page]:
+    """The page on which a moment of the branch is chosen."""
+    context = getattr(request, "param", {"timezone_id": ZONE})
+    with opened(browser, stack.console_url, **context) as page:
+        project, _ = notes
+        sign_in(page, project.client.key)
+        page.goto(f"{project.branch_path()}/history")
+        yield page
+
+
+def local(moment: str) -> str:
+    """Return the moment as a reader in ZONE types it."""
+    at = datetime.fromisoformat(moment).astimezone(ZoneInfo(ZONE))
+    return at.strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+def rows(project: Project, branch_id: str) -> list[str]:
+    (endpoint_id,) = [one["id"] for one in project.endpoints() if one["branch_id"] == branch_id]
+    return [text for (text,) in project.sql("SELECT text FROM notes", endpoint_id=endpoint_id)]
+
+
+def branch_id_of(page: Page) -> str:
+    found = re.search(r"/branches/([\w-]+)$", page.url)
+    assert found, page.url
+    return found[1]
+
+
+def test_a_moment_is_chosen_by_keyboard_and_becomes_a_branch(
+    there: Page, notes: tuple[Project, str]
+) -> None:
+    page, (project, between) = there, notes
+    found, field = page.locator("#found"), page.get_by_label("Time or LSN")
+    slider = page.get_by_label("Moment on the band")
+    slider.focus()
+    page.keyboard.press("Home")
+    expect(found).to_contain_text("none since the base copy")
+    beginning = field.input_value()
+    assert slider.get_attribute("aria-valuetext") == beginning
+    page.keyboard.press("ArrowRight")
+    expect(field).not_to_have_value(beginning)
+    expect(slider).to_be_focused()
+
+    field.fill(local(between))
+    expect(page.locator("#in-utc")).to_contain_text(between[:19].replace("T", " "))
+    page.keyboard.press("Enter")
+    expect(found).to_have_attribute("data-moment", between)
+    expect(found).to_contain_text("Last commit included")
+    expect(page).to_have_url(re.compile(r"\?moment=[^&]*%2B05%3A30$"))
+    last = found.locator(".in time").get_attribute("datetime")
+    following = found.locator(".out time").get_attribute("datetime")
+    assert last
+    assert following
+    assert datetime.fromisoformat(last) < datetime.fromisoformat(between)
+    assert datetime.fromisoformat(between) < datetime.fromisoformat(following)
+
+    page.get_by_role("button", name="Create branch…").press("Enter")
+    dialog = page.locator("dialog[open]")
+    dialog.get_by_label("Name").fill("then")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("then")
+    expect_quiet(page)
+    assert rows(project, branch_id_of(page)) == ["first"]
+
+
+@pytest.mark.thorough
+def test_commits_are_left_out_and_included(there: Page, notes: tuple[Project, str]) -> None:
+    page, (_, between) = there, notes
+    found, field = page.locator("#found"), page.get_by_label("Time or LSN")
+    field.fill(between)
+    field.press("Enter")
+    expect(found).to_have_attribute("data-moment", between)
+    first = found.locator(".in code").inner_text()
+    page.get_by_role("link", name="Leave it out").press("Enter")
+    expect(found.locator(".out code")).to_have_text(first)
+    expect(page.get_by_role("link", name="Leave it out")).to_be_focused()
+    page.get_by_role("link", name="Include it").press("Enter")
+    expect(found.locator(".in code")).to_have_text(first)
+    # A position in the log leaves out the commit that begins there.
+    field.fill(first)
+    field.press("Enter")
+    expect(found).to_contain_text(f"At LSN {first}")
+    expect(found.locator(".out code")).to_have_text(first)
+
+
+@pytest.mark.thorough
+def test_a_moment_is_chosen_by_mouse(there: Page) -> None:
+    page = there
+    slider = page.get_by_label("Moment on the band")
+    box = slider.bounding_box()
+    assert box
+    page.mouse.click(box["x"] + box["width"] / 3, box["y"] + box["height"] / 2)
+    expect(page.locator("#found .moment")).to_be_visible()
+    value, most = int(slider.input_value()), int(slider.get_attribute("max") or 0)
+    assert 0.25 < value / most < 0.42
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("there", [{"timezone_id": ZONE, "has_touch": True}], indirect=True)
+def test_a_moment_is_chosen_by_touch(there: Page) -> None:
+    box = there.get_by_label("Moment on the band").bounding_box()
+    assert box
+    there.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(there.locator("#found .moment")).to_be_visible()
+
+
+@pytest.mark.thorough
+def test_a_moment_outside_of_the_history_is_refused_in_the_page(there: Page) -> None:
+    field = there.get_by_label("Time or LSN")
+    for typed, words in (
+        ("2020-01-31 12:00", "outside of the branch's history"),
+        ("2999-01-31 12:00", "in the future"),
+        ("yesterday", "Enter a time such as"),
+    ):
+        field.fill(typed)
+        field.press("Enter")
+        expect(there.get_by_role("alert")).to_contain_text(words)
+        expect(field).to_have_value(typed)
+        expect(there.get_by_role("button", name="Create branch…")).to_have_count(0)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("there", [{"java_script_enabled": False}], indirect=True)
+def test_without_scripts_the_field_takes_utc(there: Page, notes: tuple[Project, str]) -> None:
+    page, (_, between) = there, notes
+    expect(page.get_by_label("Moment on the band")).to_be_hidden()
+    page.get_by_label("Time or LSN").fill(between[:-1].replace("T", " "))
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("#found")).to_have_attribute("data-moment", between)
+    page.get_by_role("button", name="Restore main…").click()
+    page.get_by_label("Keep present data as branch").fill("main")
+    page.get_by_role("button", name="Restore branch").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    expect(page.get_by_label("Moment", exact=True)).to_have_value(between)
+
+
+@pytest.mark.thorough
+def test_a_branch_is_restored_to_its_own_past(browser: Browser, stack: Stack) -> None:
+    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="notes")
+    past_moment(project)
+    project.sql("CREATE TABLE notes AS SELECT 'precious' AS text")
+    project.sql("DROP TABLE notes")
+    with opened(browser, stack.console_url) as page:
+        sign_in(page, project.client.key)
+        page.goto(f"{project.branch_path()}/history")
+        slider = page.get_by_label("Moment on the band")
+        slider.press("ArrowLeft")
+        slider.press("End")
+        latest = str(slider.get_attribute("data-latest"))
+        expect(page.locator("#found")).to_have_attribute("data-moment", latest)
+        page.get_by_role("link", name="Leave it out").click()
+        expect(page.locator(".out time")).to_be_visible()
+        page.get_by_role("button", name="Restore main…").click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_label("Keep present data as branch").fill("without notes")
+        dialog.get_by_role("button", name="Restore branch").click()
+        expect(page.locator("#notices")).to_contain_text("kept as without notes")
+        expect_quiet(page)
+    assert rows(project, project.branch_id) == ["precious"]
+    names = {one["name"] for one in project.client.get(f"{project.path}/branches")["branches"]}
+    assert names == {"main", "without notes"}
