@@ -33,6 +33,8 @@ from console.request import ConsoleRequest
 LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 # Blanks before the zone, which people write and datetime does not read.
 BEFORE_ZONE = re.compile(r"\s+(?=(?:Z|UTC|[+-]\d\d(?::?\d\d)?)$)", re.IGNORECASE)
+# The API's names of the fields, with which it begins its refusals.
+FIELD = re.compile(r"\A(?:timestamp|lsn)\b", re.IGNORECASE)
 UNREADABLE = "Enter a time such as 2026-01-31 14:03:00Z, or an LSN such as 0/1A2B3C4D."
 NONE_CHOSEN = "Choose a moment first."
 # The least difference between two moments.
@@ -140,7 +142,7 @@ def _found(request: ConsoleRequest, project_id: str, branch_id: str, typed: str)
     except Unauthorized:
         raise
     except APIError as problem:
-        return Found(asked, wrong=in_plain_words(spell_out(problem)))
+        return Found(asked, wrong=FIELD.sub("This moment", in_plain_words(spell_out(problem))))
 
 
 def _undos(history: History) -> Sequence[Undo]:

@@ -177,9 +177,7 @@ def test_a_refused_moment_says_why_and_stays_typed(dave: Person, kept: Misbehavi
     why = "timestamp is outside of the branch's history, which goes from 1:00 to 2:00"
     refuse(kept, "/history/resolve", "timestamp", why)
     page = Page(dave.get(f"{URL}?moment=2020-01-01 10:00"))
-    assert "Timestamp is outside of the branch's history, which goes from 1:00 to 2:00." in (
-        page.text
-    )
+    assert "This moment is outside of the branch's history, which goes from 1:00 to" in page.text
     assert page.fields["moment"] == "2020-01-01 10:00"
     assert "Create branch…" not in page.text
     kept.asked.clear()
