@@ -140,9 +140,9 @@ class ComparisonForm(forms.Form):
     database = OpenChoiceField(label="Database", required=False)
     base = OpenChoiceField(label="Compare with", required=False)
     moment = forms.CharField(
-        label="As of",
+        label="As of (time in UTC, or LSN)",
         required=False,
-        widget=forms.TextInput(attrs={**PLAIN, "placeholder": "now, a time (UTC) or an LSN"}),
+        widget=forms.TextInput(attrs={**PLAIN, "placeholder": "now"}),
     )
 
     def __init__(

@@ -46,7 +46,7 @@ class Band:
     # The places of marks, in percent of the width.
     bases: Sequence[str]
     restores: Sequence[str]
-    drops: Sequence[str]
+    removals: Sequence[str]
     axis: Sequence[Mark]
     summary: str
     is_until_now: bool
@@ -81,7 +81,7 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
         commits=_bars(history, scale),
         bases=_places(scale, [base.at for base in history.bases]),
         restores=_places(scale, history.restores),
-        drops=_places(scale, [drop.at for drop in history.drops]),
+        removals=_places(scale, [one.at for one in history.removals]),
         axis=scale.marks_of_day(),
         summary=summary(history),
         is_until_now=_is_now(history.latest),
@@ -165,7 +165,10 @@ def happenings(history: History) -> list[Happening]:
             for base in history.bases
         ),
         *(Happening(at, "Restore", "") for at in history.restores),
-        *(Happening(drop.at, "Tables removed", str(drop.count)) for drop in history.drops),
+        *(
+            Happening(one.at, "Tables removed", f"{one.files} file{'' if one.files == 1 else 's'}")
+            for one in history.removals
+        ),
     ]
     for gap in history.gaps:
         until = f"until {localtime(gap.until):%Y-%m-%d %H:%M:%S}" if gap.until else "until now"

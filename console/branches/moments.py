@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from console.api.errors import APIError, Unauthorized
 from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
-from console.api.resources.history import Drop, History, PastMoment, ResolvedMoment
+from console.api.resources.history import History, PastMoment, Removal, ResolvedMoment
 from console.branches.changes import replace_data, why_not_replaced, with_children
 from console.branches.forms import NAMED, named
 from console.branches.history_band import band, happenings, summary
@@ -39,7 +39,7 @@ UNREADABLE = "Enter a time such as 2026-01-31 14:03:00Z, or an LSN such as 0/1A2
 NONE_CHOSEN = "Choose a moment first."
 # The least difference between two moments.
 JUST = timedelta(microseconds=1)
-DROPS_SHOWN = 10
+REMOVALS_SHOWN = 10
 
 
 def read_moment(text: str) -> PastMoment:
@@ -90,7 +90,7 @@ class Found:
 class Undo:
     """A commit that removed tables, and the moment just before it."""
 
-    drop: Drop
+    removal: Removal
     before: str
 
 
@@ -146,8 +146,8 @@ def _found(request: ConsoleRequest, project_id: str, branch_id: str, typed: str)
 
 
 def _undos(history: History) -> Sequence[Undo]:
-    newest = list(reversed(history.drops))[:DROPS_SHOWN]
-    return [Undo(drop, PastMoment(drop.at - JUST).text) for drop in newest]
+    newest = list(reversed(history.removals))[:REMOVALS_SHOWN]
+    return [Undo(one, PastMoment(one.at - JUST).text) for one in newest]
 
 
 def _chosen(request: ConsoleRequest) -> PastMoment | None:
@@ -183,9 +183,7 @@ class BranchOfMomentForm(LifetimeFields):
 
 
 class RestoreToMomentForm(forms.Form):
-    preserve_under_name = forms.CharField(
-        label="Keep present data as branch", widget=forms.TextInput(attrs=PLAIN)
-    )
+    preserve_under_name = forms.CharField(label="Keep present data as branch", widget=NAMED)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -12,8 +12,9 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import opened
 from tests.browser.test_journey import expect_quiet, sign_in
 from tests.support.client import Client
-from tests.support.project import Project, past_moment
+from tests.support.project import Project, history_of, past_moment
 from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 # Half an hour beside whole hours, so that an offset cannot be mistaken.
 ZONE = "Asia/Kolkata"
@@ -178,22 +179,22 @@ def test_a_branch_is_restored_to_its_own_past(browser: Browser, stack: Stack) ->
     past_moment(project)
     project.sql("CREATE TABLE notes AS SELECT 'precious' AS text")
     project.sql("DROP TABLE notes")
+    # Then its log is copied.
+    project.suspend()
+    wait_for(lambda: history_of(project)["removals"], "the removal of the table in the history")
     with opened(browser, stack.console_url) as page:
         sign_in(page, project.client.key)
         page.goto(f"{project.branch_path()}/history")
-        slider = page.get_by_label("Moment on the band")
-        slider.press("ArrowLeft")
-        slider.press("End")
-        latest = str(slider.get_attribute("data-latest"))
-        expect(page.locator("#found")).to_have_attribute("data-moment", latest)
-        page.get_by_role("link", name="Leave it out").click()
-        expect(page.locator(".out time")).to_be_visible()
+        page.get_by_role("button", name="A moment before").first.click()
+        expect(page.locator("#found .out time")).to_be_visible()
+        assert page.get_by_label("Time or LSN").input_value()
         page.get_by_role("button", name="Restore main…").click()
         dialog = page.locator("dialog[open]")
         dialog.get_by_label("Keep present data as branch").fill("without notes")
         dialog.get_by_role("button", name="Restore branch").click()
         expect(page.locator("#notices")).to_contain_text("kept as without notes")
         expect_quiet(page)
+    project.start()
     assert rows(project, project.branch_id) == ["precious"]
     names = {one["name"] for one in project.client.get(f"{project.path}/branches")["branches"]}
     assert names == {"main", "without notes"}

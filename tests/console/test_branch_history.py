@@ -121,7 +121,7 @@ def test_the_summary_and_the_band() -> None:
             {"since": hours(18).isoformat(), "seconds": 600, "count": 0},
         ],
         restores=[{"at": hours(6).isoformat()}],
-        drops=[{"at": hours(18).isoformat(), "count": 2}, {"at": hours(-5).isoformat()}],
+        removals=[{"at": hours(18).isoformat(), "files": 2}, {"at": hours(-5).isoformat()}],
     )
     words = f"a gap from {time_and_day(hours(3))} to {time_and_day(hours(6))} (log lost)"
     assert found.summary == (
@@ -132,7 +132,7 @@ def test_the_summary_and_the_band() -> None:
     assert found.commits == "M720 50v-30h9v30z"
     # The end is rounded up, by at most a minute.
     assert [round(float(x[:-1])) for x in found.bases] == [0, 25, 50]
-    assert [round(float(x[:-1])) for x in (*found.restores, *found.drops)] == [25, 75]
+    assert [round(float(x[:-1])) for x in (*found.restores, *found.removals)] == [25, 75]
     assert found.slider.steps * found.slider.step >= 24 * 3600
     assert found.slider.steps <= 1500
 
@@ -189,8 +189,8 @@ def test_a_refused_moment_says_why_and_stays_typed(dave: Person, kept: Misbehavi
 
 def test_tables_that_were_removed_can_be_brought_back(dave: Person, kept: Misbehaving) -> None:
     at = hours(5).replace(microsecond=0)
-    drops = [{"at": at.isoformat(), "count": 4}, {"at": hours(2).isoformat(), "count": 1}]
-    tell(kept, told(drops=drops))
+    removals = [{"at": at.isoformat(), "files": 4}, {"at": hours(2).isoformat(), "files": 1}]
+    tell(kept, told(removals=removals))
     page = Page(dave.get(URL))
     assert "| 4 | A moment before" in page.row(f"{at:%H:%M:%S}.000")
     before = (at - timedelta(microseconds=1)).isoformat().replace("+00:00", "Z")
@@ -291,7 +291,7 @@ def test_what_is_no_moment(typed: str) -> None:
         {"bases": None, "gaps": None, "log_bytes": "much"},
         {"commits": [{}, {"since": "soon"}, {"since": BEGIN.isoformat(), "seconds": 1e300}]},
         {"commits": [{"since": BEGIN.isoformat(), "seconds": 1e15, "count": -1}]},
-        {"drops": [{"at": "9998-12-31T00:00:00Z"}], "restores": [{}]},
+        {"removals": [{"at": "9998-12-31T00:00:00Z"}], "restores": [{}]},
         {"latest": (BEGIN - timedelta(hours=1)).isoformat()},
     ],
 )

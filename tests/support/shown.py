@@ -8,9 +8,10 @@ import psycopg
 from playwright.sync_api import Page
 
 from tests.support.client import Client
-from tests.support.project import Project, past_moment
+from tests.support.project import Project, history_of, past_moment
 from tests.support.relay import Relay
 from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 BIRDS = """
 CREATE TABLE birds AS SELECT n AS id, (array['heron', 'wren', 'robin', 'kite'])[1 + n % 4] AS name,
@@ -245,6 +246,9 @@ def moments(page: Page, world: World, shoot: Shoot) -> None:
     before = past_moment(world.shop)
     url = f"/projects/{world.shop.id}/branches/{world.shop.branch_id}/history"
     world.shop.sql("CREATE TABLE IF NOT EXISTS nests (); DROP TABLE nests")
+    # Then the log is copied.
+    world.shop.suspend()
+    wait_for(lambda: history_of(world.shop)["removals"], "the removal of the table")
     page.goto(f"{url}?moment={before}")
     page.locator(".moment").wait_for()
     shoot("moment_chosen")

@@ -61,11 +61,11 @@ class Commits:
 
 
 @dataclass(frozen=True)
-class Drop:
-    """A commit that removed tables or indexes, and how many."""
+class Removal:
+    """A commit that removed tables or indexes, and how many files they had."""
 
     at: datetime
-    count: int
+    files: int
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class History:
     log_bytes: int
     commits: Sequence[Commits]
     restores: Sequence[datetime]
-    drops: Sequence[Drop]
+    removals: Sequence[Removal]
     # The last moment that has been copied off the host.
     copied_at: datetime | None
 
@@ -106,7 +106,10 @@ class History:
                 for since, item in _timed(data, "commits", "since")
             ],
             restores=[at for at, _ in _timed(data, "restores", "at")],
-            drops=[Drop(at, whole(item, "count") or 0) for at, item in _timed(data, "drops", "at")],
+            removals=[
+                Removal(at, whole(item, "files") or 0)
+                for at, item in _timed(data, "removals", "at")
+            ],
             copied_at=moment(data, "copied_at"),
         )
 
