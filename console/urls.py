@@ -104,6 +104,7 @@ urlpatterns = [
     path(f"{BRANCH}/schema", schema.compare, name="branch_schema"),
     path(f"{BRANCH}/history", moments.show, name="branch_history"),
     path(f"{BRANCH}/history/new-branch", moments.create, name="branch_history_create"),
+    path(f"{BRANCH}/history/query", moments.query, name="branch_history_query"),
     path(f"{BRANCH}/history/restore", moments.restore, name="branch_history_restore"),
     path(f"{BRANCH}/new-role", roles.create, name="role_create"),
     path(f"{BRANCH}/role/password", roles.password, name="role_password"),

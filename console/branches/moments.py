@@ -13,9 +13,9 @@ from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.timezone import localtime
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from console.api.errors import APIError, Unauthorized
+from console.api.errors import APIError, BadRequest, Unauthorized
 from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
 from console.api.resources.history import History, PastMoment, Removal, ResolvedMoment
@@ -239,6 +239,17 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
         sent_too={"source_branch_id": branch_id},
     )
     return show_form(request, form, page)
+
+
+@require_POST
+def query(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    """Create an endpoint that reads the moment, and open the query page with it."""
+    asked = _chosen(request)
+    if asked is None:
+        raise BadRequest(NONE_CHOSEN)
+    endpoint = request.api.history.travel(project_id, branch_id, asked)
+    chosen = {"branch": branch_id, "past_endpoint": endpoint.id, "moment": asked.text}
+    return done(request, f"{reverse('query', args=[project_id])}?{urlencode(chosen)}")
 
 
 def _name_kept(form: forms.Form, branch: Branch | None, children: Sequence[Branch]) -> None:

@@ -42,6 +42,9 @@ USUALLY = 30
 
 
 class QueryForm(forms.Form):
+    # If a past moment of the branch is read: the endpoint that does this, and the moment.
+    past_endpoint = forms.SlugField(required=False, widget=forms.HiddenInput)
+    moment = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
     branch = OpenChoiceField(widget=forms.Select(attrs={"data-choose": "place"}))
     database = OpenChoiceField()
     role = OpenChoiceField()
@@ -138,7 +141,14 @@ def _offer(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[st
         lambda: api.branches(project_id),
         lambda: api.endpoints(project_id),
     )
-    form.offer_branches(branches, endpoints)
+    for name in ("past_endpoint", "moment"):
+        form.initial[name] = request.GET.get(name, "")
+    if form["past_endpoint"].value():
+        # Only the branch of the moment can be read through its endpoint.
+        only = form.data.get("branch") or request.GET.get("branch", "")
+        offer(form, "branch", ((one.id, one.name) for one in branches if one.id == only))
+    else:
+        form.offer_branches(branches, endpoints)
     offered = [value for value, _ in form.fields["branch"].choices]  # type: ignore[attr-defined]
     requested = request.POST.get("branch") or request.GET.get("branch", "")
     chosen = requested if requested in offered else next(iter(offered), "")
@@ -206,8 +216,8 @@ def _run(
         request.api.require_current()
         uri = request.api.connection_uri(
             project_id,
-            branch_id=chosen["branch"],
-            endpoint_id="",
+            branch_id="" if chosen["past_endpoint"] else chosen["branch"],
+            endpoint_id=chosen["past_endpoint"],
             role=chosen["role"],
             database=chosen["database"],
             pooled=False,

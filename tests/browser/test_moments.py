@@ -12,7 +12,8 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import opened
 from tests.browser.test_journey import expect_quiet, sign_in
 from tests.support.client import Client
-from tests.support.project import Project, history_of, past_moment
+from tests.support.past import history, with_history, write
+from tests.support.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
@@ -23,15 +24,11 @@ ZONE = "Asia/Kolkata"
 @pytest.fixture(scope="module")
 def notes(stack: Stack) -> Iterator[tuple[Project, str]]:
     """A project with a table, and the moment between its first and its second row."""
-    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="notes")
-    past_moment(project)
-    project.sql("CREATE TABLE notes (text text)")
-    project.sql("INSERT INTO notes VALUES ('first')")
-    ((between,),) = project.sql(
-        "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US')"
-    )
-    project.sql("INSERT INTO notes VALUES ('second')")
-    yield project, f"{between}Z"
+    client = Client(stack.api_url, stack.new_key())
+    project = with_history(Project.create(stack, client, name="notes"))
+    between, _ = write(project, "first")
+    write(project, "second")
+    yield project, between
     project.client.delete(project.path)
 
 
@@ -123,6 +120,24 @@ def test_commits_are_left_out_and_included(there: Page, notes: tuple[Project, st
 
 
 @pytest.mark.thorough
+def test_a_moment_is_queried(there: Page, notes: tuple[Project, str]) -> None:
+    page, (_, between) = there, notes
+    field = page.get_by_label("Time or LSN")
+    field.fill(between)
+    field.press("Enter")
+    expect(page.locator("#found")).to_have_attribute("data-moment", between)
+    page.get_by_role("button", name="Query", exact=True).click()
+    expect(page.get_by_text(f"You read a past state: {between}")).to_be_visible()
+    page.get_by_label("SQL").fill("SELECT text FROM notes")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".cells td")).to_have_text(["first"])
+    page.get_by_role("link", name="Back to the present").click()
+    page.get_by_label("SQL").fill("SELECT text FROM notes")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".cells td")).to_have_text(["first", "second"])
+
+
+@pytest.mark.thorough
 def test_a_moment_is_chosen_by_mouse(there: Page) -> None:
     page = there
     slider = page.get_by_label("Moment on the band")
@@ -175,13 +190,13 @@ def test_without_scripts_the_field_takes_utc(there: Page, notes: tuple[Project, 
 
 @pytest.mark.thorough
 def test_a_branch_is_restored_to_its_own_past(browser: Browser, stack: Stack) -> None:
-    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="notes")
-    past_moment(project)
+    client = Client(stack.api_url, stack.new_key())
+    project = with_history(Project.create(stack, client, name="notes"))
     project.sql("CREATE TABLE notes AS SELECT 'precious' AS text")
     project.sql("DROP TABLE notes")
     # Then its log is copied.
     project.suspend()
-    wait_for(lambda: history_of(project)["removals"], "the removal of the table in the history")
+    wait_for(lambda: history(project)["removals"], "the removal of the table in the history")
     with opened(browser, stack.console_url) as page:
         sign_in(page, project.client.key)
         page.goto(f"{project.branch_path()}/history")

@@ -14,7 +14,8 @@ from django.urls import URLPattern, get_resolver, reverse
 from playwright.sync_api import Page, expect
 
 from tests.support.client import Client
-from tests.support.project import Project, locked, past_moment
+from tests.support.past import past_moment
+from tests.support.project import Project, locked
 from tests.support.stack import Stack
 
 # For this process only, not for processes that a test starts.
@@ -32,7 +33,7 @@ NO_PAGES = {
         (
             *("switch", "sign_out", "endpoint_start", "endpoint_enable", "endpoint_pooling"),
             *("endpoint_connection_string", "branch_protection", "branch_set_default"),
-            *("operation_retry", "chain_retry"),
+            *("branch_history_query", "operation_retry", "chain_retry"),
             *("webhook_enable", "webhook_test", "webhook_resend"),
         ),
         "it answers to a button alone",

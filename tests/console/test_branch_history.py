@@ -243,6 +243,20 @@ def test_a_restore_to_a_moment(dave: Person, kept: Misbehaving) -> None:
     }
 
 
+def test_a_moment_is_queried_through_an_endpoint_of_its_own(
+    dave: Person, kept: Misbehaving
+) -> None:
+    kept.apart["/time_travel"] = (201, b'{"endpoint": {"id": "ep-past"}, "operations": []}')
+    answer = dave.post(f"{URL}/query?moment={AT}")
+    assert json.loads(kept.sent[-1]) == {"timestamp": AT}
+    query = f"branch=br-a&past_endpoint=ep-past&moment={quote(AT)}"
+    assert answer["Location"] == f"/projects/p/query?{query}"
+    kept.apart["/time_travel"] = (404, b"{}")
+    refused = dave.post(f"{URL}/query?moment={AT}")
+    assert "The server cannot query past moments." in Page(refused).text
+    assert dave.post(f"{URL}/query?moment=soon").status_code == 400
+
+
 def test_forms_without_a_moment_ask_for_one(dave: Person, kept: Misbehaving) -> None:
     for end in ("new-branch", "restore"):
         for query in ("", "?moment=yesterday"):

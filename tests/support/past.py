@@ -16,6 +16,11 @@ def with_history(project: Project) -> Project:
     return project
 
 
+def past_moment(project: Project) -> str:
+    """The last moment of the history of the project's first branch, once there is one."""
+    return str(history(with_history(project))["latest"])
+
+
 def write(project: Project, text: str) -> tuple[str, str]:
     """Commit a row. Returns the time and the position in the log after the commit."""
     project.sql("CREATE TABLE IF NOT EXISTS notes (text text)")

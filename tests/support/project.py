@@ -151,17 +151,6 @@ def locked(stack: Stack, branch_id: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def history_of(project: Project) -> Any:
-    """Return the history of the project's first branch."""
-    return project.client.get(project.branch_path(rest="/history"))["history"]
-
-
-def past_moment(project: Project) -> str:
-    """Wait until there is a history of the project's first branch. Returns its last moment."""
-    wait_for(lambda: history_of(project).get("earliest"), "the first base copy")
-    return str(history_of(project)["latest"])
-
-
 def wanted(branch_id: str, attributes: dict[str, Any] | None = None) -> Any:
     """Return the body of a request to create an endpoint."""
     return {"endpoint": {"branch_id": branch_id, "type": "read_write", **(attributes or {})}}

@@ -8,7 +8,8 @@ import psycopg
 from playwright.sync_api import Page
 
 from tests.support.client import Client
-from tests.support.project import Project, history_of, past_moment
+from tests.support.past import history, past_moment
+from tests.support.project import Project
 from tests.support.relay import Relay
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -248,7 +249,7 @@ def moments(page: Page, world: World, shoot: Shoot) -> None:
     world.shop.sql("CREATE TABLE IF NOT EXISTS nests (); DROP TABLE nests")
     # Then the log is copied.
     world.shop.suspend()
-    wait_for(lambda: history_of(world.shop)["removals"], "the removal of the table")
+    wait_for(lambda: history(world.shop)["removals"], "the removal of the table")
     page.goto(f"{url}?moment={before}")
     page.locator(".moment").wait_for()
     shoot("moment_chosen")

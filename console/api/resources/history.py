@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from console.api.fields import JSONObject, inner, moment, number, objects, one, text, whole
+from console.api.resources.endpoints import Endpoint
 from console.api.transport import Transport, may_be_missing
 
 # The most items of each kind that are read of one history. No window has as many.
@@ -175,3 +176,11 @@ class HistoryCalls:
         with may_be_missing("The server does not resolve past moments."):
             data = self._transport.get(*path, query={asked.field: asked.text})
         return ResolvedMoment.read(one(data, "moment"))
+
+    def travel(self, project_id: str, branch_id: str, asked: PastMoment) -> Endpoint:
+        """Create an endpoint that reads the branch as it was at the moment. No list contains it,
+        and it is deleted once it is idle."""
+        path = ("projects", project_id, "branches", branch_id, "time_travel")
+        with may_be_missing("The server cannot query past moments."):
+            data = self._transport.send("POST", *path, body={asked.field: asked.text})
+        return Endpoint.read(one(data, "endpoint"))
