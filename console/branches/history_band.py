@@ -7,7 +7,7 @@ from math import ceil, sqrt
 
 from django.utils.timezone import localtime
 
-from console.api.resources.history import Gap, History, PastMoment
+from console.api.resources.history import Commits, Gap, History, PastMoment
 from console.operations.timescale import Mark, Scale, boxes, percent
 from console.templatetags.console_tags import size
 
@@ -17,6 +17,8 @@ WIDTH, TOP, HEIGHT = 1440, 14, 36
 TALLEST, SMALLEST = 30, 5
 # The most marks of one kind that are drawn, the newest: more would hide each other.
 MOST_MARKS = 150
+# The most intervals between times on the axis, so that they fit on a phone.
+MOST_TIMES = 4
 # The shortest interval that the slider of the page distinguishes, and how many there are at most.
 SHORTEST_STEP, MOST_STEPS = 1, 1440
 # A latest moment this near to now counts as now.
@@ -49,7 +51,6 @@ class Band:
     removals: Sequence[str]
     axis: Sequence[Mark]
     summary: str
-    is_until_now: bool
     slider: Slider
     # The place of the chosen moment; "" if none is chosen.
     chosen: str
@@ -82,9 +83,8 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
         bases=_places(scale, [base.at for base in history.bases]),
         restores=_places(scale, history.restores),
         removals=_places(scale, [one.at for one in history.removals]),
-        axis=scale.marks_of_day(),
+        axis=scale.marks_of_day(most=MOST_TIMES),
         summary=summary(history),
-        is_until_now=_is_now(history.latest),
         slider=Slider(step, ceil(scale.seconds / step)),
         chosen=next(iter(_places(scale, [chosen] if chosen else [])), ""),
     )
@@ -107,15 +107,24 @@ def _ends(scale: Scale, gap: Gap) -> tuple[int, int]:
 def _bars(history: History, scale: Scale) -> str:
     """Return a bar for each period with commits. Heights grow with the root of the count: one
     commit in a period remains visible beside a thousand in another."""
-    most = max((one.count for one in history.commits), default=0)
+    shown = [
+        (low, high, one.count)
+        for one in history.commits
+        if (low := _x(scale, one.since)) < WIDTH
+        and (high := _x(scale, _end(one, scale))) > 0
+        and one.count
+    ]
+    most = max((count for _, _, count in shown), default=0)
     bars = []
-    for one in history.commits:
-        low = _x(scale, one.since)
-        high = _x(scale, one.since + timedelta(seconds=min(one.seconds, scale.seconds)))
-        if one.count and low < WIDTH and high > 0:
-            up = SMALLEST + round((TALLEST - SMALLEST) * sqrt(one.count / most))
-            bars.append(f"M{low} {TOP + HEIGHT}v-{up}h{max(high - low - 1, 2)}v{up}z")
+    for low, high, count in shown:
+        up = SMALLEST + round((TALLEST - SMALLEST) * sqrt(count / most))
+        bars.append(f"M{low} {TOP + HEIGHT}v-{up}h{max(high - low - 1, 2)}v{up}z")
     return "".join(bars)
+
+
+def _end(one: Commits, scale: Scale) -> datetime:
+    # A server may say that a period lasts longer than there are dates.
+    return one.since + timedelta(seconds=min(one.seconds, scale.seconds))
 
 
 def _places(scale: Scale, moments: Iterable[datetime]) -> list[str]:

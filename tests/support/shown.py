@@ -246,6 +246,7 @@ def moments(page: Page, world: World, shoot: Shoot) -> None:
     """Choose past moments of a branch. The rows of one of its tables were removed since."""
     before = past_moment(world.shop)
     url = f"/projects/{world.shop.id}/branches/{world.shop.branch_id}/history"
+    world.shop.start()
     world.shop.sql("CREATE TABLE IF NOT EXISTS nests (); DROP TABLE nests")
     # Then the log is copied.
     world.shop.suspend()
