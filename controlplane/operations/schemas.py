@@ -22,7 +22,7 @@ from controlplane import clock
 from controlplane.compute import compute
 from controlplane.compute.branch_data import staging_id
 from controlplane.compute.filesystem import LockTimeout, lock_branches
-from controlplane.compute.history.chain import holding_history
+from controlplane.compute.history.chain import chains_of, holding_history
 from controlplane.compute.history.moments import Moment, NoSuchMoment, find_lsn, find_time
 from controlplane.compute.history.recovering import serving_moment
 from controlplane.compute.patience import OutOfPatience, patience
@@ -42,7 +42,7 @@ from controlplane.models import (
     SchemaReading,
 )
 from controlplane.operations.actions import STARTS
-from controlplane.operations.history import copy_log
+from controlplane.operations.history import copy_log, publish
 from controlplane.operations.running import Refused, bring_up
 from controlplane.operations.words import without_paths, words_of
 
@@ -125,7 +125,10 @@ def _read_past(reading: SchemaReading) -> str:
 
     if reading.format == SchemaFormat.MOMENT:
         with holding_history(branch_id):
-            return json.dumps(find().as_json())
+            moment = find()
+            # Who looks at moments also wants to see the last commits in the history.
+            publish(branch_id, chains_of(branch_id))
+        return json.dumps(moment.as_json())
     # No branch has this id.
     scratch = f"br-{reading.id.hex[:16]}"
     with serving_moment(scratch, find, holding=lambda: holding_history(branch_id)) as sockets:

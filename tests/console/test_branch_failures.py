@@ -20,6 +20,7 @@ WELL: dict[str, Any] = {
     "snapshots": [{"id": "s", "name": "kept", "source_branch_id": "b", "timestamp": "2027-01-31"}],
     "operations": [],
     "events": [],
+    "history": {"earliest": "2026-01-30T12:00:00Z", "latest": "2026-01-31T12:00:00Z"},
 }
 BAD = {
     "refused": (422, b'{"message": "so it is"}'),
@@ -47,7 +48,7 @@ def test_it_works(dave: Person, api: Misbehaving) -> None:
 
 
 @pytest.mark.parametrize("failure", BAD)
-@pytest.mark.parametrize("part", ["roles", "databases", "snapshots", "events"])
+@pytest.mark.parametrize("part", ["roles", "databases", "snapshots", "events", "history"])
 def test_a_part_that_fails_does_not_affect_the_others(
     dave: Person, api: Misbehaving, part: str, failure: str
 ) -> None:
@@ -59,6 +60,7 @@ def test_a_part_that_fails_does_not_affect_the_others(
     assert ("Reveal password" in page.text) == (part != "roles")
     assert ("Change database shop" in page.text) == (part != "databases")
     assert ("Restore kept" in page.text) == (part != "snapshots")
+    assert ("Go back to a moment" in page.text) == (part != "history")
     # The page says who created what if that is known, and shows nothing otherwise.
     assert page.html.count('role="alert"') == (part != "events")
     assert "No roles yet" not in page.text
@@ -67,9 +69,10 @@ def test_a_part_that_fails_does_not_affect_the_others(
 
 def test_a_server_without_snapshots_and_events(dave: Person, api: Misbehaving) -> None:
     nothing = (404, b'{"message": "there is no such path"}')
-    api.apart = {"/snapshots": nothing, "/events": nothing}
+    api.apart = {"/snapshots": nothing, "/events": nothing, "/history": nothing}
     page = Page(dave.get(URL))
     assert "Snapshot" not in page.text
+    assert "Go back to a moment" not in page.text
     assert "alert" not in page.html
     page = Page(dave.get("/projects/p/branches"))
     assert "Snapshot" not in page.text

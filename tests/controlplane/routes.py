@@ -44,7 +44,7 @@ QUERIES = {
     "/projects/{project_id}/branches/{branch_id}/compare_schema": (
         "?db_name=neondb&base_branch_id={branch_id}"
     ),
-    "/projects/{project_id}/branches/{branch_id}/history/resolve": "?lsn=0/1",
+    "/projects/{project_id}/branches/{branch_id}/history/resolve": "?timestamp={now}",
     "/projects/{project_id}/connection_uri": "?database_name=neondb&role_name=neondb_owner",
     "/consumption_history/account": HISTORY,
     "/consumption_history/projects": HISTORY,
@@ -70,7 +70,8 @@ class Route:
         return re.findall(r"\{(\w+)\}", self.template)
 
     def path(self, **ids: str) -> str:
-        return (self.template + QUERIES.get(self.template, "")).format(**ids)
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return (self.template + QUERIES.get(self.template, "")).format(now=now, **ids)
 
     def call(self, client: Client, **ids: str) -> requests.Response:
         return client.call(self.method, self.path(**ids), json=self.body)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client as DjangoClient
 
+from controlplane import clock
 from controlplane.api.document.glossary import BRANCH_ID, ENDPOINT_ID, PARENT_ID, PROJECT_ID
 from controlplane.models import (
     Account,
@@ -14,6 +15,7 @@ from controlplane.models import (
     Branch,
     Database,
     Endpoint,
+    HistoryChain,
     Operation,
     Plan,
     Project,
@@ -40,6 +42,16 @@ def ids(account: Account, region: Region) -> dict[str, str]:
     for one in (branch, bare):
         Role.objects.create(branch=one, name="neondb_owner", verifier="-")
         Database.objects.create(branch=one, name="neondb", owner_name="neondb_owner")
+    now = clock.now()
+    HistoryChain.objects.create(
+        branch=branch,
+        number=1,
+        first_at=now,
+        first_lsn=0,
+        last_at=now,
+        last_lsn=1 << 40,
+        updated_at=now,
+    )
     return {
         "project_id": project.id,
         "branch_id": branch.id,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.past import with_history, write
+from tests.support.past import history, with_history, write
 from tests.support.project import Project, refusal
 from tests.support.waiting import wait_for
 
@@ -39,6 +39,8 @@ def test_a_moment_names_the_commits_around_it(fresh_project: Project) -> None:
     assert (by_lsn["lsn"], by_lsn.get("timestamp")) == (lsn, None)
     assert by_lsn["last_commit"] == found["last_commit"]
     assert "next_commit" not in resolve(project, timestamp=third)
+    # The log was copied for this, and its commits are in the history.
+    assert sum(span["count"] for span in history(project)["commits"]) >= 3
 
 
 def test_the_schema_of_a_past_moment(fresh_project: Project) -> None:

@@ -420,6 +420,7 @@ REQUESTS: dict[str, Any] = {
     "createProjectBranchDatabase": {"database": {"name": "stock", "owner_name": "neondb_owner"}},
     "updateProjectBranchDatabase": {"database": {"owner_name": "neondb_owner"}},
     "restoreProjectBranch": {"source_branch_id": PARENT_ID},
+    "travelInTime": {"lsn": "0/1A2B3C4D"},
     "createSnapshot": {"name": "before"},
     "updateSnapshot": {"snapshot": {"name": "before the migration"}},
     "restoreSnapshot": {"name": "as it was before"},

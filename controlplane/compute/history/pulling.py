@@ -77,9 +77,9 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
     with session(sockets) as connection:
         at = clock.now()
         if whole:
-            # Its own commit is flushed, and so are all before it: also those whose clients did not
-            # wait for that (`synchronous_commit`).
-            connection.execute("SELECT pg_logical_emit_message(true, 'perch_history', '')")
+            # Flushes the log up to here: also the commits whose clients did not wait for that
+            # (`synchronous_commit`).
+            connection.execute("SELECT pg_logical_emit_message(false, 'perch_history', '', true)")
         flushed = _flushed(connection)
         try:
             _hold_slot(connection)
