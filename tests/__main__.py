@@ -15,6 +15,7 @@ named at the end, below its first failure.
 
 import itertools
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -160,7 +161,9 @@ def uses_memory(tier: str) -> bool:
 
 
 def summarize(runs: Sequence[Run], seconds: float, tier: str | None) -> None:
-    used = sum(ended.cpu_seconds for ended in runs)
+    # With that of services that suites share.
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = children.ru_utime + children.ru_stime
     print(f"== summary of {seconds:.0f} s, {used:.0f} s of the processor")
     for ended in runs:
         counts = ", ".join(f"{count} {what}" for what, count in ended.outcomes.counts.items())

@@ -9,9 +9,11 @@ from controlplane.compute import compute, observation
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.configuration import ComputeSpec
+from controlplane.compute.history.pulling import hold_log
 from controlplane.compute.observation import OtherBranch
 from controlplane.compute.pooler_settings import pooler_complaint
 from controlplane.compute.postgres_settings import complaint, from_json
+from controlplane.compute.session import socket_dir
 from controlplane.compute.steps import step
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.models import BranchState, Endpoint, Operation, PostgresSettings
@@ -34,6 +36,7 @@ def start(operation: Operation, endpoint: Endpoint) -> None:
     catalog could not be read or applied: the compute then runs, but the start has to be retried.
     """
     bring_up(endpoint, compute.start)
+    _hold_log(endpoint)
     try:
         bring_to_catalog(operation, endpoint)
     except NotApplied as error:
@@ -44,6 +47,14 @@ def start(operation: Operation, endpoint: Endpoint) -> None:
         log.warning("catalog incomplete", extra={"endpoint": endpoint.id, "error": str(error)})
     begin_counting(endpoint)
     _hold_to_limit(endpoint)
+
+
+def _hold_log(endpoint: Endpoint) -> None:
+    try:
+        hold_log(endpoint.branch_id, socket_dir(endpoint.id))
+    except psycopg.Error as error:
+        # The history's round tries again.
+        log.warning("log not held", extra={"endpoint": endpoint.id, "error": str(error)})
 
 
 def bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:

@@ -253,3 +253,22 @@ def test_what_a_past_state_has_beside_its_tables(fresh_project: Project) -> None
         connection.execute("COMMIT PREPARED 'kept'")
         rows = connection.execute("SELECT text FROM notes ORDER BY ctid").fetchall()
     assert rows == [("first",), ("prepared",), ("second",)]
+
+
+def test_log_of_a_first_start_is_held_before_the_first_look(stack: Stack) -> None:
+    client = stack.client()
+    project = Project.create(stack, client, wait=False)
+    with history_held(project):
+        wait_for(lambda: project.operations()[0]["status"] == "finished", "the first start")
+        before, _ = write(project, "before")
+        with project.compute() as connection:
+            for _ in range(4):
+                connection.execute("SELECT pg_switch_wal()")
+                connection.execute("CREATE TABLE IF NOT EXISTS filler (id int)")
+                connection.execute("INSERT INTO filler VALUES (1)")
+            connection.execute("CHECKPOINT")
+            connection.execute("CHECKPOINT")
+    made = project.new_branch(parent_timestamp=before)["branch"]
+    assert notes(project, made["id"]) == ["before"]
+    assert history(project)["gaps"] == []
+    client.delete(project.path)

@@ -94,7 +94,7 @@ def test_its_help_lists_its_own_commands_first(whole: Installation) -> None:
         own = [line.split()[0] for line in lines if line.startswith("  ")]
         assert own == [
             *("up", "backup", "certificate_authority", "create_account", "create_api_key"),
-            *("events", "pg_dump", "pg_restore", "proxy", "psql", "regions", "restore"),
+            *("events", "history", "pg_dump", "pg_restore", "proxy", "psql", "regions", "restore"),
             *("sign_in_link", "worker"),
         ]
     assert "$XDG_STATE_HOME/perch" in whole.run("perch", "up", "--help").stdout

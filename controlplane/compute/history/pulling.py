@@ -20,7 +20,14 @@ from controlplane import clock
 from controlplane.compute.accounts import account_of, own_account
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.foreign_files import read_regular
-from controlplane.compute.history.chain import LOG_LOST, OTHER_LOG, Chain, start_of, write_sum
+from controlplane.compute.history.chain import (
+    LOG_LOST,
+    OTHER_LOG,
+    Chain,
+    history_dir,
+    start_of,
+    write_sum,
+)
 from controlplane.compute.history.commits import commits_from, end_of_log, index_commits
 from controlplane.compute.history.control_data import read_control_data
 from controlplane.compute.history.log import (
@@ -121,6 +128,16 @@ def pull_stopped(chain: Chain, branch_id: str) -> bool:
         except LogLost as lost:
             chain.end(str(lost), at)
             return False
+
+
+def hold_log(branch_id: str, sockets: Path) -> None:
+    """Make the slot of a compute that has just started, if the branch has a history and the slot is
+    missing: Postgres could remove log before the first look at it. Raises psycopg.Error."""
+    has_slot = (data_dir(branch_id) / "pg_replslot" / SLOT).exists()
+    if has_slot or not history_dir(branch_id).exists():
+        return
+    with session(sockets) as connection:
+        _hold_slot(connection)
 
 
 def read_flushed(chain: Chain, branch_id: str, start: int, stop: int) -> bytes:

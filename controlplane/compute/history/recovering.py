@@ -86,6 +86,8 @@ def serving_moment(
     else reaches and which is removed at the end. `branch_id` is an id that no branch has. Raises
     what `create_from_history` raises."""
     with (
+        # Without this lock the worker would end Postgres, as that of a branch that is gone.
+        lock_branches(branch_id),
         _workshop_of(branch_id),
         branch_data.scratch_branch(branch_id) as (staging, account),
         _recovered(branch_id, staging, account, find, holding) as sockets,
