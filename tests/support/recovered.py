@@ -2,20 +2,15 @@
 
 import secrets
 from datetime import datetime
-from pathlib import Path
 
 import psycopg
 
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.history.chain import holding_history
 from controlplane.compute.history.moments import Moment, find_lsn, find_time
-from controlplane.compute.history.recovering import create_from_history
+from controlplane.compute.history.recovering import serving_moment
 from controlplane.operations.history import copy_log
 from tests.support.recorded import rows_in
-
-
-class _HasRead(Exception):
-    """Ends a recovery whose rows were read: its branch is not wanted."""
 
 
 def found(branch_id: str, moment: datetime | int) -> Moment:
@@ -30,21 +25,14 @@ def found(branch_id: str, moment: datetime | int) -> Moment:
 def rows_at(branch_id: str, moment: datetime | int, *, dbname: str) -> frozenset[int]:
     """What the recorder's table held at the branch's moment. No worker may use the state directory,
     which `settings` name."""
-    rows: list[frozenset[int]] = []
-
-    def read(sockets: Path) -> None:
-        with psycopg.connect(host=str(sockets), user=PLATFORM_ROLE, dbname=dbname) as connection:
-            rows.append(rows_in(connection))
-        raise _HasRead
-
-    try:
-        create_from_history(
-            # Its group of processes is named after it, on the whole host.
-            f"br-moment-{secrets.token_hex(4)}",
+    # Its group of processes is named after it, on the whole host.
+    scratch = f"br-moment-{secrets.token_hex(4)}"
+    with (
+        serving_moment(
+            scratch,
             lambda: found(branch_id, moment),
             holding=lambda: holding_history(branch_id),
-            on_recovered=read,
-        )
-    except _HasRead:
-        return rows[0]
-    raise AssertionError("nothing was recovered")
+        ) as sockets,
+        psycopg.connect(host=str(sockets), user=PLATFORM_ROLE, dbname=dbname) as connection,
+    ):
+        return rows_in(connection)
