@@ -56,7 +56,7 @@ class TestStart:
     ) -> None:
         applying.append(error)
         with pytest.raises(type(error)):
-            running.start(Operation(), Endpoint(id="ep-1"))
+            running.start(Operation(), Endpoint(id="ep-1", branch_id="br-1"))
 
     @pytest.mark.parametrize(("error", "failures"), [(FINAL, 0), (PASSING, 1)])
     def test_one_refused_role_does_not_lock_out_the_others(
@@ -68,7 +68,7 @@ class TestStart:
     ) -> None:
         applying.append(error)
         with caplog.at_level(logging.WARNING):
-            running.start(Operation(failures_count=failures), Endpoint(id="ep-1"))
+            running.start(Operation(failures_count=failures), Endpoint(id="ep-1", branch_id="br-1"))
         assert [record.message for record in caplog.records] == ["catalog incomplete"]
 
 

@@ -123,6 +123,7 @@ def numbers(place: Place) -> list[Any]:
     return [number for (number,) in rows]
 
 
+@pytest.mark.thorough
 def test_a_lost_host_is_restored_with_every_row_that_was_copied(
     service: Service, bucket: Bucket, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
