@@ -2,7 +2,7 @@
 
 from controlplane.events.changes import endpoint_created
 from controlplane.events.recording import record
-from controlplane.models import Account, Endpoint
+from controlplane.models import Account, Branch
 from controlplane.operations.scheduling import schedule, unfinished
 from controlplane.services.branches import (
     copied_catalog,
@@ -48,15 +48,16 @@ def travel(account: Account, project_id: str, branch_id: str, moment: MomentSpec
             moment=past,
             is_time_travel=True,
         )
-        endpoint, start = make_endpoint(project, copy, _like_that_of(branch.endpoints.first()))
+        endpoint, start = make_endpoint(project, copy, _like_that_of(branch))
         operations = schedule(project, [creation, *start])
         record(endpoint_created(project, endpoint, operations))
     return EndpointChange(endpoint, operations)
 
 
-def _like_that_of(endpoint: Endpoint | None) -> EndpointAttributes:
+def _like_that_of(branch: Branch) -> EndpointAttributes:
     """As large as the branch's endpoint, and suspended after the same time, unless that is never
     suspended."""
+    endpoint = branch.endpoints.filter(deleted_at=None).first()
     if endpoint is None:
         return EndpointAttributes()
     chosen = {
