@@ -6,8 +6,8 @@ up to the last position in the store. The data of a branch is usually younger th
 catalog is the truth: the first start brings the rows to it, as it does with what SQL has changed.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -43,7 +43,7 @@ from controlplane.history_store.layout import branch_folder, host_folder, read_l
 from controlplane.history_store.objects import Store
 from controlplane.history_store.packing import Damaged
 from controlplane.history_store.signs import Sign, last_sign
-from controlplane.history_store.trees import write_tree
+from controlplane.history_store.trees import scratch_directory, write_tree
 from controlplane.models import Branch, BranchState
 
 # In the state directory: what is brought from the store.
@@ -85,7 +85,7 @@ def restore_from_store(
     with hold_state_directory():
         unfinished = settings.STATE_DIR / UNFINISHED_RESTORE
         durable.write(unfinished, b"", 0o600)
-        with _scratch() as scratch:
+        with scratch_directory(SCRATCH) as scratch:
             say(f"Reading {rows} …")
             write_tree(store.get(rows), scratch / "rows")
             manifest = read_manifest(scratch / "rows")
@@ -173,14 +173,3 @@ def restore_branch(store: Store, folder: str, branch_id: str, scratch: Path) -> 
     finally:
         remove_tree(place)
     return fetched
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    place = Path(settings.STATE_DIR) / SCRATCH
-    remove_tree(place)
-    place.mkdir(mode=0o700)
-    try:
-        yield place
-    finally:
-        remove_tree(place)

@@ -1,10 +1,7 @@
 """Copies the service's rows and secrets to the store, so that an empty host can be restored."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from django.conf import settings
 from django.db import connection
@@ -14,13 +11,12 @@ from controlplane.backup.manifest import METADATA_DUMP, Manifest, perch_version,
 from controlplane.backup.metadata_copy import dump, snapshot
 from controlplane.backup.taking import copy_secrets
 from controlplane.compute.binaries import postgres_version
-from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.tree import open_directory
 from controlplane.database.version import applied_migrations
 from controlplane.history_store.copier import Copier
 from controlplane.history_store.copies import Copies
 from controlplane.history_store.objects import random_name
-from controlplane.history_store.trees import tree_stream
+from controlplane.history_store.trees import scratch_directory, tree_stream
 from controlplane.operations.history_copies import state
 
 # In the state directory: the rows and secrets that are being copied.
@@ -70,7 +66,7 @@ def _copy_rows(copies: Copies) -> float:
 
     Raises DumpFailed, StoreFails, OSError.
     """
-    with _scratch() as place:
+    with scratch_directory(SCRATCH) as place:
         began = time.monotonic()
         with snapshot() as seen:
             at = clock.now()
@@ -92,15 +88,3 @@ def _copy_rows(copies: Copies) -> float:
             copies.store.put(name, tree_stream(directory))
     copies.store.delete(list(copies.store.names(f"{copies.host}/metadata"))[:-KEPT])
     return took
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """An empty directory that only Perch can read. One that a killed worker has left is emptied."""
-    place = Path(settings.STATE_DIR) / SCRATCH
-    remove_tree(place)
-    place.mkdir(mode=0o700)
-    try:
-        yield place
-    finally:
-        remove_tree(place)

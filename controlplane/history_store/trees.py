@@ -1,11 +1,16 @@
-"""A directory as one stream: a tar archive of its directories and regular files."""
+"""A directory as one stream: a tar archive of its directories and regular files; and the scratch
+directories that hold what is copied."""
 
 import io
 import os
 import tarfile
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from django.conf import settings
+
+from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.tree import REGULAR, open_directory
 from controlplane.history_store.packing import Damaged, reader_of
 
@@ -17,6 +22,19 @@ END = bytes(2 * BLOCK)
 
 class TreeChanged(Exception):
     """The directory changed while it was read."""
+
+
+@contextmanager
+def scratch_directory(name: str) -> Iterator[Path]:
+    """An empty directory of this name in the state directory, which only Perch can read. It is
+    removed at the end; one that a killed process has left is emptied first."""
+    place = Path(settings.STATE_DIR) / name
+    remove_tree(place)
+    place.mkdir(mode=0o700)
+    try:
+        yield place
+    finally:
+        remove_tree(place)
 
 
 def tree_stream(directory: int, *, skip: Collection[str] = ()) -> Iterator[bytes]:

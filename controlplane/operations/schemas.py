@@ -126,7 +126,7 @@ def _read_past(reading: SchemaReading) -> str:
     if reading.format == SchemaFormat.MOMENT:
         with holding_history(branch_id):
             moment = find()
-            # Who looks at moments also wants to see the last commits in the history.
+            # The commits that were copied for this are listed in the history from now on.
             publish(branch_id, chains_of(branch_id))
         return json.dumps(moment.as_json())
     # No branch has this id.

@@ -5,10 +5,9 @@ from pydantic import BaseModel
 
 from controlplane.api.fields import Name, PointInTime, Text
 from controlplane.api.requests.attributes import Attributes
+from controlplane.api.requests.schemas import AT, POSITION
 from controlplane.services.snapshots import SnapshotChanges, SnapshotRestore, SnapshotSpec
 
-LSN = "A past position in the branch's log, such as `0/1A2B3C4D`"
-TIMESTAMP = "A past moment of the branch: RFC 3339, with a time zone"
 EXPIRES_AT = (
     "When the snapshot is deleted automatically, such as `2027-01-31T12:00:00Z`; not in the past"
 )
@@ -17,15 +16,15 @@ EXPIRES_AT = (
 class CreateSnapshotQuery(Schema):
     name: Name | None = None
     expires_at: PointInTime | None = Field(None, description=EXPIRES_AT)
-    lsn: Text | None = Field(None, description=LSN)
-    timestamp: PointInTime | None = Field(None, description=TIMESTAMP)
+    lsn: Text | None = Field(None, description=POSITION)
+    timestamp: PointInTime | None = Field(None, description=AT)
 
 
 class NewSnapshot(Attributes):
     name: Name | None = None
     expires_at: PointInTime | None = Field(None, description=EXPIRES_AT)
-    lsn: Text | None = Field(None, description=LSN)
-    timestamp: PointInTime | None = Field(None, description=TIMESTAMP)
+    lsn: Text | None = Field(None, description=POSITION)
+    timestamp: PointInTime | None = Field(None, description=AT)
 
 
 def snapshot_spec(query: CreateSnapshotQuery, body: NewSnapshot | None) -> SnapshotSpec:

@@ -174,9 +174,15 @@ class Chain:
 def write_sum(segment: Path) -> None:
     """Note the checksum of a segment that was copied. The log of another branch that was created
     from the same template has segments of the same names, identifiers and positions."""
-    draft = segment.with_name(f"{segment.name}{SUM}.new")
-    draft.write_text(_sum_of(segment))
-    draft.replace(segment.with_name(segment.name + SUM))
+    write_beside(segment, SUM, _sum_of(segment).encode())
+
+
+def write_beside(segment: Path, suffix: str, content: bytes) -> None:
+    """Write what is known of the segment to the file with the segment's name and the suffix, which
+    is replaced as a whole."""
+    draft = segment.with_name(f"{segment.name}{suffix}.new")
+    draft.write_bytes(content)
+    draft.replace(segment.with_name(segment.name + suffix))
 
 
 def is_as_copied(segment: Path) -> bool:

@@ -14,12 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from controlplane.compute.accounts import Account, running_as
 from controlplane.compute.binaries import postgres_bin
-from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain, start_of
+from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain, start_of, write_beside
 from controlplane.compute.history.log import (
     lsn_text,
     parse_lsn,
@@ -79,8 +78,8 @@ def index_commits(chain: Chain, since: int, account: Account) -> None:
             ENTRY.pack((one.at - EPOCH) // timedelta(microseconds=1), one.lsn, one.removed)
             for one in commits
         )
-        _write(chain.log / f"{name}{COMMITS}", packed)
-        _write(chain.log / f"{name}{ACTIVITY}", json.dumps(_activity(commits)).encode())
+        write_beside(chain.log / name, COMMITS, packed)
+        write_beside(chain.log / name, ACTIVITY, json.dumps(_activity(commits)).encode())
 
 
 @dataclass(frozen=True)
@@ -120,12 +119,6 @@ def _activity(commits: Sequence[Commit]) -> dict[str, Any]:
         "minutes": sorted(minutes.items()),
         "removals": [[one.at.isoformat(), one.lsn, one.removed] for one in removals],
     }
-
-
-def _write(file: Path, content: bytes) -> None:
-    draft = file.with_name(f"{file.name}.new")
-    draft.write_bytes(content)
-    draft.replace(file)
 
 
 def commits_from(chain: Chain, lsn: int) -> Iterator[Commit]:
