@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 from tests.outcomes import Outcomes
 from tests.support.stack import DIRECTORY, SHARED, shared_stacks
@@ -37,11 +38,11 @@ SUITES = (
     *("proxy", "clients", "packaging"),
 )
 CORES = os.cpu_count() or 1
-# Each worker of pytest-xdist has a service of its own, which all suites share.
 WORKERS = min(CORES, 4)
-# In the tier `fast`, suites run side by side, these first: starting workers of pytest-xdist takes
-# longer than most of their tests.
-LONGEST_FIRST = ("controlplane", "console", "proxy", "runner")
+# So many suites run at once: while one starts or waits for its last test, another uses the cores.
+AT_ONCE = {"fast": CORES, "default": 2, "thorough": 1}
+# The order of suites that run at once.
+LONGEST_FIRST = ("controlplane", "browser", "console", "clients", "proxy", "connections")
 # The most seconds that a whole tier may take on two idle cores. The thorough tier has no limit.
 BOUNDS = {"fast": 60, "default": 600}
 # With this variable every process that a test starts would compile all modules again.
@@ -71,13 +72,19 @@ def main(arguments: Sequence[str]) -> int:
     tier = next((tier for tier in ("fast", "thorough") if tier in named), "default")
     options = arguments[len(named) :]
     suites = [suite for suite in SUITES if suite in named] or list(SUITES)
-    if tier == "fast":
+    at_once = AT_ONCE[tier]
+    if at_once > 1:
         suites.sort(key=[*LONGEST_FIRST, *SUITES].index)
-    with (
-        services(tier, suites),
-        ThreadPoolExecutor(CORES if tier == "fast" else 1) as side_by_side,
-    ):
-        runs = list(side_by_side.map(lambda suite: run(TESTS / suite, tier, options), suites))
+    with services(tier, suites) as free, ThreadPoolExecutor(at_once) as side_by_side:
+
+        def run_on_free_services(suite: str) -> Run:
+            directory = free.get()
+            try:
+                return run(TESTS / suite, tier, options, directory)
+            finally:
+                free.put(directory)
+
+        runs = list(side_by_side.map(run_on_free_services, suites))
     for ended in runs:
         for test, first_failure in ended.outcomes.flaky.items():
             print(f"== flaky: {test}, its first failure\n{first_failure}")
@@ -93,19 +100,25 @@ def main(arguments: Sequence[str]) -> int:
 
 
 @contextmanager
-def services(tier: str, suites: Sequence[str]) -> Iterator[None]:
-    """The services that the suites share. In the tier `thorough` each suite has its own."""
-    if tier != "default" or len(suites) < 2:
-        yield
-        return
-    os.environ.update(environment(tier))
-    os.environ.pop(NO_COMPILED, None)
-    with shared_stacks([f"gw{number}" for number in range(WORKERS)]) as directory:
-        os.environ[SHARED] = str(directory)
-        yield
+def services(tier: str, suites: Sequence[str]) -> Iterator["SimpleQueue[Path | None]"]:
+    """For each suite of those that run at once, the directory of its workers' services, which the
+    next suite uses after it; None if each suite starts its own, as in other tiers."""
+    free: SimpleQueue[Path | None] = SimpleQueue()
+    with ExitStack() as running:
+        if tier == "default" and len(suites) > 1:
+            os.environ.update(environment(tier))
+            os.environ.pop(NO_COMPILED, None)
+            lanes = [f"{number}" for number in range(AT_ONCE[tier])]
+            workers = [f"gw{number}" for number in range(WORKERS)]
+            for directory in running.enter_context(shared_stacks(lanes, workers)):
+                free.put(directory)
+        else:
+            for _ in range(AT_ONCE[tier]):
+                free.put(None)
+        yield free
 
 
-def run(suite: Path, tier: str, options: Sequence[str]) -> Run:
+def run(suite: Path, tier: str, options: Sequence[str], services: Path | None = None) -> Run:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory, ExitStack() as at_end:
         written = Path(directory) / "outcomes"
@@ -115,14 +128,19 @@ def run(suite: Path, tier: str, options: Sequence[str]) -> Run:
             *(f"--tier={tier}", "--reruns=1", str(suite), *options),
         ]
         output = None
-        if tier == "fast":
+        if AT_ONCE[tier] > 1:
             # The output of suites that run side by side is printed when each has ended.
             output = at_end.enter_context((Path(directory) / "output").open("w+"))
-        else:
-            print(f"== tests/{suite.name}", flush=True)
+        print(f"== tests/{suite.name} started", flush=True)
+        # Starting workers of pytest-xdist takes longer than most of the fast tests.
+        if tier != "fast":
             command += [f"--numprocesses={WORKERS}", "--dist=worksteal"]
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment(tier), stdin=subprocess.DEVNULL, stdout=output
+            command,
+            cwd=ROOT,
+            env=environment(tier) | ({SHARED: str(services)} if services else {}),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
         )
         # With the processor time of all descendants that were waited for.
         _, status, used = os.wait4(process.pid, 0)

@@ -46,6 +46,7 @@ def test_a_first_page_is_small_and_a_later_one_smaller(
             assert later.bytes <= LATER_PAGE, later.answers
 
 
+@pytest.mark.thorough
 def test_an_unchanged_answer_has_almost_no_bytes(
     browser: Browser, stack: Stack, shop: Project
 ) -> None:

@@ -49,6 +49,7 @@ def test_what_is_not_offered_is_reported(make_cli: MakeCli, shop: Place) -> None
     assert "not offered by this server" in refused
 
 
+@pytest.mark.thorough
 def test_only_listed_addresses_are_allowed(neonctl: Cli, shop: Place) -> None:
     assert neonctl("ip-allow", "list")["IP_addresses"] == []
     added = neonctl("ip-allow", "add", "127.0.0.1", "192.0.2.0/24")

@@ -6,18 +6,9 @@ import pytest
 
 from tests.support.client import Client
 from tests.support.place import Place
-from tests.support.stack import Stack, new_state_dir, running_stack
+from tests.support.stack import Stack, stack
 
-
-@pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
-    """A service with two proxy processes, whatever the number of cores: a client may reach
-    either."""
-    with (
-        new_state_dir() as state_dir,
-        running_stack(state_dir, PERCH_PROXY_PROCESSES="2") as running,
-    ):
-        yield running
+__all__ = ["stack"]
 
 
 @pytest.fixture(scope="module")

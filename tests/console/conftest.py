@@ -22,7 +22,7 @@ from django.test import Client as Browser
 
 from tests.support.client import Client
 from tests.support.project import Project
-from tests.support.stack import Stack, new_state_dir, running_stack
+from tests.support.stack import Stack, session_stack
 
 # Set for good: the settings must have a value also while a test ends.
 django_settings.SECRET_KEY = "a secret of the tests"
@@ -81,7 +81,7 @@ class Shop(Project):
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
     """A running service, of which the console in this process is the console."""
-    with new_state_dir() as state_dir, running_stack(state_dir) as running:
+    with session_stack() as running:
         django_settings.MANAGEMENT_API_URL = running.api_url
         yield running
 

@@ -121,6 +121,7 @@ def reached_by_node_postgres(text: str) -> str:
     return ran.output.strip() or ran.told
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooled", ["", "on"])
 def test_node_postgres_connects(carol: Person, still_shop: Shop, pooled: str) -> None:
     text = copied(carol, still_shop, "node", pooled=pooled)

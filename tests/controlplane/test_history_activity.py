@@ -35,4 +35,4 @@ def test_commits_removed_tables_and_restores_are_told(fresh_project: Project) ->
     wait_for(lambda: history(project)["restores"], "the restore in the history")
     # A base of the restored data is taken at once: its history begins before its next start.
     (restore,) = history(project)["restores"]
-    assert history(project)["bases"][-1]["at"] > restore["at"]
+    wait_for(lambda: history(project)["bases"][-1]["at"] > restore["at"], "a base of it")

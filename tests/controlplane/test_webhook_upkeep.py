@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from controlplane import clock
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.models import Account, DeliveryStatus, Project, Region, Webhook, WebhookDelivery
@@ -81,7 +82,7 @@ class TestRecording:
         assert (delivery.status, delivery.attempts) == (DeliveryStatus.PENDING, 1)
         assert delivery.asked_for
         assert delivery.next_attempt_at is not None
-        assert delivery.next_attempt_at <= timezone.now()
+        assert delivery.next_attempt_at <= clock.now()
 
     def test_waiting_deliveries_are_due_once_the_receiver_is_back(
         self, webhook: Webhook, delivery: WebhookDelivery
@@ -92,7 +93,7 @@ class TestRecording:
         assert note(delivery, TAKEN, sender=ME)
         waiting.refresh_from_db()
         assert waiting.next_attempt_at is not None
-        assert waiting.next_attempt_at <= timezone.now()
+        assert waiting.next_attempt_at <= clock.now()
         webhook.refresh_from_db()
         assert (webhook.failures, webhook.failing_since, webhook.held_until) == (0, None, None)
 
@@ -116,7 +117,7 @@ class TestRecording:
         assert (webhook.failures, webhook.failing_since, webhook.held_until) == (0, None, None)
         assert webhook.disabled_reason == ""
         assert delivery.next_attempt_at is not None
-        assert delivery.next_attempt_at <= timezone.now()
+        assert delivery.next_attempt_at <= clock.now()
         assert jobs() == before + 1
 
 

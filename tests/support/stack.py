@@ -36,6 +36,8 @@ DIRECTORY = "PERCH_TESTS_DIRECTORY"
 SHARED = "PERCH_TESTS_SHARED"
 # Deleted projects are removed soon, to make room for the next tests.
 NOTHING_KEPT = {"PERCH_RECOVERY_HOURS": "0"}
+# A client may reach either of two proxy processes, whatever the number of cores.
+TWO_PROXIES = {"PERCH_PROXY_PROCESSES": "2"}
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ def running_stack(
                 **{k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")},
                 **RECEIVERS,
                 **NOTHING_KEPT,
+                **TWO_PROXIES,
                 **environment,
             },
             stdin=subprocess.DEVNULL,
@@ -207,31 +210,43 @@ def new_directory() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def shared_stacks(workers: Sequence[str]) -> Iterator[Path]:
-    """Run a service for each of these workers of pytest-xdist, which all suites share: starting one
-    takes eleven seconds of the processor. Returns the directory that SHARED names to them."""
+def shared_stacks(lanes: Sequence[str], workers: Sequence[str]) -> Iterator[list[Path]]:
+    """Run services that suites share: starting one takes eleven seconds of the processor. Each lane
+    has one for each of these workers of pytest-xdist. Returns the lanes' directories, of which
+    SHARED names one to a suite."""
     with (
         new_directory() as directory,
         contextlib.ExitStack() as running,
         ThreadPoolExecutor() as side_by_side,
     ):
 
-        def start(worker: str) -> None:
-            stack = running.enter_context(running_stack(running.enter_context(new_state_dir())))
+        def start(place: Path) -> None:
+            state_dir = running.enter_context(new_state_dir())
+            stack = running.enter_context(running_stack(state_dir))
             described = {field.name: getattr(stack, field.name) for field in fields(Stack)}
-            (directory / worker).write_text(json.dumps(described, default=str))
+            place.write_text(json.dumps(described, default=str))
 
-        list(side_by_side.map(start, workers))
-        yield directory
+        made = [directory / lane for lane in lanes]
+        for lane in made:
+            lane.mkdir()
+        list(side_by_side.map(start, [lane / worker for lane in made for worker in workers]))
+        yield made
+
+
+@contextlib.contextmanager
+def session_stack() -> Iterator[Stack]:
+    """The running service of a session of tests: this worker's shared one, otherwise a new one."""
+    if shared := _shared_stack():
+        yield shared
+        return
+    with new_state_dir() as state_dir, running_stack(state_dir) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
     """The one running service that all tests of a worker share."""
-    if shared := _shared_stack():
-        yield shared
-        return
-    with new_state_dir() as state_dir, running_stack(state_dir) as running:
+    with session_stack() as running:
         yield running
 
 
