@@ -138,17 +138,23 @@ def running_as(account: Account) -> dict[str, Any]:
 
 
 def launched_as(
-    account: Account, command: Sequence[Path | str], *, most_processes: int | None = None
+    account: Account,
+    command: Sequence[Path | str],
+    *,
+    most_processes: int | None = None,
+    gives_way: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments that make `subprocess.Popen` run the command as `running_as` does, without
     making the caller wait. If each branch has its own account, that account is limited to
-    `most_processes`.
+    `most_processes`. With `gives_way`, the command has the lowest priority for the processor.
 
     For a child that changes its user, Python forks. A fork copies our page tables, which takes
     milliseconds in a process of our size, and as long again for our later writes to that memory.
     So the programs `prlimit` and `setpriv` set the limit and the user and then execute the command.
     """
     options = running_as(account)
+    if gives_way and (nice := _found("nice")):
+        command = [nice, "-n", "19", *command]
     setpriv = _found("setpriv") if "user" in options else None
     if setpriv is None:
         return {"args": [*command], **options}

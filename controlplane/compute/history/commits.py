@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from controlplane.compute.accounts import Account, running_as
+from controlplane.compute.accounts import Account, launched_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain, start_of, write_beside
 from controlplane.compute.history.log import (
@@ -164,18 +165,19 @@ def _waldump(
     log: int, timeline: int, first: int, end: int, account: Account, *options: str
 ) -> "subprocess.CompletedProcess[bytes]":
     """Run pg_waldump on the log between two positions. Raises LogUnreadable, OSError."""
-    done = subprocess.run(
-        [
-            postgres_bin() / "pg_waldump",
-            # The account cannot enter the directories above.
-            *("--path", f"/proc/self/fd/{log}", f"--timeline={timeline}"),
-            *("--start", lsn_text(first), "--end", lsn_text(end), *options),
-        ],
+    command: list[Path | str] = [
+        postgres_bin() / "pg_waldump",
+        # The account cannot enter the directories above.
+        *("--path", f"/proc/self/fd/{log}", f"--timeline={timeline}"),
+        *("--start", lsn_text(first), "--end", lsn_text(end), *options),
+    ]
+    done: subprocess.CompletedProcess[bytes] = subprocess.run(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         pass_fds=[log],
         timeout=WALDUMP_BOUND,
-        **running_as(account),
+        # The compute whose log it reads may be busy.
+        **launched_as(account, command, gives_way=True),
     )
     # It is an error for pg_waldump that the log ends in the middle of a record, or that no record
     # begins in it. After any other error, commits would be missing, and moments would show too
