@@ -86,6 +86,10 @@ PROXY_HTTP_PORT = envint("PERCH_HTTP_PORT", 0)
 # How many processes share the proxy's port. Each has its own connections to the metadata, and a
 # session in each compute with clients. Use more than a few only on hosts that need them.
 PROXY_PROCESSES = envint("PERCH_PROXY_PROCESSES", min(4, len(os.sched_getaffinity(0))))
+# Seconds that a proxy which was told to stop (SIGTERM) serves on, until another one is started in
+# its place; 0 stops it at once. Seconds that its clients may stay after that.
+PROXY_HANDOVER_TIMEOUT = envint("PERCH_PROXY_HANDOVER_TIMEOUT", 120)
+PROXY_DRAIN_TIMEOUT = envint("PERCH_PROXY_DRAIN_TIMEOUT", 3600)
 # For the sockets between these processes. It is not below the directory of the computes' sockets,
 # because the computes' account owns that.
 PROXY_SOCKET_DIR = private_directory(STATE_DIR, "proxy", longest_child=32)

@@ -1,132 +1,74 @@
 """Runs the proxy in several processes and replaces those that die. Python uses one core for each
-process, and a client waits less if another process can serve it."""
+process, and a client waits less if another process can serve it.
+
+    main process ── supervising process ── processes that serve clients
+
+On SIGTERM the main process, which is the one that was started, exits at once. The others, its
+`generation`, go on for a limited time, until another proxy is started and takes over their
+listeners (`handover`). Then they accept no more clients, and each ends with its last one. So a
+restart refuses nobody and ends no connection. On SIGINT all of them end at once.
+"""
 
 import contextlib
-import gc
-import logging
 import os
 import signal
-import sys
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from types import FrameType
-from typing import NoReturn
 
-log = logging.getLogger(__name__)
-
-_STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
-# A process that dies sooner than this is replaced only after a pause. In seconds.
-_SHORT_LIFE = 5.0
-_RESTART_PAUSE = 1.0
+from controlplane.proxy.generation import LINGERS, STOP_SIGNALS, Generation, Run, exit_after
+from controlplane.proxy.handover import Handover
 
 
-# The exit status of a process that cannot serve, however often it is started. All exit with it.
-REFUSED = os.EX_CONFIG
-
-
-def run_processes(count: int, run: Callable[[int], None]) -> None:
-    """Calls `run` with each number below `count`, each in a process of its own, until SIGTERM or
-    SIGINT, which is passed on to each of them.
+def run_processes(
+    count: int,
+    run: Run,
+    *,
+    handover: Handover | None = None,
+    lingers: Callable[[], object] = lambda: None,
+) -> None:
+    """Calls `run` with each number below `count`, each in a process of its own. Returns after
+    SIGINT, when all of them have ended, and after SIGTERM, when they wait for the next proxy.
+    Without a `handover`, SIGTERM has the effect of SIGINT. The supervising process calls `lingers`
+    when the wait begins.
 
     A process that dies is replaced, and other processes' clients are not affected. Listeners that
     were opened before stay open, so clients that connect in that time wait.
 
     Must be called before there are threads, event loops or database connections, because none of
-    these survives a fork. The calling process goes on to fork, so it must never make any.
+    these survives a fork. The supervising process goes on to fork, so it must never make any.
+    Raises SystemExit if the processes refuse to serve, or the supervising process was killed.
     """
     if threading.active_count() > 1:
         raise RuntimeError("a process with threads cannot be forked safely")
-    _ProcessSupervisor(run).supervise(count)
+    # Neither pipe is read for what it carries alone: each end also shows that the other one's
+    # process has exited, however that happened.
+    main_read, main_write = os.pipe()
+    word_read, word_write = os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    supervisor = os.fork()
+    if supervisor == 0:
+        os.close(main_write)
+        os.close(word_read)
+        generation = Generation(count, run, handover, lingers, main=main_read, word=word_write)
+        exit_after(generation.supervise)
+    os.close(main_read)
+    os.close(word_write)
+    # If process 1 of a container exits, all others are killed: then nothing can be handed over.
+    replaced = {signal.SIGTERM: signal.SIGINT} if os.getpid() == 1 else {}
+    for name in STOP_SIGNALS:
+        signal.signal(name, partial(_pass_on, supervisor, replaced.get(name, name)))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    if os.read(word_read, 1) == LINGERS:
+        return
+    _, status = os.waitpid(supervisor, 0)
+    if status:
+        raise SystemExit(1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Child:
-    number: int
-    started: float
-
-
-class _ProcessSupervisor:
-    def __init__(self, run: Callable[[int], None]) -> None:
-        self._run = run
-        self._children: dict[int, _Child] = {}
-        self._stopping = False
-        self._refused = False
-        # A pipe that is never written to. It reads as ended once this process has exited, however
-        # that happened.
-        self._parent_pipe_read, self._parent_pipe_write = os.pipe()
-
-    def supervise(self, count: int) -> None:
-        for name in _STOP_SIGNALS:
-            signal.signal(name, self._stop)
-        # The children share the memory of the present objects until a process writes to it. Garbage
-        # collections would write to it, so they pass over these objects from here on.
-        gc.collect()
-        gc.freeze()
-        for number in range(count):
-            self._start(number)
-        while self._children:
-            pid, status = os.wait()
-            child = self._children.pop(pid, None)
-            if child is None:
-                continue  # a child from before this process executed this program
-            if os.waitstatus_to_exitcode(status) == REFUSED:
-                self._refused = True
-                self._stop(signal.SIGTERM, None)
-            if not self._stopping:
-                extra = {"pid": pid, "number": child.number, "status": status}
-                log.error("proxy process died", extra=extra)
-                self._pause_after(child)
-            # A signal during the pause was passed on only to the processes that existed then.
-            if not self._stopping:
-                self._start(child.number)
-        if self._refused:
-            raise SystemExit(1)
-
-    def _start(self, number: int) -> None:
-        # Signals are blocked until the child has its own handlers and is in `_children`. A signal
-        # in between would run this process's handler in the child, or not be passed on to it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        try:
-            if self._stopping:
-                return
-            pid = os.fork()
-            if pid == 0:
-                self._run_child(number)
-            self._children[pid] = _Child(number, time.monotonic())
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-
-    def _run_child(self, number: int) -> NoReturn:
-        status = 1
-        try:
-            for name in _STOP_SIGNALS:
-                signal.signal(name, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-            os.close(self._parent_pipe_write)
-            threading.Thread(target=self._follow_parent, daemon=True).start()
-            self._run(number)
-            status = 0
-        except SystemExit as ending:
-            status = REFUSED if ending.code == REFUSED else 1
-        except BaseException:
-            log.exception("proxy process failed", extra={"number": number})
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-
-    def _follow_parent(self) -> None:
-        os.read(self._parent_pipe_read, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    def _pause_after(self, child: _Child) -> None:
-        if time.monotonic() - child.started < _SHORT_LIFE:
-            time.sleep(_RESTART_PAUSE)
-
-    def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        self._stopping = True
-        for pid in self._children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+def _pass_on(
+    supervisor: int, number: signal.Signals, _received: int, _frame: FrameType | None
+) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(supervisor, number)

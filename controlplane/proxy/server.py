@@ -8,14 +8,14 @@ import gc
 import logging
 import resource
 import socket
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.directory.interface import Client, Directory
 from controlplane.proxy.limits.fair_shares import LOGIN_COUNTS_FOR, FairShares
 from controlplane.proxy.limits.pacing import FailurePace
+from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.relaying.compute import CancelKey
 from controlplane.proxy.sessions.cancel_forwarding import CancelForwarder
@@ -30,7 +30,6 @@ from controlplane.proxy.wire.tls import TlsIdentity
 
 log = logging.getLogger(__name__)
 
-_BACKLOG = 1024
 _ACCEPTS_AT_ONCE = 8
 # Every process is notified of each new connection, and the first one to accept it serves it. A
 # process that has more sessions than another waits this long before it accepts.
@@ -39,6 +38,8 @@ _YIELD_SECONDS = 0.001
 _EXHAUSTION_PAUSE_SECONDS = 0.1
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _STOP_TIMEOUT = 3.0
+# Seconds between two checks of whether a proxy that drains still has clients.
+_LOOK_EVERY = 0.2
 
 
 class Proxy:
@@ -82,6 +83,7 @@ class Proxy:
             else None
         )
         self._has_stopped = False
+        self._must_drain = asyncio.Event()
 
     @property
     def port(self) -> int:
@@ -154,10 +156,7 @@ class Proxy:
         if self._has_stopped:
             return
         self._has_stopped = True
-        for listener in self._listeners:
-            self._loop.remove_reader(listener.fileno())
-            listener.close()
-        self._listeners.clear()
+        self._close_listeners()
         if self._cancel_forwarder is not None:
             await self._cancel_forwarder.stop()
         tasks = [session.task for session in self.sessions.all()]
@@ -172,20 +171,44 @@ class Proxy:
         self._passwords.close()
         self._readiness.close()
 
-    async def serve(self, listeners: Sequence[socket.socket] | None = None) -> None:
-        """Accepts connections, as `start` does, until it is cancelled; then stops."""
-        await self.start(listeners)
+    def drain(self) -> None:
+        """Accepts no more connections: `serve` returns once all clients have left, or after
+        `drain_timeout`."""
+        self._close_listeners()
+        self.sessions.drain()
+        self._must_drain.set()
+
+    async def serve(
+        self,
+        listeners: Sequence[socket.socket] | None = None,
+        *,
+        started: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Accepts connections, as `start` does, until it is cancelled or has drained; then stops.
+        Calls `started` once it accepts connections."""
+        if not self.sessions.is_draining:
+            await self.start(listeners)
+            started()
         # The objects that exist by now stay, so later collections need not examine them.
         gc.collect()
         gc.freeze()
         try:
-            await asyncio.Event().wait()
+            await self._must_drain.wait()
+            deadline = self._loop.time() + self._settings.drain_timeout
+            while len(self.sessions) and self._loop.time() < deadline:
+                await asyncio.sleep(_LOOK_EVERY)
         finally:
             stopping = asyncio.ensure_future(self.stop())
             while not stopping.done():
                 # If cancelled again, it still tells the clients first.
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.shield(stopping)
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners.clear()
 
     def _accept_or_yield(self, listener: socket.socket) -> None:
         if self.sessions.is_fullest:
@@ -225,42 +248,6 @@ class Proxy:
     def _resume_accepting(self, listener: socket.socket) -> None:
         if listener in self._listeners:
             self._loop.add_reader(listener.fileno(), self._accept_or_yield, listener)
-
-
-def open_listeners(settings: ProxySettings) -> list[socket.socket]:
-    """Opens listeners on every address of the settings' host, at each of the proxy's ports. Raises
-    OSError if one is in use."""
-    ports = [settings.port, *([settings.http_port] if settings.http_port else [])]
-    addresses = [
-        address
-        for port in dict.fromkeys(ports)
-        for address in socket.getaddrinfo(
-            settings.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    ]
-    return [
-        _listen(family, address, settings) for family, _, _, _, address in dict.fromkeys(addresses)
-    ]
-
-
-def _listen(family: int, address: tuple[Any, ...], settings: ProxySettings) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        # Accepted connections inherit these, which saves setting them on each.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        with contextlib.suppress(AttributeError):
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, settings.keepalive_idle)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 def raise_descriptor_limit() -> None:

@@ -10,27 +10,27 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from controlplane.proxy.limits.connection_limits import ConnectionLimits
-from controlplane.proxy.limits.shared_counts import SharedCounts
+from controlplane.proxy.limits.shared_counts import SLOTS, SharedCounts
 
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """This process's place among the proxy processes behind one port."""
+    """This process's place among the proxy processes behind one port, also those of a previous
+    generation that still serves its clients."""
 
-    # From 0 to `size` - 1.
+    # This process's slot of `counts`, below `SLOTS`.
     number: int
-    size: int
     # See `own_directory`. A process that can reach a socket in it could guess cancel keys.
     directory: Path
     counts: SharedCounts
 
     def owner_of(self, pid: int) -> int:
         """Returns the number of the process that issued a cancel key with this process id."""
-        return pid % self.size
+        return pid % SLOTS
 
     def own_pid(self, pid: int) -> int:
         """Returns a process id near this one whose owner is this process."""
-        return pid - pid % self.size + self.number
+        return pid - pid % SLOTS + self.number
 
     def socket(self, number: int) -> Path:
         return self.directory / f"proxy-{number}.sock"
@@ -72,6 +72,8 @@ class ProxySettings:
     max_connections_per_role: int = 1_000
     # How long a client's connection may be silent before the kernel checks that it still exists.
     keepalive_idle: int = 60
+    # How long clients may stay that are connected when another generation takes the proxy's place.
+    drain_timeout: float = 3_600.0
     # Networks of load balancers, whose connections begin with the client's address:
     # `proxy_protocol`.
     load_balancers: Sequence[IPv4Network | IPv6Network] = ()

@@ -39,6 +39,10 @@ class WakePostponed(ServiceError):
     region is away."""
 
 
+class RegionWaits(WakePostponed):
+    """The region's worker gives no sign of life."""
+
+
 def start_for_client(endpoint_id: str) -> list[uuid.UUID]:
     """Start the endpoint. Returns the ids of the operations to wait for; empty if it is active.
 
@@ -64,7 +68,7 @@ def start_for_client(endpoint_id: str) -> list[uuid.UUID]:
                 project, endpoint, EndpointState.ACTIVE, Action.START_COMPUTE, lane=Lane.WAKES
             )
         except RegionAway as error:
-            raise WakePostponed(str(error)) from error
+            raise RegionWaits(str(error)) from error
     return [operation.id for operation in change.operations]
 
 

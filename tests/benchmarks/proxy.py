@@ -31,8 +31,9 @@ import uvloop
 from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
 from controlplane.proxy.directory.traffic import Tally, Traffic
 from controlplane.proxy.limits.shared_counts import SharedCounts
+from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.processes import run_processes
-from controlplane.proxy.server import Proxy, open_listeners
+from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings, Siblings
 from controlplane.proxy.wire.certificates import IssuingIdentity, load_or_create_authority
 from tests.benchmarks import idle
@@ -314,15 +315,15 @@ def serve_proxy(*, port: int, processes: int, identity: str, verifier: str, comp
         max_connections_per_role=MOST_CONNECTIONS,
     )
     listeners = open_listeners(settings)
-    counts = SharedCounts(processes)
+    counts = SharedCounts()
 
-    def run(number: int) -> None:
-        siblings = Siblings(number, processes, Path(identity), counts) if processes > 1 else None
+    def run(number: int, ready: Callable[[], object]) -> None:
+        siblings = Siblings(number, Path(identity), counts)
         chosen = replace(settings, siblings=siblings)
-        uvloop.run(serve(chosen))
+        uvloop.run(serve(chosen, ready))
 
-    async def serve(chosen: ProxySettings) -> None:
-        await Proxy(chosen, directory, tls).serve(listeners)
+    async def serve(chosen: ProxySettings, ready: Callable[[], object]) -> None:
+        await Proxy(chosen, directory, tls).serve(listeners, started=ready)
 
     run_processes(processes, run)
 

@@ -86,7 +86,7 @@ def test_waiting_pieces_begin_as_others_end() -> None:
 
 def test_another_process_reports_the_presence_of_another_account() -> None:
     async def scene() -> None:
-        loop, counts = asyncio.get_running_loop(), SharedCounts(2)
+        loop, counts = asyncio.get_running_loop(), SharedCounts()
         here, there = (FairShares(loop, counts.of(number)) for number in range(2))
         elsewhere, work = Work(there), Work(here)
         elsewhere.begin(ONE, 1)

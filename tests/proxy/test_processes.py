@@ -10,7 +10,7 @@ import psutil
 import psycopg
 import pytest
 
-from controlplane.proxy.limits.shared_counts import SharedCounts
+from controlplane.proxy.limits.shared_counts import SLOTS, SharedCounts
 from controlplane.proxy.settings import Siblings
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.tls import TlsIdentity
@@ -28,7 +28,7 @@ SLEEPING = (
 PROGRAM = """
 import sys, time
 from controlplane.proxy.processes import run_processes
-run_processes(int(sys.argv[1]), lambda number: time.sleep(600))
+run_processes(int(sys.argv[1]), lambda number, ready: time.sleep(600))
 """
 
 
@@ -40,8 +40,8 @@ def test_a_cancel_request_reaches_the_process_that_has_the_query(
     tmp_path: Path,
     asked: int,
 ) -> None:
-    counts = SharedCounts(2)
-    groups = [Siblings(number, 2, tmp_path, counts) for number in range(2)]
+    counts = SharedCounts()
+    groups = [Siblings(number, tmp_path, counts) for number in range(2)]
     with (
         running_proxy(identity, directory, siblings=groups[0]) as first,
         running_proxy(identity, directory, siblings=groups[1]) as second,
@@ -60,13 +60,13 @@ def test_a_cancel_request_reaches_the_process_that_has_the_query(
 
 
 def test_every_cancel_key_names_its_process() -> None:
-    for size in (2, 3, 4):
-        for number in range(size):
-            group = Siblings(number, size, Path("/"), SharedCounts(size))
-            for pid in (0, 1, 12345, 2**30 - 1):
-                own = group.own_pid(pid)
-                assert 0 <= own < 2**31
-                assert group.owner_of(own) == number
+    counts = SharedCounts()
+    for number in (0, 1, SLOTS - 1):
+        group = Siblings(number, Path("/"), counts)
+        for pid in (0, 1, 12345, 2**30 - 1):
+            own = group.own_pid(pid)
+            assert 0 <= own < 2**31
+            assert group.owner_of(own) == number
 
 
 class Family:
@@ -77,6 +77,10 @@ class Family:
         wait_for(lambda: len(self.children()) == size, "all processes")
 
     def children(self) -> list[psutil.Process]:
+        """Return the processes that `run_processes` has called its function in."""
+        return [child for supervising in self.supervising() for child in supervising.children()]
+
+    def supervising(self) -> list[psutil.Process]:
         return list(self.parent.children())
 
 
@@ -114,9 +118,11 @@ def test_a_signal_ends_all_processes(number: signal.Signals) -> None:
     wait_for(lambda: not any(child.is_running() for child in children), "their end")
 
 
-def test_no_process_outlives_a_parent_that_is_killed() -> None:
+@pytest.mark.parametrize("which", ["main", "supervising"])
+def test_no_process_outlives_a_parent_that_is_killed(which: str) -> None:
     family = Family(2)
-    children = family.children()
-    family.parent.kill()
+    (supervising,) = family.supervising()
+    family_members = [family.parent, supervising, *family.children()]
+    family_members[which == "supervising"].kill()
     family.parent.wait(20)
-    wait_for(lambda: not any(map(is_alive, children)), "their end")
+    wait_for(lambda: not any(map(is_alive, family_members)), "their end")

@@ -169,9 +169,9 @@ def test_a_refused_connection_does_not_count(
 def test_limits_apply_to_several_processes_together(
     identity: TlsIdentity, directory: MemoryDirectory, tmp_path: Path
 ) -> None:
-    counts = SharedCounts(2)
+    counts = SharedCounts()
     one, other = (
-        {"siblings": Siblings(number, 2, tmp_path, counts), "max_connections_per_role": 3}
+        {"siblings": Siblings(number, tmp_path, counts), "max_connections_per_role": 3}
         for number in range(2)
     )
     with running_proxy(identity, directory, **one) as first, ExitStack() as opened:
@@ -191,13 +191,13 @@ def test_limits_apply_to_several_processes_together(
 
 
 def test_the_connections_of_a_dead_process_do_not_count_once_it_is_replaced() -> None:
-    counts = SharedCounts(2)
+    counts = SharedCounts()
     dying, other = counts.of(0), counts.of(1)
     dying.add(("role", ENDPOINT, "alice"), 1)
     dying.note_sessions(7)
     assert (other.of_others(("role", ENDPOINT, "alice")), other.fewest_sessions()) == (1, 7)
     counts.of(0)
-    assert (other.of_others(("role", ENDPOINT, "alice")), other.fewest_sessions()) == (0, 0)
+    assert (other.of_others(("role", ENDPOINT, "alice")), other.fewest_sessions()) == (0, None)
 
 
 @pytest.mark.slow

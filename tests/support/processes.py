@@ -30,10 +30,10 @@ def processes_of(stack: Stack, part: str) -> list[psutil.Process]:
 
 
 def proxy_processes(stack: Stack) -> list[psutil.Process]:
-    """Return the processes that serve clients, without their parent."""
-    parent, *children = processes_of(stack, "proxy")
-    assert {child.ppid() for child in children} <= {parent.pid}
-    return children
+    """Return the processes that serve clients, of the generation that accepts them."""
+    main, *others = processes_of(stack, "proxy")
+    supervising = [process.pid for process in others if process.ppid() == main.pid]
+    return [process for process in others if process.ppid() in supervising]
 
 
 def clients_of(process: psutil.Process, stack: Stack) -> set[int]:

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import os
 import signal
 import socket
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +19,23 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import close_old_connections
 
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
+from controlplane.management.supervision import MARK
 from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.proxy.directory.database_directory import DatabaseDirectory
-from controlplane.proxy.limits.shared_counts import SharedCounts
-from controlplane.proxy.processes import REFUSED, run_processes
-from controlplane.proxy.server import Proxy, open_listeners
+from controlplane.proxy.generation import DRAIN, EXPECT_SUCCESSOR, REFUSED
+from controlplane.proxy.handover import Handover
+from controlplane.proxy.listeners import open_listeners
+from controlplane.proxy.processes import run_processes
+from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import PlainConnections, ProxySettings, Siblings, own_directory
 from controlplane.proxy.wire.certificates import IssuingIdentity, load_or_create_authority
 from controlplane.proxy.wire.tls import OperatorIdentity, TlsIdentity
 from controlplane.services.regions import publish_certificate_authority
 
 log = logging.getLogger(__name__)
+
+# Seconds after the start of the next proxy in which the worker has started too.
+RESTART_ENDS_WITHIN = 20.0
 
 
 class Command(BaseCommand):
@@ -41,39 +49,72 @@ class Command(BaseCommand):
             raise CommandError(f"PERCH_PROXY_PROCESSES must be at least 1, and is {count}")
         try:
             chosen, identity = proxy_settings(), tls_identity()
-            listeners = open_listeners(chosen)
-            groups = peer_groups(count)
+            handover = Handover(
+                siblings_directory(), linger_within=settings.PROXY_HANDOVER_TIMEOUT
+            ).take_over()
+            handover.listeners = open_listeners(chosen, handover.listeners)
         except OSError as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
-        children = [replace(chosen, siblings=group) for group in groups]
-        run_processes(count, lambda number: serve(children[number], identity, listeners))
+        for pid in handover.counts.in_the_way(count):
+            os.kill(pid, signal.SIGTERM)
+
+        def run(_: int, ready: Callable[[], object]) -> None:
+            counts = handover.counts
+            siblings = Siblings(counts.claim(), siblings_directory(), counts)
+            serve(replace(chosen, siblings=siblings), identity, handover.listeners, ready)
+
+        run_processes(count, run, handover=handover, lingers=keep_logging)
 
 
-def serve(chosen: ProxySettings, identity: TlsIdentity, listeners: Sequence[socket.socket]) -> None:
-    """Run one process of the proxy until a signal ends it."""
+def serve(
+    chosen: ProxySettings,
+    identity: TlsIdentity,
+    listeners: Sequence[socket.socket],
+    ready: Callable[[], object],
+) -> None:
+    """Run one process of the proxy until a signal ends it, or another generation has taken its
+    place and its clients have left."""
     with contextlib.suppress(asyncio.CancelledError):
-        uvloop.run(serve_when_ready(chosen, identity, listeners))
+        uvloop.run(serve_when_ready(chosen, identity, listeners, ready))
 
 
 async def serve_when_ready(
-    chosen: ProxySettings, identity: TlsIdentity, listeners: Sequence[socket.socket]
+    chosen: ProxySettings,
+    identity: TlsIdentity,
+    listeners: Sequence[socket.socket],
+    ready: Callable[[], object],
 ) -> None:
-    """Serve until cancelled. Clients that connect before the database has answered wait in the
+    """Serve as `serve` does. Clients that connect before the database has answered wait in the
     listeners' queues."""
     serving = asyncio.current_task()
     assert serving is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     directory = DatabaseDirectory(conninfo(), settings.REGION)
     proxy = Proxy(chosen, directory, identity)
+
+    def expect_successor() -> None:
+        keep_logging()
+        directory.expect_restart(within=settings.PROXY_HANDOVER_TIMEOUT)
+
+    def drain() -> None:
+        directory.expect_restart(within=RESTART_ENDS_WITHIN)
+        proxy.drain()
+
+    for number, handler in (
+        (signal.SIGINT, serving.cancel),
+        (signal.SIGTERM, serving.cancel),
+        (EXPECT_SUCCESSOR, expect_successor),
+        (DRAIN, drain),
+    ):
+        asyncio.get_running_loop().add_signal_handler(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {EXPECT_SUCCESSOR, DRAIN})
     # The proxy cannot work without its directory: if that fails, both end.
     async with asyncio.TaskGroup() as tasks:
         knowing = tasks.create_task(directory.run(proxy))
         try:
             await directory.ready()
             await asyncio.to_thread(introduce_itself, identity)
-            await proxy.serve(listeners)
+            await proxy.serve(listeners, started=ready)
         finally:
             knowing.cancel()
 
@@ -102,17 +143,25 @@ def proxy_settings() -> ProxySettings:
         plain_connections=PlainConnections(settings.PROXY_PLAIN_CONNECTIONS),
         wake_timeout=settings.WAKE_TIMEOUT,
         load_balancers=settings.PROXY_LOAD_BALANCERS,
+        drain_timeout=settings.PROXY_DRAIN_TIMEOUT,
     )
 
 
-def peer_groups(count: int) -> list[Siblings | None]:
-    """Each process's place among its siblings; None for a single process. Raises OSError."""
-    if count == 1:
-        return [None]
+def siblings_directory() -> Path:
+    """The directory of the sockets between the processes behind this proxy's port. Raises
+    OSError."""
     # Named by port, as another proxy may serve the same state directory.
-    directory = own_directory(settings.PROXY_SOCKET_DIR) / str(settings.PROXY_PORT)
-    counts = SharedCounts(count)
-    return [Siblings(number, count, own_directory(directory), counts) for number in range(count)]
+    return own_directory(own_directory(settings.PROXY_SOCKET_DIR) / str(settings.PROXY_PORT))
+
+
+def keep_logging() -> None:
+    """Write to the log file itself if this process's output goes to the supervisor of `up`, which
+    reads it only while the main process runs."""
+    if MARK in os.environ:
+        log_file = settings.STATE_DIR / "log" / "proxy.log"
+        with contextlib.suppress(OSError), log_file.open("ab") as output:
+            for stream in (sys.stdout, sys.stderr):
+                os.dup2(output.fileno(), stream.fileno())
 
 
 def tls_identity() -> TlsIdentity:

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from controlplane.events.refusals import Refusal, refusals
 from controlplane.events.types import EventType
@@ -20,8 +22,14 @@ from controlplane.proxy.directory.service_calls import ServiceCalls
 from controlplane.proxy.directory.traffic import Tally, Traffic
 from controlplane.proxy.directory.usage_reports import ActivityReports, TrafficReports
 from controlplane.proxy.directory.waking import Waker
-from controlplane.proxy.wire.errors import ControlPlaneUnavailable
+from controlplane.proxy.wire.errors import ControlPlaneUnavailable, RegionUnavailable
 
+Answer = TypeVar("Answer")
+
+# Seconds after its start in which a proxy waits for the worker that may be starting too, and after
+# which it asks again.
+_START_OF_WORKER = 20.0
+_ASK_AGAIN = 0.2
 # Seconds that writing the last refusals may take when the proxy exits.
 _LAST_WRITE_WITHIN = 2.0
 
@@ -30,6 +38,10 @@ class DatabaseDirectory:
     """See `interface.Directory`. `run` must be running for as long as the directory is used."""
 
     def __init__(self, conninfo: str, region: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        # Until when the worker and the database are restarted together with the proxy.
+        self._worker_starts_until = self._loop.time() + _START_OF_WORKER
+        self._restarts_until = 0.0
         self._database = ControlDatabase(conninfo)
         states = ComputeStates(self._database)
         self._logins = ComputeLogins(self._database)
@@ -73,6 +85,24 @@ class DatabaseDirectory:
         if self._clients is not None:
             self._clients.park(endpoint_id)
 
+    def expect_restart(self, *, within: float) -> None:
+        """Lets clients wait, up to their own time limits, if the database or the worker is away in
+        the next `within` seconds: an upgrade restarts both."""
+        self._restarts_until = self._loop.time() + within
+
+    async def _patiently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Returns what `ask` returns. Calls it again while what it needs is being restarted."""
+        while True:
+            try:
+                return await ask()
+            except (ControlPlaneUnavailable, RegionUnavailable) as error:
+                until = self._restarts_until
+                if isinstance(error, RegionUnavailable):
+                    until = max(until, self._worker_starts_until)
+                if self._loop.time() >= until:
+                    raise
+            await asyncio.sleep(_ASK_AGAIN)
+
     async def ready(self) -> None:
         """Returns once the database has answered and its change notifications are received."""
         await self._changes.are_received.wait()
@@ -97,7 +127,7 @@ class DatabaseDirectory:
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         """See `Directory.route`. Raises ControlPlaneUnavailable."""
-        return await self._routes.find(endpoint_id, role)
+        return await self._patiently(partial(self._routes.find, endpoint_id, role))
 
     def lookup_time(self) -> float:
         """See `Directory.lookup_time`."""
@@ -105,20 +135,22 @@ class DatabaseDirectory:
 
     async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
         """See `Directory.rules`. Raises ControlPlaneUnavailable."""
-        return await self._routes.rules(endpoint_id, role)
+        return await self._patiently(partial(self._routes.rules, endpoint_id, role))
 
     async def confirm(
         self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
     ) -> RoleIdentity:
         """See `Directory.confirm`. Raises ControlPlaneUnavailable as well."""
-        return await self._routes.confirm(route, role, address, pooled=pooled)
+        confirm = partial(self._routes.confirm, route, role, address, pooled=pooled)
+        return await self._patiently(confirm)
 
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
     ) -> ComputeAddress:
         """See `Directory.wake`. Raises DisabledEndpointRefused, QuotaUsedUp, WakeFailed."""
         self._activity_reports.note_use(endpoint_id)
-        return await self._waker.wake(endpoint_id, pooled=pooled, refused=refused)
+        wake = partial(self._waker.wake, endpoint_id, pooled=pooled, refused=refused)
+        return await self._patiently(wake)
 
 
 def _write_refusals(_: str) -> None:

@@ -21,7 +21,12 @@ from controlplane.proxy.directory.compute_states import ComputeState, ComputeSta
 from controlplane.proxy.directory.control_database import ControlDatabase
 from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.directory.service_calls import ServiceCalls
-from controlplane.proxy.wire.errors import DisabledEndpointRefused, QuotaUsedUp, WakeFailed
+from controlplane.proxy.wire.errors import (
+    DisabledEndpointRefused,
+    QuotaUsedUp,
+    RegionUnavailable,
+    WakeFailed,
+)
 from controlplane.services import waking
 from controlplane.services.errors import EndpointDisabled, ServiceError
 from controlplane.services.quotas import QuotaExceeded
@@ -113,13 +118,15 @@ class Waker:
 
     async def _request_start(self, endpoint_id: str) -> Sequence[uuid.UUID]:
         """Requests a start. Returns the operations that lead to it. Raises DisabledEndpointRefused,
-        QuotaUsedUp, WakeFailed."""
+        QuotaUsedUp, RegionUnavailable, WakeFailed."""
         try:
             return await self._calls.call(waking.start_for_client, endpoint_id, within=_ASK_WITHIN)
         except EndpointDisabled as error:
             raise DisabledEndpointRefused from error
         except QuotaExceeded as error:
             raise QuotaUsedUp(error.words) from error
+        except waking.RegionWaits as error:
+            raise RegionUnavailable(error.message) from error
         except ServiceError as error:
             raise WakeFailed(error.message) from error
 

@@ -1,57 +1,132 @@
-"""Counts that several proxy processes behind one port share. They are in shared memory: each
-process writes its own counts and reads those of all. So a limit holds for all processes together,
-and none has to ask another.
+"""Counts that the proxy processes behind one port share. They are in shared memory: each process
+writes its own counts and reads those of all. So a limit holds for all processes together, and none
+has to ask another.
+
+When a proxy is restarted, the previous processes serve their clients until these end, beside the
+new processes. The memory is therefore handed over (`handover`), and each process uses a slot of it
+for as long as it runs.
 """
 
+import errno
+import fcntl
 import mmap
+import os
+import secrets
+import time
 from collections.abc import Hashable
+from functools import lru_cache
+from hashlib import blake2b
 
-# Places in each process. Two things with the same place are counted as one by the other processes.
+# The most processes, those of all generations together.
+SLOTS = 64
+# Places in each slot. Two things with the same place are counted as one by the other processes.
 # With so many places that is rare, and a limit then applies too early by the other thing's count.
 _PLACES = 1 << 16
+# The numbers of a slot before its places: the process's id, or 0 for a free slot; when it began, in
+# seconds of the monotonic clock; one more than its sessions, or 0 if it accepts no clients.
+_PID, _BEGAN, _SESSIONS = range(3)
+_HEAD = 3
 _BYTES_EACH = 4
+_SLOT_SIZE = (_HEAD + _PLACES) * _BYTES_EACH
+# Before the slots: a key, so that nobody outside can choose things that have the same place.
+_KEY_SIZE = 16
+_SIZE = _KEY_SIZE + SLOTS * _SLOT_SIZE
 
 
 class SharedCounts:
-    """Must be made before its processes are forked, and all of them by one parent. They find the
-    same places by Python's hashes, which differ between programs but not between forks."""
+    """Made before its processes are forked: anew, or from the `descriptor` of a previous proxy's
+    counts. Processes that use another layout must not be given this one's descriptor: whoever
+    changes the layout changes `handover.FORMAT`."""
 
-    def __init__(self, processes: int) -> None:
-        self.processes = processes
-        size = processes * (1 + _PLACES) * _BYTES_EACH
-        self._memory = memoryview(mmap.mmap(-1, size)).cast("i")
+    def __init__(self, descriptor: int | None = None) -> None:
+        is_new = descriptor is None
+        if descriptor is None:
+            descriptor = os.memfd_create("perch-proxy-counts")
+            os.ftruncate(descriptor, _SIZE)
+        self.descriptor = descriptor
+        memory = memoryview(mmap.mmap(descriptor, _SIZE))
+        if is_new:
+            memory[:_KEY_SIZE] = secrets.token_bytes(_KEY_SIZE)
+        self.key = bytes(memory[:_KEY_SIZE])
+        numbers = memory[_KEY_SIZE:].cast("i")
+        each = _HEAD + _PLACES
+        self.slots = [numbers[each * slot : each * (slot + 1)] for slot in range(SLOTS)]
+
+    def claim(self) -> int:
+        """Returns the number of a slot that this process alone uses until it ends. Raises OSError
+        if no slot is free."""
+        for number in range(SLOTS):
+            if self._lock(number):
+                return number
+        raise OSError(errno.EAGAIN, "too many proxy processes")
 
     def of(self, number: int) -> "OwnCounts":
-        """Returns the counts of the process with this number, set to zero. The counts of a process
-        that died stay until its successor calls this."""
-        return OwnCounts(self._memory, number, self.processes)
+        """Returns the counts of this process, which uses the slot, set to zero."""
+        return OwnCounts(self, number)
+
+    def forget_ended(self) -> None:
+        """Frees the slots of processes that have ended. Must be called by a process that has
+        claimed no slot."""
+        for number, slot in enumerate(self.slots):
+            if slot[_PID] and self._lock(number):
+                _clear(slot)
+                fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, number)
+
+    def in_the_way(self, wanted: int) -> list[int]:
+        """Returns the ids of the processes that have to end so that `wanted` slots are free. They
+        accept no clients any more, and those that began first come first."""
+        used = [slot for slot in self.slots if slot[_PID]]
+        ending = sorted((slot[_BEGAN], slot[_PID]) for slot in used if not slot[_SESSIONS])
+        return [pid for _, pid in ending][: max(0, wanted - (SLOTS - len(used)))]
+
+    def _lock(self, number: int) -> bool:
+        """True if no other process uses the slot. The kernel releases the lock when this process
+        ends. A forked process does not inherit it."""
+        try:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+        except OSError:
+            return False
+        return True
 
 
 class OwnCounts:
-    def __init__(self, memory: memoryview, number: int, processes: int) -> None:
-        # For each process: the number of its sessions, then its places.
-        parts = [
-            memory[part * (1 + _PLACES) : (part + 1) * (1 + _PLACES)] for part in range(processes)
-        ]
-        self._own = parts.pop(number)
-        self._others = parts
-        self._own.cast("B")[:] = bytes(self._own.nbytes)
+    def __init__(self, counts: SharedCounts, number: int) -> None:
+        self._key = counts.key
+        self._own = counts.slots[number]
+        self._others = [slot for other, slot in enumerate(counts.slots) if other != number]
+        _clear(self._own)
+        self._own[_PID], self._own[_BEGAN] = os.getpid(), int(time.monotonic())
 
     def add(self, thing: Hashable, change: int) -> None:
-        self._own[_place(thing)] += change
+        self._own[_place(self._key, thing)] += change
 
     def of_others(self, thing: Hashable) -> int:
-        place = _place(thing)
-        return sum(part[place] for part in self._others)
+        place = _place(self._key, thing)
+        return sum(slot[place] for slot in self._others if slot[_PID])
 
     def note_sessions(self, count: int) -> None:
         """Sets the number of clients that this process has, authenticated or not."""
-        self._own[0] = count
+        self._own[_SESSIONS] = count + 1
 
-    def fewest_sessions(self) -> int:
-        """Returns the number of sessions of the other process that has the fewest."""
-        return min(part[0] for part in self._others)
+    def accept_no_more(self) -> None:
+        """Notes that this process accepts no further clients. `note_sessions` must not be called
+        afterwards."""
+        self._own[_SESSIONS] = 0
+
+    def fewest_sessions(self) -> int | None:
+        """Returns the number of sessions of the other process that has the fewest, of those that
+        accept clients; None if there is none."""
+        found = [slot[_SESSIONS] for slot in self._others if slot[_SESSIONS]]
+        return min(found) - 1 if found else None
 
 
-def _place(thing: Hashable) -> int:
-    return 1 + hash(thing) % _PLACES
+def _clear(slot: memoryview) -> None:
+    slot.cast("B")[:] = bytes(slot.nbytes)
+
+
+@lru_cache(maxsize=8192)
+def _place(key: bytes, thing: Hashable) -> int:
+    """The place of a thing. It is the same in every process: unlike Python's hashes, which differ
+    between programs."""
+    digest = blake2b(repr(thing).encode(), key=key, digest_size=4).digest()
+    return _HEAD + int.from_bytes(digest) % _PLACES

@@ -54,8 +54,10 @@ Handler = Callable[[Request, Body], Awaitable[Response]]
 
 
 class HttpConnection:
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, *, is_draining: Callable[[], bool]) -> None:
+        """Once `is_draining` returns True, the connection ends with its next answer."""
         self._channel = channel
+        self._is_draining = is_draining
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_HEAD_BYTES)
         self._loop = asyncio.get_running_loop()
         # The body's length by the request's head, in bytes; None if the head does not give it.
@@ -176,7 +178,8 @@ class HttpConnection:
 
     async def _send(self, answer: Response) -> None:
         # If a body is left unread, the start of the next request is not known.
-        head = self._head(answer, closing=not self._request_is_complete())
+        closing = self._is_draining() or not self._request_is_complete()
+        head = self._head(answer, closing=closing)
         end = self._end(answer)
         try:
             async with asyncio.timeout(_BODY_WITHIN + len(end) / _SLOWEST):

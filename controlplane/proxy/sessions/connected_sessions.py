@@ -58,6 +58,9 @@ class ConnectedSessions:
         self._pending = PendingClients(max_pending)
         self._by_endpoint: dict[str, set[Connected]] = {}
         self._by_pid: dict[int, tuple[bytes, Connected]] = {}
+        # True if this process accepts no further clients, because another generation does.
+        self.is_draining = False
+        self._note_sessions()
 
     def __len__(self) -> int:
         return len(self._all)
@@ -113,16 +116,21 @@ class ConnectedSessions:
             self._by_pid.pop(session.key.pid, None)
         self._leave(session)
 
-    def _note_sessions(self) -> None:
+    def drain(self) -> None:
+        """Notes that this process accepts no further clients."""
+        self.is_draining = True
         if self.shared is not None:
+            self.shared.accept_no_more()
+
+    def _note_sessions(self) -> None:
+        if self.shared is not None and not self.is_draining:
             self.shared.note_sessions(len(self._all))
 
     @property
     def is_fullest(self) -> bool:
         """True if a sibling should rather accept the next connection, because it has fewer."""
-        return (
-            self.shared is not None and len(self._all) > self.shared.fewest_sessions() + _MOST_AHEAD
-        )
+        fewest = self.shared.fewest_sessions() if self.shared is not None else None
+        return fewest is not None and len(self._all) > fewest + _MOST_AHEAD
 
     def _leave(self, session: Connected) -> None:
         if session.admission is not None:

@@ -213,7 +213,8 @@ class Session:
     async def _serve_http(self) -> bool:
         """Serves HTTP requests. Returns True if the connection has become a WebSocket, which
         carries the Postgres protocol from here on."""
-        self._http = HttpConnection(self.channel)
+        sessions = self._proxy.sessions
+        self._http = HttpConnection(self.channel, is_draining=lambda: sessions.is_draining)
         request = await self._http.serve(partial(self._proxy.queries.handle, self))
         if request is None:
             await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)

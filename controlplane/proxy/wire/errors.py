@@ -195,6 +195,10 @@ class WakeFailed(ProxyError):
         super().__init__(f"Control plane request failed: {reason}")
 
 
+class RegionUnavailable(WakeFailed):
+    """The worker of the endpoint's region gives no sign of life."""
+
+
 class ControlPlaneUnavailable(WakeFailed):
     """The control plane's database did not answer in time."""
 
