@@ -9,6 +9,7 @@ without TLS; TLS is left to a reverse proxy in front of it.
 
 import io
 import resource
+import select
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 
 import gevent
 from gevent.lock import BoundedSemaphore
+from gevent.monkey import get_original
 from gevent.pool import Pool
 from gevent.server import StreamServer
 from gevent.socket import wait_read
@@ -54,8 +56,8 @@ class BufferingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Greenlets of connections on which no request has begun.
-        self.idle: set[gevent.Greenlet] = set()
+        # Greenlets of connections on which no request has begun, and the connections' descriptors.
+        self.idle: dict[gevent.Greenlet, int] = {}
         self.long_bodies = BoundedSemaphore(LONG_BODIES)
 
     def load_wsgi(self) -> None:
@@ -81,11 +83,21 @@ class BufferingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
         for server in servers:
             server.close()
         self.end_waits()
-        gevent.killall(list(self.idle), block=False)
+        gevent.killall(self._silent(), block=False)
         with gevent.Timeout(self.cfg.graceful_timeout, False):
             while not pool.join(timeout=LOOK_EVERY):
                 self.notify()
         pool.kill(timeout=1)
+
+    def _silent(self) -> list[gevent.Greenlet]:
+        """The greenlets of idle connections on which nothing has arrived. A request that has
+        arrived is still to be served, although its greenlet has not noticed it yet."""
+        # gevent's own poll would let other greenlets run.
+        arrivals = get_original("select", "poll")()
+        for descriptor in self.idle.values():
+            arrivals.register(descriptor, select.POLLIN)
+        arrived = {descriptor for descriptor, _ in arrivals.poll(0)}
+        return [one for one, descriptor in self.idle.items() if descriptor not in arrived]
 
     def end_waits(self) -> None:
         """End the requests that only wait for something. Called when the worker is to stop."""
@@ -122,14 +134,14 @@ class BufferingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
         if parser.unreader.buf.getbuffer().nbytes:
             return True
         greenlet = gevent.getcurrent()
-        self.idle.add(greenlet)
+        self.idle[greenlet] = client.fileno()
         try:
             seconds = self.cfg.keepalive if parser.req_count else self.head_within
             wait_read(client.fileno(), timeout=seconds)
         except TimeoutError:
             return False
         finally:
-            self.idle.discard(greenlet)
+            self.idle.pop(greenlet, None)
         return True
 
     def _head(self, parser: RequestParser) -> Any:

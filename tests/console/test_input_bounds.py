@@ -111,6 +111,38 @@ def test_a_request_without_an_answer_may_have_been_executed(hangs_up: str) -> No
     assert "may have been made" in broken.value.advice
 
 
+@pytest.fixture
+def hangs_up_once() -> Iterator[str]:
+    """Yields the address of a server that closes the connection of the first request."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            if len(asked) > 1:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b'{"projects": []}')
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
+    thread.start()
+    with contextlib.closing(server.socket):
+        yield f"http://127.0.0.1:{server.server_port}/api/v2"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_read_whose_connection_breaks_is_sent_again_once(
+    hangs_up_once: str,
+) -> None:
+    transport = Transport("key", Server("", hangs_up_once))
+    assert transport.get("projects") == {"projects": []}
+
+
 def test_ipv6_addresses_have_brackets() -> None:
     uri = "postgresql://ann:secret@[::1]:5432/shop?sslmode=require"
     assert Target.read(uri).url() == uri

@@ -29,19 +29,30 @@ def another_api(stack: Stack, **environment: str) -> Iterator[AnotherApi]:
     """Start it by the command of the Procfile with these variables as well. It is killed at the
     end."""
     port = free_port()
-    line = next(
-        line.removeprefix("api: ")
-        for line in (ROOT / "Procfile").read_text().splitlines()
-        if line.startswith("api: ")
+    process = started_by_procfile(
+        "api", PERCH_STATE_DIR=str(stack.state_dir), API_PORT=str(port), **environment
     )
-    process = subprocess.Popen(
+    made = AnotherApi(f"http://127.0.0.1:{port}/api/v2", process)
+    try:
+        wait_for(lambda: stack.answers(f"{made.api_url}/openapi.json"), "another API")
+        yield made
+    finally:
+        kill(made)
+
+
+def started_by_procfile(name: str, **environment: str) -> "subprocess.Popen[bytes]":
+    """Start a process by its line of the Procfile, in a process group of its own."""
+    line = next(
+        line.removeprefix(f"{name}: ")
+        for line in (ROOT / "Procfile").read_text().splitlines()
+        if line.startswith(f"{name}: ")
+    )
+    return subprocess.Popen(
         ["/bin/sh", "-c", f"exec {line}"],
         cwd=ROOT,
         env={
             **{k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")},
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PERCH_STATE_DIR": str(stack.state_dir),
-            "API_PORT": str(port),
             **NOTHING_KEPT,
             **environment,
         },
@@ -50,12 +61,6 @@ def another_api(stack: Stack, **environment: str) -> Iterator[AnotherApi]:
         # gunicorn's worker notices the end of its parent only after a while.
         start_new_session=True,
     )
-    made = AnotherApi(f"http://127.0.0.1:{port}/api/v2", process)
-    try:
-        wait_for(lambda: stack.answers(f"{made.api_url}/openapi.json"), "another API")
-        yield made
-    finally:
-        kill(made)
 
 
 def kill(api: AnotherApi) -> None:
