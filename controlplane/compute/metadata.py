@@ -33,7 +33,7 @@ def create_metadata_cluster() -> None:
 
     Raises PostgresUnusable if another major version of Postgres made it.
     """
-    data = _data_dir()
+    data = data_dir()
     if major := other_major_of(data):
         raise PostgresUnusable(
             f"{data} is of Postgres {major}, and the programs here are {postgres_version()}: "
@@ -70,7 +70,7 @@ def metadata_command(*, mark: str) -> list[str]:
     return [
         *("env", "-i", mark, *(f"{name}={value}" for name, value in ENVIRONMENT.items())),
         str(postgres_bin() / "postgres"),
-        *("-D", str(_data_dir())),
+        *("-D", str(data_dir())),
         *("-c", "listen_addresses="),
         *("-c", f"unix_socket_directories={metadata_socket_dir()}"),
         *("-c", "unix_socket_permissions=0700"),
@@ -128,5 +128,5 @@ def _state_file(name: str) -> Path:
     return Path(settings.STATE_DIR) / name
 
 
-def _data_dir() -> Path:
+def data_dir() -> Path:
     return _state_file("metadata")

@@ -19,6 +19,8 @@ from controlplane.management.supervision import Supervisor
 
 # Seconds without progress after which the start counts as stuck.
 STILL_BOUND = 60.0
+# How many seconds of work in a second count as progress. Processes that only wait do less.
+PROGRESS = 0.1
 # How often one program may end while the service starts.
 MOST_DEATHS = 5
 # Seconds between two checks of the condition, and of the processes.
@@ -77,8 +79,10 @@ class _Watch:
         passed, self._looked_at = now - self._looked_at, now
         done = sum(spent - self._work.get(task, 0) for task, spent in work.items()) / 1e9
         self._work = work
-        if not _waits_for_disk(work):
-            self.still += max(0.0, passed - done)
+        if _waits_for_disk(work) or done >= PROGRESS * passed:
+            self.still = 0.0
+        else:
+            self.still += passed
         if self.still > STILL_BOUND:
             raise CommandError(
                 f"{self.what} does not start, and has made no progress for "

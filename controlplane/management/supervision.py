@@ -166,7 +166,8 @@ supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
 
     def _section(self, program: Program) -> str:
         # Supervisor expands the log file's name twice, and everything else once.
-        # It restarts without limit: the pause between tries grows by a second each time.
+        # It restarts without limit: the pause between tries grows by a second each time. It waits
+        # longer for a program's end than gunicorn waits for requests in flight (30 s).
         return f"""
 [program:{program.name}]
 command = /bin/sh -c {_quoted("exec " + program.command)}
@@ -175,7 +176,7 @@ autorestart = true
 startsecs = 5
 startretries = 1000000
 stopsignal = {program.stop_signal}
-stopwaitsecs = 20
+stopwaitsecs = 40
 redirect_stderr = true
 stdout_logfile = {_literal(_literal(self.log_dir))}/{program.name}.log
 stdout_logfile_maxbytes = 10MB
@@ -188,24 +189,54 @@ def end_leftovers(state_dir: Path) -> list[int]:
     """End what an earlier `up` on this directory has left running; returns the process ids.
 
     Supervisor ends first, as it would restart the others. The database ends last, as the others
-    need it to end in order.
+    need it to end in order. Of the proxy only the main process ends: the others serve clients until
+    the next proxy takes over.
     """
-    found = [process for process in psutil.process_iter() if _is_marked(process, state_dir)]
+    found = _marked(state_dir)
     supervisors = [process for process in found if "supervisord" in " ".join(_command_of(process))]
     postgres = [process for process in found if _is_postgres(process)]
-    others = [process for process in found if process not in [*supervisors, *postgres]]
+    proxies = [process for process in found if _is_proxy(process)]
+    kept = [process for process in proxies if not _is_main(process, proxies)]
+    others = [process for process in found if process not in [*supervisors, *postgres, *kept]]
     for group, number in (
         (supervisors, signal.SIGKILL),
         (others, signal.SIGTERM),
         (postgres, signal.SIGINT),
     ):
-        for process in group:
-            _send(process, number)
-        _, stubborn = psutil.wait_procs(group, timeout=20)
-        for process in stubborn:
-            _send(process, signal.SIGKILL)
-        psutil.wait_procs(stubborn, timeout=5)
-    return [process.pid for process in found]
+        _end(group, number)
+    return [process.pid for process in found if process not in kept]
+
+
+def end_proxies(state_dir: Path) -> None:
+    """End every process of this directory's proxies, also of those that were replaced and still
+    serve clients."""
+    _end([one for one in _marked(state_dir) if _is_proxy(one)], signal.SIGINT)
+
+
+def _end(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    """Send the signal to the processes, and kill those that are still there after 20 s."""
+    for process in processes:
+        _send(process, number)
+    _, stubborn = psutil.wait_procs(processes, timeout=20)
+    for process in stubborn:
+        _send(process, signal.SIGKILL)
+    psutil.wait_procs(stubborn, timeout=5)
+
+
+def _marked(state_dir: Path) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if _is_marked(process, state_dir)]
+
+
+def _is_proxy(process: psutil.Process) -> bool:
+    return _command_of(process)[-1:] == ["proxy"]
+
+
+def _is_main(process: psutil.Process, proxies: Sequence[psutil.Process]) -> bool:
+    """True for a main process (`proxy.processes`): only that has grandchildren."""
+    with suppress(psutil.Error):
+        children = {child.pid for child in process.children()}
+        return any(child.ppid() in children for child in proxies)
+    return False
 
 
 def _is_postgres(process: psutil.Process) -> bool:

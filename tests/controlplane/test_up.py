@@ -83,6 +83,21 @@ def test_it_works(stack: Stack) -> None:
     assert (health.status_code, health.json()) == (200, {"status": "ok"})
 
 
+def test_each_step_is_printed_before_it_is_done(stack: Stack) -> None:
+    printed = (stack.state_dir / "up.log").read_text()
+    steps = (
+        f"Starting Perch on {stack.state_dir} …",
+        "Making Perch's own Postgres, which happens once …",
+        "Starting Perch's own Postgres …",
+        "Bringing the database's schema up to date …",
+        "Making the template of new projects, which happens once …",
+        "Starting console, API, worker and proxy …",
+        "Perch is up.",
+    )
+    assert [line for line in printed.splitlines() if line in steps] == list(steps)
+    assert "\r" not in printed  # a bar is only for a terminal
+
+
 def test_secret_files_are_readable_only_by_their_owner(stack: Stack) -> None:
     for name in ("api-key", "secret-key"):
         mode = (stack.state_dir / name).stat().st_mode

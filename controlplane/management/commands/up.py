@@ -7,6 +7,7 @@ import secrets
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Collection
@@ -23,38 +24,40 @@ from django.db import OperationalError, connections
 
 from controlplane.compute import compute, metadata
 from controlplane.compute.accounts import AccountUnusable, service_account
-from controlplane.compute.binaries import PostgresUnusable, postgres_bin
-from controlplane.compute.outbound import release_outbound
-from controlplane.compute.pooler import pgbouncer, pooler_version
-from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
-from controlplane.compute.state_directory import (
-    StateDirectoryUnusable,
-    hold_state_directory,
-    prepare_state_directory,
-)
+from controlplane.compute.binaries import PostgresUnusable, postgres_bin, postgres_version
+from controlplane.compute.branch_data import template
+from controlplane.compute.filesystem import LockTimeout
+from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
 from controlplane.database.version import OtherVersion, refuse_newer
 from controlplane.management.coming_up import ComingUp
+from controlplane.management.greeting import greeting, reachable
 from controlplane.management.host_resources import (
     raise_file_limit,
     refuse_few_processes,
     room_on_disk,
 )
-from controlplane.management.sign_in_links import make_sign_in_link, note_console_address
+from controlplane.management.progress_bar import bar
+from controlplane.management.replacing import MAKE_ROOM, holding_state_directory
+from controlplane.management.stopping import stop_computes
 from controlplane.management.supervision import (
     MARK,
     Program,
     Supervisor,
     end_leftovers,
+    end_proxies,
     programs_of,
 )
 from controlplane.models import Account, ApiKey, Plan, Region
 from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.operations.reconcile import reconcile_host
+from controlplane.proxy.handover import is_offered
 from controlplane.services.accounts import KeySpec, create_key
 
 DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}
 # Seconds: on a busy host an answer takes long, and asking again would add to the load.
 ANSWERS_WITHIN = 10.0
+# About how much is written while the template is made: its files, and a copy of them.
+TEMPLATE_BYTES = 80 << 20
 # How often in a row `up` may fail to start the service again.
 MOST_FAILURES = 5
 
@@ -66,6 +69,11 @@ class Command(BaseCommand):
     requires_system_checks = ()
     # Set once the database is known to have this version's schema.
     may_use_database = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Set if another `up` takes this one's place.
+        self.makes_room = threading.Event()
 
     def add_arguments(self, parser: CommandParser) -> None:
         state_dir = str(settings.STATE_DIR).replace("%", "%%")
@@ -84,10 +92,23 @@ class Command(BaseCommand):
                 metavar="PORT",
                 help=f"{port}, or the next free one if that is taken",
             )
+        parser.add_argument(
+            "--replace",
+            action="store_true",
+            help="take the place of the `up` that runs on the state directory, such as after an "
+            "upgrade: computes and their clients' connections stay",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         stopped = threading.Event()
         stop_by_signals(stopped)
+
+        def make_room(*_: object) -> None:
+            self.makes_room.set()
+            stopped.set()
+
+        signal.signal(MAKE_ROOM, make_room)
+        self._say(f"Starting Perch on {settings.STATE_DIR} …")
         warning = raise_file_limit()
         refuse_few_processes()
         with contextlib.ExitStack() as held:
@@ -95,7 +116,9 @@ class Command(BaseCommand):
                 with room_on_disk():
                     prepare_state_directory()
                     postgres_bin()
-                    held.enter_context(hold_state_directory())
+                    held.enter_context(
+                        holding_state_directory(replace=options["replace"], say=self._say)
+                    )
             except (StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError) as error:
                 raise CommandError(str(error)) from error
             if warning:
@@ -112,7 +135,10 @@ class Command(BaseCommand):
             try:
                 self._run(supervisor, host, ports, stopped)
             finally:
-                self._stop(supervisor)
+                if self.makes_room.is_set():
+                    self._make_room(supervisor)
+                else:
+                    self._stop(supervisor, was_asked=stopped.is_set())
                 drop_what_nobody_reads()
 
     def _run(
@@ -120,6 +146,8 @@ class Command(BaseCommand):
     ) -> None:
         """Start everything, print how to use it, and keep it running until `stopped`."""
         if "DATABASE_URL" not in os.environ:
+            if not metadata.data_dir().exists():
+                self._say("Making Perch's own Postgres, which happens once …")
             try:
                 metadata.create_metadata_cluster()
             except PostgresUnusable as error:
@@ -142,7 +170,7 @@ class Command(BaseCommand):
             else:
                 failures = 0
                 if not greeted and not stopped.is_set():
-                    self._greet(host, ports)
+                    self._say(greeting(host, ports))
                     greeted = True
                 while supervisor.is_running() and not stopped.wait(0.5):
                     pass
@@ -162,17 +190,20 @@ class Command(BaseCommand):
     def _bring_up(
         self, supervisor: Supervisor, host: str, ports: dict[str, int], stopped: threading.Event
     ) -> None:
+        own = "DATABASE_URL" not in os.environ
+        if own:
+            self._say("Starting Perch's own Postgres …")
         supervisor.start()
         wait_for = ComingUp(supervisor, stopped, self._say).wait_for
         if not wait_for(supervisor.is_listening, "the supervisor"):
             return
-        own = "DATABASE_URL" not in os.environ
         if own and not wait_for(metadata.create_metadata_database, "Perch's own Postgres"):
             return
         try:
             refuse_newer()
         except OtherVersion as error:
             raise CommandError(str(error)) from error
+        self._say("Bringing the database's schema up to date …")
         call_command("migrate", verbosity=0)
         self.may_use_database = True
         self._make_local_account()
@@ -183,51 +214,33 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         Region.objects.filter(id=region.id).update(worker_seen_at=None, proxy_seen_at=None)
         connections.close_all()
+        self._make_template()
+        self._say("Starting console, API, worker and proxy …")
         for program in supervisor.programs:
             if not program.autostart and not stopped.is_set():
                 supervisor.start_program(program.name)
         for url in (
-            f"http://{_reachable(host)}:{ports['api']}/healthz",
-            f"http://{_reachable(host)}:{ports['console']}/sign-in",
+            f"http://{reachable(host)}:{ports['api']}/healthz",
+            f"http://{reachable(host)}:{ports['console']}/sign-in",
         ):
             wait_for(partial(_answers, url), url)
 
-    def _greet(self, host: str, ports: dict[str, int]) -> None:
-        key_file = settings.STATE_DIR / "api-key"
-        console = f"http://{_reachable(host)}:{ports['console']}"
-        self._say(
-            f"""
-Perch is up.
-
-  Console  {console}
-           {_how_to_sign_in(console)}sign in with the API key in {key_file}
-           (show it with: cat {shlex.quote(str(key_file))})
-  API      http://{_reachable(host)}:{ports["api"]}/api/v2
-  Postgres {_reachable(host)}:{ports["proxy"]}, as the console shows for each endpoint
-           {self._trust(host, ports)}{_pooling()}
-
-Ctrl-C stops everything; the next `up` finds it as it was."""
-        )
-
-    def _trust(self, host: str, ports: dict[str, int]) -> str:
-        if settings.TLS_CERTIFICATE:
-            return f"with the certificate of {settings.TLS_CERTIFICATE}"
-        url = f"http://{_reachable(host)}:{ports['api']}/certificate-authority.pem"
-        return f"sslmode=verify-full trusts {url}"
-
-    def _stop(self, supervisor: Supervisor) -> None:
-        """Stop the processes, then the computes, then the metadata's Postgres."""
+    def _stop(self, supervisor: Supervisor, *, was_asked: bool) -> None:
+        """Stop the processes, then the computes, then the metadata's Postgres. If that was not
+        asked for, because the start failed, the proxy of an earlier `up` goes on serving its
+        clients for a limited time: the next `up` may succeed."""
+        if supervisor.is_running():
+            self._say("Stopping …")
+            if self.may_use_database:
+                stop_programs(supervisor)
+        if was_asked:
+            end_proxies(settings.STATE_DIR)
         if not supervisor.is_running():
             return
-        self._say("Stopping …")
         if not self.may_use_database:
             supervisor.stop()
             return
-        with ThreadPoolExecutor() as threads:
-            names = [program.name for program in supervisor.programs if not program.autostart]
-            list(threads.map(supervisor.stop_program, names))
-            list(threads.map(compute.stop, compute.running_branches()))
-        release_outbound()
+        stop_computes(compute.running_branches())
         try:
             # If the region is another host's, no compute was started whose end must be recorded.
             with contextlib.suppress(RegionTaken):
@@ -236,6 +249,16 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
             connections.close_all()
             supervisor.stop()
         self._say("Stopped.")
+
+    def _make_room(self, supervisor: Supervisor) -> None:
+        """Stop the processes for another `up`. Computes run on, and the proxy's processes serve
+        clients until its own proxy has started."""
+        if supervisor.is_running():
+            self._say("Making room for another `up` …")
+            stop_programs(supervisor)
+            connections.close_all()
+            supervisor.stop()
+        self._say("Its computes run on.")
 
     def _supervisor(self, host: str, ports: dict[str, int]) -> Supervisor:
         programs = programs_of(settings.BASE_DIR / "Procfile")
@@ -261,7 +284,7 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
                 "PERCH_HOST": host,
                 "PERCH_PROXY_PORT": str(ports["proxy"]),
                 "PERCH_CONSOLE_STATE_DIR": str(settings.STATE_DIR / "console"),
-                "MANAGEMENT_API_URL": f"http://{_reachable(host)}:{ports['api']}/api/v2",
+                "MANAGEMENT_API_URL": f"http://{reachable(host)}:{ports['api']}/api/v2",
                 "HOST": host,
                 "PORT": str(ports["console"]),
                 "API_HOST": host,
@@ -293,13 +316,30 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(key + "\n")
 
+    def _make_template(self) -> None:
+        """Make the template now if there is none, rather than when it is first needed."""
+        templates = settings.STATE_DIR / "templates"
+        if (templates / postgres_version()).exists():
+            return
+        self._say("Making the template of new projects, which happens once …")
+        try:
+            with bar(templates, TEMPLATE_BYTES):
+                template()
+        except (OSError, RuntimeError, LockTimeout, subprocess.SubprocessError) as error:
+            log.error("no template", extra={"error": str(error)})
+
     def _port(self, host: str, name: str, wanted: int | None, *, taken: Collection[int]) -> int:
+        def is_usable(port: int) -> bool:
+            # An earlier run's proxy passes its port on to ours.
+            is_ours = name == "proxy" and is_offered(settings.PROXY_SOCKET_DIR / str(port))
+            return is_ours or _is_free(host, port)
+
         if wanted is not None:
-            if not _is_free(host, wanted):
+            if not is_usable(wanted):
                 raise CommandError(f"port {wanted}, which --{name}-port names, is in use")
             return wanted
         default = port = DEFAULT_PORTS[name]
-        while port in taken or not _is_free(host, port):
+        while port in taken or not is_usable(port):
             port += 1
         if port != default:
             self._say(f"Port {default} is taken; the {name} takes {port}.")
@@ -311,18 +351,11 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         drop_what_nobody_reads()
 
 
-def _how_to_sign_in(console_url: str) -> str:
-    """A sign-in link for the greeting; "" if none can be made, as `up` works on a full disk."""
-    try:
-        note_console_address(console_url)
-        link = make_sign_in_link(console_url)
-    except OSError as error:
-        log.warning("no sign-in link", extra={"error": str(error)})
-        return ""
-    return (
-        f"sign in, once and within 10 minutes: {link}\n"
-        "           (`manage.py sign_in_link` prints another link), or "
-    )
+def stop_programs(supervisor: Supervisor) -> None:
+    """Stop the programs that need the database."""
+    with ThreadPoolExecutor() as threads:
+        names = [program.name for program in supervisor.programs if not program.autostart]
+        list(threads.map(supervisor.stop_program, names))
 
 
 def drop_what_nobody_reads() -> None:
@@ -361,22 +394,3 @@ def _is_free(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _pooling() -> str:
-    """Lines of the greeting about what pooled clients on this host cannot use."""
-    program = pgbouncer()
-    if program is None:
-        return "\n  Pooling  none: PgBouncer is not installed (apt-get install pgbouncer)"
-    version = pooler_version(program)
-    if version >= KEEPS_PREPARED_STATEMENTS:
-        return ""
-    return (
-        f"\n  Pooling  without prepared statements, which this PgBouncer {version[0]}.{version[1]} "
-        "does not keep;\n           docs/how-to/pooling.md says how to get one that does"
-    )
-
-
-def _reachable(host: str) -> str:
-    """An address at which the service can be reached from this host."""
-    return "127.0.0.1" if host in ("0.0.0.0", "") else host  # noqa: S104 - compared, not bound

@@ -1,0 +1,56 @@
+"""`manage.py computes stop --all`: ends every compute of this host."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import OperationalError, connections
+
+from controlplane.compute import compute
+from controlplane.compute.process import StopFailed
+from controlplane.compute.state_directory import (
+    StateDirectoryUnusable,
+    check_ours,
+    hold_state_directory,
+    sole_holder,
+)
+from controlplane.management.stopping import stop_computes
+from controlplane.operations.own_region import RegionTaken, own_region
+from controlplane.operations.reconcile import reconcile_host
+
+
+class Command(BaseCommand):
+    help = "Stops the computes of this host, so that it can be shut down."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("action", choices=["stop"])
+        parser.add_argument(
+            "--all", action="store_true", required=True, help="every compute of this host"
+        )
+        parser.add_argument(
+            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            check_ours()
+            # Both are held until the end, so that no compute is started meanwhile.
+            with hold_state_directory(), sole_holder("worker") as alone:
+                if not alone:
+                    raise CommandError("the worker runs, and would start computes again: stop it")
+                running = compute.running_branches()
+                stop_computes(running)
+                self._record()
+        except (StateDirectoryUnusable, StopFailed) as error:
+            raise CommandError(str(error)) from error
+        ended = sum(endpoint is not None for endpoint in running.values())
+        self.stdout.write(f"Computes stopped: {ended}.")
+
+    def _record(self) -> None:
+        """Note in the rows that nothing runs. If the database is stopped too, the next worker does
+        it."""
+        try:
+            reconcile_host(own_region())
+        except (OperationalError, RegionTaken) as error:
+            self.stderr.write(f"The next worker will record it: {error}".strip())
+        finally:
+            connections.close_all()

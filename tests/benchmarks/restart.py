@@ -1,0 +1,72 @@
+"""`python -m tests.benchmarks.restart [RESTARTS] [COMMIT]`: what clients notice while the proxy is
+restarted so many times, and while the service is then upgraded to the commit by `up --replace`.
+
+Clients come all the time, and others stay through the pooler and directly. Each error of one of
+them counts.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.support.place import Place
+from tests.support.replacing import replaced, restart_proxy
+from tests.support.stack import ROOT, new_state_dir, running_stack
+from tests.support.traffic import Traffic
+
+RESTARTS = 20
+PLACES = 2
+PROCESSES = 2
+
+
+def exported(commit: str, directory: Path) -> Path:
+    """Return a directory with the code of the commit."""
+    archive = subprocess.run(
+        ["git", "archive", commit], cwd=ROOT, check=True, capture_output=True
+    ).stdout
+    subprocess.run(["tar", "-x", "-C", directory], input=archive, check=True)
+    return directory
+
+
+def report(what: str, traffic: Traffic, before: dict[str, int]) -> None:
+    print(f"{what}:")
+    for kind, seen in traffic.seen.items():
+        print(
+            f"  {kind:9} {seen.count - before[kind]:6}, longest {seen.longest * 1000:6.0f} ms, "
+            f"errors {len(seen.errors)}"
+        )
+        seen.longest = 0.0
+        before[kind] = seen.count
+    sys.stdout.flush()
+
+
+def main() -> None:
+    restarts = int(sys.argv[1]) if len(sys.argv) > 1 else RESTARTS
+    commit = sys.argv[2] if len(sys.argv) > 2 else "HEAD"
+    with ExitStack() as opened:
+        state_dir = opened.enter_context(new_state_dir())
+        tree = exported(commit, Path(opened.enter_context(tempfile.TemporaryDirectory())))
+        stack = opened.enter_context(running_stack(state_dir, PERCH_PROXY_PROCESSES=str(PROCESSES)))
+        client = stack.client()
+        places = [Place.create(stack, client) for _ in range(PLACES)]
+        for place in places:
+            place.query("SELECT 1", pooled=True)
+        traffic = opened.enter_context(Traffic(places))
+        before = dict.fromkeys(traffic.seen, 0)
+        took = [restart_proxy(stack) for _ in range(restarts)]
+        if took:
+            report(f"{restarts} restarts, each {sum(took) / len(took):.1f} s", traffic, before)
+        began = time.monotonic()
+        with replaced(stack, tree):
+            time.sleep(5)  # the clients of the next minutes are as others
+            report(f"an upgrade in {time.monotonic() - began:.1f} s", traffic, before)
+            traffic.stop()
+    for error in traffic.errors:
+        print(f"  {error}")
+
+
+if __name__ == "__main__":
+    main()

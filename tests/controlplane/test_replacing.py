@@ -1,0 +1,61 @@
+"""`up --replace`: another `up` takes the place of the running one, under traffic."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from controlplane.management.replacing import MAKE_ROOM
+from tests.controlplane.test_up import ports, refused
+from tests.support.place import Place, serves
+from tests.support.processes import is_alive, postmaster_in, proxy_processes
+from tests.support.replacing import replaced
+from tests.support.stack import running_stack
+from tests.support.traffic import Traffic
+from tests.support.waiting import wait_for
+
+
+@pytest.mark.thorough
+def test_computes_and_clients_stay(state_dir: Path) -> None:
+    with running_stack(state_dir, PERCH_PROXY_PROCESSES="2") as stack:
+        place, asleep = (Place.create(stack, stack.client()) for _ in range(2))
+        postmaster = postmaster_in(stack.data_dir(place.branch_id))
+        previous = proxy_processes(stack)
+        with (
+            place.connect() as kept,
+            asleep.connect(pooled=True) as parked,
+            Traffic([place]) as traffic,
+        ):
+            asleep.suspend()
+            wait_for(lambda: all(seen.count for seen in traffic.seen.values()), "the clients")
+            with replaced(stack) as other:
+                assert stack.process.wait(30) == 0
+                assert serves(kept)
+                assert serves(parked)
+                assert is_alive(postmaster)
+                counts = {kind: seen.count for kind, seen in traffic.seen.items()}
+                wait_for(
+                    lambda: all(seen.count > counts[kind] for kind, seen in traffic.seen.items()),
+                    "the clients to continue",
+                )
+                traffic.stop()
+                assert traffic.errors == []
+                # Ctrl-C ends also what the previous proxy has left.
+                assert any(map(is_alive, previous))
+                left = [*previous, *psutil.Process(other.pid).children(recursive=True)]
+        assert not any(map(is_alive, left))
+        assert not is_alive(postmaster)
+
+
+@pytest.mark.thorough
+def test_a_running_up_that_cannot_make_room_is_left_alone(state_dir: Path) -> None:
+    """Releases up to 0.2 do not write their process id."""
+    with running_stack(state_dir) as stack:
+        (state_dir / "up.pid").unlink()
+        output = refused(state_dir, "--replace", *ports())
+        assert "cannot be replaced: stop it first" in output
+        assert stack.answers()
+        stack.process.send_signal(MAKE_ROOM)
+        assert stack.process.wait(60) == 0
+    with running_stack(state_dir) as stack:
+        assert "Stopping" not in (state_dir / "up.log").read_text()
