@@ -1,5 +1,6 @@
 """`python -m tests.benchmarks.restart [RESTARTS] [COMMIT]`: what clients notice while the proxy is
-restarted so many times, and while the service is then upgraded to the commit by `up --replace`.
+restarted so many times, and while the service is then upgraded by `up --replace`, from the commit
+before COMMIT (by default the newest one) to COMMIT.
 
 Clients come all the time, and others stay through the pooler and directly. Each error of one of
 them counts.
@@ -23,7 +24,7 @@ PROCESSES = 2
 
 
 def exported(commit: str, directory: Path) -> Path:
-    """Return a directory with the code of the commit."""
+    """Write the code of the commit to the directory, and return that."""
     archive = subprocess.run(
         ["git", "archive", commit], cwd=ROOT, check=True, capture_output=True
     ).stdout
@@ -48,8 +49,14 @@ def main() -> None:
     commit = sys.argv[2] if len(sys.argv) > 2 else "HEAD"
     with ExitStack() as opened:
         state_dir = opened.enter_context(new_state_dir())
-        tree = exported(commit, Path(opened.enter_context(tempfile.TemporaryDirectory())))
-        stack = opened.enter_context(running_stack(state_dir, PERCH_PROXY_PROCESSES=str(PROCESSES)))
+        trees = [
+            exported(version, Path(opened.enter_context(tempfile.TemporaryDirectory())))
+            for version in (f"{commit}~1", commit)
+        ]
+        program = (sys.executable, trees[0] / "manage.py")
+        stack = opened.enter_context(
+            running_stack(state_dir, program, cwd=trees[0], PERCH_PROXY_PROCESSES=str(PROCESSES))
+        )
         client = stack.client()
         places = [Place.create(stack, client) for _ in range(PLACES)]
         for place in places:
@@ -60,8 +67,7 @@ def main() -> None:
         if took:
             report(f"{restarts} restarts, each {sum(took) / len(took):.1f} s", traffic, before)
         began = time.monotonic()
-        with replaced(stack, tree):
-            time.sleep(5)  # the clients of the next minutes are as others
+        with replaced(stack, trees[1]):
             report(f"an upgrade in {time.monotonic() - began:.1f} s", traffic, before)
             traffic.stop()
     for error in traffic.errors:

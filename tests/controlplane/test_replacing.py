@@ -1,6 +1,9 @@
 """`up --replace`: another `up` takes the place of the running one, under traffic."""
 
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -25,11 +28,15 @@ def test_computes_and_clients_stay(state_dir: Path) -> None:
             place.connect() as kept,
             asleep.connect(pooled=True) as parked,
             Traffic([place]) as traffic,
+            ThreadPoolExecutor(1) as threads,
         ):
             asleep.suspend()
+            # It wakes while neither the database nor a worker runs.
+            waking = threads.submit(query_after, stack.process, asleep)
             wait_for(lambda: all(seen.count for seen in traffic.seen.values()), "the clients")
             with replaced(stack) as other:
                 assert stack.process.wait(30) == 0
+                assert waking.result(60) == (1,)
                 assert serves(kept)
                 assert serves(parked)
                 assert is_alive(postmaster)
@@ -45,6 +52,11 @@ def test_computes_and_clients_stay(state_dir: Path) -> None:
                 left = [*previous, *psutil.Process(other.pid).children(recursive=True)]
         assert not any(map(is_alive, left))
         assert not is_alive(postmaster)
+
+
+def query_after(process: "subprocess.Popen[bytes]", place: Place) -> Any:
+    process.wait(90)
+    return place.query("SELECT 1")
 
 
 @pytest.mark.thorough

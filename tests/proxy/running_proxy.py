@@ -5,6 +5,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -145,6 +146,15 @@ class RunningProxy:
             return self.proxy.drop(endpoint_id)
 
         return self.call(drop())
+
+    def drain(self) -> "Future[None]":
+        """Let the proxy accept no more clients. The result is there once it has stopped."""
+
+        async def drain() -> None:
+            self.proxy.drain()
+
+        self.call(drain())
+        return asyncio.run_coroutine_threadsafe(self.proxy.serve(), self.loop)
 
     def enforce_rules(self, endpoint_id: str, rules: AccessRules | None) -> int:
         async def hold() -> int:

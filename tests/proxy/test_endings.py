@@ -151,6 +151,29 @@ def test_clients_get_an_error_when_the_proxy_stops(
             connection.execute("SELECT 1")
 
 
+def test_a_proxy_that_drains_serves_its_clients_until_they_leave(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    with running_proxy(identity, directory) as proxy:
+        with proxy.connect(ENDPOINT, **ALICE) as connection:
+            draining = proxy.drain()
+            with pytest.raises(psycopg.OperationalError, match="refused"):
+                proxy.connect(ENDPOINT, **ALICE)
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+            assert not draining.done()
+        draining.result(10)
+
+
+def test_a_client_that_stays_too_long_at_a_proxy_that_drains_is_disconnected(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    with running_proxy(identity, directory, drain_timeout=0.5) as proxy:
+        connection = proxy.connect(ENDPOINT, **ALICE)
+        proxy.drain().result(10)
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            connection.execute("SELECT 1")
+
+
 def test_a_stopping_proxy_does_not_wait_for_a_handshake(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:

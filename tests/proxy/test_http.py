@@ -213,6 +213,21 @@ def test_a_stop_answers_waiting_requests_and_closes_the_others(
         assert idle.has_ended()
 
 
+def test_a_proxy_that_drains_closes_a_connection_with_its_next_answer(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    with running_proxy(identity, directory) as proxy, RawHttp(proxy) as http:
+        http.post(ONE)
+        assert "connection" not in http.answer()[1]
+        draining = proxy.drain()
+        http.post(ONE)
+        answer = http.answer()
+        assert is_one(answer)
+        assert answer[1]["connection"] == "close"
+        assert http.has_ended()
+        draining.result(10)
+
+
 def test_a_client_that_resets_its_connection_during_a_request(proxy: RunningProxy) -> None:
     for sent in (
         b"POST /sql",
