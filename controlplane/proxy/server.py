@@ -8,9 +8,12 @@ import gc
 import logging
 import resource
 import socket
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from controlplane.metrics import figures
+from controlplane.metrics.sampling import SAMPLE_EVERY
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.directory.interface import Client, Directory
@@ -39,6 +42,7 @@ _YIELD_SECONDS = 0.001
 _EXHAUSTION_PAUSE_SECONDS = 0.1
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _STOP_TIMEOUT = 3.0
+_STATES = ("starting", "http", "waiting", "connected", "parked")
 
 
 class Proxy:
@@ -171,6 +175,16 @@ class Proxy:
         self.queries.close()
         self._passwords.close()
         self._readiness.close()
+
+    async def keep_figures(self, sample: Callable[[], None]) -> None:
+        """Updates the figures of this process until cancelled. `sample` is `sampling.begin`'s."""
+        while True:
+            states = Counter(session.state for session in self.sessions.all())
+            for state in _STATES:
+                figures.CONNECTIONS.labels(state).set(states[state])
+            figures.HTTP_SESSIONS.set(len(self.queries.pool))
+            await asyncio.to_thread(sample)
+            await asyncio.sleep(SAMPLE_EVERY)
 
     async def serve(self, listeners: Sequence[socket.socket] | None = None) -> None:
         """Accepts connections, as `start` does, until it is cancelled; then stops."""

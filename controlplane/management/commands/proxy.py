@@ -17,6 +17,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import close_old_connections
 
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
+from controlplane.metrics import sampling
 from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.proxy.directory.database_directory import DatabaseDirectory
 from controlplane.proxy.limits.shared_counts import SharedCounts
@@ -70,11 +71,13 @@ async def serve_when_ready(
     # The proxy cannot work without its directory: if that fails, both end.
     async with asyncio.TaskGroup() as tasks:
         knowing = tasks.create_task(directory.run(proxy))
+        counting = tasks.create_task(proxy.keep_figures(sampling.begin("proxy")))
         try:
             await directory.ready()
             await asyncio.to_thread(introduce_itself, identity)
             await proxy.serve(listeners)
         finally:
+            counting.cancel()
             knowing.cancel()
 
 

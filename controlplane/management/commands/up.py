@@ -27,6 +27,7 @@ from controlplane.compute.binaries import PostgresUnusable, postgres_bin
 from controlplane.compute.outbound import release_outbound
 from controlplane.compute.pooler import pgbouncer, pooler_version
 from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
+from controlplane.compute.space import LAST, host_space
 from controlplane.compute.state_directory import (
     StateDirectoryUnusable,
     hold_state_directory,
@@ -162,6 +163,8 @@ class Command(BaseCommand):
     def _bring_up(
         self, supervisor: Supervisor, host: str, ports: dict[str, int], stopped: threading.Event
     ) -> None:
+        # An earlier run's, if that was killed.
+        settings.METRICS_ADDRESS_FILE.unlink(missing_ok=True)
         supervisor.start()
         wait_for = ComingUp(supervisor, stopped, self._say).wait_for
         if not wait_for(supervisor.is_listening, "the supervisor"):
@@ -191,6 +194,8 @@ class Command(BaseCommand):
             f"http://{_reachable(host)}:{ports['console']}/sign-in",
         ):
             wait_for(partial(_answers, url), url)
+        if settings.METRICS_LISTEN != "off":
+            wait_for(_metrics_are_served, "the figures' address")
 
     def _greet(self, host: str, ports: dict[str, int]) -> None:
         key_file = settings.STATE_DIR / "api-key"
@@ -204,7 +209,7 @@ Perch is up.
            (show it with: cat {shlex.quote(str(key_file))})
   API      http://{_reachable(host)}:{ports["api"]}/api/v2
   Postgres {_reachable(host)}:{ports["proxy"]}, as the console shows for each endpoint
-           {self._trust(host, ports)}{_pooling()}
+           {self._trust(host, ports)}{_pooling()}{_metrics()}
 
 Ctrl-C stops everything; the next `up` finds it as it was."""
         )
@@ -239,6 +244,8 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
 
     def _supervisor(self, host: str, ports: dict[str, int]) -> Supervisor:
         programs = programs_of(settings.BASE_DIR / "Procfile")
+        if settings.METRICS_LISTEN == "off":
+            programs = [program for program in programs if program.name != "metrics"]
         if "DATABASE_URL" not in os.environ:
             database = Program(
                 "metadata",
@@ -375,6 +382,19 @@ def _pooling() -> str:
         f"\n  Pooling  without prepared statements, which this PgBouncer {version[0]}.{version[1]} "
         "does not keep;\n           docs/how-to/pooling.md says how to get one that does"
     )
+
+
+def _metrics_are_served() -> bool:
+    # On a full disk the address cannot be written.
+    return bool(settings.METRICS_ADDRESS_FILE.exists() or host_space().free < LAST)
+
+
+def _metrics() -> str:
+    """The line of the greeting with the address at which Prometheus gets the figures."""
+    try:
+        return f"\n  Metrics  {settings.METRICS_ADDRESS_FILE.read_text().strip()}"
+    except FileNotFoundError:
+        return ""
 
 
 def _reachable(host: str) -> str:
