@@ -146,6 +146,14 @@ DATABASES = {
     )
 }
 
+# Whether the worker also writes the lines of its computes' and poolers' logs to standard output, as
+# JSON: "redacted", "whole", or "" for no.
+COMPUTE_LOGS_TO_STDOUT = envstr("PERCH_COMPUTE_LOGS_TO_STDOUT", "")
+if COMPUTE_LOGS_TO_STDOUT not in ("", "redacted", "whole"):
+    raise ValueError(
+        f'PERCH_COMPUTE_LOGS_TO_STDOUT must be redacted or whole; got "{COMPUTE_LOGS_TO_STDOUT}"'
+    )
+
 # Where `manage.py metrics` listens; "": on loopback, at METRICS_PORT or the next free port; "off":
 # no process keeps figures.
 METRICS_LISTEN = envstr("PERCH_METRICS_LISTEN", "")

@@ -86,11 +86,8 @@ class Value:
             if self._file is not None:
                 self._file.write_value(self._key, value, timestamp or 0.0)
 
-    def set_exemplar(self, exemplar: object) -> None:
-        """Exemplars are not kept."""
-
     def get_exemplar(self) -> None:
-        return None
+        """None: exemplars are not kept."""
 
     def get(self) -> float:
         return self._value
