@@ -1,6 +1,9 @@
 """One address of a host serves the figures of all its processes."""
 
+import os
 import re
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from tests.support.log_lines import await_line
 from tests.support.place import Place
 from tests.support.processes import processes_of, proxy_processes
 from tests.support.scraped import address, scrape
-from tests.support.stack import Stack, running_stack, state_dir
+from tests.support.stack import ROOT, Stack, free_port, running_stack, state_dir
 from tests.support.waiting import wait_for
 
 __all__ = ["state_dir"]
@@ -170,3 +173,36 @@ def check_that_nothing_is_taken_back(stack: Stack) -> None:
     after = scrape(stack).counters()
     assert not {name: was for name, was in before.counters().items() if after.get(name, 0) < was}
     client.close()
+
+
+@pytest.mark.thorough
+def test_the_command_alone_serves_the_figures_where_the_operator_says(stack: Stack) -> None:
+    port = free_port()
+    environment = {
+        **os.environ,
+        "PERCH_STATE_DIR": str(stack.state_dir),
+        "PERCH_METRICS_LISTEN": f"127.0.0.1:{port}",
+    }
+    command, known = [sys.executable, "manage.py", "metrics"], address(stack)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)
+    try:
+        wait_for(lambda: address(stack) == f"http://127.0.0.1:{port}/metrics", "the address")
+        assert scrape(stack).total("perch_processes", process="metrics") >= 1
+        # The port is taken, and no other was asked for.
+        refused = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert refused.returncode == 1
+        assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
+    finally:
+        process.terminate()
+        process.wait(20)
+        (stack.state_dir / "metrics-address").write_text(f"{known}\n")
+    assert process.returncode == 0
+
+
+@pytest.mark.thorough
+def test_a_service_without_figures_works(state_dir: Path) -> None:
+    with running_stack(state_dir, PERCH_METRICS_LISTEN="off") as stack:
+        assert Place.create(stack, stack.client()).query("SELECT 1") == (1,)
+        assert not (state_dir / "metrics-address").exists()
+        assert not (state_dir / "metrics").exists()
+        assert "Metrics" not in (state_dir / "up.log").read_text()

@@ -53,7 +53,14 @@ class Command(BaseCommand):
             with contextlib.suppress(KeyboardInterrupt):
                 server.serve_forever()
         finally:
-            settings.METRICS_ADDRESS_FILE.unlink(missing_ok=True)
+            forget(address)
+
+
+def forget(address: str) -> None:
+    """Remove the address, unless another process has written its own meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        if settings.METRICS_ADDRESS_FILE.read_text().strip() == address:
+            settings.METRICS_ADDRESS_FILE.unlink()
 
 
 class Handler(WSGIRequestHandler):

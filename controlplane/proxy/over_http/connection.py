@@ -89,6 +89,7 @@ class HttpConnection:
                     break
                 self._http.start_next_cycle()
         except ProxyError as error:
+            figures.REFUSALS.labels(error.reason).inc()
             await self._channel.write(self.final_message(error))
         except TimeoutError:
             pass  # The client is slow, or has nothing more to ask.

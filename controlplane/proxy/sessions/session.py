@@ -156,6 +156,7 @@ class Session:
             log.debug("connection lost", extra={"client": self.client_address, "error": str(error)})
         except TimeoutError:
             log.info("start-up timed out", extra={"client": self.client_address})
+            figures.REFUSALS.labels("startup_timeout").inc()
         except asyncio.CancelledError:
             if self._interruption is None:
                 raise

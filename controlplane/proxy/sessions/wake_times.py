@@ -84,7 +84,7 @@ class Wake:
         self.connected_at = time.monotonic()
         if self.start is not None:
             figures.WAKES.labels("woken").observe(self.connected_at - self.began_at)
-            _observe(self.parts())
+            observe_parts(self.parts())
 
     def failed(self, error: BaseException) -> None:
         """Counts the wake by its outcome, if it was one. A session that a running compute refuses
@@ -102,7 +102,7 @@ class Wake:
         around = login.parts() if login else {}
         if first_answer is not None:
             around["first_answer"] = first_answer
-        _observe(around)
+        observe_parts(around)
         fields = {
             "endpoint": endpoint_id,
             **_milliseconds({**around, **self.parts()}),
@@ -112,7 +112,8 @@ class Wake:
         log.info("woken", extra=fields)
 
 
-def _observe(parts: dict[str, float]) -> None:
+def observe_parts(parts: dict[str, float]) -> None:
+    """Notes the seconds of these parts of a wake."""
     for part, seconds in parts.items():
         figures.WAKE_PARTS.labels(part).observe(seconds)
 
