@@ -85,11 +85,11 @@ def main() -> None:
                     running_stack(
                         running.enter_context(new_state_dir()),
                         PERCH_PROXY_PROCESSES="1",
-                        **environment,
+                        PERCH_METRICS_LISTEN=listen,
                     )
                 )
             )
-            for environment in ({"PERCH_METRICS_LISTEN": "off"}, {})
+            for listen in ("off", "")
         )
         ended = threading.Event()
         running.callback(ended.set)
