@@ -25,7 +25,7 @@ from controlplane.environment import (
 
 PROCESS = logs.process_of(sys.argv)
 LOGGING = logs.configuration(PROCESS)
-if PROCESS in ("worker", "proxy"):
+if PROCESS in ("worker", "proxy", "metrics"):
     # Configure logging now, so that errors in the settings below are logged in its format too.
     logs.begin(LOGGING)
 
@@ -138,16 +138,34 @@ EVENTS_PER_ACCOUNT = envint("PERCH_EVENTS_PER_ACCOUNT", 1_000_000)
 STREAMS_PER_ACCOUNT = envint("PERCH_API_STREAMS_PER_ACCOUNT", 100)
 
 # Seconds to wait for the answer to a statement; 0 for no limit. It is short in the API, so that its
-# callers get an answer within 5 seconds, even if no connection is available or one is broken.
-DATABASE_TIMEOUT = envint("PERCH_DATABASE_TIMEOUT", 4 if PROCESS == "api" else 30)
+# callers get an answer within 5 seconds, even if no connection is available or one is broken; and
+# where the figures are served, for the same reason.
+DATABASE_TIMEOUT = envint("PERCH_DATABASE_TIMEOUT", 4 if PROCESS in ("api", "metrics") else 30)
 DATABASES = {
     "default": postgres_database(
         envstr("DATABASE_URL", f"postgresql:///perch?user=perch&host={quote(METADATA_SOCKET)}"),
         pool_size=sum(LANE_SLOTS.values()) + WEBHOOK_SLOTS + 12,
-        pool_timeout=3 if PROCESS == "api" else 10,
+        pool_timeout=3 if PROCESS in ("api", "metrics") else 10,
         statement_timeout=DATABASE_TIMEOUT,
     )
 }
+
+# Whether the worker also writes the lines of its computes' and poolers' logs to standard output, as
+# JSON: "redacted", "whole", or "" for no.
+COMPUTE_LOGS_TO_STDOUT = envstr("PERCH_COMPUTE_LOGS_TO_STDOUT", "")
+if COMPUTE_LOGS_TO_STDOUT not in ("", "redacted", "whole"):
+    raise ValueError(
+        f'PERCH_COMPUTE_LOGS_TO_STDOUT must be redacted or whole; got "{COMPUTE_LOGS_TO_STDOUT}"'
+    )
+
+# Where `manage.py metrics` listens; "": on loopback, at METRICS_PORT or the next free port; "off":
+# no process keeps figures.
+METRICS_LISTEN = envstr("PERCH_METRICS_LISTEN", "")
+METRICS_PORT = 9464
+# Where the processes of this host keep their figures.
+METRICS_DIR = STATE_DIR / "metrics"
+# Has the address at which the figures are served, for as long as they are.
+METRICS_ADDRESS_FILE = STATE_DIR / "metrics-address"
 
 DEBUG = envbool("DEBUG", False)
 # Concurrent requests of one account in each process of the API.

@@ -1,4 +1,5 @@
-"""The API's access log, and the request id, which the logs of all processes contain."""
+"""The API's access log and its figures, and the request id, which the logs of all processes
+contain."""
 
 import logging
 import re
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from django.http import HttpRequest, HttpResponse
 
 from controlplane import logs
+from controlplane.metrics import figures
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ def request_id(request: HttpRequest) -> str:
 
 
 class RequestLogMiddleware:
-    """Logs one line for each request, once its response is made. This is the outermost middleware,
+    """Logs and counts each request, once its response is made. This is the outermost middleware,
     so that every log line about a request has its id and every response is logged."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
@@ -34,19 +36,33 @@ class RequestLogMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         began = time.perf_counter()
-        with logs.context(request=request_id(request)):
+        with (
+            logs.context(request=request_id(request)),
+            figures.REQUESTS_UNDER_WAY.track_inprogress(),
+        ):
             response = self.get_response(request)
+            seconds = time.perf_counter() - began
             account = getattr(request, "auth", None)
             # The path without the query, because users sometimes put keys in the query by mistake.
             fields = {
                 "method": request.method,
                 "path": request.path,
                 "status": response.status_code,
-                "ms": round((time.perf_counter() - began) * 1000, 1),
+                "ms": round(seconds * 1000, 1),
                 # The length of a stream is not known yet.
                 "bytes": None if response.streaming else len(response.content),
                 "client": request.META.get("REMOTE_ADDR", ""),
                 "account": account.id if account else None,
             }
             log.info("answered", extra=fields)
+            figures.note_request(
+                request.method or "", route_of(request), response.status_code, seconds
+            )
         return response
+
+
+def route_of(request: HttpRequest) -> str:
+    """The template of the request's path, such as "api/v2/projects/{project_id}"; "" if the path is
+    none of the API's."""
+    found = request.resolver_match
+    return found.route.replace("<", "{").replace(">", "}") if found else ""

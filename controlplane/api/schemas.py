@@ -1,4 +1,5 @@
-"""`/projects/{project_id}/branches/{branch_id}/schema`, `compare_schema` and `history/resolve`.
+"""`/projects/{project_id}/branches/{branch_id}/schema`, `compare_schema` and `history/resolve`, and
+`/projects/{project_id}/endpoints/{endpoint_id}/logs`.
 
 A worker reads the answer, which may take seconds, and the branch may still be being made. The
 request waits for both, and holds no database connection and no share of its account meanwhile.
@@ -16,7 +17,13 @@ from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fair_shares import only_waiting
 from controlplane.api.listening import READINGS, waiting_for
 from controlplane.api.operations import once_ended
-from controlplane.api.requests.schemas import ComparisonQuery, MomentQuery, SchemaQuery
+from controlplane.api.requests.schemas import (
+    ComparisonQuery,
+    LogsQuery,
+    MomentQuery,
+    SchemaQuery,
+)
+from controlplane.api.responses.endpoints import EndpointLogs
 from controlplane.api.responses.history import ResolvedMoment
 from controlplane.api.responses.schemas import BranchSchema, SchemaComparison
 from controlplane.api.routing import Router
@@ -25,8 +32,8 @@ from controlplane.services import schemas
 
 router = Router(tags=["branches"])
 
-# Seconds after which a request stops waiting.
-ANSWER_WITHIN = 60.0
+# Seconds after which a request stops waiting; a reading of logs waits for no other work.
+ANSWER_WITHIN, LOGS_WITHIN = 60.0, 10.0
 
 
 @router.get(
@@ -102,12 +109,37 @@ def resolve_project_branch_moment(
     return {"moment": {"branch_id": branch_id, "timestamp": query.timestamp, **found}}
 
 
+@router.get(
+    "/projects/{project_id}/endpoints/{endpoint_id}/logs",
+    response=EndpointLogs,
+    exclude_none=True,
+    tags=["endpoints"],
+    summary="List the last lines of an endpoint's logs",
+    description="What the endpoint's Postgres and PgBouncer have logged on its branch, the oldest "
+    "line first, also while the endpoint is suspended. Perch keeps about ten megabytes of each.",
+)
+def list_project_endpoint_logs(
+    request: AuthenticatedRequest, project_id: str, endpoint_id: str, query: Query[LogsQuery]
+) -> dict[str, Any]:
+    def begin() -> list[SchemaReading]:
+        reading = schemas.begin_log_reading(
+            request.auth, project_id, endpoint_id, source=query.source or ""
+        )
+        return [reading]
+
+    (answer,) = _once_read(request, begin, within=LOGS_WITHIN)
+    return {"logs": schemas.logs_in(answer)[-query.limit :]}
+
+
 def _once_read(
-    request: AuthenticatedRequest, begin: Callable[[], list[SchemaReading]]
+    request: AuthenticatedRequest,
+    begin: Callable[[], list[SchemaReading]],
+    *,
+    within: float = ANSWER_WITHIN,
 ) -> list[str]:
-    """The results of the readings that `begin` starts. Raises TooManyRequests, Locked,
-    Unprocessable and what `begin` raises."""
-    deadline = time.monotonic() + ANSWER_WITHIN
+    """The results of the readings that `begin` starts, `within` so many seconds. Raises
+    TooManyRequests, Locked, Unprocessable and what `begin` raises."""
+    deadline = time.monotonic() + within
     readings = _once_begun(request, begin, deadline)
     with ExitStack() as waiting:
         waiters = [

@@ -41,8 +41,10 @@ class JsonErrorsWorker(BufferingWorker):
         from controlplane.api.turns import TurnsByKey, turns
         from controlplane.database.base import BoundedConnection
         from controlplane.events.refusals import refusals
+        from controlplane.metrics import sampling
 
         refusals.begin()
+        sampling.begin_in_thread("api")
         BoundedConnection.around_waits = turns.waiting
         self.wsgi = TurnsByKey().around(self.wsgi)
         # Objects that exist by now stay for the life of the process, so later collections can skip
@@ -73,6 +75,9 @@ class JsonErrorsWorker(BufferingWorker):
             self._log(request_id, addr, status, error=type(exc).__name__)
         else:
             self._log(request_id, addr, status, exc_info=exc)
+        from controlplane.metrics import figures
+
+        figures.REQUESTS.labels("other", "none", status.value).inc()
         refusal = {"request_id": request_id, "code": "", "message": message, "errors": []}
         body = json.dumps(refusal)
         head = (

@@ -6,15 +6,21 @@ is dropped, and the compute goes on. One thread of the worker reads all pipes, a
 per PAUSE from each, and appends to log files. A file that reaches LONGEST is renamed to `.log.1`,
 which replaces the previous one.
 
+With PERCH_COMPUTE_LOGS_TO_STDOUT the lines are also written to this process's standard output, as
+JSON. A thread of its own does that: if nobody reads the output, lines are left out of it.
+
 The compute itself holds both ends of its pipe. So it outlives the worker; the next worker finds the
 pipe by its name, with the last words still in it. Only we may open the pipe or the files: they are
 in a directory of ours.
 """
 
 import functools
+import json
 import os
+import queue
 import select
 import stat
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -22,11 +28,16 @@ from pathlib import Path
 
 from django.conf import settings
 
+from controlplane.compute.log_lines import parse
+
 LONGEST = 5 << 20  # bytes
 # Bytes read from a pipe at once, which is a pipe's capacity, and seconds between reads: 1.3 MB/s.
 TAKEN, PAUSE = 1 << 16, 0.05
 # Bytes that `flush_log` reads at most, since the compute may keep logging meanwhile.
 MOST_FLUSHED = 16 * TAKEN
+
+# Lines that may wait for standard output to be read.
+MOST_UNREAD = 10_000
 
 PIPE = ".pipe"
 # What reading a pipe returns when no process has it open for writing.
@@ -68,6 +79,7 @@ class _Reader:
         self.log_files: dict[int, Path] = {}
         self.followed: dict[int, int] = {}  # inode: descriptor
         self.thread: threading.Thread | None = None
+        self.output = _Output() if settings.COMPUTE_LOGS_TO_STDOUT else None
 
     def follow(self, pipe: Path) -> None:
         """Read the pipe until its last writer is gone. Does nothing if it is no pipe."""
@@ -113,12 +125,46 @@ class _Reader:
         if taken:
             with suppress(OSError):  # branch gone or disk full: the words are dropped
                 _append(self.log_files[descriptor], taken)
+            if self.output is not None:
+                self.output.take(self.log_files[descriptor], taken)
         return taken
 
     def _forget(self, descriptor: int) -> None:
+        if self.output is not None:
+            self.output.forget(self.log_files[descriptor])
         self.epoll.unregister(descriptor)
         del self.followed[os.fstat(descriptor).st_ino], self.log_files[descriptor]
         os.close(descriptor)
+
+
+class _Output:
+    """Writes lines to standard output. `take` and `forget` are called under the reader's lock."""
+
+    def __init__(self) -> None:
+        # The beginning of each log's line that is not complete yet.
+        self.begun: dict[Path, bytes] = {}
+        self.lines: queue.Queue[str] = queue.Queue(MOST_UNREAD)
+        threading.Thread(target=self._run, daemon=True, name="log output").start()
+
+    def take(self, log_file: Path, taken: bytes) -> None:
+        *lines, rest = (self.begun.get(log_file, b"") + taken).split(b"\n")
+        self.begun[log_file] = rest[:TAKEN]
+        for raw in lines:
+            line = parse(raw.decode(errors="replace"), log_file.stem)
+            if settings.COMPUTE_LOGS_TO_STDOUT == "redacted":
+                line = line.redacted()
+            with suppress(queue.Full):
+                self.lines.put_nowait(
+                    json.dumps({"branch": log_file.parent.name, **line.as_json()})
+                )
+
+    def forget(self, log_file: Path) -> None:
+        self.begun.pop(log_file, None)
+
+    def _run(self) -> None:
+        while True:
+            sys.stdout.write(f"{self.lines.get()}\n")
+            sys.stdout.flush()
 
 
 def _append(log_file: Path, text: bytes) -> None:

@@ -140,6 +140,12 @@ def identity() -> str:
     return path.read_text().strip()
 
 
+def is_identity(known: str | None) -> bool:
+    """True if `known` is the identity of this state directory. Makes none."""
+    path = Path(settings.STATE_DIR) / "identity"
+    return path.exists() and path.read_text().strip() == known
+
+
 def _check_reachable(state: Path) -> None:
     """Raise StateDirectoryUnusable if the computes' accounts cannot enter the directories above."""
     for parent in state.resolve().parents:

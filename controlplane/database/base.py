@@ -164,6 +164,12 @@ class DatabaseWrapper(base.DatabaseWrapper):
             pool._check = check_good
         return pool  # type: ignore[no-any-return]
 
+    @classmethod
+    def pool_statistics(cls) -> dict[str, int]:
+        """What psycopg-pool counts of this process's pool; {} before the first connection."""
+        pool = cls._connection_pools.get("default")  # type: ignore[attr-defined] # not in the stubs
+        return pool.get_stats() if pool else {}
+
     def read(self, sql: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Execute a statement and return its rows. The server prepares the statement once for each
         connection, so there must be only few different texts, and they must contain no values.

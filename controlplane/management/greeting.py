@@ -24,7 +24,7 @@ Perch is up.
            (show it with: cat {shlex.quote(str(key_file))})
   API      http://{reachable(host)}:{ports["api"]}/api/v2
   Postgres {reachable(host)}:{ports["proxy"]}, as the console shows for each endpoint
-           {_trust(host, ports)}{_pooling()}
+           {_trust(host, ports)}{_pooling()}{_metrics()}
 
 Ctrl-C stops everything; the next `up` finds it as it was."""
 
@@ -67,3 +67,11 @@ def _pooling() -> str:
         f"\n  Pooling  without prepared statements, which this PgBouncer {version[0]}.{version[1]} "
         "does not keep;\n           docs/how-to/pooling.md says how to get one that does"
     )
+
+
+def _metrics() -> str:
+    """The line of the greeting with the address at which Prometheus gets the figures."""
+    try:
+        return f"\n  Metrics  {settings.METRICS_ADDRESS_FILE.read_text().strip()}"
+    except FileNotFoundError:
+        return ""

@@ -1,5 +1,5 @@
-"""A reading of the schema of a branch's database, or of what a past moment names, which the worker
-makes for a waiting request."""
+"""A reading of the schema of a branch's database, of what a past moment names, or of a branch's
+logs, which the worker makes for a waiting request."""
 
 import uuid
 
@@ -14,6 +14,8 @@ class SchemaFormat(models.TextChoices):
     JSON = "json", "Its tables, with their columns and constraints"
     # No schema: the commits around the moment.
     MOMENT = "moment", "What the moment names"
+    # Nor this. `database_name` is the log's, or "" for all logs.
+    LOGS = "logs", "The last lines of the branch's logs"
 
 
 class SchemaReading(models.Model):

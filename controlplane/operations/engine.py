@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, transaction
 
 from controlplane import clock
 from controlplane.actors import ActorType, acting_as
@@ -23,6 +23,7 @@ from controlplane.compute.steps import step
 from controlplane.events.changes import operation_ended
 from controlplane.events.recording import record
 from controlplane.logs import context
+from controlplane.metrics import figures
 from controlplane.models import (
     HOPEFUL,
     UNFINISHED,
@@ -107,6 +108,7 @@ def _attempt(operation: Operation) -> None:
         _fail(operation, str(refusal))
     except Exception as error:
         log.exception("attempt failed", extra=_described(operation))
+        figures.FAILED_ATTEMPTS.labels(operation.action).inc()
         _retry_or_fail(operation, words_of(error))
     else:
         ms = round((time.monotonic() - began) * 1000)
@@ -311,6 +313,11 @@ def _end(
         steps=step_history.ended(operation, now),
         **({"not_run_because": because} if because else {}),
     )
+    if changed:
+        seconds = max(0.0, (now - operation.created_at).total_seconds())
+        transaction.on_commit(
+            partial(figures.note_operation, operation.action, status.value, seconds)
+        )
     if changed and not _is_no_news(operation, status):
         record(operation_ended(operation, status, words))
     return changed == 1

@@ -8,6 +8,7 @@ from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.pooler import has_pooler, poolers_clients, stop_unused
 from controlplane.compute.session import socket_dir
+from controlplane.metrics import figures
 from controlplane.models import Endpoint, EndpointState, Region
 
 log = logging.getLogger(__name__)
@@ -24,11 +25,14 @@ def end_unused_poolers(region: Region) -> None:
     """Stop the poolers that no client has used for a while. Clients that a proxy has parked are not
     connected to their pooler, so they do not count."""
     now, clients = time.monotonic(), poolers_clients()
-    unused = {
-        endpoint_id
+    poolers = {
+        endpoint_id: place
         for endpoint_id in compute.endpoints_with_sockets()
-        if has_pooler(place := socket_dir(endpoint_id)) and not clients[place]
+        if has_pooler(place := socket_dir(endpoint_id))
     }
+    figures.POOLERS.set(len(poolers))
+    figures.POOLER_CLIENTS.set(clients.total())
+    unused = {endpoint_id for endpoint_id, place in poolers.items() if not clients[place]}
     for used in _unused_since.keys() - unused:
         del _unused_since[used]
     for endpoint_id in unused:

@@ -1,5 +1,6 @@
-"""Reads what requests ask for (`models.SchemaReading`): schemas, and the commits around a past
-moment. This is a job of the worker, because the computes and their history are on its host.
+"""Reads what requests ask for (`models.SchemaReading`): schemas, the commits around a past moment,
+and the logs of branches. This is a job of the worker, because the computes and their history are on
+its host.
 
 A running compute is read while it serves its clients. A branch whose compute does not run is
 started for the time of the reading, under the branch's lock, and clients do not notice: it is no
@@ -25,6 +26,8 @@ from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.history.chain import chains_of, holding_history
 from controlplane.compute.history.moments import Moment, NoSuchMoment, find_lsn, find_time
 from controlplane.compute.history.recovering import serving_moment
+from controlplane.compute.log_lines import SOURCES, last_lines, log_file
+from controlplane.compute.logs import flush_log
 from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.schema import (
     SchemaUnreadable,
@@ -53,6 +56,8 @@ READINGS = "perch_readings"
 # Seconds that a reading may wait for other work on the branch, and seconds without progress after
 # which the whole reading is given up.
 LOCK_BOUND, BOUND = 30.0, 45.0
+# The most lines of logs that are read.
+MOST_LOG_LINES = 1000
 # After this time no request waits for a reading any more.
 FORGOTTEN_AFTER = timedelta(minutes=5)
 
@@ -70,7 +75,7 @@ def read_schema(reading_id: uuid.UUID) -> None:
     answer = error = ""
     try:
         with patience(BOUND):
-            answer = _read_past(reading) if _is_past(reading) else _read(reading)
+            answer = _answer(reading)
     except NoSuchMoment as absent:
         error = str(absent)
     except (LockTimeout, OutOfPatience):
@@ -78,9 +83,10 @@ def read_schema(reading_id: uuid.UUID) -> None:
     except (OperationalError, InterfaceError):
         raise  # the metadata database failed: the queue runs the job again
     except Exception as failure:
-        log.exception("schema not read", extra={"branch": reading.branch_id})
+        log.exception("reading failed", extra={"branch": reading.branch_id})
         words = str(failure) if isinstance(failure, Refused) else words_of(failure)
-        error = without_paths(f"the schema cannot be read: {words}")
+        what = "log" if reading.format == SchemaFormat.LOGS else "schema"
+        error = without_paths(f"the {what} cannot be read: {words}")
     with transaction.atomic():
         SchemaReading.objects.filter(id=reading.id).update(
             answer=answer, error=error, finished_at=clock.now()
@@ -93,6 +99,22 @@ def forget_readings(region: Region) -> None:
     """Delete readings whose request died before it got the answer; a worker of any region may."""
     before = clock.now() - FORGOTTEN_AFTER
     SchemaReading.objects.filter(created_at__lt=before).delete()
+
+
+def _answer(reading: SchemaReading) -> str:
+    if reading.format == SchemaFormat.LOGS:
+        return _read_logs(reading)
+    return _read_past(reading) if _is_past(reading) else _read(reading)
+
+
+def _read_logs(reading: SchemaReading) -> str:
+    """The last lines, for the endpoint's owner, as JSON."""
+    sources = [reading.database_name] if reading.database_name else SOURCES
+    for source in sources:
+        flush_log(log_file(reading.branch_id, source))
+    lines = last_lines(reading.branch_id, sources=sources, most=MOST_LOG_LINES)
+    shown = [{**line.as_json(), "message": without_paths(line.message)} for line in lines]
+    return json.dumps(shown)
 
 
 def _read(reading: SchemaReading) -> str:

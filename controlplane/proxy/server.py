@@ -8,8 +8,11 @@ import gc
 import logging
 import resource
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 
+from controlplane.metrics import figures
+from controlplane.metrics.sampling import SAMPLE_EVERY
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.directory.interface import Client, Directory
@@ -40,6 +43,7 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _STOP_TIMEOUT = 3.0
 # Seconds between two checks of whether a proxy that drains still has clients.
 _LOOK_EVERY = 0.2
+_STATES = ("starting", "http", "waiting", "connected", "parked")
 
 
 class Proxy:
@@ -170,6 +174,16 @@ class Proxy:
         self.queries.close()
         self._passwords.close()
         self._readiness.close()
+
+    async def keep_figures(self, sample: Callable[[], None]) -> None:
+        """Updates the figures of this process until cancelled. `sample` is `sampling.begin`'s."""
+        while True:
+            states = Counter(session.state for session in self.sessions.all())
+            for state in _STATES:
+                figures.CONNECTIONS.labels(state).set(states[state])
+            figures.HTTP_SESSIONS.set(len(self.queries.pool))
+            await asyncio.to_thread(sample)
+            await asyncio.sleep(SAMPLE_EVERY)
 
     def drain(self) -> None:
         """Accepts no more connections: `serve` returns once all clients have left, or after

@@ -1,5 +1,5 @@
-"""The schema of a branch's database, the differences between the schemas of two branches, and what
-a past moment of a branch names.
+"""The schema of a branch's database, the differences between the schemas of two branches, what a
+past moment of a branch names, and the logs of an endpoint.
 
 The worker of the branch's region reads them. The caller, such as `api.schemas`, begins the
 readings, waits until they have ended, and takes their results.
@@ -29,6 +29,7 @@ from controlplane.operations.queue import enqueue_reading
 from controlplane.operations.scheduling import RegionAway
 from controlplane.services.branches import find_branch
 from controlplane.services.catalog import find_database
+from controlplane.services.endpoints import find_endpoint
 from controlplane.services.errors import Locked, Unprocessable
 from controlplane.services.history import PRESENT, MomentSpec, PastMoment
 from controlplane.services.projects import find_project
@@ -104,6 +105,24 @@ def begin_comparison(
         ]
 
 
+def begin_log_reading(
+    account: Account, project_id: str, endpoint_id: str, *, source: str
+) -> SchemaReading:
+    """Request a reading of the logs of the endpoint's branch; of one of `log_lines.SOURCES`, or ""
+    for all. Raises NotFound, RegionAway."""
+    project = find_project(account, project_id)
+    branch = find_endpoint(project, endpoint_id).branch
+    return _enqueued(project, branch, None, database_name=source, format=SchemaFormat.LOGS)
+
+
+def logs_in(answer: str) -> list[dict[str, Any]]:
+    """Parse the lines in the answer of a reading of the format `logs`, the oldest first."""
+    lines: list[dict[str, Any]] = json.loads(answer or "[]")
+    for line in lines:
+        line["at"] = line["at"] and datetime.fromisoformat(line["at"])
+    return lines
+
+
 def is_read(reading: SchemaReading) -> bool:
     """Whether the reading has ended."""
     if reading.finished_at is not None:
@@ -120,7 +139,8 @@ def take_readings(readings: Sequence[SchemaReading]) -> list[str]:
     found = [ended.get(reading.id, reading) for reading in readings]
     for row in found:
         if row.finished_at is None:
-            raise Locked("the schema was not read in time, as the branch is busy; try again")
+            what = "log was" if row.format == SchemaFormat.LOGS else "schema was"
+            raise Locked(f"the {what} not read in time, as the branch is busy; try again")
         if row.error:
             raise Unprocessable(row.error)
     return [row.answer for row in found]

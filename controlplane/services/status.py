@@ -85,7 +85,7 @@ def service_details(account: Account) -> ServiceDetails:
             "only the accounts named in PERCH_OPERATORS may see the hosts of this service"
         )
     regions = list(Region.objects.order_by("-default", "id"))
-    computes = _computes()
+    computes = computes_by_region()
     return ServiceDetails(
         version=_version(),
         hosts=[_host(region, computes.get(region.id, {})) for region in regions],
@@ -117,7 +117,7 @@ def _host(region: Region, computes: dict[str, int]) -> HostStatus:
     )
 
 
-def _computes() -> dict[str, dict[str, int]]:
+def computes_by_region() -> dict[str, dict[str, int]]:
     """The numbers of active, idle and disabled endpoints, by region."""
     runs, is_off = Q(current_state=EndpointState.ACTIVE), Q(disabled=True)
     counted = (

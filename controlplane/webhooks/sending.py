@@ -30,6 +30,7 @@ from django.db.models import Min, Q
 from controlplane import clock
 from controlplane.events import outbox
 from controlplane.events.shape import as_message
+from controlplane.metrics import figures
 from controlplane.models import DeliveryStatus, Webhook, WebhookDelivery
 from controlplane.webhooks import signing
 from controlplane.webhooks.noting import note
@@ -88,6 +89,7 @@ def _attempt(delivery: WebhookDelivery) -> Outcome:
     fields = {"webhook": webhook.id, "delivery": delivery.public_id, "status": outcome.status}
     ms = round(outcome.duration * 1000)
     log.info("delivery attempted", extra={**fields, "error": outcome.error, "ms": ms})
+    figures.DELIVERIES.labels("failed" if outcome.error else "delivered").inc()
     return outcome
 
 

@@ -184,6 +184,7 @@ OWN = {
     "GET /projects/states",
     "GET /projects/{project_id}/limits",
     "GET /projects/{project_id}/endpoints/{endpoint_id}/pg_settings",
+    "GET /projects/{project_id}/endpoints/{endpoint_id}/logs",
     "POST /projects/{project_id}/operations/{operation_id}/cancel",
     "POST /projects/{project_id}/operations/{operation_id}/retry",
     "POST /projects/{project_id}/chains/{chain_id}/cancel",

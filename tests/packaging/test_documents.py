@@ -113,7 +113,7 @@ def test_the_reference_names_every_command_with_its_options() -> None:
         r"^\| (`.+?) \| .+ \| (.*)\|$", (DOCS / "reference/commands.md").read_text(), re.M
     )
     told = {
-        name: sorted(re.findall(r"--[\w-]+", options))
+        name: sorted(re.findall(r"`(--?[\w-]+)`", options))
         for names, options in rows
         for name in re.findall(r"`(\w+)`", names)
     }

@@ -190,6 +190,11 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
             OUTSIDE_HISTORY,
         )
         yield Failure(423, "Too many readings are under way; try again.", BUSY, retry_after=True)
+    if path.endswith("/logs"):
+        unreadable = "the log cannot be read: this host says: Input/output error"
+        yield Failure(422, "The log cannot be read.", unreadable)
+        late = "the log was not read in time, as the branch is busy; try again"
+        yield Failure(423, "The region's worker is busy; try again.", late, retry_after=True)
     if path.endswith(("/reveal_password", "/connection_uri")):
         yield Failure(
             412,

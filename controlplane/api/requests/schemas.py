@@ -1,4 +1,4 @@
-"""The query parameters of reading and comparing schemas, and of a past moment."""
+"""The query parameters of reading and comparing schemas, of a past moment, and of logs."""
 
 from typing import Literal
 
@@ -48,3 +48,10 @@ class ComparisonQuery(MomentQuery):
     @property
     def base_moment(self) -> MomentSpec:
         return MomentSpec(self.base_timestamp, self.base_lsn, ("base_timestamp", "base_lsn"))
+
+
+class LogsQuery(Schema):
+    limit: int = Field(100, ge=1, le=1000, description="The most lines")
+    source: Literal["postgres", "pgbouncer"] | None = Field(
+        None, description="Only this log; by default both"
+    )

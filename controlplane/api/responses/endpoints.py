@@ -3,7 +3,7 @@
 from ninja import Field, Schema
 
 from controlplane.api.endpoint_fields import answers_with
-from controlplane.api.fields import Timestamp
+from controlplane.api.fields import Moment, Timestamp
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import ATTRIBUTES, Endpoint
 
@@ -85,3 +85,27 @@ class OfferedSettings(Schema):
 
 class EndpointAndOperations(OneEndpoint, OperationsOut):
     pass
+
+
+class LogLineOut(Schema):
+    at: Moment | None = Field(
+        None,
+        description="When it was logged; absent for a line whose beginning was lost",
+        examples=["2026-01-31T12:00:00.123000Z"],
+    )
+    source: str = Field(description="`postgres` or `pgbouncer`", examples=["postgres"])
+    level: str = Field(
+        description='As Postgres writes it, such as `LOG`, `ERROR` or `STATEMENT`; "" if unknown',
+        examples=["LOG"],
+    )
+    pid: int | None = Field(
+        None, description="The process that logged it, as `pg_backend_pid()`", examples=[4711]
+    )
+    message: str = Field(
+        description="Its text, with the lines that continue it",
+        examples=["database system is ready to accept connections"],
+    )
+
+
+class EndpointLogs(Schema):
+    logs: list[LogLineOut] = Field(description="The lines, the oldest first")

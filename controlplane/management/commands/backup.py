@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from controlplane import clock
 from controlplane.backup.manifest import NoBackup, read_manifest, verify
 from controlplane.backup.metadata_copy import DumpFailed, metadata_database
 from controlplane.backup.room import NoRoom
@@ -18,6 +19,7 @@ from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours
 from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.management.supervision import MARK
+from controlplane.metrics import figures, sampling
 
 REFUSALS = (
     *(BackupRefused, NoRoom, NoBackup, DumpFailed, OtherVersion),
@@ -69,6 +71,8 @@ class Command(BaseCommand):
         if manifest.not_copied:
             reasons = "".join(f"\n  {name}: {why}" for name, why in manifest.not_copied.items())
             raise CommandError(f"these branches are not in it:{reasons}", returncode=INCOMPLETE)
+        sampling.begin("backup")
+        figures.BACKUP.set(clock.now().timestamp())
 
     def _verify(self, backup: Path) -> None:
         if problems := verify(backup):

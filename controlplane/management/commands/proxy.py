@@ -20,6 +20,7 @@ from django.db import close_old_connections
 
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
 from controlplane.management.supervision import MARK
+from controlplane.metrics import sampling
 from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.proxy.directory.database_directory import DatabaseDirectory
 from controlplane.proxy.generation import DRAIN, EXPECT_SUCCESSOR, REFUSED
@@ -111,11 +112,13 @@ async def serve_when_ready(
     # The proxy cannot work without its directory: if that fails, both end.
     async with asyncio.TaskGroup() as tasks:
         knowing = tasks.create_task(directory.run(proxy))
+        counting = tasks.create_task(proxy.keep_figures(sampling.begin("proxy")))
         try:
             await directory.ready()
             await asyncio.to_thread(introduce_itself, identity)
             await proxy.serve(listeners, started=ready)
         finally:
+            counting.cancel()
             knowing.cancel()
 
 

@@ -27,6 +27,7 @@ from controlplane.compute.accounts import AccountUnusable, service_account
 from controlplane.compute.binaries import PostgresUnusable, postgres_bin, postgres_version
 from controlplane.compute.branch_data import template
 from controlplane.compute.filesystem import LockTimeout
+from controlplane.compute.space import LAST, host_space
 from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
 from controlplane.database.version import OtherVersion, refuse_newer
 from controlplane.management.coming_up import ComingUp
@@ -193,6 +194,8 @@ class Command(BaseCommand):
         own = "DATABASE_URL" not in os.environ
         if own:
             self._say("Starting Perch's own Postgres …")
+        # An earlier run's, if that was killed.
+        settings.METRICS_ADDRESS_FILE.unlink(missing_ok=True)
         supervisor.start()
         wait_for = ComingUp(supervisor, stopped, self._say).wait_for
         if not wait_for(supervisor.is_listening, "the supervisor"):
@@ -224,6 +227,8 @@ class Command(BaseCommand):
             f"http://{reachable(host)}:{ports['console']}/sign-in",
         ):
             wait_for(partial(_answers, url), url)
+        if settings.METRICS_LISTEN != "off":
+            wait_for(_metrics_are_served, "the figures' address")
 
     def _stop(self, supervisor: Supervisor, *, was_asked: bool) -> None:
         """Stop the processes, then the computes, then the metadata's Postgres. If that was not
@@ -262,6 +267,8 @@ class Command(BaseCommand):
 
     def _supervisor(self, host: str, ports: dict[str, int]) -> Supervisor:
         programs = programs_of(settings.BASE_DIR / "Procfile")
+        if settings.METRICS_LISTEN == "off":
+            programs = [program for program in programs if program.name != "metrics"]
         if "DATABASE_URL" not in os.environ:
             database = Program(
                 "metadata",
@@ -394,3 +401,8 @@ def _is_free(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _metrics_are_served() -> bool:
+    # On a full disk the address cannot be written.
+    return bool(settings.METRICS_ADDRESS_FILE.exists() or host_space().free < LAST)

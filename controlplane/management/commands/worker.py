@@ -28,6 +28,7 @@ from controlplane.events import outbox
 from controlplane.history_store.objects import StoreMisnamed
 from controlplane.history_store.rounds import store_rounds
 from controlplane.logs import context
+from controlplane.metrics import figures, sampling
 from controlplane.models import Lane, Region
 from controlplane.operations import under_way, vitals
 from controlplane.operations.lane_jobs import LaneJobs
@@ -69,6 +70,7 @@ class Command(BaseCommand):
         # Before any compute starts, and before the region's status is published.
         hold_outbound(region)
         publish(region)
+        sampling.begin_in_thread("worker")
         # The tasks' own app keeps Django's connector: their jobs must be part of their
         # transactions.
         app = django_app.with_connector(queue_connector())
@@ -162,7 +164,8 @@ async def repeat(one: Round, region: Region) -> None:
     with context(round=name):
         while True:
             try:
-                await asyncio.to_thread(_with_connections, one, region)
+                with figures.ROUNDS.labels(name).time():
+                    await asyncio.to_thread(_with_connections, one, region)
             except RegionAway as away:
                 # This worker has not written its sign of life for long, because it or the database
                 # stood still. It will soon, and a later round finds what was to be scheduled.
@@ -170,6 +173,7 @@ async def repeat(one: Round, region: Region) -> None:
                 vitals.rounds.end(name)
             except Exception as error:
                 log.exception("round failed")
+                figures.FAILED_ROUNDS.labels(name).inc()
                 vitals.rounds.end(name, error=error)
             else:
                 vitals.rounds.end(name)

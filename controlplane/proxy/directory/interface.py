@@ -51,6 +51,19 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
+class ComputeStart:
+    """The start of a compute that a wake has waited for. Times are of `time.monotonic`."""
+
+    # The id of the operation, as its log lines have it.
+    operation: str
+    # When the start was requested, when its operation was in the worker's queue, and when the
+    # compute was known to run.
+    requested_at: float
+    handed_over_at: float
+    running_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class ComputeAddress:
     """Where a running compute, or the pooler beside it, accepts sessions without a password."""
 
@@ -61,6 +74,8 @@ class ComputeAddress:
     # may outlive.
     pooler_version: tuple[int, int] | None = None
     compute_run: ComputeRun | None = field(default=None, compare=False)
+    # The start that this wake has waited for; None if the compute ran already.
+    start: ComputeStart | None = field(default=None, compare=False)
 
 
 class Directory(Protocol):

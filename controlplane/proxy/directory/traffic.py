@@ -1,7 +1,10 @@
-"""Counts the bytes sent to the clients of each endpoint, for as long as they are connected."""
+"""Counts the bytes sent to the clients of each endpoint, for as long as they are connected, and
+those received from all of them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+
+from controlplane.metrics import figures
 
 # An endpoint, and the branch that its clients were connected to.
 Key = tuple[str, str]
@@ -16,6 +19,10 @@ class Tally:
     def __init__(self) -> None:
         self.bytes = 0
         self.clients = 0
+
+
+# The bytes that all clients together have sent to their computes.
+RECEIVED = Tally()
 
 
 class Traffic:
@@ -42,4 +49,7 @@ class Traffic:
                 sent[key], tally.bytes = tally.bytes, 0
             elif not tally.clients:
                 del self._tallies[key]
+        figures.CLIENT_BYTES.labels("sent").inc(sum(sent.values()))
+        figures.CLIENT_BYTES.labels("received").inc(RECEIVED.bytes)
+        RECEIVED.bytes = 0
         return sent

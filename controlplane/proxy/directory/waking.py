@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from controlplane.compute import compute
@@ -19,7 +21,7 @@ from controlplane.proxy.directory.changes import ChangeListener
 from controlplane.proxy.directory.compute_runs import ComputeRunWatcher
 from controlplane.proxy.directory.compute_states import ComputeState, ComputeStates
 from controlplane.proxy.directory.control_database import ControlDatabase
-from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.directory.interface import ComputeAddress, ComputeStart
 from controlplane.proxy.directory.service_calls import ServiceCalls
 from controlplane.proxy.wire.errors import (
     DisabledEndpointRefused,
@@ -82,27 +84,32 @@ class Waker:
                 state = await self._check_compute(endpoint_id)
         if pooled:
             state = await self._confirm_running(endpoint_id, state)
+        start = None
         if state.run is None:
-            state = await self._start(endpoint_id)
+            state, start = await self._start(endpoint_id)
         if state.disabled:
             raise DisabledEndpointRefused
         # Before the address is returned: a change received after this drops these clients.
         self._changes.note_branch(endpoint_id, state.branch_id)
-        return await self._address(endpoint_id, state, pooled=pooled)
+        address = await self._address(endpoint_id, state, pooled=pooled)
+        return replace(address, start=start) if start else address
 
-    async def _start(self, endpoint_id: str) -> ComputeState:
-        """Has the endpoint started, and waits until it runs.
+    async def _start(self, endpoint_id: str) -> tuple[ComputeState, ComputeStart | None]:
+        """Has the endpoint started, and waits until it runs. Returns the start as well, unless the
+        endpoint ran before one was requested.
 
         The operations waited for may succeed and still be of no use, if a suspend or a reassignment
         was requested after them. So this waits only for operations that lead to an active endpoint.
         Otherwise it requests a start again, to come after whatever was requested meanwhile.
         """
         operations: Sequence[uuid.UUID] | None = None
+        requested_at, handed_over_at, named = time.monotonic(), 0.0, ""
         while True:
             changed = self._changes.next_change(endpoint_id)
             state = await self._states.look(endpoint_id)
             if state.run is not None:
-                return state
+                times = requested_at, handed_over_at, time.monotonic()
+                return state, ComputeStart(named, *times) if named else None
             if state.disabled:
                 raise DisabledEndpointRefused
             # Requested once even if a start is under way: that may be queued behind others, and
@@ -115,6 +122,9 @@ class Waker:
                 if reason := await self._database.ask(failure):
                     raise WakeFailed(f"endpoint could not start: {reason}")
             operations = await self._request_start(endpoint_id)
+            if operations and not named:
+                # The last one of their chain is the start; the others prepare it.
+                handed_over_at, named = time.monotonic(), str(operations[-1])
 
     async def _request_start(self, endpoint_id: str) -> Sequence[uuid.UUID]:
         """Requests a start. Returns the operations that lead to it. Raises DisabledEndpointRefused,

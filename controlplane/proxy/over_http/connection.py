@@ -13,8 +13,14 @@ from typing import Protocol
 
 import h11
 
+from controlplane.metrics import figures
 from controlplane.proxy.over_http import websocket
-from controlplane.proxy.over_http.errors import RequestRefused, RequestTooLarge, error_response
+from controlplane.proxy.over_http.errors import (
+    RequestRefused,
+    RequestTooLarge,
+    StatementFailed,
+    error_response,
+)
 from controlplane.proxy.over_http.memory_budget import MemoryReservation
 from controlplane.proxy.over_http.request import Request, Response
 from controlplane.proxy.wire.channel import Channel
@@ -85,6 +91,7 @@ class HttpConnection:
                     break
                 self._http.start_next_cycle()
         except ProxyError as error:
+            figures.REFUSALS.labels(error.reason).inc()
             await self._channel.write(self.final_message(error))
         except TimeoutError:
             pass  # The client is slow, or has nothing more to ask.
@@ -103,6 +110,8 @@ class HttpConnection:
         try:
             return await handle(request, self._read_body)
         except ProxyError as error:
+            if not isinstance(error, StatementFailed):
+                figures.REFUSALS.labels(error.reason).inc()
             return error_response(error)
 
     async def _next_request(self) -> Request | None:

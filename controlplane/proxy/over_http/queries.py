@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from controlplane.metrics import figures
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.authentication.scram import Verifier
 from controlplane.proxy.directory.interface import ComputeAddress
@@ -148,6 +149,7 @@ class Queries:
             return verifier
 
         destination, verifier = await caller.admit(destination, sender.role, prove)
+        figures.CONNECTED.labels("http").inc()
         try:
             with self.memory.reserve() as reservation:
                 statements = await self._read(request.headers, await body(reservation))

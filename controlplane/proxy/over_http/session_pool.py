@@ -68,6 +68,10 @@ class SessionPool:
         self._idle: OrderedDict[ComputeSession, _Idle] = OrderedDict()
         self._idle_by_key: dict[tuple[SessionKey, ComputeAddress], list[_Idle]] = {}
 
+    def __len__(self) -> int:
+        """Returns the number of idle sessions."""
+        return len(self._idle)
+
     async def enter(self, key: SessionKey, *, within: float) -> None:
         """Waits up to `within` seconds for a place to use one session of the key, which `leave`
         gives back. Raises SessionsTaken."""

@@ -106,6 +106,7 @@ class PooledClient:
                 readiness=self._readiness,
                 sent=sent,
                 parked=self._client.detach,
+                first_answer=self._client.first_answer(),
             )
             self._client.attach(connection, relay)
             try:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from controlplane.proxy.directory.compute_runs import ComputeRun
-from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.directory.traffic import RECEIVED, Tally
 from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.prepared_refusal import PreparedRefusal
 from controlplane.proxy.relaying.compute import POOLER_ERROR_STATE
+from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.relaying.relay import Pump
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
@@ -47,6 +48,7 @@ class PooledRelay:
         readiness: Readiness,
         sent: Tally,
         parked: Callable[[], None],
+        first_answer: FirstAnswer | None = None,
     ) -> None:
         self.done: asyncio.Future[bytes | None] = readiness.loop.create_future()
         self._closed = False
@@ -56,6 +58,8 @@ class PooledRelay:
         self._compute_run = compute_run
         self._refusal = refusal
         self._parked = parked
+        # None once the first answer has come.
+        self._first_answer = first_answer
         self._has_started = self._must_park = self._client_ended = False
         # What another pooler must be sent if this one does not take the bytes that it is sent.
         self._undelivered: bytes | None = None
@@ -69,7 +73,7 @@ class PooledRelay:
             source_ended=self._client_has_ended,
             source_broke=self.close,
             sink_broke=self._stop_upward,
-            tally=Tally(),
+            tally=RECEIVED,
             process=self._from_client,
             passed=lambda: None,
         )
@@ -137,6 +141,8 @@ class PooledRelay:
             self._end()
 
     def _to_pooler(self, data: bytes) -> None:
+        if self._first_answer is not None:
+            self._first_answer.asked()
         before = self._conversation.resendable
         try:
             self._conversation.sent(data)
@@ -177,6 +183,9 @@ class PooledRelay:
         self._pass_on(data)
 
     def _pass_on(self, data: bytes) -> None:
+        if self._first_answer is not None:
+            self._first_answer.came()
+            self._first_answer = None
         self._conversation.answered(data)
         self._downward.push(data)
         self._park_if_asked()

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.directory.traffic import Tally
 from controlplane.proxy.relaying.compute import ComputeConnection
+from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import Destination
@@ -40,6 +41,11 @@ class Client(AdmittedClient, Protocol[Relay]):
 
     def attach(self, connection: ComputeConnection, relay: Relay) -> None:
         """Records that the client is joined to this connection by this relay."""
+        ...
+
+    def first_answer(self) -> FirstAnswer | None:
+        """Returns what has to be told of the next answer, for a client whose compute was woken;
+        otherwise None."""
         ...
 
     def detach(self) -> None:

@@ -50,6 +50,7 @@ class DirectClient:
                 readiness=self._readiness,
                 sent=sent,
                 parked=self._client.detach,
+                first_answer=self._client.first_answer(),
             )
             try:
                 await self._client.channel.write(to_client)

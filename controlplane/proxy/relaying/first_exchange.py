@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from controlplane.proxy.directory.traffic import Tally
 from controlplane.proxy.relaying.compute import TEMPORARY_STATES
+from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.relaying.relay import Relay
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
@@ -33,6 +34,7 @@ class FirstExchange:
         readiness: Readiness,
         sent: Tally,
         parked: Callable[[], None],
+        first_answer: FirstAnswer | None = None,
     ) -> None:
         self.done: asyncio.Future[bytes | None] = readiness.loop.create_future()
         self._client = client
@@ -40,6 +42,7 @@ class FirstExchange:
         self._readiness = readiness
         self._sent = sent
         self._parked = parked
+        self._first_answer = first_answer
         self._is_over = False
         # What the client has asked, and whether the compute's socket has taken it.
         self._asked = b""
@@ -91,6 +94,8 @@ class FirstExchange:
             self.close()
 
     def _ask(self, data: bytes) -> None:
+        if self._first_answer is not None:
+            self._first_answer.asked()
         if self._asked or len(data) > _MOST_KEPT or data.startswith(messages.TERMINATE):
             self._go_on(to_compute=data)
             return
@@ -142,7 +147,10 @@ class FirstExchange:
         self._relay = Relay(self._client, self._compute, readiness=self._readiness, sent=self._sent)
         self._relay.done.add_done_callback(lambda _: self.close())
         self._relay.start(
-            to_client=to_client, to_compute=to_compute, previous=messages.READY_FOR_QUERY_PREFIX
+            to_client=to_client,
+            to_compute=to_compute,
+            previous=messages.READY_FOR_QUERY_PREFIX,
+            first_answer=self._first_answer,
         )
 
     def _tell(self, final_message: bytes) -> None:

@@ -6,8 +6,10 @@ reading from the other side stops until the held bytes are sent, so memory stays
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
-from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.directory.traffic import RECEIVED, Tally
+from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
 from controlplane.proxy.wire.errors import AdministratorShutdown
@@ -36,7 +38,7 @@ class Relay:
             source_ended=compute.end_output,
             source_broke=self.close,
             sink_broke=self._stop_upward,
-            tally=Tally(),
+            tally=RECEIVED,
         )
         self._downward = Pump(
             readiness,
@@ -48,11 +50,21 @@ class Relay:
             tally=sent,
         )
 
-    def start(self, *, to_client: bytes, to_compute: bytes, previous: bytes = b"") -> None:
+    def start(
+        self,
+        *,
+        to_client: bytes,
+        to_compute: bytes,
+        previous: bytes = b"",
+        first_answer: FirstAnswer | None = None,
+    ) -> None:
         """Sends the bytes that the start-up left over, then relays. `previous` is the end of what
         the client has been sent before."""
         self._downward.tail = previous
-        self._downward.start(to_client)
+        if first_answer is not None and to_client:
+            first_answer.came()
+            first_answer = None
+        self._downward.start(to_client, received=first_answer.came if first_answer else None)
         if not self._closed:
             self._upward.start(to_compute)
 
@@ -142,8 +154,13 @@ class Pump:
     def is_idle(self) -> bool:
         return self._held is None
 
-    def start(self, data: bytes) -> None:
-        self._readiness.add_reader(self._source, self._pass_on)
+    def start(self, data: bytes, *, received: Callable[[], None] | None = None) -> None:
+        """Sends `data`, then passes on what it receives. Calls `received` once, with the first of
+        that."""
+        if received is None:
+            self._readiness.add_reader(self._source, self._pass_on)
+        else:
+            self._readiness.add_reader(self._source, partial(self._pass_on_first, received))
         if data:
             self.push(data)
 
@@ -164,6 +181,11 @@ class Pump:
             self.tail = data[-_TAIL_SIZE:]
         else:
             self._hold(memoryview(data)[sent:])
+
+    def _pass_on_first(self, received: Callable[[], None]) -> None:
+        self._readiness.add_reader(self._source, self._pass_on)
+        received()
+        self._pass_on()
 
     def _pass_on(self) -> None:
         # `push` inlined, which saves a call for every message.

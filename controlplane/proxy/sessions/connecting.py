@@ -10,6 +10,7 @@ from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
 from controlplane.proxy.relaying.compute import ComputeGone
 from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.sessions.wake_times import Wake
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.errors import (
@@ -38,6 +39,8 @@ class ConnectingClient(Protocol):
     # another of the same name in that time.
     is_connecting: bool
     must_confirm_again: bool
+    # The client's last way to its compute.
+    wake: Wake
 
     @property
     def channel(self) -> Channel: ...
@@ -59,8 +62,15 @@ async def connect_to_compute(
 
     Raises ProxyError.
     """
-    with acting_as(Actor(ActorType.CLIENT, name=client.role, address=client.client_address)):
-        return await _connect_to_compute(proxy, client, destination, connect, discard)
+    client.wake = wake = Wake()
+    try:
+        with acting_as(Actor(ActorType.CLIENT, name=client.role, address=client.client_address)):
+            connection = await _connect_to_compute(proxy, client, destination, connect, discard)
+    except BaseException as error:
+        wake.failed(error)
+        raise
+    wake.succeeded()
+    return connection
 
 
 async def _connect_to_compute(
@@ -78,11 +88,14 @@ async def _connect_to_compute(
     try:
         async with asyncio.timeout(proxy.settings.wake_timeout):
             while True:
+                client.wake.is_waking = True
                 address = await proxy.wakes.wake(
                     destination.endpoint_id,
                     pooled=destination.pooled,
                     refused=refused_address,
                 )
+                client.wake.is_waking = False
+                client.wake.start = address.start or client.wake.start
                 await _check_address_again(proxy, client)
                 client.must_confirm_again = False
                 if refused_address is not None and refused_address.run != address.run:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from controlplane.address_ranges import is_loopback
 from controlplane.logs import context
+from controlplane.metrics import figures
 from controlplane.proxy.authentication import scram
 from controlplane.proxy.authentication.sasl import ask_for_password, authenticate
 from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
@@ -28,9 +29,11 @@ from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.relaying import compute
 from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection
 from controlplane.proxy.relaying.direct import DirectClient
+from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.relaying.first_exchange import FirstExchange
 from controlplane.proxy.sessions.connecting import connect_to_compute
 from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.sessions.wake_times import LoginTimes, Wake
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.wire import messages, proxy_protocol, startup
 from controlplane.proxy.wire.channel import Channel
@@ -78,6 +81,10 @@ class Session:
         # True while the client is being connected to its compute; true if its role was replaced by
         # another of the same name in that time.
         self.is_connecting = self.must_confirm_again = False
+        # The times of its login, until its first request has been answered; of its last way to its
+        # compute.
+        self._login: LoginTimes | None = LoginTimes()
+        self.wake = Wake()
         # See `interface.Client`. `_must_park` is true if the pooler that the client has reached, or
         # is about to reach, is to stop.
         self.is_parked = self._must_park = False
@@ -94,6 +101,17 @@ class Session:
             self.task = proxy.readiness.loop.create_task(self._run())
         # Not at the end of `_run`, because a task cancelled before its first step never runs it.
         self.task.add_done_callback(self._clean_up)
+
+    @property
+    def state(self) -> str:
+        """What the client does now, for the figures."""
+        if self.is_connecting:
+            return "waiting"
+        if self.is_parked:
+            return "parked"
+        if self._relay is not None:
+            return "connected"
+        return "http" if self._http is not None else "starting"
 
     def abandon(self) -> None:
         """Closes the connection without sending anything."""
@@ -138,6 +156,7 @@ class Session:
             log.debug("connection lost", extra={"client": self.client_address, "error": str(error)})
         except TimeoutError:
             log.info("start-up timed out", extra={"client": self.client_address})
+            figures.REFUSALS.labels("startup_timeout").inc()
         except asyncio.CancelledError:
             if self._interruption is None:
                 raise
@@ -164,15 +183,19 @@ class Session:
                 if not await self._serve_http():
                     return
                 patience.reschedule(self._proxy.readiness.loop.time() + bound)
+                self._login = LoginTimes()
             request = await startup.read_request(
                 self.channel, self._proxy.identity, offers_tls=self._websocket_host is None
             )
+            login = self._login
+            assert login is not None
+            login.requested_at = time.monotonic()
             if isinstance(request, startup.CancelRequest):
                 await self._proxy.cancel(CancelKey(request.pid, request.secret))
                 await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)
                 return
             destination, sasl_final = await self._admit_postgres(request)
-        admitted = time.monotonic()
+        login.admitted_at = time.monotonic()
         is_long = request.protocol >= messages.PROTOCOL_3_2
 
         def connected() -> tuple[bytes, CancelKey]:
@@ -182,9 +205,12 @@ class Session:
                 "endpoint": destination.endpoint_id,
                 "role": request.role,
                 "pooled": destination.pooled,
-                "ms": round((time.monotonic() - admitted) * 1000, 1),
+                "ms": round((self.wake.connected_at - login.admitted_at) * 1000, 1),
+                **self.wake.fields(login),
             }
             log.info("connected", extra=fields)
+            over = "websocket" if self._websocket_host is not None else "direct"
+            figures.CONNECTED.labels("pooled" if destination.pooled else over).inc()
             self.key = self._proxy.sessions.issue_key(self, long=is_long)
             return sasl_final, self.key
 
@@ -196,6 +222,14 @@ class Session:
         self._compute, self._relay = connection, relay
         if self._must_park:
             self.park()
+
+    def first_answer(self) -> FirstAnswer | None:
+        """See `relaying.client.Client`."""
+        wake, login, self._login = self.wake, self._login, None
+        if wake.start is None:
+            return None
+        assert self.admission is not None
+        return FirstAnswer(partial(wake.answered, self.admission.endpoint_id, login))
 
     def detach(self) -> None:
         """Records that the client is joined to no compute. It may be joined again if its password
@@ -215,6 +249,7 @@ class Session:
         carries the Postgres protocol from here on."""
         sessions = self._proxy.sessions
         self._http = HttpConnection(self.channel, is_draining=lambda: sessions.is_draining)
+        self._login = None
         request = await self._http.serve(partial(self._proxy.queries.handle, self))
         if request is None:
             await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)
@@ -380,9 +415,12 @@ class Session:
             async with self.share():
                 return await connect(address)
 
-        return await connect_to_compute(
+        connection = await connect_to_compute(
             self._proxy, self, destination, connect_within_share, discard
         )
+        if self._http is not None and self.wake.start is not None:
+            self.wake.answered(destination.endpoint_id, None)
+        return connection
 
     def share(self) -> AbstractAsyncContextManager[None]:
         """See `FairShares.share`; for the account that the session was admitted for."""
@@ -403,5 +441,6 @@ class Session:
             "error": str(error),
         }
         log.info("connection refused", extra=fields)
+        figures.REFUSALS.labels(error.reason).inc()
         final_message = self._http.final_message(error) if self._http else error.packet()
         await self.channel.finish(final_message, timeout=_FINAL_MESSAGE_TIMEOUT)

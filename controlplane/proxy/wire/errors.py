@@ -2,7 +2,11 @@
 the ones that Neon's clients know (specification, section 10), so programs that parse those
 understand Perch's too."""
 
+import re
+
 from controlplane.proxy.wire import messages
+
+_CAPITAL = re.compile("(?<!^)(?=[A-Z])")
 
 
 class ConnectionLost(Exception):
@@ -14,6 +18,11 @@ class ProxyError(Exception):
 
     sqlstate = "XX000"
     hint: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """The name of the error's class as the figures have it, such as `password_failed`."""
+        return _CAPITAL.sub("_", type(self).__name__).lower()
 
     def packet(self) -> bytes:
         return messages.error_response(

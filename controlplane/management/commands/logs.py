@@ -1,0 +1,92 @@
+"""`manage.py logs ENDPOINT`: shows what an endpoint's Postgres and PgBouncer log on this host."""
+
+import json
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack, closing, suppress
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error, connection
+
+from controlplane.compute.log_lines import SOURCES, Follower, LogLine, last_lines
+from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours
+from controlplane.models import Endpoint
+
+# Seconds between two looks at files that are followed.
+LOOK_EVERY = 0.25
+
+
+class Command(BaseCommand):
+    help = "Shows the logs of an endpoint's Postgres and PgBouncer, without what its clients wrote."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "endpoint", metavar="ENDPOINT", help="its id, such as ep-quiet-heron-123456"
+        )
+        parser.add_argument(
+            "-f", "--follow", action="store_true", help="go on with what is logged, until Ctrl-C"
+        )
+        parser.add_argument(
+            "--lines", type=int, default=100, metavar="N", help="the last N lines; 100 by default"
+        )
+        parser.add_argument("--source", choices=SOURCES, help="only this log")
+        parser.add_argument(
+            "--whole",
+            action="store_true",
+            help="also what clients wrote: their statements, values and messages",
+        )
+        parser.add_argument("--json", action="store_true", help="one JSON object per line")
+        parser.add_argument(
+            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
+        )
+
+    def handle(self, *args: Any, endpoint: str, **options: Any) -> None:
+        branch_id = branch_of(endpoint)
+        sources = [options["source"]] if options["source"] else list(SOURCES)
+        # Before the last lines are read, so that none in between is missed.
+        followers = [Follower(branch_id, source) for source in sources]
+        with ExitStack() as open_files, suppress(KeyboardInterrupt, BrokenPipeError):
+            for follower in followers:
+                open_files.enter_context(closing(follower))
+            lines = last_lines(branch_id, sources=sources, most=max(0, options["lines"]))
+            self._show(lines, whole=options["whole"], as_json=options["json"])
+            while options["follow"]:
+                for follower in followers:
+                    new = follower.new_lines()
+                    self._show(new, whole=options["whole"], as_json=options["json"])
+                time.sleep(LOOK_EVERY)
+
+    def _show(self, lines: Iterable[LogLine], *, whole: bool, as_json: bool) -> None:
+        for line in lines:
+            shown = line if whole else line.redacted()
+            self.stdout.write(json.dumps(shown.as_json()) if as_json else text_of(shown))
+        self.stdout.flush()
+
+
+def branch_of(endpoint_id: str) -> str:
+    """The branch whose logs are the endpoint's. Raises CommandError."""
+    try:
+        check_ours()
+        endpoint = Endpoint.objects.filter(id=endpoint_id, deleted_at=None).first()
+        if endpoint is None:
+            raise CommandError(f'unknown endpoint "{endpoint_id}"')
+        region = endpoint.project.region_id
+        if region != settings.REGION:
+            raise CommandError(f'the endpoint is in the region "{region}": run this on its host')
+    except StateDirectoryUnusable as error:
+        raise CommandError(str(error)) from error
+    except Error as error:
+        raise CommandError(f"Perch's own database does not answer: {error}") from error
+    finally:
+        connection.close()
+    return endpoint.branch_id
+
+
+def text_of(line: LogLine) -> str:
+    shown = line.as_json()
+    # Nothing that a terminal would interpret.
+    message = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in line.message)
+    return f"{shown['at'] or '-'}  {line.source}  {line.level or '-'}  {message}"

@@ -1,0 +1,201 @@
+"""The values of a process's figures, for prometheus-client: in memory, and from `begin` on also in
+files, from which `manage.py metrics` reads those of all processes of the host.
+
+A process takes the lowest free **slot** of its name, such as `api-0`, and holds the slot's lock for
+as long as it lives. Its successor takes the slot, and counts on from the values in its files. So
+counters never go back, there are never more files than processes at one time, and it does not
+matter whether process ids are reused. A gauge is of a living process only: the kernel has released
+the lock of one that died.
+
+The files' blocks are allocated when they are made. Writing to a mapped file for which a full disk
+has no block would kill the process.
+"""
+
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import Metric, values
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
+from prometheus_client.multiprocess import MultiProcessCollector
+
+log = logging.getLogger(__name__)
+
+# prometheus-client does not declare their types.
+_merge: Any = MultiProcessCollector.merge
+_MappedFile: Any = MmapedDict
+
+# Bytes of each kind's file. The API needs most, for its histograms by route.
+SIZES = {
+    "counter": 1 << 19,
+    "histogram": 1 << 20,
+    "summary": 1 << 16,
+    "gauge_livesum": 1 << 16,
+    "gauge_max": 1 << 14,
+}
+MOST_SLOTS = 1000
+_lock = threading.Lock()
+
+
+class Value:
+    """A single value; the interface is that of `prometheus_client.values`."""
+
+    _multiprocess = True
+
+    def __init__(
+        self,
+        typ: str,
+        metric_name: str,
+        name: str,
+        labelnames: list[str],
+        labelvalues: list[str],
+        help_text: str,
+        multiprocess_mode: str = "",
+        **_: Any,
+    ) -> None:
+        self._kind = f"{typ}_{multiprocess_mode}" if typ == "gauge" else typ
+        self._key = mmap_key(metric_name, name, labelnames, labelvalues, help_text)
+        self._value = 0.0
+        self._file: Any = None
+        with _lock:
+            if _slot is None:
+                _in_memory.append(self)
+            else:
+                self.write_to(_slot)
+
+    def write_to(self, slot: "_Slot") -> None:
+        """Continue the value that the slot's previous holder left. The caller holds the lock."""
+        self._file = slot.files[self._kind]
+        self._value += self._file.read_value(self._key)[0]
+        self._file.write_value(self._key, self._value, 0.0)
+
+    def inc(self, amount: float) -> None:
+        with _lock:
+            self._value += amount
+            if self._file is not None:
+                self._file.write_value(self._key, self._value, 0.0)
+
+    def set(self, value: float, timestamp: float | None = None) -> None:
+        with _lock:
+            self._value = value
+            if self._file is not None:
+                self._file.write_value(self._key, value, timestamp or 0.0)
+
+    def get_exemplar(self) -> None:
+        """None: exemplars are not kept."""
+
+    def get(self) -> float:
+        return self._value
+
+
+values.ValueClass = Value
+# The values that were made before `begin`.
+_in_memory: list[Value] = []
+_slot: "_Slot | None" = None
+
+
+class _Slot:
+    """Raises OSError if the directory cannot be written, or the disk is full."""
+
+    def __init__(self, directory: Path, process: str, known: Collection[str]) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Open, and so locked, until this process ends.
+        self.name, self.descriptor = _take_slot(directory, process)
+        self.files = {
+            kind: _renewed(directory / f"{kind}_{self.name}.db", size, known)
+            for kind, size in SIZES.items()
+        }
+
+
+def begin(directory: Path, process: str, known: Collection[str]) -> None:
+    """Write this process's values to a slot of `process` in `directory` from now on. Values of
+    figures that are not `known`, as of an earlier release, are forgotten.
+
+    Must be called after the last fork. If the files cannot be made, the values stay in memory, and
+    the process works without its figures.
+    """
+    global _slot
+    try:
+        slot = _Slot(directory, process, known)
+    except OSError as error:
+        log.warning("figures not kept", extra={"directory": str(directory), "error": str(error)})
+        return
+    with _lock:
+        _slot = slot
+        for value in _in_memory:
+            value.write_to(slot)
+        _in_memory.clear()
+
+
+def collect(directory: Path) -> Iterable[Metric]:
+    """The figures of all processes that keep them in `directory`, added up."""
+    found = [str(path) for path in sorted(directory.glob("*.db")) if _counts(path)]
+    metrics: Iterable[Metric] = _merge(found, accumulate=True)
+    return metrics
+
+
+def _take_slot(directory: Path, process: str) -> tuple[str, int]:
+    for number in range(MOST_SLOTS):
+        name = f"{process}-{number}"
+        descriptor = os.open(_lock_file(directory, name), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+        else:
+            return name, descriptor
+    raise OSError(f"{MOST_SLOTS} processes are named {process}")
+
+
+def _renewed(path: Path, size: int, known: Collection[str]) -> Any:
+    """A new file in place of the slot's present one, with the values that are worth keeping."""
+    kept: list[tuple[str, float]] = []
+    if not path.name.startswith("gauge_live"):
+        try:
+            for key, value, *_ in _MappedFile.read_all_values_from_file(str(path)):
+                if any(key.startswith(f'["{name}"') for name in known):
+                    kept.append((key, value))
+        except FileNotFoundError:
+            pass
+        except Exception as error:
+            # Its last holder was killed while it wrote, or the machine was.
+            log.warning("figures lost", extra={"file": str(path), "error": repr(error)})
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    finally:
+        os.close(descriptor)
+    file = _MappedFile(str(new))
+    for key, value in kept:
+        file.write_value(key, value, 0.0)
+    new.rename(path)
+    return file
+
+
+def _counts(path: Path) -> bool:
+    """False for the gauges of a process that has ended."""
+    kind, _, slot = path.stem.rpartition("_")
+    return not kind.startswith("gauge_live") or _is_held(_lock_file(path.parent, slot))
+
+
+def _is_held(lock_file: Path) -> bool:
+    with suppress(FileNotFoundError):
+        descriptor = os.open(lock_file, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def _lock_file(directory: Path, slot: str) -> Path:
+    return directory / f"{slot}.lock"

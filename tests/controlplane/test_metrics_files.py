@@ -1,0 +1,110 @@
+"""The files in which processes keep their figures."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.filesystems import filled, mounted
+from tests.support.stack import ROOT
+
+# Counts in a slot of the directory.
+COUNTING = """
+import sys
+from pathlib import Path
+from controlplane.metrics import figures, values
+values.begin(Path(sys.argv[1]), "test", figures.known_names())
+figures.FAILED_ROUNDS.labels("a round").inc(3)
+figures.POOLERS.set(2)
+figures.BACKUP.set(1700000000)
+print("counted", flush=True)
+input()
+figures.FAILED_ROUNDS.labels("a round").inc(4)
+"""
+
+
+class Counting:
+    """A process that counts."""
+
+    def __init__(self, directory: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", COUNTING, str(directory)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "counted\n"
+
+    def end(self) -> int:
+        self._process.communicate("\n", timeout=30)
+        return self._process.returncode
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def read(directory: Path) -> dict[str, float]:
+    """Return what `COUNTING` counts, by its name."""
+    script = (
+        "import sys; from pathlib import Path; from controlplane.metrics import values\n"
+        "for metric in values.collect(Path(sys.argv[1])):\n"
+        "    for sample in metric.samples: print(sample.name, sample.value)"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", script, str(directory)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    names = ("perch_rounds_failed_total", "perch_poolers", "perch_backup_timestamp_seconds")
+    found = dict(line.split() for line in output.splitlines())
+    return {name: float(found[name]) for name in names if name in found}
+
+
+def test_processes_add_up_and_what_a_dead_one_has_counted_stays(tmp_path: Path) -> None:
+    one, other = Counting(tmp_path), Counting(tmp_path)
+    assert read(tmp_path) == {
+        "perch_rounds_failed_total": 6,
+        "perch_poolers": 4,
+        "perch_backup_timestamp_seconds": 1700000000,
+    }
+    assert one.end() == 0
+    other.kill()
+    # The gauges of living processes went with them; what was counted did not.
+    assert read(tmp_path)["perch_rounds_failed_total"] == 10
+    assert "perch_poolers" not in read(tmp_path)
+    assert read(tmp_path)["perch_backup_timestamp_seconds"] == 1700000000
+    files = {path.name for path in tmp_path.iterdir()}
+    again = Counting(tmp_path)
+    assert read(tmp_path)["perch_rounds_failed_total"] == 13
+    assert read(tmp_path)["perch_poolers"] == 2
+    # The successor has taken the place of the first.
+    assert {path.name for path in tmp_path.iterdir()} == files
+    again.kill()
+
+
+def test_a_file_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
+    Counting(tmp_path).kill()
+    for path in tmp_path.glob("*.db"):
+        path.write_bytes(b"\xff" * 100)
+    counting = Counting(tmp_path)
+    assert read(tmp_path)["perch_rounds_failed_total"] == 3
+    counting.kill()
+
+
+@pytest.mark.thorough
+def test_a_full_disk_ends_no_process() -> None:
+    with mounted("ext4", size=64 << 20) as place:
+        counting = Counting(place / "metrics")
+        with filled(place, leaving=0):
+            # Without allocated blocks, this would be SIGBUS.
+            assert counting.end() == 0
+        with filled(place, leaving=0):
+            late = Counting(place / "others")
+            assert late.end() == 0
+        assert read(place / "metrics")["perch_rounds_failed_total"] == 7
