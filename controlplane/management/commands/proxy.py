@@ -65,7 +65,9 @@ async def serve_when_ready(
     assert serving is not None
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-    directory = DatabaseDirectory(conninfo(), settings.REGION)
+    directory = DatabaseDirectory(
+        conninfo(), settings.REGION, problems=lambda: problems_of(identity)
+    )
     proxy = Proxy(chosen, directory, identity)
     # The proxy cannot work without its directory: if that fails, both end.
     async with asyncio.TaskGroup() as tasks:
@@ -76,6 +78,12 @@ async def serve_when_ready(
             await proxy.serve(listeners)
         finally:
             knowing.cancel()
+
+
+def problems_of(identity: TlsIdentity) -> list[dict[str, str]]:
+    """The proxy's problems for /healthz."""
+    problem = identity.problem()
+    return [{"name": problem[0], "detail": problem[1]}] if problem else []
 
 
 def introduce_itself(identity: TlsIdentity) -> None:
