@@ -55,6 +55,13 @@ def metadata_database(*, mark: str) -> Iterator[None]:
         yield
 
 
+def database_answers() -> bool:
+    """Whether the service's database, which is not started, can be used now."""
+    if "DATABASE_URL" in os.environ:
+        return metadata.why_unreachable(os.environ["DATABASE_URL"]) is None
+    return metadata.create_metadata_database()
+
+
 @contextmanager
 def metadata_cluster(*, mark: str) -> Iterator[None]:
     """Run Perch's own metadata cluster. The caller holds the state directory. Raises DumpFailed."""

@@ -57,12 +57,18 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
     with new_state_directory():
         copy_branches(backup, manifest, manifest.branches, say)
         restore_secrets(backup)
-        with metadata_for_restore(mark=mark):
-            load(backup / METADATA_DUMP)
-            # Migrate the rows of an older Perch before changing any.
-            call_command("migrate", verbosity=0)
-            settle_rows(manifest)
+        restore_rows(backup, manifest, mark=mark)
     return manifest
+
+
+def restore_rows(backup: Path, manifest: Manifest, *, mark: str) -> None:
+    """Load the rows and make them match the branches of the backup. The caller holds the state
+    directory. Raises DumpFailed."""
+    with metadata_for_restore(mark=mark):
+        load(backup / METADATA_DUMP)
+        # Migrate the rows of an older Perch before changing any.
+        call_command("migrate", verbosity=0)
+        settle_rows(manifest)
 
 
 def restore_region(backup: Path, say: Callable[[str], object]) -> tuple[Manifest, list[str]]:
