@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from controlplane.backup.manifest import BranchCopy
 from controlplane.backup.restored_rows import settle_region
 from controlplane.models import CATALOG_UNREAD, Account, Database, Endpoint, Event, Region
 from tests.controlplane.rows import make_project, make_snapshot
+from tests.controlplane.test_history_store import copied_after
 from tests.controlplane.test_metadata_copy import new_database, ran
 from tests.support.bare_postgres import BarePostgres
 from tests.support.place import Place
 from tests.support.service import Service
+from tests.support.waiting import wait_for
 
 KEY = "the secret key of all hosts"
 
@@ -30,18 +32,39 @@ def url(bare_cluster: BarePostgres) -> str:
 def hosts(url: str, state_dir: Path) -> Iterator[tuple[Service, Service]]:
     """Two hosts that share a database, each with a region: `local`, and `second`."""
     running = []
+    (state_dir / "store").mkdir()
     try:
         for name in ("local", "second"):
             place = state_dir / name
             place.mkdir(mode=0o711)
-            running.append(
-                Service(place, DATABASE_URL=url, PERCH_REGION=name, PERCH_SECRET_KEY=KEY)
-            )
+            running.append(Service(place, DATABASE_URL=url, **environment(state_dir, name)))
         first, second = running
         yield first, second
     finally:
         for service in running:
             service.down()
+
+
+def environment(state_dir: Path, region: str) -> dict[str, str]:
+    """The variables of a host."""
+    return {
+        "PERCH_REGION": region,
+        "PERCH_SECRET_KEY": KEY,
+        "PERCH_HISTORY_STORE": f"file://{state_dir}/store",
+    }
+
+
+def lose(service: Service, region: str) -> None:
+    """Lose the host, as long ago as its region counts as away."""
+    service.kill_everything()
+    with service.stack.database() as database:
+        database.execute(
+            "UPDATE controlplane_region SET worker_seen_at = worker_seen_at - interval '1 minute',"
+            " proxy_seen_at = proxy_seen_at - interval '1 minute' WHERE id = %s",
+            [region],
+        )
+    service.down()
+    shutil.rmtree(service.state_dir)
 
 
 def keep(place: Place, text: str) -> None:
@@ -65,7 +88,7 @@ def test_a_lost_host_comes_back_beside_the_others(
     keep(place, "before")
     gone = place.new_branch_id(name="gone")
     backup, new = state_dir / "backup", state_dir / "new"
-    here = {"PERCH_REGION": "second", "PERCH_SECRET_KEY": KEY}
+    here = environment(state_dir, "second")
     ran("backup", backup, "--state-dir", second.state_dir, url=url, status=0, **here)
     keep(place, "after")
     keep(other, "after")
@@ -75,14 +98,7 @@ def test_a_lost_host_comes_back_beside_the_others(
 
     again = ("restore", backup, "--region", "second", "--state-dir", new)
     assert "still runs its worker" in ran(*again, url=url, status=1, PERCH_SECRET_KEY=KEY)
-    second.kill_everything()
-    second.down()
-    shutil.rmtree(second.state_dir)
-    with first.stack.database() as database:
-        database.execute(
-            "UPDATE controlplane_region SET worker_seen_at = worker_seen_at - interval '1 minute',"
-            " proxy_seen_at = proxy_seen_at - interval '1 minute' WHERE id = 'second'"
-        )
+    lose(second, "second")
     said = ran(*again, url=url, status=1, PERCH_SECRET_KEY="another")
     assert "the secret key here is not the one" in said
     assert not new.exists()
@@ -98,8 +114,38 @@ def test_a_lost_host_comes_back_beside_the_others(
         assert kept(other) == ("other after",)
         assert place.client.call("GET", place.branch_path(gone)).status_code == 404
         assert Place.create(returned.stack, place.client, region_id="second").is_served()
-        again_in = ran("backup", state_dir / "next", "--state-dir", new, url=url, status=2, **here)
-        assert younger in again_in
+        said = ran("backup", state_dir / "next", "--state-dir", new, url=url, status=2, **here)
+        assert younger in said
+    finally:
+        returned.down()
+
+
+@pytest.mark.thorough
+def test_a_lost_host_comes_back_from_the_store_beside_the_others(
+    hosts: tuple[Service, Service], url: str, state_dir: Path
+) -> None:
+    first, second = hosts
+    other = Place.create(first.stack, first.client, region_id="local")
+    place = Place.create(second.stack, second.client, region_id="second")
+    keep(other, "other")
+    keep(place, "copied")
+    password = place.new_role("reader")
+    since = datetime.now(UTC)
+    wait_for(lambda: copied_after(place, since), "a copy of the log", timeout=90)
+    lose(second, "second")
+    here, new = environment(state_dir, "second"), state_dir / "new"
+    ran(
+        *("restore", "--from-store", "--region", "second", "--state-dir", new),
+        url=url,
+        status=0,
+        **here,
+    )
+    returned = Service(new, DATABASE_URL=url, **here)
+    try:
+        place.stack, place.client.api_url = returned.stack, returned.stack.api_url
+        assert kept(place) == ("copied",)
+        assert place.is_served(user="reader", password=password)
+        assert kept(other) == ("other",)
     finally:
         returned.down()
 
