@@ -4,6 +4,7 @@ state directory that is removed afterwards, and starts them.
 Settings name one state directory for the whole process, so this runs in a process of its own.
 """
 
+import fcntl
 import os
 import random
 import stat
@@ -98,12 +99,28 @@ def trial_directory(backup: Path, scratch: str | None) -> Iterator[Path]:
             "written to and that the computes' accounts can enter"
         )
     directory = place.resolve() / f".{backup.name}.trial"
-    # A trial that was killed has left it.
-    remove_tree(directory)
-    try:
-        yield directory
-    finally:
+    with _only_one(backup):
+        # A trial that was killed has left it.
         remove_tree(directory)
+        try:
+            yield directory
+        finally:
+            remove_tree(directory)
+
+
+@contextmanager
+def _only_one(backup: Path) -> Iterator[None]:
+    """Raise TrialFailed if another process tries out the backup. The kernel releases the lock when
+    its holder dies."""
+    descriptor = os.open(backup, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise TrialFailed(f"another process verifies {backup}") from None
+    else:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _can_hold(place: Path) -> bool:

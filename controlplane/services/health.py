@@ -1,8 +1,8 @@
 """Whether the service works, for monitoring.
 
-The health is that of this host's region. Missing processes of other regions are shown, but do not
-change it. On a host that runs only the API, it is the health of the region in its settings, or else
-of the default region.
+The health is that of this host's region. Missing processes and problems of other regions are shown,
+but do not change it. On a host that runs only the API, it is the health of the region in its
+settings, or else of the default region.
 """
 
 from dataclasses import dataclass, field
@@ -135,6 +135,7 @@ def _described(region: Region) -> dict[str, Any]:
         "draining": region.draining,
         "outbound_unfiltered": region.outbound_unfiltered,
         "missing": region.silent_processes(),
+        "problems": sorted({problem["name"] for problem in problems_of(region)}),
         "seen_seconds_ago": {
             name: round((now - at).total_seconds(), 1) if at else None for name, at in seen.items()
         },

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from controlplane.backup.manifest import write_sums
+from controlplane.backup.trial import TrialFailed, trial_directory
 from tests.controlplane.test_backup import keep, ran
 from tests.support.place import Place
 from tests.support.service import Service
+from tests.support.stack import new_directory
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +51,30 @@ def test_a_backup_is_verified_by_starting_it(service: Service, state_dir: Path) 
     said = ran("backup", backup, "--verify", *here, status=1)
     assert f"the branch {place.branch_id} lacks the database shop" in said
     assert not (state_dir / ".backup.trial").exists()
+
+
+def test_a_backup_is_tried_out_by_one_process_at_a_time() -> None:
+    """Both would use the same directory, which is removed at the end."""
+    with new_directory() as place:
+        backup = place / "backup"
+        backup.mkdir()
+        with trial_directory(backup, str(place)) as directory:
+            directory.mkdir()
+            with (
+                pytest.raises(TrialFailed, match="another process verifies"),
+                trial_directory(backup, str(place)),
+            ):
+                pass
+            assert directory.exists()
+        assert not directory.exists()
+
+
+def test_a_place_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(TrialFailed, match="--scratch"),
+        trial_directory(tmp_path, str(tmp_path / "nowhere")),
+    ):
+        pass
 
 
 def noted(service: Service) -> tuple[bool, bool]:

@@ -23,7 +23,7 @@ from controlplane.compute.accounts import AccountUnusable
 from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours
 from controlplane.database.version import OtherVersion, refuse_other_version
-from controlplane.management.supervision import MARK
+from controlplane.management.supervision import MARK, end_leftovers
 
 REFUSALS = (
     *(BackupRefused, NoRoom, NoBackup, DumpFailed, OtherVersion, RestoreRefused, TrialFailed),
@@ -115,6 +115,8 @@ class Command(BaseCommand):
         """Run a process whose state directory is `directory`. Raises TrialFailed."""
         others = ("DATABASE_URL", "PERCH_SECRET_KEY")
         known = {name: value for name, value in os.environ.items() if name not in others}
+        # Of a trial that was killed.
+        end_leftovers(directory)
         program = settings.BASE_DIR / "manage.py"
         with subprocess.Popen(
             [
