@@ -1,10 +1,12 @@
 """`/healthz` names what users notice: starts that fail, branches without data, old backups."""
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from django.utils import timezone
 
 from controlplane.backup.notes import note_taken, note_verified
@@ -13,6 +15,10 @@ from controlplane.operations import service_quality, vitals
 from controlplane.operations.service_quality import Quality, count_starts, sample_branches
 from controlplane.services.health import examine
 from tests.controlplane.rows import make_project
+from tests.support.certificates import certificate
+from tests.support.place import Place
+from tests.support.service import Service
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -160,3 +166,31 @@ def test_the_proxys_problems_count_while_it_runs(region: Region, project: Projec
     assert examine().problems == ["certificate_ends"]
     Region.objects.update(proxy_seen_at=timezone.now() - timedelta(seconds=6))
     assert examine().problems == []
+
+
+@pytest.mark.thorough
+def test_a_running_service_names_what_its_users_notice(state_dir: Path) -> None:
+    """Its certificate ends soon and then does not match its key, and its only branch is lost."""
+    pem = certificate(state_dir, "localhost", days=13)
+    key = state_dir / "key.pem"
+    shutil.copy(pem, key)
+    files = {"PERCH_TLS_CERTIFICATE": str(pem), "PERCH_TLS_KEY": str(key)}
+    service = Service(state_dir, **files)
+    try:
+
+        def problems() -> list[str]:
+            url = service.stack.api_url.replace("/api/v2", "/healthz")
+            return list(requests.get(url, timeout=10).json().get("problems", []))
+
+        wait_for(lambda: problems() == ["certificate_ends"], "the end of the certificate")
+        place = Place.create(service.stack, service.client)
+        place.suspend()
+        shutil.rmtree(service.stack.data_dir(place.branch_id))
+        assert not place.is_served()
+        certificate(state_dir, "localhost")
+        lost = ["branches_without_data", "certificate_unusable", "starts_fail"]
+        wait_for(lambda: problems() == lost, "all problems", timeout=90)
+        shutil.copy(pem, key)
+        wait_for(lambda: problems() == [lost[0], lost[2]], "the new certificate")
+    finally:
+        service.down()
