@@ -51,7 +51,7 @@ def main() -> None:
         sys.exit(f"{arguments[0]} belongs to the control plane. {how_to_install()}")
     settings = "controlplane.settings" if has_controlplane else "console.settings"
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", settings)
-    take_state_dir(arguments)
+    take_place(arguments)
     Commands(sys.argv).execute()
 
 
@@ -66,13 +66,18 @@ def how_to_install() -> str:
     return "The rest comes with: pip install 'perch[controlplane]'"
 
 
-def take_state_dir(arguments: list[str]) -> None:
-    """Set the state directory from --state-dir before Django reads its settings."""
+def take_place(arguments: list[str]) -> None:
+    """Set the state directory from --state-dir, and for `restore` the region from --region, before
+    Django reads its settings."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--state-dir")
+    if arguments[:1] == ["restore"]:
+        parser.add_argument("--region")
     known, _ = parser.parse_known_args(arguments)
     if known.state_dir:
         os.environ["PERCH_STATE_DIR"] = known.state_dir
+    if getattr(known, "region", None):
+        os.environ["PERCH_REGION"] = known.region
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, HttpResponseForbidden
+from django.http import HttpRequest, HttpResponse, HttpResponseForbidden, JsonResponse
 from django.http.response import HttpResponseBase
 from django.middleware.csrf import CsrfViewMiddleware
 from django.middleware.gzip import GZipMiddleware
@@ -73,6 +73,20 @@ def _length(response: HttpResponseBase) -> int | None:
         return len(response.content)
     length = response.headers.get("Content-Length")
     return int(length) if length else None
+
+
+class HealthMiddleware:
+    """Answers whether this process works, for monitoring and load balancers. These may ask by
+    address, under a host name that is not the console's. The API's health is its own: a console
+    without the API still shows pages that say so."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
+        if request.path == "/healthz":
+            return JsonResponse({"status": "ok"}, headers={"Cache-Control": "no-store"})
+        return self.get_response(request)
 
 
 class LeanMiddleware(GZipMiddleware):

@@ -87,6 +87,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "console.middleware.RequestLogMiddleware",
+    "console.middleware.HealthMiddleware",
     "console.middleware.LeanMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",

@@ -130,6 +130,11 @@ RECOVERY_HOURS = envint("PERCH_RECOVERY_HOURS", 24)
 # Days that the rows of deleted projects, branches and endpoints are kept.
 DELETED_RETENTION = envint("PERCH_DELETED_RETENTION", 30)
 
+# A problem of /healthz, once there was a backup: the last complete one is older than so many hours,
+# or the last verified one than so many days; 0 for never.
+BACKUP_HOURS = envint("PERCH_BACKUP_HOURS", 48)
+BACKUP_VERIFIED_DAYS = envint("PERCH_BACKUP_VERIFIED_DAYS", 30)
+
 # Days that events are kept, and how many of one account. The oldest are removed first.
 EVENT_RETENTION = envint("PERCH_EVENT_RETENTION", 90)
 EVENTS_PER_ACCOUNT = envint("PERCH_EVENTS_PER_ACCOUNT", 1_000_000)

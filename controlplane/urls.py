@@ -4,13 +4,15 @@ from django.urls import path
 
 from controlplane.api.certificate_authority import certificate_authority
 from controlplane.api.document.views import docs, openapi_json
-from controlplane.api.health import healthz, healthz_details
+from controlplane.api.health import healthz, healthz_details, livez, readyz
 from controlplane.api.router import api
 
 urlpatterns = [
     path("api/v2/openapi.json", openapi_json),
     path("api/v2/docs", docs),
     path("api/v2/", api.urls),
+    path("livez", livez),
+    path("readyz", readyz),
     path("healthz", healthz),
     path("healthz/details", healthz_details),
     path("certificate-authority.pem", certificate_authority),

@@ -1,12 +1,17 @@
 """`/healthz`: whether the service can do its work, for monitoring. `/healthz/details`: the same for
-operators, with a description of each problem."""
+operators, with a description of each problem. `/livez` and `/readyz`: whether this process of the
+API can, for what restarts it and for a load balancer in front of it."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from django.db import Error, close_old_connections
 from django.http import HttpRequest, JsonResponse
 
-from controlplane.services.health import Health, examine
+from controlplane.services.health import Health, ask_database, examine
+
+Answer = TypeVar("Answer")
 
 # Seconds within which the database must answer. The query runs in a thread, because no timeout of
 # the connection ends it when the server hangs, such as a stopped Postgres process.
@@ -32,17 +37,42 @@ def healthz_details(request: HttpRequest) -> JsonResponse:
     return JsonResponse(body, status=503 if health.missing else 200)
 
 
+def livez(request: HttpRequest) -> JsonResponse:
+    """200 while this process answers at all."""
+    return JsonResponse({"status": "ok"})
+
+
+def readyz(request: HttpRequest) -> JsonResponse:
+    """200 while this process can answer requests: the database answers. Workers and proxies do not
+    matter; without them only operations wait."""
+    if _in_time(ask_database) is TOO_LATE:
+        return JsonResponse({"status": "unavailable", "missing": ["database"]}, status=503)
+    return JsonResponse({"status": "ok"})
+
+
 def _health() -> Health:
-    answer = _threads.submit(_examine)
+    health = _in_time(examine)
+    return Health(["database"]) if isinstance(health, TooLate) else health
+
+
+class TooLate:
+    """The database did not answer in time."""
+
+
+TOO_LATE = TooLate()
+
+
+def _in_time(question: Callable[[], Answer]) -> Answer | TooLate:
+    answer = _threads.submit(_asked, question)
     try:
         return answer.result(ANSWERS_WITHIN)
     except (Error, TimeoutError):
         answer.cancel()
-        return Health(["database"])
+        return TOO_LATE
 
 
-def _examine() -> Health:
+def _asked(question: Callable[[], Answer]) -> Answer:
     try:
-        return examine()
+        return question()
     finally:
         close_old_connections()

@@ -1,19 +1,24 @@
-"""Dumps and loads the rows of a backup, in one snapshot, with Postgres's own programs."""
+"""Dumps and loads the rows of a backup, in one snapshot, with Postgres's own programs. The server
+may be older than these programs."""
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from django.db import connection, connections, transaction
+from django.db.backends.utils import CursorWrapper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from controlplane.compute import metadata
 from controlplane.compute.accounts import running_as, service_account
-from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.binaries import postgres_bin, postgres_version
 from controlplane.compute.process import last_words
 from controlplane.compute.progress import Watch, wait_while_it_gets_on
 from controlplane.compute.state_directory import hold_state_directory
@@ -48,6 +53,13 @@ def metadata_database(*, mark: str) -> Iterator[None]:
         return
     with hold_state_directory(), metadata_cluster(mark=mark):
         yield
+
+
+def database_answers() -> bool:
+    """Whether the service's database, which is not started, can be used now."""
+    if "DATABASE_URL" in os.environ:
+        return metadata.why_unreachable(os.environ["DATABASE_URL"]) is None
+    return metadata.create_metadata_database()
 
 
 @contextmanager
@@ -89,10 +101,24 @@ def snapshot() -> Iterator[str]:
         yield str(cursor.fetchone()[0])
 
 
+def check_can_dump() -> None:
+    """Raise DumpFailed if `dump` would refuse the server, which no pg_dump of an older major
+    version reads."""
+    with connection.cursor() as cursor:
+        server = _major_of(cursor)
+    ours = int(postgres_version().split(".")[0])
+    if ours < server:
+        raise DumpFailed(
+            f"the server of DATABASE_URL is Postgres {server}, and pg_dump here is of Postgres "
+            f"{ours}: {WHAT_TO_DO}"
+        )
+
+
 def dump(target: Path, *, snapshot: str) -> None:
     """Dump the rows that the snapshot sees to the file `target`. Raises DumpFailed."""
     _run(
         "pg_dump",
+        f"--dbname={_database()}",
         "--format=custom",
         "--no-owner",
         "--no-privileges",
@@ -109,33 +135,117 @@ def check_empty() -> None:
     connections.close_all()
 
 
+def check_loads(source: Path) -> None:
+    """Raise DumpFailed if `load` would fail: the programs here cannot read the dump, or the server
+    of DATABASE_URL refuses its tables, as one may that is older than the dump's. Changes
+    nothing."""
+    if "DATABASE_URL" not in os.environ:
+        _run("pg_restore", "--list", str(source))
+        return
+    _execute(source, "--schema-only", end="ROLLBACK")
+
+
 def load(source: Path) -> None:
-    """Load the dump into the empty database. Raises DumpFailed."""
-    _run(
-        "pg_restore",
-        "--no-owner",
-        "--no-privileges",
-        "--exit-on-error",
-        "--single-transaction",
-        str(source),
-    )
+    """Load all of the dump into the empty database, or nothing. Raises DumpFailed."""
+    _execute(source, end="COMMIT")
+
+
+def _execute(source: Path, *options: str, end: str) -> None:
+    """Execute the dump as SQL in one transaction, which `end` ends.
+
+    pg_restore itself cannot do this on a server that is older than it is: it begins with settings
+    that such a server does not know.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM pg_settings")
+        known = {str(name) for (name,) in cursor.fetchall()}
+        server = _major_of(cursor)
+    connections.close_all()
+    with tempfile.TemporaryFile() as complaints:
+        reading = _begin(
+            "pg_restore",
+            *("--no-owner", "--no-privileges", *options, "--file=-", str(source)),
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+        )
+        executing = _begin(
+            "psql",
+            *("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--dbname={_database()}"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=complaints,
+        )
+        with reading, executing:
+            assert reading.stdout is not None
+            assert executing.stdin is not None
+            try:
+                executing.stdin.write(b"BEGIN;\n")
+                _copy_script(reading.stdout, executing.stdin, known)
+                # The end of the script may be that of a pg_restore that has failed.
+                if reading.wait() == 0:
+                    executing.stdin.write(f"{end};\n".encode())
+                executing.stdin.close()
+            except BrokenPipeError:  # psql has ended, and says why
+                reading.kill()
+                with suppress(BrokenPipeError):
+                    executing.stdin.close()
+            executing.wait()
+        if reading.returncode or executing.returncode:
+            complaints.seek(0)
+            words = complaints.read().decode(errors="replace").strip()
+            raise DumpFailed(f"Postgres {server} does not take the rows: {words}")
+
+
+def _major_of(cursor: CursorWrapper) -> int:
+    """The major version of the server."""
+    cursor.execute("SHOW server_version_num")
+    return int(cursor.fetchone()[0]) // 10_000
+
+
+def _copy_script(script: IO[bytes], target: IO[bytes], known: set[str]) -> None:
+    """Copy the script, without the settings at its beginning that are not `known`."""
+    for line in script:
+        setting = re.match(rb"SET (\w+) = ", line)
+        if setting is None or setting[1].decode() in known:
+            target.write(line)
+        if line.startswith((b"CREATE ", b"COPY ")):
+            break
+    shutil.copyfileobj(script, target)
 
 
 def _run(program: str, *arguments: str) -> None:
-    parameters = {name: str(value) for name, value in conninfo_to_dict(conninfo()).items()}
-    # Do not pass it on the command line, which other users of the host can read.
-    password = parameters.pop("password", None)
+    with _begin(program, *arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        words = process.communicate()[1].decode(errors="replace").strip()
+    if process.returncode:
+        raise DumpFailed(f"{words}: {WHAT_TO_DO}" if "version mismatch" in words else words)
+
+
+def _begin(
+    program: str,
+    *arguments: str,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int,
+    stderr: int | IO[bytes],
+) -> "subprocess.Popen[bytes]":
     try:
-        done = subprocess.run(
-            [postgres_bin() / program, f"--dbname={make_conninfo(**parameters)}", *arguments],
-            env={**os.environ, **({"PGPASSWORD": password} if password else {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
+        return subprocess.Popen(
+            [postgres_bin() / program, *arguments],
+            env={**os.environ, **_password()},
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
         )
     except OSError as error:
         raise DumpFailed(f"{program} cannot be run ({error}): {WHAT_TO_DO}") from error
-    if done.returncode:
-        advice = f": {WHAT_TO_DO}" if "version mismatch" in done.stderr else ""
-        raise DumpFailed(f"{done.stderr.strip()}{advice}")
+
+
+def _database() -> str:
+    """The database, without the password: other users of the host can read command lines."""
+    parameters = conninfo_to_dict(conninfo())
+    parameters.pop("password", None)
+    return make_conninfo(**{name: str(value) for name, value in parameters.items()})
+
+
+def _password() -> dict[str, str]:
+    password = conninfo_to_dict(conninfo()).get("password")
+    return {"PGPASSWORD": str(password)} if password else {}

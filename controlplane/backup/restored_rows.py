@@ -7,6 +7,7 @@ yet.
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
@@ -14,6 +15,7 @@ from django.db.models import Q
 
 from controlplane import clock
 from controlplane.backup.manifest import BranchCopy, Manifest
+from controlplane.backup.taking import being_deleted, branches_with_data, replaced_since
 from controlplane.models import (
     CATALOG_UNREAD,
     UNFINISHED,
@@ -24,7 +26,6 @@ from controlplane.models import (
     Endpoint,
     EndpointState,
     HistoryChain,
-    Meter,
     Operation,
     Project,
     Region,
@@ -35,22 +36,63 @@ from controlplane.operations.own_region import adopt_region
 from controlplane.operations.states import enter
 from controlplane.services.event_tail import renumber_events
 
+# Whose meters are stopped, as conditions in SQL.
+_ALL_METERS = "true"
+_METERS_OF_THE_REGION = (
+    "branch_id IN (SELECT b.id FROM controlplane_branch b"
+    " JOIN controlplane_project p ON p.id = b.project_id WHERE p.region_id = %(region)s)"
+)
+
 
 @transaction.atomic
 def settle_rows(manifest: Manifest) -> None:
     """Make all rows match what was restored. Nothing else uses the database meanwhile."""
+    renumber_events()
     _settle_host(manifest.rows_at, reason="it was restored from a backup")
+    _expect_catalogs(manifest.branches)
+    Branch.objects.filter(id__in=manifest.not_copied).update(current_state=BranchState.INIT)
+    _forget_younger({*manifest.branches, *manifest.not_copied})
+
+
+@transaction.atomic
+def settle_region(restored: Collection[str], copies: Mapping[str, BranchCopy]) -> list[str]:
+    """Make the rows of the region, whose host was lost, match the branches that were restored. The
+    rows may be much younger than the data, and the hosts of other regions use the database
+    meanwhile.
+
+    The catalog of a branch among `copies` follows its rows, which know later changes of the API.
+    The rows of any other branch follow the catalog of its data. Returns the branches that the rows
+    call ready and that have no data.
+    """
+    region = Region.objects.select_for_update().get(id=settings.REGION)
+    projects = Project.objects.filter(region=region).order_by("id")
+    # As every transaction that changes a project does (`operations.locks`).
+    list(projects.select_for_update(no_key=True).values_list("id", flat=True))
+    lost_at = region.computes_seen_at or clock.now()
+    _settle_host(lost_at, reason="its host was lost", meters=_METERS_OF_THE_REGION)
+    # Since their copy, other data replaced that of these branches, and the rows describe it.
+    replaced = replaced_since(copies)
+    expected = {name: copies[name] for name in restored if name in copies and name not in replaced}
+    branches_with_data().filter(id__in=restored).update(catalog_mark=CATALOG_UNREAD)
+    _expect_catalogs(expected)
+    missing = branches_with_data().exclude(id__in=[*restored, *being_deleted()])
+    # They stay ready. Otherwise the next client would get a new and empty branch in their place.
+    ids = list(missing.values_list("id", flat=True))
+    Snapshot.objects.filter(data_branch__in=ids).delete()
+    return ids
+
+
+def _expect_catalogs(copies: Mapping[str, BranchCopy]) -> None:
+    """Change the rows of the branches so that the first start applies every role and database."""
     # First the branches still to be made from another one, whose rows are unchanged so far.
-    of_another = Q(parent__in=manifest.branches) | Q(schema_of__in=manifest.branches)
+    of_another = Q(parent__in=copies) | Q(schema_of__in=copies)
     for branch in Branch.objects.filter(of_another, current_state=BranchState.INIT):
         if branch.source:
-            _expect_catalog_of_source(branch, branch.source, manifest.branches[branch.source.id])
-    for branch_id, copy in manifest.branches.items():
+            _expect_catalog_of_source(branch, branch.source, copies[branch.source.id])
+    for branch_id, copy in copies.items():
         _expect_catalog(branch_id, copy.databases, copy)
         Branch.objects.filter(id=branch_id, catalog_revision=0).update(catalog_revision=1)
         Branch.objects.filter(id=branch_id).update(applied_catalog_revision=0, catalog_mark="")
-    Branch.objects.filter(id__in=manifest.not_copied).update(current_state=BranchState.INIT)
-    _forget_younger({*manifest.branches, *manifest.not_copied})
 
 
 @transaction.atomic
@@ -58,44 +100,45 @@ def settle_rows_from_store(rows_at: datetime, restored: Collection[str]) -> None
     """Make all rows match the branches that were restored from the store. Their data is of other
     moments than the rows, mostly later ones. Its catalog is the truth, which the first start
     imports. Nothing else uses the database meanwhile."""
+    renumber_events()
     _settle_host(rows_at, reason="it was restored from the store")
-    ready = Branch.objects.filter(
-        project__region_id=settings.REGION,
-        project__deleted_at=None,
-        deleted_at=None,
-        current_state=BranchState.READY,
-    )
+    ready = branches_with_data()
     ready.filter(id__in=restored).update(catalog_mark=CATALOG_UNREAD)
     ready.exclude(id__in=restored).update(current_state=BranchState.INIT)
 
 
-def _settle_host(rows_at: datetime, *, reason: str) -> None:
-    """Settle what concerns the host: nothing runs on it, and it has no history yet."""
-    renumber_events()
+def _settle_host(at: datetime, *, reason: str, meters: str = _ALL_METERS) -> None:
+    """Settle what concerns the host: nothing runs on it since `at`, and it has no history yet."""
     # A backup does not contain the data of deleted projects.
     Project.objects.filter(region_id=settings.REGION).exclude(recoverable_until=None).update(
         recoverable_until=None
     )
     HistoryChain.objects.filter(branch__project__region_id=settings.REGION).delete()
-    _stop_meters(rows_at)
+    _stop_meters(at, meters)
     for endpoint in Endpoint.objects.select_related("project").filter(
         project__region_id=settings.REGION, current_state=EndpointState.ACTIVE
     ):
-        # It ran until the moment of the rows. Its use until then counts; the time after does not.
-        enter(endpoint.project, endpoint, EndpointState.IDLE, now=rows_at, reason=reason)
+        # Its use until that moment counts; the time after does not.
+        enter(endpoint.project, endpoint, EndpointState.IDLE, now=at, reason=reason)
     # The rows still name the state directory that they were copied from.
     adopt_region(Region.objects.get(id=settings.REGION))
 
 
-def _stop_meters(rows_at: datetime) -> None:
-    """Count what the branches stored until the moment of the rows, but not for the time since."""
+def _stop_meters(at: datetime, meters: str) -> None:
+    """Count what the branches stored until this moment, but not for the time since. `meters` is a
+    condition in SQL."""
+    values: dict[str, Any] = {"at": at, "now": clock.now(), "region": settings.REGION}
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT perch_add_interval(branch_id, stored_since, %s, 0, stored_bytes)"
-            " FROM controlplane_meter WHERE stored_bytes > 0 AND stored_since < %s",
-            [rows_at, rows_at],
+            "SELECT perch_add_interval(branch_id, stored_since, %(at)s, 0, stored_bytes)"  # noqa: S608 # ours
+            " FROM controlplane_meter WHERE stored_bytes > 0 AND stored_since < %(at)s"
+            f" AND {meters}",
+            values,
         )
-    Meter.objects.update(stored_since=clock.now())
+        cursor.execute(
+            f"UPDATE controlplane_meter SET stored_since = %(now)s WHERE {meters}",  # noqa: S608 # ours
+            values,
+        )
 
 
 def _expect_catalog(branch_id: str, databases: Mapping[str, str], copy: BranchCopy) -> None:
@@ -143,16 +186,7 @@ def _forget_younger(kept: Collection[str]) -> None:
     """Mark branches as deleted that became ready between the last copy and the copy of the rows,
     and so are not in the backup. A project that has no other branch is marked too."""
     doomed = Operation.objects.filter(action=Action.DELETE_TIMELINE, status__in=UNFINISHED)
-    younger = (
-        Branch.objects.filter(
-            project__region_id=settings.REGION,
-            project__deleted_at=None,
-            deleted_at=None,
-            current_state=BranchState.READY,
-        )
-        .exclude(id__in=kept)
-        .exclude(id__in=doomed.values("branch_id"))
-    )
+    younger = branches_with_data().exclude(id__in=kept).exclude(id__in=doomed.values("branch_id"))
     ids = list(younger.values_list("id", flat=True))
     projects = list(Project.objects.filter(branches__in=ids).distinct())
     now = clock.now()

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,10 +17,10 @@ from controlplane.backup.manifest import (
     read_manifest,
     verify,
 )
-from controlplane.backup.metadata_copy import check_empty, load, metadata_cluster
-from controlplane.backup.restored_rows import settle_rows
+from controlplane.backup.metadata_copy import check_empty, check_loads, load, metadata_cluster
+from controlplane.backup.restored_rows import settle_region, settle_rows
 from controlplane.backup.room import require_room
-from controlplane.backup.taking import KEPT
+from controlplane.backup.taking import KEPT, check_secret, ready_branches
 from controlplane.compute import metadata
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.branch_data import create_from_copy
@@ -30,7 +30,8 @@ from controlplane.compute.state_directory import (
     hold_state_directory,
     prepare_state_directory,
 )
-from controlplane.database.version import known_migrations
+from controlplane.database.version import known_migrations, refuse_other_version
+from controlplane.models import Region
 
 # Releases up to 0.1 created this file wherever a command was run.
 HARMLESS = {"secret-key"}
@@ -49,30 +50,85 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
     """
     manifest = read_manifest(backup)
     check_fits(manifest, has_data=bool(manifest.branches))
+    check_database()
     check_place()
+    check_whole(backup, say)
+    check_loads(backup / METADATA_DUMP)
+    with new_state_directory():
+        copy_branches(backup, manifest, manifest.branches, say)
+        restore_secrets(backup)
+        restore_rows(backup, manifest, mark=mark)
+    return manifest
+
+
+def restore_rows(backup: Path, manifest: Manifest, *, mark: str) -> None:
+    """Load the rows and make them match the branches of the backup. The caller holds the state
+    directory. Raises DumpFailed."""
+    with metadata_for_restore(mark=mark):
+        load(backup / METADATA_DUMP)
+        # Migrate the rows of an older Perch before changing any.
+        call_command("migrate", verbosity=0)
+        settle_rows(manifest)
+
+
+def restore_region(backup: Path, say: Callable[[str], object]) -> tuple[Manifest, list[str]]:
+    """Create the state directory of the settings from the backup of the region's lost host, for a
+    database that has gone on without that host. The rows stay; they are made to match the data.
+
+    Returns the manifest, and the branches that the rows call ready and that it lacks. Until the
+    end, no row changes. Raises what `restore` raises, and
+    OtherVersion, BackupRefused.
+    """
+    manifest = read_manifest(backup)
+    check_fits(manifest, has_data=bool(manifest.branches))
+    check_lost_region()
+    check_place()
+    check_whole(backup, say)
+    ready = set(ready_branches())
+    present = [branch_id for branch_id in manifest.branches if branch_id in ready]
+    if ready and not present:
+        raise RestoreRefused(f"{backup} has no branch that this database has: it is of another one")
+    with new_state_directory():
+        copy_branches(backup, manifest, present, say)
+        restore_secrets(backup)
+        missing = settle_region(present, {name: manifest.branches[name] for name in present})
+    return manifest, missing
+
+
+def check_whole(backup: Path, say: Callable[[str], object]) -> None:
+    """Raise RestoreRefused if the backup's files are not those that `backup` wrote."""
     say("Reading the backup …")
     if problems := verify(backup):
         raise RestoreRefused(f"{backup} is not complete: {'; '.join(problems[:5])}")
+
+
+@contextmanager
+def new_state_directory() -> Iterator[None]:
+    """Hold the state directory, which an interruption of the block marks as unfinished."""
     clear_place()
     prepare_state_directory()
     with hold_state_directory():
         unfinished = settings.STATE_DIR / UNFINISHED_RESTORE
         durable.write(unfinished, b"", 0o600)
-        copies = {name: branch_copy(backup, name) for name in manifest.branches}
-        require_room(copies.values(), at=settings.STATE_DIR / "branches")
-        for number, (branch_id, copy) in enumerate(copies.items(), start=1):
-            create_from_copy(branch_id, copy)
-            say(f"{number:>5}  {branch_id}  {manifest.branches[branch_id].size / 1e6:,.0f} MB")
-        restore_secrets(backup)
-        _restore_rows(backup, manifest, mark=mark)
+        yield
         unfinished.unlink()
         durable.sync(settings.STATE_DIR)
-    return manifest
+
+
+def copy_branches(
+    backup: Path, manifest: Manifest, branch_ids: Iterable[str], say: Callable[[str], object]
+) -> None:
+    """Make the branches' directories. Raises NoRoom, AccountUnusable, TreeUntrusted, OSError."""
+    copies = {name: branch_copy(backup, name) for name in branch_ids}
+    require_room(copies.values(), at=settings.STATE_DIR / "branches")
+    for number, (branch_id, copy) in enumerate(copies.items(), start=1):
+        create_from_copy(branch_id, copy)
+        say(f"{number:>5}  {branch_id}  {manifest.branches[branch_id].size / 1e6:,.0f} MB")
 
 
 def check_fits(manifest: Manifest, *, has_data: bool) -> None:
-    """Raise RestoreRefused or DumpFailed if this Perch could not run what would be restored.
-    `has_data` tells whether that includes data of branches."""
+    """Raise RestoreRefused if this Perch could not run what would be restored. `has_data` tells
+    whether that includes data of branches."""
     if newer := set(manifest.migrations) - known_migrations():
         raise RestoreRefused(
             f"the backup was made by a newer Perch, {manifest.perch} (it knows {min(newer)}): "
@@ -91,10 +147,36 @@ def check_fits(manifest: Manifest, *, has_data: bool) -> None:
             "for this "
             "command and for `up`"
         )
+
+
+def check_database() -> None:
+    """Raise RestoreRefused or DumpFailed if rows cannot be restored into the named database."""
     if "DATABASE_URL" in os.environ:
-        if complaint := metadata.why_unreachable(os.environ["DATABASE_URL"]):
-            raise RestoreRefused(f"the database of DATABASE_URL does not answer: {complaint}")
+        _check_answers()
         check_empty()
+
+
+def check_lost_region() -> None:
+    """Raise RestoreRefused, OtherVersion or BackupRefused if the database has no region whose host
+    is lost and that this host could serve."""
+    if "DATABASE_URL" not in os.environ:
+        raise RestoreRefused("set DATABASE_URL to the database that has the other regions")
+    _check_answers()
+    refuse_other_version()
+    region = Region.objects.filter(id=settings.REGION).first()
+    if region is None:
+        known = ", ".join(Region.objects.order_by("id").values_list("id", flat=True))
+        raise RestoreRefused(f'the database has no region "{settings.REGION}"; it has: {known}')
+    if not region.is_away or "proxy" not in region.silent_processes():
+        raise RestoreRefused(f"the host of {region.id} still runs its worker or its proxy")
+    # Without a key in the environment, `up` will use the backup's.
+    if any(os.environ.get(name) for name in ("PERCH_SECRET_KEY", "PERCH_SECRET_KEY_FILE")):
+        check_secret()
+
+
+def _check_answers() -> None:
+    if complaint := metadata.why_unreachable(os.environ["DATABASE_URL"]):
+        raise RestoreRefused(f"the database of DATABASE_URL does not answer: {complaint}")
 
 
 def check_place() -> None:
@@ -136,11 +218,6 @@ def restore_secrets(backup: Path) -> None:
     durable.sync(settings.STATE_DIR)
 
 
-def _restore_rows(backup: Path, manifest: Manifest, *, mark: str) -> None:
-    with metadata_for_restore(mark=mark):
-        _fill(backup, manifest)
-
-
 @contextmanager
 def metadata_for_restore(*, mark: str) -> Iterator[None]:
     """Make the empty database available that rows are restored into. The caller holds the state
@@ -150,10 +227,3 @@ def metadata_for_restore(*, mark: str) -> Iterator[None]:
         return
     with metadata_cluster(mark=mark):
         yield
-
-
-def _fill(backup: Path, manifest: Manifest) -> None:
-    load(backup / METADATA_DUMP)
-    # Migrate the rows of an older Perch before changing any.
-    call_command("migrate", verbosity=0)
-    settle_rows(manifest)

@@ -16,8 +16,8 @@ class NoRoom(Exception):
 
 def require_room(trees: Iterable[Path], *, at: Path) -> None:
     """Raise NoRoom if copies of the trees do not fit into the directory `at`, which only Perch
-    uses."""
-    trees = list(trees)
+    uses. A tree may be missing: whoever copies it says so."""
+    trees = [tree for tree in trees if tree.exists()]
     needed = BESIDE
     if not (all(tree.stat().st_dev == at.stat().st_dev for tree in trees) and shares_blocks(at)):
         needed += sum(map(tree_size, trees))

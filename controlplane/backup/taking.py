@@ -23,7 +23,7 @@ from controlplane.backup.manifest import (
     write_manifest,
     write_sums,
 )
-from controlplane.backup.metadata_copy import dump, snapshot
+from controlplane.backup.metadata_copy import check_can_dump, dump, snapshot
 from controlplane.backup.room import require_room
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.branch_data import NoSuchBranchData, data_dir
@@ -50,9 +50,10 @@ def take_backup(target: Path, say: Callable[[str], object]) -> Manifest:
     The service's database must be available. Raises BackupRefused, NoRoom, DumpFailed, OSError.
     """
     _check_target(target)
-    _check_secret()
+    check_secret()
+    check_can_dump()
     with _only_one(), _staging(target) as staging:
-        require_room(map(data_dir, _ready_branches()), at=staging)
+        require_room(map(data_dir, ready_branches()), at=staging)
         began = clock.now()
         copies: dict[str, BranchCopy] = {}
         failed: dict[str, str] = {}
@@ -86,10 +87,10 @@ def _copy_branches(
     branches that could not be copied, with the reason."""
     (staging / "branches").mkdir(mode=0o700, exist_ok=True)
     for _ in range(MOST_ROUNDS):
-        for branch_id in _replaced_since(copies):
+        for branch_id in replaced_since(copies):
             del copies[branch_id]
             remove_tree(branch_copy(staging, branch_id))
-        new = [ready for ready in _ready_branches() if ready not in {*copies, *failed}]
+        new = [ready for ready in ready_branches() if ready not in {*copies, *failed}]
         if not new:
             break
         for branch_id in new:
@@ -106,7 +107,7 @@ def _copy_branches(
             )
 
 
-def _replaced_since(copies: Mapping[str, BranchCopy]) -> list[str]:
+def replaced_since(copies: Mapping[str, BranchCopy]) -> list[str]:
     """Return the branches whose data was replaced after their copy had begun: the copy's roles and
     databases are not those of the present rows."""
     resets = Branch.objects.filter(id__in=copies).exclude(last_reset_at=None)
@@ -124,10 +125,10 @@ def _copy_rows(
     call ready could be copied. Returns None, without a dump, if the data of a copied branch was
     replaced since."""
     with snapshot() as seen:
-        if _replaced_since(copies):
+        if replaced_since(copies):
             return None
-        ready = _ready_branches()
-        doomed = _being_deleted()
+        ready = ready_branches()
+        doomed = being_deleted()
         manifest = Manifest(
             perch=perch_version(),
             postgres=_major_of(staging, copies),
@@ -152,18 +153,23 @@ def _major_of(staging: Path, copies: Collection[str]) -> str:
     return postgres_version().split(".")[0]
 
 
-def _ready_branches() -> list[str]:
-    """Return the ids of this region's branches that have data, oldest first."""
+def branches_with_data() -> QuerySet[Branch]:
+    """Return this region's branches that have data, by the rows, oldest first."""
     found: QuerySet[Branch] = Branch.objects.filter(
         project__region_id=settings.REGION,
         project__deleted_at=None,
         deleted_at=None,
         current_state=BranchState.READY,
     )
-    return list(found.order_by("created_at", "id").values_list("id", flat=True))
+    return found.order_by("created_at", "id")
 
 
-def _being_deleted() -> set[str]:
+def ready_branches() -> list[str]:
+    """Return the ids of these branches."""
+    return list(branches_with_data().values_list("id", flat=True))
+
+
+def being_deleted() -> set[str]:
     """Return the ids of branches whose data an operation will remove or is removing. Their rows say
     ready until the operation has ended."""
     deletions = Operation.objects.filter(action=Action.DELETE_TIMELINE, status__in=UNFINISHED)
@@ -183,7 +189,7 @@ def copy_secrets(staging: Path) -> None:
             shutil.copy(source, staging / name)
 
 
-def _check_secret() -> None:
+def check_secret() -> None:
     """Raise BackupRefused if the secret key here is not the one that the running service encrypts
     with."""
     stored = Role.objects.exclude(encrypted_password="").values_list(

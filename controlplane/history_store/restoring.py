@@ -15,16 +15,17 @@ from pathlib import Path
 from django.conf import settings
 from django.core.management import call_command
 
-from controlplane import durable
 from controlplane.backup.manifest import METADATA_DUMP, read_manifest
 from controlplane.backup.metadata_copy import load
-from controlplane.backup.restored_rows import settle_rows_from_store
+from controlplane.backup.restored_rows import settle_region, settle_rows_from_store
 from controlplane.backup.restoring import (
     RestoreRefused,
+    check_database,
     check_fits,
+    check_lost_region,
     check_place,
-    clear_place,
     metadata_for_restore,
+    new_state_directory,
     restore_secrets,
 )
 from controlplane.compute.branch_data import create_from_copy
@@ -33,11 +34,6 @@ from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.history.moments import NoSuchMoment
 from controlplane.compute.history.recovering import NotRecovered, create_from_history
 from controlplane.compute.process import StartFailed
-from controlplane.compute.state_directory import (
-    UNFINISHED_RESTORE,
-    hold_state_directory,
-    prepare_state_directory,
-)
 from controlplane.history_store.fetching import Fetched, NothingStored, fetch
 from controlplane.history_store.layout import branch_folder, host_folder, read_list
 from controlplane.history_store.objects import Store
@@ -67,39 +63,43 @@ class Restored:
 
 
 def restore_from_store(
-    store: Store, say: Callable[[str], object], *, mark: str, host: str | None = None
+    store: Store,
+    say: Callable[[str], object],
+    *,
+    mark: str,
+    host: str | None = None,
+    with_rows: bool = True,
 ) -> Restored:
     """Create the state directory of the settings from the store; `up` can then run it. `host` is
-    the id of the lost state directory, by default that whose rows were copied last.
+    the id of the lost state directory, by default that whose rows were copied last. Without the
+    rows, the branches are restored for a database that has gone on without that host.
 
     If this is interrupted, it leaves a directory that only another restore accepts. Raises
     RestoreRefused, StoreFails, Damaged, WrongKey, DumpFailed, StateDirectoryUnusable,
-    AccountUnusable, NotEnoughSpace, OSError.
+    AccountUnusable, NotEnoughSpace, OtherVersion, BackupRefused, OSError.
     """
     folder, rows = newest_rows(store, host)
     # A wrong key is found here, before anything is made.
     sign = last_sign(store, folder)
+    (check_database if with_rows else check_lost_region)()
     check_place()
-    clear_place()
-    prepare_state_directory()
-    with hold_state_directory():
-        unfinished = settings.STATE_DIR / UNFINISHED_RESTORE
-        durable.write(unfinished, b"", 0o600)
-        with scratch_directory(SCRATCH) as scratch:
-            say(f"Reading {rows} …")
-            write_tree(store.get(rows), scratch / "rows")
-            manifest = read_manifest(scratch / "rows")
-            check_fits(manifest, has_data=True)
+    with new_state_directory(), scratch_directory(SCRATCH) as scratch:
+        say(f"Reading {rows} …")
+        write_tree(store.get(rows), scratch / "rows")
+        manifest = read_manifest(scratch / "rows")
+        check_fits(manifest, has_data=True)
+        restored = Restored(manifest.rows_at, sign or Sign(manifest.rows_at))
+        if with_rows:
             with metadata_for_restore(mark=mark):
                 load(scratch / "rows" / METADATA_DUMP)
                 # Migrate the rows of an older Perch before changing any.
                 call_command("migrate", verbosity=0)
-                restored = Restored(manifest.rows_at, sign or Sign(manifest.rows_at))
                 _restore_branches(store, folder, restored, scratch, say)
                 settle_rows_from_store(manifest.rows_at, set(restored.branches))
-            restore_secrets(scratch / "rows")
-        unfinished.unlink()
-        durable.sync(settings.STATE_DIR)
+        else:
+            _restore_branches(store, folder, restored, scratch, say)
+            settle_region(restored.branches, {})
+        restore_secrets(scratch / "rows")
     return restored
 
 

@@ -130,6 +130,11 @@ def _from_database() -> Iterator[Sample]:
     stored = branches.aggregate(count=Count("id"), size=Coalesce(Sum("logical_size"), 0))
     yield "perch_branches", (), stored["count"]
     yield "perch_branch_bytes", (), stored["size"]
+    for name, at in (
+        ("perch_backup_timestamp_seconds", region.backup_taken_at),
+        ("perch_backup_verified_timestamp_seconds", region.backup_verified_at),
+    ):
+        yield name, (), at.timestamp() if at else 0
     pending = WebhookDelivery.objects.filter(status=DeliveryStatus.PENDING)
     yield "perch_webhook_deliveries_pending", (), pending.count()
     if store := region.history_store:

@@ -74,12 +74,6 @@ FAILED_ROUNDS = _counter("perch_rounds_failed", "Rounds that failed", "round")
 POOLERS = _gauge("perch_poolers", "PgBouncer processes")
 POOLER_CLIENTS = _gauge("perch_pooler_connections", "Connections to PgBouncer processes")
 DELIVERIES = _counter("perch_webhook_attempts", "Attempts to send a webhook's delivery", "outcome")
-BACKUP = Gauge(
-    "perch_backup_timestamp_seconds",
-    "When the last complete backup was taken, in Unix time",
-    registry=REGISTRY,
-    multiprocess_mode="max",
-)
 
 # Every process's
 
@@ -110,6 +104,12 @@ READ_FROM_HOST = {
     "perch_webhook_deliveries_pending": ("Deliveries that are to be sent",),
     "perch_history_behind_branches": ("Branches whose newest log is not in the store",),
     "perch_history_behind_seconds": ("Seconds since when something is missing in the store",),
+    "perch_backup_timestamp_seconds": (
+        "When the last complete backup was taken, in Unix time; 0 for never",
+    ),
+    "perch_backup_verified_timestamp_seconds": (
+        "When the newest backup that was verified was taken; 0 for none",
+    ),
     "perch_disk_size_bytes": ("Size of the state directory's disk",),
     "perch_disk_free_bytes": ("Its free bytes",),
     "perch_disk_reserve_bytes": ("The bytes that branches must leave free",),

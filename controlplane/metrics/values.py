@@ -36,7 +36,6 @@ SIZES = {
     "histogram": 1 << 20,
     "summary": 1 << 16,
     "gauge_livesum": 1 << 16,
-    "gauge_max": 1 << 14,
 }
 MOST_SLOTS = 1000
 _lock = threading.Lock()

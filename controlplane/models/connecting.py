@@ -12,6 +12,7 @@ from typing import Any
 
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
+from psycopg.types.json import Json
 
 from controlplane import clock
 from controlplane.models.plans import LIMITS
@@ -77,7 +78,8 @@ WHERE id = ANY(%(ids)s) AND action = %(action)s
 ORDER BY created_at DESC LIMIT 1
 """
 ALIVE = """
-UPDATE controlplane_region SET proxy_seen_at = now() WHERE id = %(region)s
+UPDATE controlplane_region SET proxy_seen_at = now(), proxy_problems = %(problems)s
+WHERE id = %(region)s
 RETURNING clock_timestamp()
 """
 # Each report locks only one row, so the reports of two proxies cannot deadlock.
@@ -202,10 +204,13 @@ async def find_failure(
     return str(row[0]) if row else None
 
 
-async def report_alive(connection: Connection, *, region: str) -> None:
-    """Write the proxy's sign of life, and set `clock` from the database's time."""
+async def report_alive(
+    connection: Connection, *, region: str, problems: Sequence[Mapping[str, str]]
+) -> None:
+    """Write the proxy's sign of life with its problems, as {name, detail}, and set `clock` from the
+    database's time."""
     asked = clock.running_for()
-    cursor = await connection.execute(ALIVE, {"region": region})
+    cursor = await connection.execute(ALIVE, {"region": region, "problems": Json(problems)})
     if row := await cursor.fetchone():
         clock.adjust(row[0], asked=asked, answered=clock.running_for())
 

@@ -42,6 +42,15 @@ class Region(models.Model):
     computes_seen_at = models.DateTimeField(null=True)
     # Published by its worker: its problems, as [{name, detail}].
     problems = models.JSONField(default=list, db_default=[])
+    # The same of its proxy.
+    proxy_problems = models.JSONField(default=list, db_default=models.Value([], models.JSONField()))
+    # Published by its worker: what users get (`operations.service_quality`).
+    quality = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
+    # Noted by `manage.py backup`: when the first backup was taken, and the moments of the rows in
+    # the newest complete backup and in the newest one that was verified.
+    backups_since = models.DateTimeField(null=True)
+    backup_taken_at = models.DateTimeField(null=True)
+    backup_verified_at = models.DateTimeField(null=True)
     # Published by its worker: the state of the history's copy off the host; {} without a store.
     history_store = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
     # Published by its worker: why computes there can connect to its host and its network; "" if

@@ -40,6 +40,7 @@ from controlplane.operations.reconcile import (
 from controlplane.operations.recovery import remove_unrecovered, try_removals_again
 from controlplane.operations.retention import forget_deleted
 from controlplane.operations.schemas import forget_readings
+from controlplane.operations.service_quality import count_starts, quality, sample_branches
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
 from controlplane.operations.snapshots import expire_snapshots
 from controlplane.operations.step_history import write_lasting
@@ -93,6 +94,7 @@ def publish(region: Region) -> None:
         port=settings.PROXY_PORT,
         problems=vitals.problems(),
         history_store=state.as_json(),
+        quality=quality.as_json(),
         outbound_unfiltered=outbound.complaint(),
         disk_free_bytes=space.free,
         disk_reserve_bytes=space.reserve,
@@ -138,6 +140,8 @@ ROUNDS: Sequence[Round] = (
     Round(2, end_unused_poolers),
     Round(10, redispatch_lost_operations),
     Round(5, check_availability),
+    Round(10, count_starts),
+    Round(60, sample_branches),
     Round(2, expire_branches),
     Round(30, measure_sizes),
     Round(2, measure_nearly_full),

@@ -14,6 +14,7 @@ from django.conf import settings
 from controlplane.compute.space import disk_problem
 from controlplane.operations.catalog_mending import endpoints_behind
 from controlplane.operations.history_copies import state
+from controlplane.operations.service_quality import quality
 from controlplane.operations.under_way import STILL_AFTER, hanging, standing_still
 
 log = logging.getLogger(__name__)
@@ -107,6 +108,10 @@ def history_copies() -> list[Problem]:
     return [Problem(name, detail) for name, detail in state.problems()]
 
 
+def service_quality() -> list[Problem]:
+    return [Problem(name, detail) for name, detail in quality.problems()]
+
+
 CHECKS: Sequence[Callable[[], list[Problem]]] = (
     rounds.problems,
     hanging_operations,
@@ -114,6 +119,7 @@ CHECKS: Sequence[Callable[[], list[Problem]]] = (
     full_disk,
     catalogs_behind,
     history_copies,
+    service_quality,
 )
 
 

@@ -1,8 +1,8 @@
 """Whether the service works, for monitoring.
 
-The health is that of this host's region. Missing processes of other regions are shown, but do not
-change it. On a host that runs only the API, it is the health of the region in its settings, or else
-of the default region.
+The health is that of this host's region. Missing processes and problems of other regions are shown,
+but do not change it. On a host that runs only the API, it is the health of the region in its
+settings, or else of the default region.
 """
 
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ from django.db import connection
 from controlplane import clock
 from controlplane.events import outbox
 from controlplane.models import Lane, Region
+from controlplane.services.region_problems import problems_of
 
 # Seconds that the oldest job of a lane may wait for a slot before that is reported as a problem.
 MOST_WAIT = {Lane.WAKES: 5, Lane.REQUESTS: 30, Lane.UPKEEP: 600}
@@ -52,6 +53,12 @@ class Health:
         return "degraded" if self.problems else "ok"
 
 
+def ask_database() -> None:
+    """Raises django.db.Error if the database does not answer."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT")
+
+
 def examine() -> Health:
     """Read the health of this host's region, and the state of all regions. Raises
     django.db.Error."""
@@ -67,8 +74,7 @@ def examine() -> Health:
         seconds = webhooks["oldest_seconds"]
         detail = f"a webhook has waited {seconds:.0f} s for a worker to send to it"
         found.append({"name": "webhooks_wait", "detail": detail})
-    if "worker" not in missing:
-        found += own.problems  # without a worker they are out of date
+    found += problems_of(own)
     return Health(
         missing,
         sorted({problem["name"] for problem in found}),
@@ -78,6 +84,8 @@ def examine() -> Health:
             "lanes": lanes,
             "webhooks": webhooks,
             "history_store": own.history_store,
+            "quality": own.quality,
+            "backup": {"taken_at": own.backup_taken_at, "verified_at": own.backup_verified_at},
             "regions": [_described(region) for region in regions],
         },
     )
@@ -127,6 +135,7 @@ def _described(region: Region) -> dict[str, Any]:
         "draining": region.draining,
         "outbound_unfiltered": region.outbound_unfiltered,
         "missing": region.silent_processes(),
+        "problems": sorted({problem["name"] for problem in problems_of(region)}),
         "seen_seconds_ago": {
             name: round((now - at).total_seconds(), 1) if at else None for name, at in seen.items()
         },

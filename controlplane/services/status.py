@@ -16,6 +16,7 @@ from controlplane.events import outbox
 from controlplane.models import Account, Endpoint, EndpointState, Region
 from controlplane.services.errors import Forbidden
 from controlplane.services.health import lanes_of, queues
+from controlplane.services.region_problems import problems_of
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,8 @@ class RegionStatus:
 
     @classmethod
     def of(cls, region: Region) -> "RegionStatus":
-        missing = region.silent_processes()
-        # Problems that a worker published are out of date once its sign of life is.
-        problems = [] if "worker" in missing else region.problems
-        return cls(
-            region.id, region.name, missing, sorted({problem["name"] for problem in problems})
-        )
+        names = {problem["name"] for problem in problems_of(region)}
+        return cls(region.id, region.name, region.silent_processes(), sorted(names))
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ def _host(region: Region, computes: dict[str, int]) -> HostStatus:
         port=region.port,
         draining=region.draining,
         missing=missing,
-        problems=[] if "worker" in missing else region.problems,
+        problems=problems_of(region),
         worker_seen_seconds_ago=_seconds_since(region.worker_seen_at, now),
         proxy_seen_seconds_ago=_seconds_since(region.proxy_seen_at, now),
         pg_version=region.pg_version,

@@ -24,7 +24,7 @@ from controlplane.operations.vitals import Problem, Rounds
 from controlplane.services.health import examine
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_project, make_webhook
-from tests.support.processes import SIGNS
+from tests.support.processes import SIGNS, held_still
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
@@ -177,12 +177,27 @@ class TestRunningService:
         assert region["id"] == "local"
         assert max(region["seen_seconds_ago"].values()) < 5
 
+    def ask_process(self, stack: Stack, path: str) -> tuple[int, Any]:
+        answer = requests.get(stack.api_url.replace("/api/v2", path), timeout=10)
+        return answer.status_code, answer.json()
+
     def test_a_database_that_hangs(self, stack: Stack) -> None:
+        assert self.ask_process(stack, "/readyz") == (200, {"status": "ok"})
         with frozen_metadata(stack):
             began = time.monotonic()
             answer = self.ask(stack)
             assert time.monotonic() - began < 5
+            ready = {"status": "unavailable", "missing": ["database"]}
+            assert self.ask_process(stack, "/readyz") == (503, ready)
+            assert self.ask_process(stack, "/livez") == (200, {"status": "ok"})
         assert (answer.status_code, answer.json()["missing"]) == (503, ["database"])
+        wait_for(lambda: self.ask(stack).status_code == 200, "the service to be healthy again")
+
+    @pytest.mark.thorough
+    def test_a_dead_worker_takes_no_process_of_the_api_out(self, stack: Stack) -> None:
+        with held_still(stack, "worker"):
+            wait_for(lambda: self.ask(stack).status_code == 503, "the worker to be missed")
+            assert self.ask_process(stack, "/readyz") == (200, {"status": "ok"})
         wait_for(lambda: self.ask(stack).status_code == 200, "the service to be healthy again")
 
 

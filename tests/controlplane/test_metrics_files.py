@@ -17,7 +17,6 @@ from controlplane.metrics import figures, values
 values.begin(Path(sys.argv[1]), "test", figures.known_names())
 figures.FAILED_ROUNDS.labels("a round").inc(3)
 figures.POOLERS.set(2)
-figures.BACKUP.set(1700000000)
 print("counted", flush=True)
 input()
 figures.FAILED_ROUNDS.labels("a round").inc(4)
@@ -61,7 +60,7 @@ def read(directory: Path) -> dict[str, float]:
         capture_output=True,
         text=True,
     ).stdout
-    names = ("perch_rounds_failed_total", "perch_poolers", "perch_backup_timestamp_seconds")
+    names = ("perch_rounds_failed_total", "perch_poolers")
     found = dict(line.split() for line in output.splitlines())
     return {name: float(found[name]) for name in names if name in found}
 
@@ -71,14 +70,12 @@ def test_processes_add_up_and_what_a_dead_one_has_counted_stays(tmp_path: Path) 
     assert read(tmp_path) == {
         "perch_rounds_failed_total": 6,
         "perch_poolers": 4,
-        "perch_backup_timestamp_seconds": 1700000000,
     }
     assert one.end() == 0
     other.kill()
     # The gauges of living processes went with them; what was counted did not.
     assert read(tmp_path)["perch_rounds_failed_total"] == 10
     assert "perch_poolers" not in read(tmp_path)
-    assert read(tmp_path)["perch_backup_timestamp_seconds"] == 1700000000
     files = {path.name for path in tmp_path.iterdir()}
     again = Counting(tmp_path)
     assert read(tmp_path)["perch_rounds_failed_total"] == 13

@@ -32,14 +32,15 @@ MARK = re.compile(
 )
 
 PRINT_COMMANDS = """
-import json, os, django, manage
+import argparse, json, os, django, manage
 os.environ["DJANGO_SETTINGS_MODULE"] = "controlplane.settings"
 django.setup()
 from django.core.management import BaseCommand, load_command_class
 
 def options(command, name):
     actions = command.create_parser("", name)._actions
-    return {one for action in actions for one in action.option_strings}
+    shown = [action for action in actions if action.help != argparse.SUPPRESS]
+    return {one for action in shown for one in action.option_strings}
 
 common = options(BaseCommand(), "any")
 print(json.dumps({

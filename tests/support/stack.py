@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -49,6 +49,8 @@ class Stack:
     api_url: str  # with /api/v2
     proxy_port: int
     pid: int
+    # Of its own database; "" for the one in its state directory.
+    database_url: str = field(default="", kw_only=True)
 
     def new_key(self, *, plan: str = "unlimited") -> str:
         """Return a key of a new account, as `create_api_key` makes it but without starting a
@@ -75,6 +77,8 @@ class Stack:
 
     def database(self) -> "psycopg.Connection[tuple[Any, ...]]":
         """A connection to the service's own database."""
+        if self.database_url:
+            return psycopg.connect(self.database_url, autocommit=True)
         return psycopg.connect(
             host=str(self.state_dir / "sockets" / "metadata"),
             user="perch",
@@ -175,6 +179,7 @@ def running_stack(
         proxy_port=ports[2],
         pid=process.pid,
         process=process,
+        database_url=environment.get("DATABASE_URL", ""),
     )
     try:
         wait_for(

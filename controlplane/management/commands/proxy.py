@@ -90,7 +90,9 @@ async def serve_when_ready(
     listeners' queues."""
     serving = asyncio.current_task()
     assert serving is not None
-    directory = DatabaseDirectory(conninfo(), settings.REGION)
+    directory = DatabaseDirectory(
+        conninfo(), settings.REGION, problems=lambda: problems_of(identity)
+    )
     proxy = Proxy(chosen, directory, identity)
 
     def expect_successor() -> None:
@@ -120,6 +122,12 @@ async def serve_when_ready(
         finally:
             counting.cancel()
             knowing.cancel()
+
+
+def problems_of(identity: TlsIdentity) -> list[dict[str, str]]:
+    """The proxy's problems for /healthz."""
+    problem = identity.problem()
+    return [{"name": problem[0], "detail": problem[1]}] if problem else []
 
 
 def introduce_itself(identity: TlsIdentity) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.backup.restoring import RestoreRefused, restore
+from controlplane.backup.restoring import RestoreRefused, restore, restore_region
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.history_store.objects import StoreFails, StoreMisnamed, the_store
@@ -43,18 +43,31 @@ class Command(BaseCommand):
             "were copied last; `history list` names the hosts",
         )
         parser.add_argument(
+            "--region",
+            metavar="NAME",
+            help="bring back only the lost host of this region, into the database of DATABASE_URL "
+            "that has the other regions",
+        )
+        parser.add_argument(
             "--state-dir", metavar="NEW", required=True, help="a directory that does not exist yet"
         )
 
     def handle(
-        self, *args: Any, source: str | None, from_store: str | None, **options: Any
+        self,
+        *args: Any,
+        source: str | None,
+        from_store: str | None,
+        region: str | None,
+        **options: Any,
     ) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
             if source is None:
-                self._restore_from_store(from_store or None)
-            else:
+                self._restore_from_store(from_store or None, with_rows=region is None)
+            elif region is None:
                 self._restore(Path(source).absolute())
+            else:
+                self._restore_region(Path(source).absolute())
         except REFUSALS as error:
             raise CommandError(str(error)) from error
 
@@ -67,16 +80,32 @@ class Command(BaseCommand):
         for branch_id, reason in manifest.not_copied.items():
             self.stderr.write(f"The branch {branch_id} has no data: {reason}")
 
-    def _restore_from_store(self, host: str | None) -> None:
+    def _restore_region(self, backup: Path) -> None:
+        manifest, missing = restore_region(backup, self._say)
+        self._say(
+            f"{settings.STATE_DIR} has the branches of {settings.REGION} as of "
+            f"{manifest.rows_at:%Y-%m-%d %H:%M:%S} UTC, and serves this region now. "
+            f"Start it with: PERCH_REGION={settings.REGION} up --state-dir {settings.STATE_DIR}"
+        )
+        for branch_id in missing:
+            reason = manifest.not_copied.get(branch_id, "the backup has no copy of it")
+            self.stderr.write(f"The branch {branch_id} has no data: {reason}")
+
+    def _restore_from_store(self, host: str | None, *, with_rows: bool) -> None:
         store = the_store()
         if store is None:
             raise RestoreRefused("set PERCH_HISTORY_STORE to the store that has the history")
         restored = restore_from_store(
-            store, self._say, mark=f"{MARK}={settings.STATE_DIR}", host=host
+            store,
+            self._say,
+            mark=f"{MARK}={settings.STATE_DIR}",
+            host=host,
+            with_rows=with_rows,
         )
+        rows = f"those of {restored.rows_at:%Y-%m-%d %H:%M:%S} UTC" if with_rows else "unchanged"
         self._say(
             f"{settings.STATE_DIR} has {len(restored.branches)} branches, each until its last "
-            f"copied commit, and the rows of {restored.rows_at:%Y-%m-%d %H:%M:%S} UTC. "
+            f"copied commit; the rows are {rows}. "
             f"Start it with: up --state-dir {settings.STATE_DIR}"
         )
         self._list_losses(restored)

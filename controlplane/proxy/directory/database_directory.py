@@ -20,7 +20,7 @@ from controlplane.proxy.directory.interface import Clients, ComputeAddress, Role
 from controlplane.proxy.directory.route_lookup import RouteLookup
 from controlplane.proxy.directory.service_calls import ServiceCalls
 from controlplane.proxy.directory.traffic import Tally, Traffic
-from controlplane.proxy.directory.usage_reports import ActivityReports, TrafficReports
+from controlplane.proxy.directory.usage_reports import ActivityReports, Problems, TrafficReports
 from controlplane.proxy.directory.waking import Waker
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable, RegionUnavailable
 
@@ -37,7 +37,10 @@ _LAST_WRITE_WITHIN = 2.0
 class DatabaseDirectory:
     """See `interface.Directory`. `run` must be running for as long as the directory is used."""
 
-    def __init__(self, conninfo: str, region: str) -> None:
+    def __init__(
+        self, conninfo: str, region: str, *, problems: Callable[[], Problems] = list
+    ) -> None:
+        """`problems` returns the proxy's own problems, which it publishes."""
         self._loop = asyncio.get_running_loop()
         # Until when the worker and the database are restarted together with the proxy.
         self._worker_starts_until = self._loop.time() + _START_OF_WORKER
@@ -51,7 +54,7 @@ class DatabaseDirectory:
         self._compute_runs = ComputeRunWatcher(self._park)
         self._waker = Waker(self._database, states, self._changes, self._compute_runs)
         self._clients: Clients | None = None
-        self._activity_reports = ActivityReports(self._database, region)
+        self._activity_reports = ActivityReports(self._database, region, problems)
         self._traffic = Traffic()
         self._traffic_reports = TrafficReports(self._database, self._traffic)
         self._calls = ServiceCalls()

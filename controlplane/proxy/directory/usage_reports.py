@@ -4,7 +4,7 @@ many bytes were sent to them."""
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -14,6 +14,8 @@ from controlplane.proxy.directory.control_database import ControlDatabase
 from controlplane.proxy.directory.traffic import Key, Traffic
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
+# As {name, detail}.
+Problems = Sequence[Mapping[str, str]]
 # Seconds. A process that is killed loses the traffic that it has not reported.
 _ACTIVITY_EVERY = 2.0
 TRAFFIC_EVERY = 5.0
@@ -56,9 +58,12 @@ class TrafficReports:
 
 
 class ActivityReports:
-    def __init__(self, database: ControlDatabase, region: str) -> None:
+    def __init__(
+        self, database: ControlDatabase, region: str, problems: Callable[[], Problems]
+    ) -> None:
         self._database = database
         self._region = region
+        self._problems = problems
         # When a client last connected to each endpoint.
         self._used: dict[str, datetime] = {}
 
@@ -70,7 +75,8 @@ class ActivityReports:
         while True:
             used, self._used = self._used, {}
             try:
-                await self._database.ask(partial(report_alive, region=self._region))
+                alive = partial(report_alive, region=self._region, problems=self._problems())
+                await self._database.ask(alive)
                 # One by one: a statement that locks only one row cannot cause a deadlock.
                 for endpoint_id in list(used):
                     at = used[endpoint_id]

@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controlplane import durable
-from controlplane.proxy.wire.tls import ClientTlsSocket, end_point_hash, server_context
+from controlplane.proxy.wire.tls import ClientTlsSocket, end_point_hash, problem_of, server_context
 
 _CERTIFICATE_LIFETIME = timedelta(days=90)
 _AUTHORITY_LIFETIME = timedelta(days=3650)
@@ -195,6 +195,10 @@ class IssuingIdentity:
     @property
     def authority_pem(self) -> str:
         return self._authority.pem
+
+    def problem(self) -> tuple[str, str] | None:
+        """See `tls.TlsIdentity`. Only the authority is not renewed while the proxy runs."""
+        return problem_of(self._authority.certificate, _AUTHORITY_NAME)
 
     def note_authenticated(self, server_name: str | None) -> None:
         """See `tls.TlsIdentity`. The name's certificate is kept longer than those of names under

@@ -5,6 +5,7 @@ import hashlib
 import logging
 import ssl
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +20,8 @@ ALPN_HTTP = "http/1.1"
 _WEAK_HASHES = {"md5", "sha1"}
 # Seconds between two checks whether the operator's files have been replaced.
 _CHECK_EVERY = 10.0
+# A certificate that is valid for less is a problem.
+_ENDS_SOON = timedelta(days=14)
 
 
 class TlsIdentity(Protocol):
@@ -30,6 +33,10 @@ class TlsIdentity(Protocol):
     @property
     def authority_pem(self) -> str:
         """Perch's authority, which clients are to trust; "" with an operator's certificate."""
+        ...
+
+    def problem(self) -> tuple[str, str] | None:
+        """What an operator must know: the name of a problem, and words. None if there is none."""
         ...
 
     def note_authenticated(self, server_name: str | None) -> None:
@@ -57,6 +64,8 @@ class OperatorIdentity:
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate, self._key = certificate, key
+        # Why the present files cannot be used; "" if they can.
+        self._complaint = ""
         self._seen = self._look()
         self._context = self._load()
         self._next_look = time.monotonic() + _CHECK_EVERY
@@ -67,6 +76,14 @@ class OperatorIdentity:
             self.refresh()
         return self._context
 
+    def problem(self) -> tuple[str, str] | None:
+        """See `TlsIdentity`."""
+        if time.monotonic() >= self._next_look:
+            self.refresh()
+        if self._complaint:
+            return "certificate_unusable", f"{self._certificate}: {self._complaint}"
+        return problem_of(self._leaf, str(self._certificate))
+
     def note_authenticated(self, server_name: str | None) -> None:
         pass
 
@@ -75,15 +92,17 @@ class OperatorIdentity:
         self._next_look = time.monotonic() + _CHECK_EVERY
         try:
             found = self._look()
-            if found == self._seen:
-                return
-            self._context = self._load()
+            if found != self._seen:
+                self._context = self._load()
         except (OSError, ValueError) as error:
             # They may be replaced one after the other, so the next check may find them matching.
             log.warning("cannot load the new certificate", extra={"error": str(error)})
+            self._complaint = f"cannot be used with {self._key}: {error}"
             return
-        self._seen = found
-        log.info("certificate reloaded", extra={"file": str(self._certificate)})
+        self._complaint = ""
+        if found != self._seen:
+            self._seen = found
+            log.info("certificate reloaded", extra={"file": str(self._certificate)})
 
     def _look(self) -> list[tuple[int, int]]:
         found = [path.stat() for path in (self._certificate, self._key)]
@@ -93,6 +112,7 @@ class OperatorIdentity:
         context = server_context(str(self._certificate), str(self._key))
         leaf = x509.load_pem_x509_certificates(self._certificate.read_bytes())[0]
         binding = end_point_hash(leaf)
+        self._leaf = leaf
 
         def remember(
             socket: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext
@@ -116,6 +136,14 @@ def server_context(certificate: str, key: str | None = None) -> ssl.SSLContext:
     context.num_tickets = 0
     context.sslsocket_class = ClientTlsSocket
     return context
+
+
+def problem_of(certificate: x509.Certificate, name: str) -> tuple[str, str] | None:
+    """Returns the problem of a certificate that ends soon or has ended; see `TlsIdentity`."""
+    ends = certificate.not_valid_after_utc
+    if ends - datetime.now(UTC) > _ENDS_SOON:
+        return None
+    return "certificate_ends", f"{name} is valid until {ends:%Y-%m-%d %H:%M} UTC"
 
 
 def end_point_hash(certificate: x509.Certificate) -> bytes:
