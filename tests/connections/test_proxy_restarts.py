@@ -26,6 +26,9 @@ def test_a_restart_of_the_proxy_refuses_nobody_and_ends_no_connection(shop: Plac
         assert any(map(is_alive, previous))
     assert traffic.errors == []
     wait_for(lambda: not any(map(is_alive, previous)), "the end of the previous processes")
+    # The previous processes log although nobody reads their output any more.
+    log = (shop.stack.state_dir / "log" / "proxy.log").read_text()
+    assert "taken over by another proxy" in log
 
 
 @pytest.mark.thorough
