@@ -238,8 +238,8 @@ def _is_of_another(request: ConsoleRequest, sign_in: sessions.SignIn) -> bool:
     """
     if "waits_for_sign_in" in request.POST:
         return False
-    made_for = request.POST.get(OF_FORM) or request.headers.get(OF_PAGE) or sign_in.mark
-    if made_for == sign_in.mark:
+    made_for = request.POST.get(OF_FORM) or request.headers.get(OF_PAGE)
+    if not made_for or sign_in.is_marked(made_for):
         return False
     # A form that is out of date goes to its view, which returns it with what was typed.
     return not (OF_FORM in request.POST and request.is_out_of_date)

@@ -18,6 +18,7 @@ from controlplane.environment import (
     envnames,
     envnetworks,
     envsecret,
+    envsecrets,
     envstr,
     postgres_database,
     private_directory,
@@ -50,6 +51,8 @@ SECRET_KEY = envsecret(
     STATE_DIR / "secret-key",
     makes=PROCESS in ("up", "api", "worker", "proxy", "runserver"),
 )
+# Keys that were SECRET_KEY before: what was encrypted with them can still be read.
+SECRET_KEY_FALLBACKS = envsecrets("PERCH_SECRET_KEY_FALLBACKS", STATE_DIR / "secret-key-fallbacks")
 
 POSTGRES_BIN = envstr("PERCH_POSTGRES_BIN", "")
 # Path of PgBouncer. None: search for it on the host; "": run without PgBouncer.

@@ -20,7 +20,7 @@ from controlplane.backup.manifest import (
 from controlplane.backup.metadata_copy import check_empty, load, metadata_cluster
 from controlplane.backup.restored_rows import settle_rows
 from controlplane.backup.room import require_room
-from controlplane.backup.taking import KEPT
+from controlplane.backup.taking import FALLBACKS, KEPT, SECRET_KEY
 from controlplane.compute import metadata
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.branch_data import create_from_copy
@@ -126,7 +126,7 @@ def clear_place() -> None:
 def restore_secrets(backup: Path) -> None:
     """Put the secrets that `taking.copy_secrets` has copied into the state directory. Raises
     OSError."""
-    for name in ("secret-key", *KEPT):
+    for name in (SECRET_KEY, FALLBACKS, *KEPT):
         source, place = backup / name, settings.STATE_DIR / name
         if source.is_dir():
             shutil.copytree(source, place)

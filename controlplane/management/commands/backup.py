@@ -16,11 +16,12 @@ from controlplane.backup.taking import BackupRefused, take_backup
 from controlplane.compute.accounts import AccountUnusable
 from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours
+from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.management.supervision import MARK
 
 REFUSALS = (
-    *(BackupRefused, NoRoom, NoBackup, DumpFailed, OtherVersion),
+    *(BackupRefused, NoRoom, NoBackup, DumpFailed, OtherVersion, OtherSecretKey),
     *(StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError),
 )
 # The exit status of a backup that lacks a branch.
@@ -60,6 +61,7 @@ class Command(BaseCommand):
         began = time.monotonic()
         with metadata_database(mark=f"{MARK}={settings.STATE_DIR}"):
             refuse_other_version()
+            refuse_other_key()
             manifest = take_backup(target, self._say)
         self._say(
             f"{target} holds {len(manifest.branches)} branches, {manifest.size / 1e6:,.0f} MB, "

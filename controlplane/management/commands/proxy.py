@@ -16,6 +16,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import close_old_connections
 
+from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
 from controlplane.operations.own_region import RegionTaken, own_region
 from controlplane.proxy.directory.database_directory import DatabaseDirectory
@@ -80,12 +81,13 @@ async def serve_when_ready(
 
 def introduce_itself(identity: TlsIdentity) -> None:
     """Publish the certificate authority that clients should trust. Raises SystemExit if this proxy
-    must not serve: the database is of another version, or the region is another host's, whose
-    computes cannot be reached from here."""
+    must not serve: the database is of another version, encrypted with another key, or the region is
+    another host's, whose computes cannot be reached from here."""
     try:
         refuse_other_version()
+        refuse_other_key()
         publish_certificate_authority(own_region().id, identity.authority_pem)
-    except (OtherVersion, RegionTaken) as error:
+    except (OtherVersion, OtherSecretKey, RegionTaken) as error:
         log.critical("cannot serve", extra={"error": str(error)})
         raise SystemExit(REFUSED) from error
     finally:

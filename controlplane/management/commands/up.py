@@ -32,6 +32,7 @@ from controlplane.compute.state_directory import (
     hold_state_directory,
     prepare_state_directory,
 )
+from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_newer
 from controlplane.management.coming_up import ComingUp
 from controlplane.management.host_resources import (
@@ -53,6 +54,8 @@ from controlplane.operations.reconcile import reconcile_host
 from controlplane.services.accounts import KeySpec, create_key
 
 DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}
+# Variables that the processes get as files.
+SECRETS = ("PERCH_SECRET_KEY", "PERCH_SECRET_KEY_FALLBACKS")
 # Seconds: on a busy host an answer takes long, and asking again would add to the load.
 ANSWERS_WITHIN = 10.0
 # How often in a row `up` may fail to start the service again.
@@ -174,6 +177,10 @@ class Command(BaseCommand):
         except OtherVersion as error:
             raise CommandError(str(error)) from error
         call_command("migrate", verbosity=0)
+        try:
+            refuse_other_key()
+        except OtherSecretKey as error:
+            raise CommandError(str(error)) from error
         self.may_use_database = True
         self._make_local_account()
         # An earlier run's signs of life say nothing about this one. Other regions keep theirs.
@@ -254,10 +261,11 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
             socket=settings.SOCKET_DIR / "supervisor.sock",
             directory=settings.BASE_DIR,
             environment={
-                **{name: value for name, value in os.environ.items() if name != "PERCH_SECRET_KEY"},
+                **{name: value for name, value in os.environ.items() if name not in SECRETS},
                 "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
                 "PERCH_STATE_DIR": str(settings.STATE_DIR),
                 "PERCH_SECRET_KEY_FILE": str(self._secret_key_file()),
+                "PERCH_SECRET_KEY_FALLBACKS_FILE": str(self._fallbacks_file()),
                 "PERCH_HOST": host,
                 "PERCH_PROXY_PORT": str(ports["proxy"]),
                 "PERCH_CONSOLE_STATE_DIR": str(settings.STATE_DIR / "console"),
@@ -275,10 +283,17 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         processes of the same account can read that, and the key gives access to all passwords."""
         if "PERCH_SECRET_KEY" not in os.environ:
             return Path(os.environ.get("PERCH_SECRET_KEY_FILE", settings.STATE_DIR / "secret-key"))
-        path: Path = settings.STATE_DIR / "secret-key.given"
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(settings.SECRET_KEY)
+        return _given_file("secret-key.given", settings.SECRET_KEY)
+
+    def _fallbacks_file(self) -> Path:
+        """The file from which the processes read the secret keys before this one."""
+        if "PERCH_SECRET_KEY_FALLBACKS_FILE" in os.environ:
+            return Path(os.environ["PERCH_SECRET_KEY_FALLBACKS_FILE"])
+        if "PERCH_SECRET_KEY_FALLBACKS" in os.environ:
+            return _given_file(
+                "secret-key-fallbacks.given", "\n".join(settings.SECRET_KEY_FALLBACKS)
+            )
+        path: Path = settings.STATE_DIR / "secret-key-fallbacks"
         return path
 
     def _make_local_account(self) -> None:
@@ -289,9 +304,7 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         if ApiKey.objects.filter(digest=ApiKey.digest_of(known), revoked_at=None).exists():
             return
         _, key = create_key(account, KeySpec(name="up"))
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(key + "\n")
+        _given_file("api-key", key + "\n")
 
     def _port(self, host: str, name: str, wanted: int | None, *, taken: Collection[int]) -> int:
         if wanted is not None:
@@ -309,6 +322,15 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
         with contextlib.suppress(OSError):
             self.stdout.write(text)
         drop_what_nobody_reads()
+
+
+def _given_file(name: str, content: str) -> Path:
+    """A new file in the state directory, which only its owner can read."""
+    path: Path = settings.STATE_DIR / name
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(content)
+    return path
 
 
 def _how_to_sign_in(console_url: str) -> str:
