@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from ipaddress import ip_network
 from pathlib import Path
 
 from csp.constants import NONE, SELF
@@ -71,6 +72,9 @@ SECRET_KEY_FALLBACKS = envsecrets("PERCH_SECRET_KEY_FALLBACKS")
 # HOST is the address that `up` and the Procfile listen on.
 ALLOWED_HOSTS = envlist("PERCH_ALLOWED_HOSTS", ".localhost,127.0.0.1,[::1]," + env("HOST"))
 CSRF_TRUSTED_ORIGINS = envlist("PERCH_TRUSTED_ORIGINS")
+
+# Networks of the reverse proxies in front of the console.
+TRUSTED_PROXIES = [ip_network(one) for one in envlist("PERCH_TRUSTED_PROXIES")]
 
 MANAGEMENT_API_URL = env("MANAGEMENT_API_URL", "http://127.0.0.1:8001/api/v2").rstrip("/")
 # The other servers that users may choose when they sign in: their names and addresses.

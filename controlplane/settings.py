@@ -157,6 +157,9 @@ WAITS_PER_ACCOUNT = envint("PERCH_API_WAITS_PER_ACCOUNT", 1000)
 # Requests per minute of one account, in all processes of the API together. None: the limit of the
 # account's plan; 0: no limit.
 API_RATE_LIMIT = envcount("PERCH_API_RATE_LIMIT")
+# Networks of the reverse proxies, and of the console, in front of the API: what they say in
+# X-Forwarded-For is believed.
+TRUSTED_PROXIES = envnetworks("PERCH_TRUSTED_PROXIES")
 # Names of the accounts whose API keys may read the status of the service itself.
 OPERATORS = envnames("PERCH_OPERATORS", "local")
 # Any Host header is safe: keys are sent in a header, and no response is built from the Host header.
