@@ -294,6 +294,8 @@ Ctrl-C stops everything; the next `up` finds it as it was."""
                 "secret-key-fallbacks.given", "\n".join(settings.SECRET_KEY_FALLBACKS)
             )
         path: Path = settings.STATE_DIR / "secret-key-fallbacks"
+        # Those of an earlier run are not needed any more.
+        path.with_suffix(".given").unlink(missing_ok=True)
         return path
 
     def _make_local_account(self) -> None:
