@@ -337,36 +337,58 @@ def test_every_encrypted_column_is_known_to_the_rotation(stack: Stack, project: 
 
 @pytest.fixture
 def service(state_dir: Path) -> Iterator[Service]:
-    running = Service(state_dir, PERCH_SECRET_KEY=OLD)
+    """A service with the old key, of which the copy of the history is encrypted with it too."""
+    place, store = state_dir / "service", state_dir / "store"
+    place.mkdir(mode=0o711)
+    running = Service(place, PERCH_SECRET_KEY=OLD, PERCH_HISTORY_STORE=f"file://{store}")
     yield running
     running.down()
 
 
-@pytest.mark.thorough
-def test_the_key_of_a_service_is_replaced(service: Service) -> None:
-    project = Place.create(service.stack, service.client)
-    branch = f"/projects/{project.id}/branches/{project.branch_id}"
-    reveal = f"{branch}/roles/{project.role}/reveal_password"
-    password = service.client.get(reveal)["password"]
-    service.down()
-    service._environment.update(PERCH_SECRET_KEY=NEW, PERCH_SECRET_KEY_FALLBACKS=OLD)
-    service.up()
-    assert service.client.get(reveal)["password"] == password
+def commanded(service: Service, *arguments: str | Path) -> str:
+    """What a command prints that has the settings of the service."""
     done = subprocess.run(
-        [*MANAGE, "rotate_secret_key", "--state-dir", service.state_dir],
+        [*MANAGE, *arguments],
         env={
             **{name: value for name, value in os.environ.items() if "DJANGO" not in name},
-            "PERCH_SECRET_KEY": NEW,
-            "PERCH_SECRET_KEY_FALLBACKS": OLD,
+            **service._environment,
         },
         cwd=ROOT,
         capture_output=True,
         text=True,
-        check=True,
     )
-    assert "Everything is encrypted" in done.stdout
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.thorough
+def test_the_key_of_a_service_is_replaced(service: Service, state_dir: Path) -> None:
+    project = Place.create(service.stack, service.client)
+    branch = f"/projects/{project.id}/branches/{project.branch_id}"
+    reveal = f"{branch}/roles/{project.role}/reveal_password"
+    password = service.client.get(reveal)["password"]
+    store, history = state_dir / "store", project.branch_path(rest="/history")
+    wait_for(lambda: service.client.get(history)["history"].get("copied_at"), "a copy", timeout=60)
     service.down()
-    del service._environment["PERCH_SECRET_KEY_FALLBACKS"]
+    settings = service._environment
+    settings |= {"PERCH_SECRET_KEY": NEW, "PERCH_SECRET_KEY_FALLBACKS": OLD}
+    service.up()
+    assert service.client.get(reveal)["password"] == password
+    said = commanded(service, "rotate_secret_key", "--state-dir", service.state_dir)
+    assert "Everything is encrypted" in said
+    wait_for(lambda: list(store.glob("keys/**/*")), "the kept key")
+    service.down()
+    del settings["PERCH_SECRET_KEY_FALLBACKS"]
     service.up()
     assert service.client.get(reveal)["password"] == password
     service.project()
+
+    # The new key alone restores what was copied with the old one.
+    rows = set(store.glob("**/metadata/*"))
+    wait_for(lambda: set(store.glob("**/metadata/*")) - rows, "another copy of the rows")
+    service.down()
+    service.state_dir.rename(state_dir / "lost")
+    commanded(service, "restore", "--from-store", "--state-dir", service.state_dir)
+    service.up()
+    assert service.client.get(reveal)["password"] == password
+    assert project.branch()["current_state"] == "ready"
