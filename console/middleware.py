@@ -17,7 +17,7 @@ from django.middleware.gzip import GZipMiddleware
 from django.urls import reverse
 from django.utils import timezone
 
-from console import logs
+from console import client_address, logs
 from console.api.errors import AnotherSignIn, APIError, Unauthorized
 from console.api.management_api import ManagementAPI
 from console.live import watches
@@ -52,7 +52,12 @@ class RequestLogMiddleware:
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         began = time.perf_counter()
-        with logs.context(request=str(uuid.uuid4())):
+        client = request.META["REMOTE_ADDR"] = client_address.client_of(
+            request.META.get("REMOTE_ADDR", ""),
+            request.headers.get("X-Forwarded-For", ""),
+            settings.TRUSTED_PROXIES,
+        )
+        with logs.context(request=str(uuid.uuid4())), client_address.serving(client):
             response = self.get_response(request)
             # The query and the body are not logged: the sign-in form holds a key.
             fields = {
@@ -61,7 +66,7 @@ class RequestLogMiddleware:
                 "status": response.status_code,
                 "ms": round((time.perf_counter() - began) * 1000, 1),
                 "bytes": _length(response),
-                "client": request.META.get("REMOTE_ADDR", ""),
+                "client": client,
             }
             log.info("answered", extra=fields)
         return response
@@ -252,8 +257,8 @@ def _is_of_another(request: ConsoleRequest, sign_in: sessions.SignIn) -> bool:
     """
     if "waits_for_sign_in" in request.POST:
         return False
-    made_for = request.POST.get(OF_FORM) or request.headers.get(OF_PAGE) or sign_in.mark
-    if made_for == sign_in.mark:
+    made_for = request.POST.get(OF_FORM) or request.headers.get(OF_PAGE)
+    if not made_for or sign_in.is_marked(made_for):
         return False
     # A form that is out of date goes to its view, which returns it with what was typed.
     return not (OF_FORM in request.POST and request.is_out_of_date)

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from ipaddress import ip_network
 from pathlib import Path
 
 from csp.constants import NONE, SELF
@@ -50,6 +51,14 @@ def envsecret(name: str) -> str:
     return env(name) or (Path(path).read_text().strip() if path else "")
 
 
+def envsecrets(name: str) -> list[str]:
+    """Read secrets from a variable, separated by commas, or, if it is not set, from the file that
+    `<name>_FILE` names, one a line. A file that is missing holds none."""
+    path = Path(env(f"{name}_FILE"))
+    text = env(name).replace(",", "\n") or (path.read_text() if path.is_file() else "")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
 ROOT = Path(__file__).resolve().parent.parent
 IS_INSTALLED = (ROOT / "perch" / "manage.py").is_file()
 # The directory that holds `templates` and `static`: the checkout, or the wheel's package `perch`.
@@ -58,9 +67,14 @@ BASE_DIR = ROOT / "perch" if IS_INSTALLED else ROOT
 DEBUG = envbool("PERCH_DEBUG", default=False)
 # Signs forms and encrypts the cookie that holds the user's API key. console.wsgi requires it.
 SECRET_KEY = envsecret("PERCH_SECRET_KEY") or ("only-for-debugging" if DEBUG else "")
+# Keys that were SECRET_KEY before: sessions and forms that were made with them go on.
+SECRET_KEY_FALLBACKS = envsecrets("PERCH_SECRET_KEY_FALLBACKS")
 # HOST is the address that `up` and the Procfile listen on.
 ALLOWED_HOSTS = envlist("PERCH_ALLOWED_HOSTS", ".localhost,127.0.0.1,[::1]," + env("HOST"))
 CSRF_TRUSTED_ORIGINS = envlist("PERCH_TRUSTED_ORIGINS")
+
+# Networks of the reverse proxies in front of the console.
+TRUSTED_PROXIES = [ip_network(one) for one in envlist("PERCH_TRUSTED_PROXIES")]
 
 MANAGEMENT_API_URL = env("MANAGEMENT_API_URL", "http://127.0.0.1:8001/api/v2").rstrip("/")
 # The other servers that users may choose when they sign in: their names and addresses.

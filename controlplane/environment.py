@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import tempfile
+from contextlib import suppress
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,21 @@ def envsecret(name: str, path: Path, *, makes: bool) -> str:
         return path.read_text()
     except OSError:
         return secrets.token_urlsafe(48)
+
+
+def envsecrets(name: str, path: Path) -> list[str]:
+    """The secrets of the variable `name`, separated by commas, else those in the file that the
+    variable `<name>_FILE` names or in the file at `path`, one a line; none if it cannot be read.
+
+    Each secret is also given with a line break at its end, because `envsecret` takes a file as it
+    is, and a file may end in one.
+    """
+    text = os.environ.get(name, "").replace(",", "\n")
+    if not text:
+        with suppress(OSError):
+            text = Path(os.environ.get(f"{name}_FILE") or path).read_text()
+    found = (line.strip() for line in text.splitlines())
+    return list(dict.fromkeys(one + end for one in found if one for end in ("", "\n")))
 
 
 def default_state_dir(*, checkout: Path | None) -> Path:

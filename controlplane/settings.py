@@ -18,6 +18,7 @@ from controlplane.environment import (
     envnames,
     envnetworks,
     envsecret,
+    envsecrets,
     envstr,
     postgres_database,
     private_directory,
@@ -50,6 +51,8 @@ SECRET_KEY = envsecret(
     STATE_DIR / "secret-key",
     makes=PROCESS in ("up", "api", "worker", "proxy", "runserver"),
 )
+# Keys that were SECRET_KEY before: what was encrypted with them can still be read.
+SECRET_KEY_FALLBACKS = envsecrets("PERCH_SECRET_KEY_FALLBACKS", STATE_DIR / "secret-key-fallbacks")
 
 POSTGRES_BIN = envstr("PERCH_POSTGRES_BIN", "")
 # Path of PgBouncer. None: search for it on the host; "": run without PgBouncer.
@@ -181,6 +184,9 @@ WAITS_PER_ACCOUNT = envint("PERCH_API_WAITS_PER_ACCOUNT", 1000)
 # Requests per minute of one account, in all processes of the API together. None: the limit of the
 # account's plan; 0: no limit.
 API_RATE_LIMIT = envcount("PERCH_API_RATE_LIMIT")
+# Networks of the reverse proxies, and of the console, in front of the API: what they say in
+# X-Forwarded-For is believed.
+TRUSTED_PROXIES = envnetworks("PERCH_TRUSTED_PROXIES")
 # Names of the accounts whose API keys may read the status of the service itself.
 OPERATORS = envnames("PERCH_OPERATORS", "local")
 # Any Host header is safe: keys are sent in a header, and no response is built from the Host header.

@@ -12,7 +12,7 @@ from django.conf import settings
 from requests.auth import AuthBase
 from urllib3.exceptions import HTTPError
 
-from console import logs
+from console import client_address, logs
 from console.api import message_parsing
 from console.api.bounded_http import (
     READ_AT_ONCE,
@@ -180,6 +180,8 @@ class Transport:
                 headers={
                     "Accept": "application/json",
                     "X-Request-ID": request_id,
+                    # An API that trusts this console notes the user's address, not the console's.
+                    "X-Forwarded-For": client_address.current() or None,
                     "Idempotency-Key": once or None,
                 },
                 timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), settings.MANAGEMENT_API_TIMEOUT),

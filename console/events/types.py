@@ -76,6 +76,11 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("connection.refused", "Connection refused", *BAD),
         EventType("connection.not_allowed", "Address not allowed", *BAD),
         EventType("account.created", "Account created", *MADE),
+        EventType("account.updated", "Account changed"),
+        EventType("account.disabled", "Account disabled", *BAD),
+        EventType("account.enabled", "Account enabled", "check", "good"),
+        EventType("account.deleted", "Account deleted", *GONE),
+        EventType("account.recovered", "Account recovered", *MADE),
     ),
     "Webhooks": (
         EventType("webhook.created", "Webhook created", *MADE),

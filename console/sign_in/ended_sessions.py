@@ -52,7 +52,7 @@ def end_key(secret: str) -> None:
     """End all sign-ins that were begun with the key until now. Raises OSError."""
     directory = prepare()
     forget_old(directory)
-    file = _file_of_key(directory, secret)
+    file = _files_of_key(directory, secret)[0]
     file.touch(mode=0o600)
     # Set the exact time: the file system's own clock lags behind.
     os.utime(file, ns=(now := time.time_ns(), now))
@@ -60,11 +60,11 @@ def end_key(secret: str) -> None:
 
 def key_has_ended(secret: str, *, since: float) -> bool:
     """Whether a sign-in begun at `since`, a time of time.time(), was ended with its key."""
-    try:
-        ended = _file_of_key(Path(settings.STATE_DIR), secret).stat().st_mtime_ns
-    except FileNotFoundError:
-        return False
-    return since * 1e9 <= ended
+    for file in _files_of_key(Path(settings.STATE_DIR), secret):
+        with suppress(FileNotFoundError):
+            if since * 1e9 <= file.stat().st_mtime_ns:
+                return True
+    return False
 
 
 def forget_old(directory: Path) -> None:
@@ -82,7 +82,12 @@ def _file(directory: Path, sign_in_id: str) -> Path:
     return directory / hashlib.sha256(sign_in_id.encode()).hexdigest()
 
 
-def _file_of_key(directory: Path, secret: str) -> Path:
-    """Return the file of a key. Its name is an HMAC with the console's secret, so that a process
-    that lists the directory cannot test keys against it."""
-    return directory / salted_hmac("perch ended key", secret, algorithm="sha256").hexdigest()
+def _files_of_key(directory: Path, secret: str) -> list[Path]:
+    """Return the files of a key. A name is an HMAC with the console's secret, so that a process
+    that lists the directory cannot test keys against it. The first has the present secret, the
+    others were made before it was replaced."""
+    return [
+        directory
+        / salted_hmac("perch ended key", secret, secret=key, algorithm="sha256").hexdigest()
+        for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    ]

@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from cryptography.fernet import Fernet, InvalidToken
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from django.conf import settings
@@ -96,7 +96,12 @@ class SignIn:
     def mark(self) -> str:
         """Identifies, in a page, the user for whom it was made, without revealing the key. It is
         the same for all sign-ins with the key."""
-        return salted_hmac("perch sign-in", self.secret, algorithm="sha256").hexdigest()[:10]
+        return _marks(self.secret)[0]
+
+    def is_marked(self, mark: str) -> bool:
+        """Whether a page with this mark was made for this user, also before the secret key was
+        replaced."""
+        return mark in _marks(self.secret)
 
     @property
     def ends_at(self) -> datetime | None:
@@ -268,8 +273,17 @@ def _is_written(end: Callable[[], None]) -> bool:
     return True
 
 
-def _fernet() -> Fernet:
-    derived = HKDF(SHA256(), length=32, salt=None, info=b"perch console session").derive(
-        settings.SECRET_KEY.encode()
-    )
-    return Fernet(base64.urlsafe_b64encode(derived))
+def _marks(secret: str) -> list[str]:
+    """The marks by the secret key and by those before it."""
+    return [
+        salted_hmac("perch sign-in", secret, secret=key, algorithm="sha256").hexdigest()[:10]
+        for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    ]
+
+
+def _fernet() -> MultiFernet:
+    keys = []
+    for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
+        hkdf = HKDF(SHA256(), length=32, salt=None, info=b"perch console session")
+        keys.append(Fernet(base64.urlsafe_b64encode(hkdf.derive(key.encode()))))
+    return MultiFernet(keys)

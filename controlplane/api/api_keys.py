@@ -64,7 +64,11 @@ def create_api_key(request: AuthenticatedRequest, body: CreateApiKey) -> dict[st
     """Creates an API key. Only this response ever contains the key itself. A key that expires
     cannot create a key that expires later or never. A key that is read-only or limited to a
     project cannot create keys."""
-    row, key = accounts.create_key(request.auth, body.spec(), by=request.api_key)
+    return created(*accounts.create_key(request.auth, body.spec(), by=request.api_key))
+
+
+def created(row: ApiKey, key: str) -> dict[str, Any]:
+    """The response for a new key."""
     return {
         "id": row.id,
         "key": key,

@@ -43,6 +43,7 @@ TAGS = {
     "itself.",
     "users": "The account of the key, and the regions for projects.",
     "status": "The status of the service.",
+    "accounts": "All accounts of the service, for those that operate it.",
     "webhooks": "Addresses that events are posted to.",
 }
 DESCRIPTION = """\

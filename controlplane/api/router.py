@@ -1,6 +1,7 @@
 """Combines the routers of all resources into the API that `controlplane.urls` serves."""
 
 from controlplane.api import (
+    accounts,
     api_keys,
     branches,
     consumption,
@@ -46,6 +47,7 @@ for resource in (
     api_keys,
     users,
     status,
+    accounts,
     organizations,
     looked_for,
     consumption,

@@ -5,6 +5,7 @@ import gc
 import json
 import logging.config
 import uuid
+from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -13,7 +14,8 @@ from gunicorn.glogging import Logger
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
 
 from controlplane import logs
-from controlplane.api.buffering_worker import BufferingWorker, RequestTooSlow
+from controlplane.api.buffering_worker import Application, BufferingWorker, RequestTooSlow
+from controlplane.api.client_address import Network, client_of
 
 STATUS_OF = {
     LimitRequestLine: HTTPStatus.REQUEST_URI_TOO_LONG,
@@ -22,6 +24,19 @@ STATUS_OF = {
 }
 # New objects between two garbage collections.
 COLLECT_AFTER = 50_000
+
+
+def with_client_address(application: Application, proxies: Sequence[Network]) -> Application:
+    """The WSGI application, with the client's address in REMOTE_ADDR instead of a reverse
+    proxy's."""
+
+    def served(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        environ["REMOTE_ADDR"] = client_of(
+            environ.get("REMOTE_ADDR", ""), environ.get("HTTP_X_FORWARDED_FOR", ""), proxies
+        )
+        return application(environ, start_response)
+
+    return served
 
 
 class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
@@ -38,6 +53,8 @@ class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
 class JsonErrorsWorker(BufferingWorker):
     def load_wsgi(self) -> None:
         super().load_wsgi()
+        from django.conf import settings
+
         from controlplane.api.turns import TurnsByKey, turns
         from controlplane.database.base import BoundedConnection
         from controlplane.events.refusals import refusals
@@ -46,7 +63,7 @@ class JsonErrorsWorker(BufferingWorker):
         refusals.begin()
         sampling.begin_in_thread("api")
         BoundedConnection.around_waits = turns.waiting
-        self.wsgi = TurnsByKey().around(self.wsgi)
+        self.wsgi = with_client_address(TurnsByKey().around(self.wsgi), settings.TRUSTED_PROXIES)
         # Objects that exist by now stay for the life of the process, so later collections can skip
         # them. Collections are rare, because the thousands of objects of a long list are freed by
         # reference counting anyway.

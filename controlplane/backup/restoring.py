@@ -20,7 +20,7 @@ from controlplane.backup.manifest import (
 from controlplane.backup.metadata_copy import check_empty, check_loads, load, metadata_cluster
 from controlplane.backup.restored_rows import settle_region, settle_rows
 from controlplane.backup.room import require_room
-from controlplane.backup.taking import KEPT, check_secret, ready_branches
+from controlplane.backup.taking import FALLBACKS, KEPT, SECRET_KEY, ready_branches
 from controlplane.compute import metadata
 from controlplane.compute.binaries import postgres_version
 from controlplane.compute.branch_data import create_from_copy
@@ -30,6 +30,7 @@ from controlplane.compute.state_directory import (
     hold_state_directory,
     prepare_state_directory,
 )
+from controlplane.database.secret_keys import refuse_other_key
 from controlplane.database.version import known_migrations, refuse_other_version
 from controlplane.models import Region
 
@@ -77,7 +78,7 @@ def restore_region(backup: Path, say: Callable[[str], object]) -> tuple[Manifest
 
     Returns the manifest, and the branches that the rows call ready and that it lacks. Until the
     end, no row changes. Raises what `restore` raises, and
-    OtherVersion, BackupRefused.
+    OtherVersion, OtherSecretKey.
     """
     manifest = read_manifest(backup)
     check_fits(manifest, has_data=bool(manifest.branches))
@@ -157,7 +158,7 @@ def check_database() -> None:
 
 
 def check_lost_region() -> None:
-    """Raise RestoreRefused, OtherVersion or BackupRefused if the database has no region whose host
+    """Raise RestoreRefused, OtherVersion or OtherSecretKey if the database has no region whose host
     is lost and that this host could serve."""
     if "DATABASE_URL" not in os.environ:
         raise RestoreRefused("set DATABASE_URL to the database that has the other regions")
@@ -171,7 +172,7 @@ def check_lost_region() -> None:
         raise RestoreRefused(f"the host of {region.id} still runs its worker or its proxy")
     # Without a key in the environment, `up` will use the backup's.
     if any(os.environ.get(name) for name in ("PERCH_SECRET_KEY", "PERCH_SECRET_KEY_FILE")):
-        check_secret()
+        refuse_other_key()
 
 
 def _check_answers() -> None:
@@ -208,7 +209,7 @@ def clear_place() -> None:
 def restore_secrets(backup: Path) -> None:
     """Put the secrets that `taking.copy_secrets` has copied into the state directory. Raises
     OSError."""
-    for name in ("secret-key", *KEPT):
+    for name in (SECRET_KEY, FALLBACKS, *KEPT):
         source, place = backup / name, settings.STATE_DIR / name
         if source.is_dir():
             shutil.copytree(source, place)

@@ -1,6 +1,5 @@
 """Takes a backup of this host's service while it runs, for `manage.py backup`."""
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -8,7 +7,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from cryptography.fernet import InvalidToken
 from django.conf import settings
 from django.db.models import QuerySet
 
@@ -29,14 +27,15 @@ from controlplane.compute.binaries import postgres_version
 from controlplane.compute.branch_data import NoSuchBranchData, data_dir
 from controlplane.compute.filesystem import LockTimeout, lock_branches, remove_tree, sync_tree
 from controlplane.database.version import applied_migrations
-from controlplane.models import UNFINISHED, Action, Branch, BranchState, Operation, Role
-from controlplane.services.passwords import decrypt
+from controlplane.models import UNFINISHED, Action, Branch, BranchState, Operation
 
 # The most passes over the branches created since the previous pass; each is far shorter than the
 # one before.
 MOST_ROUNDS = 10
 # What a restored service needs besides the database and the secret key. Each of these is secret.
 KEPT = ("tls", "api-key")
+# The files of the secret keys, in a backup and in the state directory.
+SECRET_KEY, FALLBACKS = "secret-key", "secret-key-fallbacks"
 
 
 class BackupRefused(Exception):
@@ -50,7 +49,6 @@ def take_backup(target: Path, say: Callable[[str], object]) -> Manifest:
     The service's database must be available. Raises BackupRefused, NoRoom, DumpFailed, OSError.
     """
     _check_target(target)
-    check_secret()
     check_can_dump()
     with _only_one(), _staging(target) as staging:
         require_room(map(data_dir, ready_branches()), at=staging)
@@ -178,31 +176,17 @@ def being_deleted() -> set[str]:
 
 def copy_secrets(staging: Path) -> None:
     """Copy what a restored service needs besides its rows and data into the directory."""
-    descriptor = os.open(staging / "secret-key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(settings.SECRET_KEY)
+    durable.write_new(staging / SECRET_KEY, settings.SECRET_KEY, 0o600)
+    if settings.SECRET_KEY_FALLBACKS:
+        # Until the key's rotation has ended, some values are encrypted with these.
+        fallbacks = "\n".join(settings.SECRET_KEY_FALLBACKS)
+        durable.write_new(staging / FALLBACKS, fallbacks, 0o600)
     for name in KEPT:
         source = settings.STATE_DIR / name
         if source.is_dir():
             shutil.copytree(source, staging / name)
         elif source.exists():
             shutil.copy(source, staging / name)
-
-
-def check_secret() -> None:
-    """Raise BackupRefused if the secret key here is not the one that the running service encrypts
-    with."""
-    stored = Role.objects.exclude(encrypted_password="").values_list(
-        "encrypted_password", flat=True
-    )
-    try:
-        for encrypted in stored[:1]:
-            decrypt(encrypted)
-    except InvalidToken:
-        raise BackupRefused(
-            "the secret key here is not the one that the service's passwords are encrypted with: "
-            "run this command with the PERCH_SECRET_KEY or PERCH_SECRET_KEY_FILE that `up` has"
-        ) from None
 
 
 def _check_target(target: Path) -> None:

@@ -27,6 +27,7 @@ from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
 from controlplane import clock
+from controlplane.database.key_locks import hold_present_key
 
 Result = TypeVar("Result")
 
@@ -91,11 +92,11 @@ def check_good(connection: BoundedConnection) -> None:
 
 
 def set_clock(connection: BoundedConnection, first: str = "") -> None:
-    """Execute the statement `first`, if given, and set `clock` from the database's time, in one
+    """Execute the statements `first`, if given, and set `clock` from the database's time, in one
     round trip. Raises psycopg.Error."""
     asked = clock.running_for()
     statements = "; ".join(filter(None, (first, "SELECT clock_timestamp()")))
-    # A string with two statements cannot be prepared.
+    # A string with several statements cannot be prepared.
     cursor = connection.execute(statements.encode(), prepare=False)
     while cursor.nextset():
         pass
@@ -195,7 +196,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def _configure_connection(self, connection: BoundedConnection) -> bool:
         super()._configure_connection(connection)  # type: ignore[misc] # not in django-stubs
-        set_clock(connection, statement_timeout(self.bound))
+        set_clock(connection, f"{statement_timeout(self.bound)}; {hold_present_key()}")
         return True
 
     def _close(self) -> None:

@@ -44,18 +44,11 @@ def refuse_newer() -> None:
     _refuse_newer(MigrationLoader(None), _applied())
 
 
-def refuse_other_version(*, may_be_away: bool = False) -> None:
-    """Raises OtherVersion if the database has not applied exactly the migrations of this version.
-
-    If the database does not answer, this raises psycopg.OperationalError, or returns if
-    `may_be_away` is true. It leaves no connection open, because the caller may fork afterwards.
-    """
-    try:
-        applied = _applied()
-    except psycopg.OperationalError:
-        if may_be_away:
-            return
-        raise
+def refuse_other_version() -> None:
+    """Raises OtherVersion if the database has not applied exactly the migrations of this version,
+    and psycopg.OperationalError. Leaves no connection open, because the caller may fork
+    afterwards."""
+    applied = _applied()
     loader = MigrationLoader(None)
     _refuse_newer(loader, applied)
     missing = sorted(map(".".join, loader.graph.nodes.keys() - applied))

@@ -62,7 +62,13 @@ class EventType(StrEnum):
     API_KEY_REFUSED = "api_key.refused"
     CONNECTION_REFUSED = "connection.refused"
     CONNECTION_NOT_ALLOWED = "connection.not_allowed"
+    # Of these, operators cause all.
     ACCOUNT_CREATED = "account.created"
+    ACCOUNT_UPDATED = "account.updated"
+    ACCOUNT_DISABLED = "account.disabled"
+    ACCOUNT_ENABLED = "account.enabled"
+    ACCOUNT_DELETED = "account.deleted"
+    ACCOUNT_RECOVERED = "account.recovered"
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_UPDATED = "webhook.updated"
     WEBHOOK_DELETED = "webhook.deleted"

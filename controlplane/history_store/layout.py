@@ -6,6 +6,7 @@
         <chain>/bases/<end>-…                         a base copy, as a tar archive
         <chain>/log/<start>-<end>-…                   a piece of the log, by its positions
         data/<time>-…                                 the data of a branch without history
+    keys/<region>/…                                   keys of before (`Store.keep_former_keys`)
 
 <host> is the id of the state directory, so a restored service never writes among the objects of
 the lost one. A chain has a random id, because a chain on disk may end in the store before it ends

@@ -5,23 +5,22 @@ store has told its size, and everything that is read is checked (`packing`).
 """
 
 import hashlib
+import json
 import secrets
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import obstore
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from django.conf import settings
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
-from controlplane.history_store.packing import KEY_BYTES, Damaged, Keyring, pack, unpack
+from controlplane.encryption import history_keys
+from controlplane.history_store.packing import Damaged, Keyring, WrongKey, pack, unpack
 
 # Callers try again, with growing pauses, so that the state of the copy is known meanwhile.
 RETRIES = {"max_retries": 1, "retry_timeout": timedelta(seconds=30)}
@@ -74,6 +73,7 @@ class Store:
 
     def __init__(self, url: str, keyring: Keyring, bandwidth: Bandwidth) -> None:
         self._keyring = keyring
+        self._knows_former_keys = False
         self._bandwidth = bandwidth
         options: dict[str, Any] = {"retry_config": RETRIES, "client_options": _client_options()}
         if url.startswith("file:"):
@@ -120,6 +120,39 @@ class Store:
     def get(self, name: str) -> Iterator[bytes]:
         """The object's content, in parts. Only at the end it is known to be complete. Raises
         Damaged, WrongKey."""
+        try:
+            yield from self._get(name)
+        except WrongKey:
+            # The key is checked before the first part, so nothing was yielded yet.
+            if self._knows_former_keys:
+                raise
+            self._knows_former_keys = True
+            for keys in self._former_keys().values():
+                self._keyring.learn(keys)
+            yield from self._get(name)
+
+    def keep_former_keys(self, keys: Iterable[str]) -> int:
+        """Keep the keys of objects that were written before the key was replaced. They are
+        encrypted with the present key, so that whoever has that one can read all objects. Returns
+        how many are kept. Raises Damaged."""
+        earlier = self._former_keys()
+        wanted = set(keys).union(*earlier.values())
+        if wanted:
+            name = f"keys/{settings.REGION}/{random_name()}"
+            self.put(name, json.dumps(sorted(wanted)).encode())
+            self.delete(earlier)
+        return len(wanted)
+
+    def _former_keys(self) -> dict[str, list[str]]:
+        """The kept keys, by the object that holds them."""
+        found = {}
+        for name in self.names(f"keys/{settings.REGION}"):
+            # Written with a key that is not known here, or deleted meanwhile.
+            with suppress(WrongKey, Missing):
+                found[name] = json.loads(b"".join(self._get(name)))
+        return found
+
+    def _get(self, name: str) -> Iterator[bytes]:
         with _telling(name):
             try:
                 found = obstore.get(self._objects, name)
@@ -191,20 +224,19 @@ def the_store() -> Store | None:
         return None
     return Store(
         settings.HISTORY_STORE,
-        Keyring(settings.HISTORY_KEY or _derived_key(), _salt()),
+        Keyring(*_secrets()),
         Bandwidth(settings.HISTORY_STORE_BANDWIDTH),
     )
 
 
-def _derived_key() -> str:
-    secret = settings.SECRET_KEY.encode()
-    key = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=b"perch history store")
-    return b64encode(key.derive(secret)).decode()
-
-
-def _salt() -> bytes:
-    """One for each region: it need not be secret, and the key is derived once."""
-    return hashlib.sha256(f"perch history {settings.REGION}".encode()).digest()[:16]
+def _secrets() -> tuple[str, bytes, list[str]]:
+    """The arguments of the keyring. The salt is one for each region: it need not be secret, and the
+    key is derived once."""
+    salt = hashlib.sha256(f"perch history {settings.REGION}".encode()).digest()[:16]
+    if settings.HISTORY_KEY:
+        return settings.HISTORY_KEY, salt, []
+    present, *former = history_keys()
+    return present, salt, former
 
 
 def _client_options() -> dict[str, Any]:

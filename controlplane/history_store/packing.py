@@ -46,17 +46,22 @@ class WrongKey(Exception):
 
 class Keyring:
     """Derives the keys of objects from the operator's secret: 32 bytes in base64, or a passphrase
-    of any length. `salt` (16 bytes) is that of the objects which are written."""
+    of any length. `salt` (16 bytes) is that of the objects which are written. `former` are secrets
+    that were used before, so that their objects can be read."""
 
-    def __init__(self, secret: str, salt: bytes) -> None:
-        self._secret = secret
+    def __init__(self, secret: str, salt: bytes, former: Iterable[str] = ()) -> None:
+        self._secrets = [secret, *former]
         self._salt = salt
-        self._known: dict[bytes, bytes] = {}
+        self._known: dict[tuple[str, bytes], bytes] = {}
+
+    def learn(self, former: Iterable[str]) -> None:
+        """Read also what was encrypted with these secrets."""
+        self._secrets += [one for one in former if one not in self._secrets]
 
     def header(self) -> tuple[bytes, AESGCM]:
         """The header of a new object, and its key."""
         of_object = os.urandom(32)
-        key = self._key(self._salt)
+        key = self._key(self._secrets[0], self._salt)
         header = HEADER.pack(FORMAT, self._salt, _expand(key, b"check", 16), of_object)
         return header, _cipher(key, of_object)
 
@@ -67,26 +72,28 @@ class Keyring:
         found, salt, check, of_object = HEADER.unpack(header)
         if found != FORMAT:
             raise Damaged("it is no object of this format")
-        key = self._key(salt)
-        if not hmac.compare_digest(check, _expand(key, b"check", 16)):
-            raise WrongKey(
-                "the key is not the one that the history was encrypted with: set "
-                "PERCH_HISTORY_KEY, or without one PERCH_SECRET_KEY, to that of the host that "
-                "wrote it"
-            )
-        return _cipher(key, of_object)
+        for secret in self._secrets:
+            key = self._key(secret, salt)
+            if hmac.compare_digest(check, _expand(key, b"check", 16)):
+                return _cipher(key, of_object)
+        raise WrongKey(
+            "the key is not the one that the history was encrypted with: set "
+            "PERCH_HISTORY_KEY, or without one PERCH_SECRET_KEY, to that of the host that "
+            "wrote it"
+        )
 
-    def _key(self, salt: bytes) -> bytes:
-        """The key of all objects with this salt. A passphrase takes some tenths of a second."""
-        if salt not in self._known:
-            if (exact := _exact_key(self._secret)) is not None:
-                key = _expand(exact, b"perch history" + salt, KEY_BYTES)
+    def _key(self, secret: str, salt: bytes) -> bytes:
+        """The key of all objects with this secret and salt. A passphrase takes some tenths of a
+        second."""
+        known = self._known.get((secret, salt))
+        if known is None:
+            if (exact := _exact_key(secret)) is not None:
+                known = _expand(exact, b"perch history" + salt, KEY_BYTES)
             else:
-                key = Scrypt(salt=salt, length=KEY_BYTES, n=2**15, r=8, p=1).derive(
-                    self._secret.encode()
-                )
-            self._known[salt] = key
-        return self._known[salt]
+                scrypt = Scrypt(salt=salt, length=KEY_BYTES, n=2**15, r=8, p=1)
+                known = scrypt.derive(secret.encode())
+            self._known[secret, salt] = known
+        return known
 
 
 def pack(name: str, content: Iterable[bytes], keyring: Keyring) -> Iterator[bytes]:

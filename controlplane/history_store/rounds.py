@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db import connections
 
-from controlplane import clock
+from controlplane import clock, encryption
 from controlplane.compute.state_directory import identity
 from controlplane.history_store.base_round import copy_bases
 from controlplane.history_store.copier import Copier
@@ -22,7 +23,7 @@ from controlplane.history_store.drills import drill
 from controlplane.history_store.log_round import copy_logs
 from controlplane.history_store.objects import the_store
 from controlplane.history_store.row_copies import copy_rows_if_due
-from controlplane.models import HistoryChain, Region
+from controlplane.models import HistoryChain, Region, SecretKey
 from controlplane.operations.history_copies import state
 from controlplane.operations.upkeep import Round
 
@@ -60,7 +61,15 @@ def drill_restore(region: Region) -> None:
         _begin(drill)
 
 
+def keep_keys_in_store(region: Region) -> None:
+    """Keep in the store the keys that its older objects are encrypted with, once after each
+    start."""
+    if not state.keeps_keys:
+        _begin(_keep_keys)
+
+
 ROUNDS = (
+    Round(60, keep_keys_in_store),
     Round(2, copy_logs_to_store),
     Round(5, copy_bases_to_store),
     Round(2, copy_rows_to_store),
@@ -81,6 +90,18 @@ def store_rounds(region: Region) -> tuple[Round, ...]:
     known = region.history_store.get("drilled_at")
     state.drilled_at = datetime.fromisoformat(known) if known else None
     return ROUNDS
+
+
+def _keep_keys(copier: Copier) -> None:
+    # A key that the operator has chosen for the history does not change with the secret key.
+    if settings.HISTORY_KEY:
+        state.keeps_keys = True
+        return
+    retired = SecretKey.encrypted_history_keys()
+    keys = [encryption.decrypt(one, purpose=encryption.HISTORY_KEYS) for one in retired]
+    keys += encryption.history_keys()[1:]
+    done = copier.attempt("keys", lambda: copier.copies.store.keep_former_keys(keys))
+    state.keeps_keys = done is not None
 
 
 def _begin(do: Callable[[Copier], object]) -> None:

@@ -32,6 +32,7 @@ from controlplane.models.region import Region
 from controlplane.models.requests import IdempotentRequest, RequestRate
 from controlplane.models.role import Database, Role
 from controlplane.models.schema_reading import SchemaFormat, SchemaReading
+from controlplane.models.secret_key import SecretKey
 from controlplane.models.snapshot import Snapshot
 from controlplane.models.usage import Meter, Span, TrafficReporter, Usage
 from controlplane.models.webhook import DeliveryStatus, Webhook, WebhookDelivery
@@ -79,6 +80,7 @@ __all__ = [
     "Role",
     "SchemaFormat",
     "SchemaReading",
+    "SecretKey",
     "Snapshot",
     "Span",
     "TrafficReporter",

@@ -15,6 +15,15 @@ class Account(models.Model):
     name = models.CharField(max_length=64, unique=True)
     plan = models.CharField(max_length=16, choices=Plan.choices, default=Plan.FREE)
     created_at = models.DateTimeField(default=clock.now)
+    # Since then no key and no connection of the account is accepted; null if they are. A deleted
+    # account is disabled too: what was deleted since can be recovered with it.
+    disabled_at = models.DateTimeField(null=True)
+    deleted_at = models.DateTimeField(null=True)
+    # Until when a deleted account can be recovered; null if it cannot be.
+    recoverable_until = models.DateTimeField(null=True)
+
+    # The number of its projects that are not deleted, if `services.account_management` has read it.
+    living: int
 
     class Meta:
         constraints = (

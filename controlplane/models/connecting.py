@@ -24,7 +24,8 @@ Connection = AsyncConnection[Any]
 CHANGES = "perch_endpoints"
 
 ROUTE = """
-SELECT e.id AS endpoint_id, p.account_id, a.plan, e.disabled, e.pooler_enabled, e.branch_id,
+SELECT e.id AS endpoint_id, p.account_id, a.plan,
+    e.disabled OR a.disabled_at IS NOT NULL AS disabled, e.pooler_enabled, e.branch_id,
     e.current_state = 'active' AS is_active,
     r.id AS role_id, r.verifier, r.no_login, r.valid_until, r.compute_oid, r.password_is_newer,
     r.sessions_end_at,
@@ -54,7 +55,8 @@ WHERE e.id = %(endpoint)s AND r.name = ANY(%(names)s) AND r.deleted_at IS NULL
 CATALOG_MARK = "SELECT catalog_mark FROM controlplane_branch WHERE id = %(branch)s"
 # One statement, so that the endpoint's state and its operations are from the same snapshot.
 STATE = """
-SELECT e.branch_id, e.disabled, e.current_state, e.started_at,
+SELECT e.branch_id, e.disabled OR a.disabled_at IS NOT NULL AS disabled, e.current_state,
+    e.started_at,
     coalesce((
         SELECT jsonb_agg(
             jsonb_build_object('action', o.action, 'status', o.status, 'details', o.details)
@@ -69,6 +71,7 @@ SELECT e.branch_id, e.disabled, e.current_state, e.started_at,
 FROM controlplane_endpoint e
 JOIN controlplane_project p ON p.id = e.project_id
 JOIN controlplane_branch b ON b.id = e.branch_id
+JOIN controlplane_account a ON a.id = p.account_id
 WHERE e.id = %(endpoint)s AND e.deleted_at IS NULL
 """
 FAILURE = """

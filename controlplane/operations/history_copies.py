@@ -26,6 +26,8 @@ class StoreState:
     # Since when the rows have changed that are not in the store yet; None if they have not.
     rows_behind: datetime | None = None
     began_at: datetime | None = None
+    # Whether the store keeps the keys of its older objects.
+    keeps_keys: bool = False
     # When a branch was last restored from the store to check it, and why the last try failed.
     drilled_at: datetime | None = None
     drill_error: str = ""

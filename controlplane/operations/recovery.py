@@ -71,7 +71,9 @@ def _remove(project_id: str, due: Q) -> None:
 def _beyond_plans(kept: QuerySet[Project]) -> Iterator[str]:
     """Yield the ids of the projects that exceed what their account's plan keeps, oldest first. The
     project that an account deleted last never counts as exceeding, however large it is."""
-    several = kept.values("account_id", "account__plan").annotate(projects=Count("id"))
+    # All projects of a deleted account can be recovered with it.
+    enabled = kept.filter(account__disabled_at=None)
+    several = enabled.values("account_id", "account__plan").annotate(projects=Count("id"))
     for row in several.filter(projects__gt=1):
         limits = LIMITS[row["account__plan"]]
         if limits.deleted_projects is None and limits.deleted_bytes is None:

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db.models import Exists, OuterRef, Q
 
 from controlplane import clock
-from controlplane.models import UNFINISHED, Branch, Endpoint, Operation, Project, Region
+from controlplane.models import UNFINISHED, Account, Branch, Endpoint, Operation, Project, Region
 from controlplane.operations.locks import locked_project
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,20 @@ def forget_deleted(region: Region) -> None:
     )
     for project_id in concerned.values_list("id", flat=True)[:AT_ONCE]:
         _forget_in(project_id, before)
+    _forget_accounts(before)
+
+
+def _forget_accounts(before: datetime) -> None:
+    """Delete the rows of deleted accounts of which no project has a row any more, with their keys,
+    webhooks and events."""
+    gone = Account.objects.filter(
+        ~Exists(Project.objects.filter(account=OuterRef("id"))),
+        Q(recoverable_until=None) | Q(recoverable_until__lt=clock.now()),
+        deleted_at__lt=before,
+    )
+    for account in gone:
+        account.delete()
+        log.info("account forgotten", extra={"account": account.id})
 
 
 def _forget_in(project_id: str, before: datetime) -> None:

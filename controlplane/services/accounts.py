@@ -50,7 +50,7 @@ KEY = Reading(
     ApiKey,
     """
     WHERE t.digest = %(digest)s AND t.revoked_at IS NULL
-        AND (t.expires_at IS NULL OR t.expires_at > %(now)s)
+        AND (t.expires_at IS NULL OR t.expires_at > %(now)s) AND account.deleted_at IS NULL
     """,
     joined=["account"],
 )
@@ -59,8 +59,7 @@ KEY = Reading(
 def create_account(name: str, plan: str = Plan.FREE) -> Account:
     """Create an account. Raises Invalid for a bad name or plan, Conflict if the name is taken."""
     _check_name("account", name)
-    if plan not in Plan.values:
-        raise Invalid(f'unknown plan "{plan}"; use one of: {", ".join(Plan.values)}')
+    check_plan(plan)
     with transaction.atomic():
         account, is_new = Account.objects.get_or_create(name=name, defaults={"plan": plan})
         if not is_new:
@@ -78,12 +77,15 @@ def create_account(name: str, plan: str = Plan.FREE) -> Account:
 def authenticate(key: str, *, address: str) -> ApiKey | None:
     """Return the key's row, with its account; None if the key is unknown, revoked or expired.
 
-    `address` is the caller's IP address, which is noted with the time of use.
+    `address` is the caller's IP address, which is noted with the time of use. Raises Forbidden if
+    the account is disabled.
     """
     now = clock.now()
     row = KEY.first(digest=ApiKey.digest_of(key), now=now)
     if row is None:
         return None
+    if row.account.disabled_at is not None:
+        raise Forbidden("this account is disabled; ask the operator of this service")
     if row.last_used_at is None or now - row.last_used_at > LAST_USED_PRECISION:
         _note_use(row, now, address)
     return row
@@ -91,7 +93,7 @@ def authenticate(key: str, *, address: str) -> ApiKey | None:
 
 def _in_force(now: datetime) -> QuerySet[ApiKey]:
     unexpired = Q(expires_at=None) | Q(expires_at__gt=now)
-    return ApiKey.objects.filter(unexpired, revoked_at=None)
+    return ApiKey.objects.filter(unexpired, revoked_at=None, account__disabled_at=None)
 
 
 def _note_use(row: ApiKey, now: datetime, address: str) -> None:
@@ -168,6 +170,14 @@ def revoke_key(account: Account, key_id: int) -> ApiKey:
             row.save(update_fields=["revoked_at"])
             record(api_key_revoked(row))
     return row
+
+
+def check_plan(plan: str) -> None:
+    """Raises Invalid for an unknown plan."""
+    if plan not in Plan.values:
+        raise Invalid(
+            f'unknown plan "{plan}"; use one of: {", ".join(Plan.values)}', fields=["plan"]
+        )
 
 
 def _check_name(whose: str, name: str) -> None:

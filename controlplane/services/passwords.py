@@ -13,7 +13,6 @@ from controlplane import encryption
 from controlplane.models import Role
 
 ITERATIONS = 4096  # Postgres's own scram_iterations
-PURPOSE = "role passwords"
 ALPHABET = string.ascii_letters + string.digits
 
 
@@ -53,10 +52,10 @@ def give_new_passwords(roles: Iterable[Role], *, store: bool) -> list[Role]:
 
 
 def encrypt(password: str) -> str:
-    return encryption.encrypt(password, purpose=PURPOSE)
+    return encryption.encrypt(password, purpose=encryption.ROLE_PASSWORDS)
 
 
 def decrypt(encrypted: str) -> str:
     """Decrypt what `encrypt` has returned. Raises cryptography.fernet.InvalidToken, as
     `controlplane.encryption` says."""
-    return encryption.decrypt(encrypted, purpose=PURPOSE)
+    return encryption.decrypt(encrypted, purpose=encryption.ROLE_PASSWORDS)

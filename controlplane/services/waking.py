@@ -29,7 +29,11 @@ WITH_BRANCH = Reading(
             SELECT status = 'failed' FROM controlplane_operation
             WHERE endpoint_id = t.id AND action = ANY(%(starts)s) AND status <> ALL(%(nothing)s)
             ORDER BY created_at DESC LIMIT 1
-        """
+        """,
+        "account_disabled": """
+            SELECT a.disabled_at IS NOT NULL FROM controlplane_account a
+            JOIN controlplane_project p ON p.account_id = a.id WHERE p.id = t.project_id
+        """,
     },
 )
 
@@ -58,7 +62,7 @@ def start_for_client(endpoint_id: str) -> list[uuid.UUID]:
         )
         if endpoint is None or project.deleted_at is not None:
             raise NotFound("endpoint not found")
-        if endpoint.disabled:
+        if endpoint.disabled or endpoint.__dict__["account_disabled"]:
             raise EndpointDisabled("endpoint is disabled")
         endpoint.branch.project = project
         if endpoint.current_state != EndpointState.ACTIVE and endpoint.__dict__["failed_last"]:

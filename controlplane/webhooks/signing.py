@@ -11,7 +11,6 @@ from controlplane import encryption
 PREFIX = "whsec_"
 # Bytes of a secret: of a generated one, and the least and most of one that an account sends.
 OUR_LENGTH, SHORTEST, LONGEST = 32, 24, 64
-PURPOSE = "webhook secrets"
 
 
 def new_secret() -> str:
@@ -41,10 +40,10 @@ def signature(keys: Iterable[bytes], *, message_id: str, timestamp: int, body: b
 
 
 def encrypt(secret: str) -> str:
-    return encryption.encrypt(secret, purpose=PURPOSE)
+    return encryption.encrypt(secret, purpose=encryption.WEBHOOK_SECRETS)
 
 
 def decrypt(encrypted: str) -> str:
     """The plain secret. Raises cryptography.fernet.InvalidToken as `controlplane.encryption`
     does."""
-    return encryption.decrypt(encrypted, purpose=PURPOSE)
+    return encryption.decrypt(encrypted, purpose=encryption.WEBHOOK_SECRETS)

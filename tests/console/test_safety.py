@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from django.test import Client as Browser
 
 from tests.console.conftest import Person, Shop
 from tests.console.pages import Page
+from tests.support.stack import Stack
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,6 +84,27 @@ def test_a_forged_session_is_ignored(visitor: Browser, cookie: str) -> None:
 
 def test_another_secret_ends_every_session(alice: Person, settings: Any) -> None:
     settings.SECRET_KEY = "another secret"
+    assert alice.get("/").status_code == 302
+
+
+def test_a_session_outlives_the_replacement_of_the_secret(
+    alice: Person, stack: Stack, settings: Any
+) -> None:
+    mark = Page(alice.get("/new-project")).fields["signed_in_as"]
+    key = stack.new_key()
+    other = Browser()
+    other.post("/sign-in", {"key": key})
+    copied = Browser()
+    copied.cookies = copy(other.cookies)
+    other.post("/sign-out-everywhere")
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = "another secret"
+    # A page that was opened before goes on too.
+    assert alice.get("/live", **{"HX-Request": "true", "Perch-Sign-In": mark}).status_code != 409
+    assert alice.get("/", **{"Sec-Fetch-Mode": "navigate"}).status_code == 200
+    # What has ended stays ended.
+    assert copied.get("/").status_code == 302
+    settings.SECRET_KEY_FALLBACKS = []
     assert alice.get("/").status_code == 302
 
 

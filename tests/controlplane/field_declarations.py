@@ -393,6 +393,20 @@ DECLARED: dict[str, Fields] = {
     },
     "POST /api_keys": API_KEY,
     "POST /organizations/{org_id}/api_keys": API_KEY,
+    "POST /accounts": {
+        "account.name": CheckedBy("test_accounts.py::test_it_works"),
+        "account.plan": CheckedBy("test_accounts.py::test_a_key_that_an_operator_makes"),
+    },
+    "PATCH /accounts/{account_id}": {
+        "account.plan": CheckedBy("test_accounts.py::test_it_works"),
+        "account.disabled": CheckedBy("test_accounts.py::test_it_works"),
+    },
+    "DELETE /accounts/{account_id}": {
+        "?name": CheckedBy("test_accounts.py::test_it_works"),
+    },
+    "POST /accounts/{account_id}/api_keys": {
+        name: CheckedBy("test_accounts.py::test_a_key_that_an_operator_makes") for name in API_KEY
+    },
     "POST /webhooks": {
         "webhook.url": CheckedBy("test_webhooks.py::test_it_works"),
         "webhook.description": CheckedBy("test_webhooks.py::test_it_works"),

@@ -178,6 +178,15 @@ OPERATION_IDS = {
 }
 # Calls that only Perch has.
 OWN = {
+    "GET /accounts",
+    "POST /accounts",
+    "GET /accounts/{account_id}",
+    "PATCH /accounts/{account_id}",
+    "DELETE /accounts/{account_id}",
+    "POST /accounts/{account_id}/recover",
+    "GET /accounts/{account_id}/api_keys",
+    "POST /accounts/{account_id}/api_keys",
+    "DELETE /accounts/{account_id}/api_keys/{key_id}",
     "GET /projects/{project_id}/branches/{branch_id}/history",
     "GET /projects/{project_id}/branches/{branch_id}/history/resolve",
     "POST /projects/{project_id}/branches/{branch_id}/time_travel",

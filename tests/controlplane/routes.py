@@ -32,6 +32,9 @@ BODIES: dict[tuple[str, str], Any] = {
         "database": {"name": "taken"}
     },
     ("POST", "/api_keys"): {"key_name": "mine now"},
+    ("POST", "/accounts"): {"account": {"name": "taken over"}},
+    ("PATCH", "/accounts/{account_id}"): {"account": {"plan": "unlimited"}},
+    ("POST", "/accounts/{account_id}/api_keys"): {"key_name": "mine now"},
     ("POST", "/organizations/{org_id}/api_keys"): {"key_name": "mine now"},
     ("POST", "/webhooks"): {"webhook": {"url": "https://hooks.example/", "event_types": ["*"]}},
     ("PATCH", "/webhooks/{webhook_id}"): {"webhook": {"enabled": False}},
@@ -46,6 +49,7 @@ QUERIES = {
     ),
     "/projects/{project_id}/branches/{branch_id}/history/resolve": "?timestamp={now}",
     "/projects/{project_id}/connection_uri": "?database_name=neondb&role_name=neondb_owner",
+    "/accounts/{account_id}": "?name=local",
     "/consumption_history/account": HISTORY,
     "/consumption_history/projects": HISTORY,
     "/consumption_history/v2/projects": f"{HISTORY}&metrics=compute_unit_seconds",
@@ -59,6 +63,10 @@ class Route:
 
     def __str__(self) -> str:
         return f"{self.method} {self.template}"
+
+    @property
+    def is_for_operators(self) -> bool:
+        return self.template.startswith(("/accounts", "/status/hosts"))
 
     @property
     def body(self) -> Any:

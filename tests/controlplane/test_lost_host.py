@@ -100,7 +100,7 @@ def test_a_lost_host_comes_back_beside_the_others(
     assert "still runs its worker" in ran(*again, url=url, status=1, PERCH_SECRET_KEY=KEY)
     lose(second, "second")
     said = ran(*again, url=url, status=1, PERCH_SECRET_KEY="another")
-    assert "the secret key here is not the one" in said
+    assert "PERCH_SECRET_KEY is not the key" in said
     assert not new.exists()
     said = ran(*again, url=url, PERCH_SECRET_KEY=KEY)
     assert f"The branch {younger} has no data" in said

@@ -1,8 +1,7 @@
 """The documents: their links, their blocks of commands, and the marks before these.
 
 A mark is an HTML comment on the line before a block, which readers do not see: `<!-- not run:
-REASON -->`, `<!-- run by TEST -->`, `<!-- runs until stopped -->`, `<!-- run on Perch's own
-database -->`.
+REASON -->`, `<!-- run by TEST -->`, `<!-- runs until stopped -->`.
 """
 
 import re
@@ -54,10 +53,6 @@ class Block:
     @property
     def is_endless(self) -> bool:
         return self.mark == "runs until stopped"
-
-    @property
-    def is_for_metadata(self) -> bool:
-        return self.mark == "run on Perch's own database"
 
 
 def documents() -> list[Path]:

@@ -130,9 +130,7 @@ def script(block: Block, reader: Reader) -> str:
     """Return what the page's shell runs for the block."""
     text = reader.own(block.text)
     if block.language == "sql":
-        own = f"postgresql:///perch?user=perch&host={reader.stack.state_dir}/sockets/metadata"
-        database = own if block.is_for_metadata else reader.uri
-        return f"psql -v ON_ERROR_STOP=1 {shlex.quote(database)} <<'END'\n{text}\nEND"
+        return f"psql -v ON_ERROR_STOP=1 {shlex.quote(reader.uri)} <<'END'\n{text}\nEND"
     if block.language == "console":
         return "\n".join(sessions(text))
     if block.is_endless:

@@ -30,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Webhooks may be sent to the tests' receivers, at one of loopback's addresses. Short timeouts keep
 # receivers that hang from delaying a test.
 RECEIVERS = {"PERCH_WEBHOOK_ALLOWED_NETWORKS": "127.0.0.1/32", "PERCH_WEBHOOK_TIMEOUT": "3"}
+# The address of the reverse proxy that the tests' services trust.
+PROXY_ADDRESS = "127.0.0.9"
 # The environment variable with the directory for services' state directories.
 DIRECTORY = "PERCH_TESTS_DIRECTORY"
 # The environment variable with the directory of `shared_stacks`.
@@ -164,6 +166,7 @@ def running_stack(
                 **RECEIVERS,
                 **NOTHING_KEPT,
                 **TWO_PROXIES,
+                "PERCH_TRUSTED_PROXIES": f"{PROXY_ADDRESS}/32",
                 **environment,
             },
             stdin=subprocess.DEVNULL,

@@ -164,6 +164,12 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
             "The account does not operate the service, or the key is limited.",
             "only the accounts named in PERCH_OPERATORS may see the hosts of this service",
         )
+    elif path.startswith("/accounts"):
+        yield Failure(
+            403,
+            "The account does not operate the service, or the key is limited.",
+            "only the accounts named in PERCH_OPERATORS may manage other accounts",
+        )
     elif _out_of_reach(method, path):
         yield Failure(
             403,

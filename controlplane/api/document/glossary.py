@@ -145,7 +145,7 @@ GLOSSARY: dict[str, Entry] = {
     "BranchOut.expires_at": ("When the branch is deleted automatically", NOT_THERE),
     "user": ("The account", {}),
     "user_id": ("The account's id", "12"),
-    "account_id": ("The account's id", "12"),
+    "AuthDetails.account_id": ("The account's id", "12"),
     "active_time": ("The seconds that the project's computes ran", 5400),
     "active_time_seconds": ("The seconds that computes ran", 5400),
     "action": ("The kind of work", "start_compute"),
@@ -402,6 +402,9 @@ GLOSSARY: dict[str, Entry] = {
         f"address_{part}": ("Always empty", "")
         for part in ("city", "country", "line1", "line2", "postal_code", "state")
     },
+    "account": ("The account", {}),
+    "account_id": ("The account's number", 7),
+    "accounts": ("The accounts", []),
     "auth_accounts": ("Other accounts to sign in with: always empty", []),
     "active_seconds_limit": ("Always -1: no limit", -1),
 }
@@ -426,6 +429,9 @@ REQUESTS: dict[str, Any] = {
     "restoreSnapshot": {"name": "as it was before"},
     "createApiKey": {"key_name": "deploy"},
     "createOrgApiKey": {"key_name": "deploy"},
+    "createAccount": {"account": {"name": "acme", "plan": "standard"}},
+    "updateAccount": {"account": {"disabled": True}},
+    "createAccountApiKey": {"key_name": "first"},
     "createWebhook": {
         "webhook": {
             "url": "https://hooks.example/perch",

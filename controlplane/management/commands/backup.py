@@ -22,11 +22,13 @@ from controlplane.backup.trial import TrialFailed, trial_directory, try_out
 from controlplane.compute.accounts import AccountUnusable
 from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours
+from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.management.supervision import MARK, end_leftovers
 
 REFUSALS = (
-    *(BackupRefused, NoRoom, NoBackup, DumpFailed, OtherVersion, RestoreRefused, TrialFailed),
+    *(BackupRefused, NoRoom, NoBackup, DumpFailed, OtherVersion, OtherSecretKey),
+    *(RestoreRefused, TrialFailed),
     *(StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError),
 )
 # The exit status of a backup that lacks a branch.
@@ -87,6 +89,7 @@ class Command(BaseCommand):
         began = time.monotonic()
         with metadata_database(mark=f"{MARK}={settings.STATE_DIR}"):
             refuse_other_version()
+            refuse_other_key()
             manifest = take_backup(target, self._say)
             if not manifest.not_copied:
                 note_taken(manifest.region, manifest.rows_at)

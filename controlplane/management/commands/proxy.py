@@ -18,6 +18,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import close_old_connections
 
+from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
 from controlplane.management.supervision import MARK
 from controlplane.metrics import sampling
@@ -132,12 +133,13 @@ def problems_of(identity: TlsIdentity) -> list[dict[str, str]]:
 
 def introduce_itself(identity: TlsIdentity) -> None:
     """Publish the certificate authority that clients should trust. Raises SystemExit if this proxy
-    must not serve: the database is of another version, or the region is another host's, whose
-    computes cannot be reached from here."""
+    must not serve: the database is of another version, encrypted with another key, or the region is
+    another host's, whose computes cannot be reached from here."""
     try:
         refuse_other_version()
+        refuse_other_key()
         publish_certificate_authority(own_region().id, identity.authority_pem)
-    except (OtherVersion, RegionTaken) as error:
+    except (OtherVersion, OtherSecretKey, RegionTaken) as error:
         log.critical("cannot serve", extra={"error": str(error)})
         raise SystemExit(REFUSED) from error
     finally:

@@ -29,6 +29,7 @@ from controlplane.compute.branch_data import template
 from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.space import LAST, host_space
 from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
+from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_newer
 from controlplane.management.coming_up import ComingUp
 from controlplane.management.greeting import greeting, reachable
@@ -55,6 +56,8 @@ from controlplane.proxy.handover import is_offered
 from controlplane.services.accounts import KeySpec, create_key
 
 DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}
+# Variables that the processes get as files.
+SECRETS = ("PERCH_SECRET_KEY", "PERCH_SECRET_KEY_FALLBACKS")
 # Seconds: on a busy host an answer takes long, and asking again would add to the load.
 ANSWERS_WITHIN = 10.0
 # About how much is written while the template is made: its files, and a copy of them.
@@ -208,6 +211,10 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         self._say("Bringing the database's schema up to date …")
         call_command("migrate", verbosity=0)
+        try:
+            refuse_other_key()
+        except OtherSecretKey as error:
+            raise CommandError(str(error)) from error
         self.may_use_database = True
         self._make_local_account()
         # An earlier run's signs of life say nothing about this one. Other regions keep theirs.
@@ -284,10 +291,11 @@ class Command(BaseCommand):
             socket=settings.SOCKET_DIR / "supervisor.sock",
             directory=settings.BASE_DIR,
             environment={
-                **{name: value for name, value in os.environ.items() if name != "PERCH_SECRET_KEY"},
+                **{name: value for name, value in os.environ.items() if name not in SECRETS},
                 "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
                 "PERCH_STATE_DIR": str(settings.STATE_DIR),
                 "PERCH_SECRET_KEY_FILE": str(self._secret_key_file()),
+                "PERCH_SECRET_KEY_FALLBACKS_FILE": str(self._fallbacks_file()),
                 "PERCH_HOST": host,
                 "PERCH_PROXY_PORT": str(ports["proxy"]),
                 "PERCH_CONSOLE_STATE_DIR": str(settings.STATE_DIR / "console"),
@@ -305,10 +313,19 @@ class Command(BaseCommand):
         processes of the same account can read that, and the key gives access to all passwords."""
         if "PERCH_SECRET_KEY" not in os.environ:
             return Path(os.environ.get("PERCH_SECRET_KEY_FILE", settings.STATE_DIR / "secret-key"))
-        path: Path = settings.STATE_DIR / "secret-key.given"
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(settings.SECRET_KEY)
+        return _given_file("secret-key.given", settings.SECRET_KEY)
+
+    def _fallbacks_file(self) -> Path:
+        """The file from which the processes read the secret keys before this one."""
+        if "PERCH_SECRET_KEY_FALLBACKS_FILE" in os.environ:
+            return Path(os.environ["PERCH_SECRET_KEY_FALLBACKS_FILE"])
+        if "PERCH_SECRET_KEY_FALLBACKS" in os.environ:
+            return _given_file(
+                "secret-key-fallbacks.given", "\n".join(settings.SECRET_KEY_FALLBACKS)
+            )
+        path: Path = settings.STATE_DIR / "secret-key-fallbacks"
+        # Those of an earlier run are not needed any more.
+        path.with_suffix(".given").unlink(missing_ok=True)
         return path
 
     def _make_local_account(self) -> None:
@@ -319,9 +336,7 @@ class Command(BaseCommand):
         if ApiKey.objects.filter(digest=ApiKey.digest_of(known), revoked_at=None).exists():
             return
         _, key = create_key(account, KeySpec(name="up"))
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(key + "\n")
+        _given_file("api-key", key + "\n")
 
     def _make_template(self) -> None:
         """Make the template now if there is none, rather than when it is first needed."""
@@ -363,6 +378,15 @@ def stop_programs(supervisor: Supervisor) -> None:
     with ThreadPoolExecutor() as threads:
         names = [program.name for program in supervisor.programs if not program.autostart]
         list(threads.map(supervisor.stop_program, names))
+
+
+def _given_file(name: str, content: str) -> Path:
+    """A new file in the state directory, which only its owner can read."""
+    path: Path = settings.STATE_DIR / name
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(content)
+    return path
 
 
 def drop_what_nobody_reads() -> None:

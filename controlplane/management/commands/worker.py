@@ -23,6 +23,7 @@ from psycopg.errors import RaiseException
 from controlplane import clock
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.state_directory import prepare_state_directory, sole_holder
+from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.events import outbox
 from controlplane.history_store.objects import StoreMisnamed
@@ -61,9 +62,10 @@ class Command(BaseCommand):
         postgres_bin()
         try:
             refuse_other_version()
+            refuse_other_key()
             region = own_region()
             all_rounds = (*ROUNDS, *store_rounds(region))
-        except (OtherVersion, RegionTaken, StoreMisnamed) as error:
+        except (OtherVersion, OtherSecretKey, RegionTaken, StoreMisnamed) as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
         publish_settings(region)

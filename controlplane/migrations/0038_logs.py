@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('controlplane', '0034_history_store'),
+        ('controlplane', '0037_account_states'),
     ]
 
     operations = [

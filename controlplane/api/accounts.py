@@ -1,0 +1,109 @@
+"""`/accounts`: all accounts of the service, for the accounts that operate it."""
+
+from typing import Any
+
+from ninja import Query
+
+from controlplane.api.api_keys import ApiKeyOut, CreatedApiKey, RevokedApiKey, created
+from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.requests.accounts import CreateAccount, DeletionQuery, UpdateAccount
+from controlplane.api.requests.api_keys import CreateApiKey
+from controlplane.api.responses.accounts import Accounts, OneAccount
+from controlplane.api.routing import Router
+from controlplane.models import Account, ApiKey
+from controlplane.services import account_management as management
+from controlplane.services import accounts
+
+router = Router(tags=["accounts"])
+
+ACCOUNT = "/accounts/{account_id}"
+
+
+@router.get("/accounts", response=Accounts, summary="List all accounts")
+def list_accounts(request: AuthenticatedRequest) -> dict[str, Any]:
+    """Lists all accounts by name. Deleted ones are listed until their rows are removed."""
+    with management.acting_for(request.auth):
+        return {"accounts": management.list_accounts()}
+
+
+@router.post("/accounts", response={201: OneAccount}, summary="Create an account")
+def create_account(request: AuthenticatedRequest, body: CreateAccount) -> tuple[int, Any]:
+    """Creates an account without a key."""
+    with management.acting_for(request.auth):
+        made = accounts.create_account(body.account.name, body.account.plan)
+        return 201, _one(made.id)
+
+
+@router.get(ACCOUNT, response=OneAccount, summary="Get an account")
+def get_account(request: AuthenticatedRequest, account_id: int) -> dict[str, Account]:
+    """Returns any account."""
+    with management.acting_for(request.auth):
+        return _one(account_id)
+
+
+@router.patch(ACCOUNT, response=OneAccount, summary="Change an account")
+def update_account(
+    request: AuthenticatedRequest, account_id: int, body: UpdateAccount
+) -> dict[str, Account]:
+    """Moves the account to another plan, or disables or enables it. While it is disabled, its keys
+    are refused with 403 and its clients by the proxy; its open connections end at once, and its
+    endpoints are suspended."""
+    with management.acting_for(request.auth):
+        account = management.find_account(account_id=account_id)
+        if body.account.plan is not None:
+            management.set_plan(account, body.account.plan)
+        if body.account.disabled is not None:
+            (management.disable if body.account.disabled else management.enable)(account)
+        return _one(account_id)
+
+
+@router.delete(ACCOUNT, response=OneAccount, summary="Delete an account")
+def delete_account(
+    request: AuthenticatedRequest, account_id: int, query: Query[DeletionQuery]
+) -> dict[str, Account]:
+    """Deletes the account with all its projects. It can be recovered until `recoverable_until`. If
+    a project cannot be deleted now, the response is 409, and the same request continues."""
+    with management.acting_for(request.auth):
+        management.delete(management.find_account(account_id=account_id), typed=query.name)
+        return _one(account_id)
+
+
+@router.post(f"{ACCOUNT}/recover", response=OneAccount, summary="Recover a deleted account")
+def recover_account(request: AuthenticatedRequest, account_id: int) -> dict[str, Account]:
+    """Undoes the deletion: the account, its keys and the projects that were deleted with it are as
+    before."""
+    with management.acting_for(request.auth):
+        management.recover(management.find_account(account_id=account_id))
+        return _one(account_id)
+
+
+@router.get(f"{ACCOUNT}/api_keys", response=list[ApiKeyOut], summary="List its API keys")
+def list_account_api_keys(request: AuthenticatedRequest, account_id: int) -> list[ApiKey]:
+    """Returns the API keys of any account that are not revoked, as `GET /api_keys` does."""
+    with management.acting_for(request.auth):
+        return accounts.list_keys(management.find_account(account_id=account_id))
+
+
+@router.post(f"{ACCOUNT}/api_keys", response=CreatedApiKey, summary="Create one of its API keys")
+def create_account_api_key(
+    request: AuthenticatedRequest, account_id: int, body: CreateApiKey
+) -> dict[str, Any]:
+    """Creates an API key of any account, as `POST /api_keys` does."""
+    with management.acting_for(request.auth):
+        account = management.find_account(account_id=account_id)
+        return created(*accounts.create_key(account, body.spec()))
+
+
+@router.delete(
+    f"{ACCOUNT}/api_keys/{{key_id}}",
+    response=RevokedApiKey,
+    summary="Revoke one of its API keys",
+)
+def revoke_account_api_key(request: AuthenticatedRequest, account_id: int, key_id: int) -> ApiKey:
+    """Revokes an API key of any account, as `DELETE /api_keys/{key_id}` does."""
+    with management.acting_for(request.auth):
+        return accounts.revoke_key(management.find_account(account_id=account_id), key_id)
+
+
+def _one(account_id: int) -> dict[str, Account]:
+    return {"account": management.find_account(account_id=account_id)}
