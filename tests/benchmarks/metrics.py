@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import psycopg
 import requests
@@ -29,7 +30,8 @@ from tests.support.scraped import address
 from tests.support.stack import Stack, new_directory, new_state_dir, running_stack
 
 SCRAPE_EVERY = 15.0  # seconds
-TRANSACTIONS = 10_000
+# In each round, as many times as PAIRS says on each side in turn.
+TRANSACTIONS, PAIRS = 1_000, 10
 WAKES = 10
 NOTED = 10_000
 WAIT = "wake, client's wait (ms)"
@@ -44,8 +46,10 @@ class Side:
         self.found: dict[str, list[float]] = {}
 
     def processor_seconds(self, *parts: str) -> float:
+        """Return what the processes' threads have run, which the kernel counts in nanoseconds."""
         processes = [process for part in parts for process in processes_of(self.stack, part)]
-        return sum(sum(process.cpu_times()[:2]) for process in processes)
+        tasks = [task for one in processes for task in Path(f"/proc/{one.pid}/task").iterdir()]
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
     def note(self, name: str, value: float) -> None:
         self.found.setdefault(name, []).append(value)
@@ -96,8 +100,10 @@ def main() -> None:
         threading.Thread(target=scrape_until, args=[ended, kept.stack], daemon=True).start()
         for number in range(rounds):
             order = (without, kept) if number % 2 else (kept, without)
-            for measure in (Side.measure_transactions, Side.measure_wakes):
-                alternate(measure, order)
+            for _ in range(PAIRS):
+                alternate(Side.measure_transactions, order)
+                order = order[::-1]
+            alternate(Side.measure_wakes, order)
         for name in kept.found:
             show(name, without.found[name], kept.found[name])
         spent = time_noting()
