@@ -78,6 +78,7 @@ def _settle_host(rows_at: datetime, *, reason: str) -> None:
     )
     HistoryChain.objects.filter(branch__project__region_id=settings.REGION).delete()
     _stop_meters(rows_at)
+    Branch.objects.filter(project__region_id=settings.REGION).update(history_bytes=0)
     for endpoint in Endpoint.objects.select_related("project").filter(
         project__region_id=settings.REGION, current_state=EndpointState.ACTIVE
     ):
@@ -91,8 +92,9 @@ def _stop_meters(rows_at: datetime) -> None:
     """Count what the branches stored until the moment of the rows, but not for the time since."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT perch_add_interval(branch_id, stored_since, %s, 0, stored_bytes)"
-            " FROM controlplane_meter WHERE stored_bytes > 0 AND stored_since < %s",
+            "SELECT perch_add_interval("
+            "branch_id, stored_since, %s, 0, stored_bytes, history_bytes)"
+            " FROM controlplane_meter WHERE stored_since < %s",
             [rows_at, rows_at],
         )
     Meter.objects.update(stored_since=clock.now())

@@ -43,6 +43,7 @@ def told(**fields: Any) -> dict[str, Any]:
         "bases": [{"at": hours(at).isoformat(), "lsn": "0/1", "bytes": 3} for at in (0, 6, 12)],
         "log_bytes": 48_000_000,
         "base_bytes": 90_000_000,
+        "disk_bytes": 51_000_000,
     } | fields
 
 
@@ -92,7 +93,9 @@ def refuse(server: Misbehaving, end: str, field: str, message: str) -> None:
 
 
 def test_a_moment_is_shown_before_anything_is_changed(dave: Person, kept: Misbehaving) -> None:
-    assert f'href="{URL}"' in Page(dave.get("/projects/p/branches/br-a")).html
+    on_branch = Page(dave.get("/projects/p/branches/br-a"))
+    assert f'href="{URL}"' in on_branch.html
+    assert "and 51 MB of history" in on_branch.text
     page = Page(dave.get(f"{URL}?moment={AT}"))
     for words in (
         "As of 2026-01-31 14:03:00.123 UTC",
@@ -126,7 +129,8 @@ def test_the_summary_and_the_band() -> None:
     )
     words = f"a gap from {time_and_day(hours(3))} to {time_and_day(hours(6))} (log lost)"
     assert found.summary == (
-        f"From {time_and_day(BEGIN)} to now, 3 base copies, 48 MB of log; {words}."
+        f"From {time_and_day(BEGIN)} to now, 3 base copies, 48 MB of log, 51 MB on the disk; "
+        f"{words}."
     )
     assert found.kept == "M0 14h1440v36H0z"
     assert found.gaps == "M180 14h180v36H180z"

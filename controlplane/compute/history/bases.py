@@ -185,6 +185,7 @@ def _put_in_place(branch_id: str, system_id: int, copy: Callable[[Path], Base]) 
         if target.exists():
             return chain
         durable.rename(place, target)
+        chain.measured = None
         chain.write()
     finally:
         remove_tree(place)

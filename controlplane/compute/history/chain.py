@@ -26,7 +26,7 @@ import shutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -37,7 +37,7 @@ from controlplane import durable
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.filesystem import history_lock, lock_branches, remove_tree
 from controlplane.compute.history.log import Record, segment_start
-from controlplane.compute.tree import SEGMENT, SEGMENT_SIZE
+from controlplane.compute.tree import SEGMENT, start_of
 
 HISTORY = "history"
 COMMITS, ACTIVITY, SUM = ".commits", ".activity", ".sum"
@@ -46,6 +46,7 @@ REPLACED = "replaced"
 LOG_LOST = "log lost"
 OTHER_LOG = "other log"
 DISK_FULL = "disk full"
+SIZE_LIMIT = "size limit"
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,23 @@ class Chain:
     copied_at: datetime
     ended_at: datetime | None = None
     end_reason: str = ""
+    # Bytes of the disk that the bases take (`occupied`): by their ends, what each has and the next
+    # one has not, and what the last one has and the branch has not. They were measured when the log
+    # was complete to `measured`; None if they are to be measured anew.
+    beside_next: dict[int, int] = field(default_factory=dict)
+    beside_branch: int = 0
+    measured: int | None = None
 
     @property
     def number(self) -> int:
         return int(self.place.name)
+
+    @property
+    def until(self) -> datetime:
+        """The last moment that the chain knows: no compute runs while its data is replaced."""
+        if self.ended_at is not None and self.end_reason == REPLACED:
+            return self.ended_at
+        return self.copied_at
 
     @property
     def log(self) -> Path:
@@ -133,17 +147,25 @@ class Chain:
             "copied_at": self.copied_at.isoformat(),
             "ended_at": self.ended_at.isoformat() if self.ended_at else None,
             "end_reason": self.end_reason,
+            "beside_next": self.beside_next,
+            "beside_branch": self.beside_branch,
+            "measured": self.measured,
         }
         durable.write(self.place / "chain.json", json.dumps(stored).encode(), 0o600)
 
     def end(self, reason: str, at: datetime) -> None:
         """End the chain durably. Its log and bases stay until they are older than the window."""
-        self.ended_at, self.end_reason = at, reason
+        self.ended_at, self.end_reason, self.measured = at, reason, None
         self.write()
 
     def log_size(self) -> int:
         """Bytes of the log."""
         return sum(path.lstat().st_blocks * 512 for path in self.log.iterdir())
+
+    def disk_size(self) -> int:
+        """Bytes of the disk that log and bases take, the bases as last measured."""
+        bases = sum(self.beside_next.get(base.end, 0) for base in self.bases()[:-1])
+        return self.log_size() + bases + self.beside_branch
 
     def prune(self, before: datetime) -> None:
         """Remove what no moment from `before` on needs: all bases but the last one that is not
@@ -196,11 +218,6 @@ def is_as_copied(segment: Path) -> bool:
 def _sum_of(segment: Path) -> str:
     with segment.open("rb") as file:
         return f"{zlib.crc32(file.read()):08x}"
-
-
-def start_of(segment: str) -> int:
-    """Where the segment with this name begins."""
-    return (int(segment[8:16], 16) << 32) + int(segment[16:], 16) * SEGMENT_SIZE
 
 
 def history_dir(branch_id: str) -> Path:
@@ -278,4 +295,8 @@ def _read(place: Path) -> Chain:
         datetime.fromisoformat(stored["copied_at"]),
         datetime.fromisoformat(ended_at) if ended_at else None,
         stored["end_reason"],
+        # An earlier release did not write these.
+        {int(end): taken for end, taken in stored.get("beside_next", {}).items()},
+        stored.get("beside_branch", 0),
+        stored.get("measured"),
     )

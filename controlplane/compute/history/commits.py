@@ -18,7 +18,7 @@ from typing import Any
 
 from controlplane.compute.accounts import Account, running_as
 from controlplane.compute.binaries import postgres_bin
-from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain, start_of, write_beside
+from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain, write_beside
 from controlplane.compute.history.log import (
     lsn_text,
     parse_lsn,
@@ -26,7 +26,7 @@ from controlplane.compute.history.log import (
     segment_name,
     segment_start,
 )
-from controlplane.compute.tree import SEGMENT_SIZE, open_directory
+from controlplane.compute.tree import SEGMENT_SIZE, open_directory, start_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Microseconds since 1970, position, and how many relations' files the commit removes.

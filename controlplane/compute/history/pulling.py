@@ -25,7 +25,6 @@ from controlplane.compute.history.chain import (
     OTHER_LOG,
     Chain,
     history_dir,
-    start_of,
     write_sum,
 )
 from controlplane.compute.history.commits import commits_from, end_of_log, index_commits
@@ -47,6 +46,7 @@ from controlplane.compute.tree import (
     SEGMENT_SIZE,
     copy_beginning,
     open_directory,
+    start_of,
 )
 
 LONGEST_TIMELINE = 64 << 10  # bytes
