@@ -33,6 +33,7 @@ from controlplane.models import (
 from controlplane.models import Project as ProjectRow
 from tests.controlplane.rows import make_project, make_snapshot
 from tests.support.client import Client
+from tests.support.past import history, notes, with_history, write
 from tests.support.place import Place
 from tests.support.project import Project, locked
 from tests.support.service import Service
@@ -118,6 +119,7 @@ class Shop:
         self.doomed = self.active.new_branch_id(name="doomed")
         self.asleep = Place.create(stack, self.bob, name="asleep")
         keep(self.asleep, 7)
+        with_history(self.asleep)
         self.asleep.suspend()
         self.disabled = Place.create(stack, self.bob, name="disabled")
         keep(self.disabled, 9)
@@ -240,6 +242,7 @@ def see_all(state_dir: Path, shop: Shop, writer: Writer, coming: Any, manifest: 
 
         asleep = Place(restored.stack, bob, shop.asleep.created)
         assert asleep.query("SELECT number FROM kept") == (7,)
+        see_history(asleep, manifest)
         disabled = Place(restored.stack, bob, shop.disabled.created)
         assert "disabled" in str(disabled.refusal())
         disabled.change(disabled=False)
@@ -250,6 +253,19 @@ def see_all(state_dir: Path, shop: Shop, writer: Writer, coming: Any, manifest: 
         restored.down()
     again = ran("backup", state_dir.parent / "again", "--state-dir", state_dir)
     assert f"holds {len(found) + 1} branches" in again, "a service that is stopped"
+
+
+def see_history(place: Place, manifest: Manifest) -> None:
+    """The history begins anew: nothing claims a moment that the backup does not have."""
+    with_history(place)
+    assert datetime.fromisoformat(history(place)["earliest"]) > manifest.rows_at
+    before = {"branch": {"parent_timestamp": manifest.rows_at.isoformat()}}
+    refused = place.client.call("POST", place.path + "/branches", json=before)
+    assert (refused.status_code, refused.json()["code"]) == (422, "OUTSIDE_HISTORY")
+    at, _ = write(place, "first")
+    write(place, "second")
+    made = place.new_branch(parent_timestamp=at)["branch"]
+    assert notes(place, made["id"]) == ["first"]
 
 
 def see_catalog(place: Place, shop: Shop) -> None:

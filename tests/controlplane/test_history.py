@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.selection import first_of
-from tests.support.past import history, notes, with_history, write
+from tests.support.past import history, left_of_history, notes, with_history, write
 from tests.support.project import Project, refusal
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -130,6 +130,33 @@ def test_history_counts_as_storage(fresh_project: Project) -> None:
     data = project.branch(project.branch_id).get("logical_size", 0)
     total = project.client.get(project.path)["project"]["synthetic_storage_size"]
     assert total == data + history(project)["disk_bytes"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ends_by", ["deletion", "expiry"])
+def test_nothing_is_left_of_the_history_of_a_branch(fresh_project: Project, ends_by: str) -> None:
+    project = with_history(fresh_project)
+    write(project, "first")
+    made = project.new_branch(endpoint=True)
+    child, endpoint = made["branch"]["id"], made["endpoints"][0]["id"]
+    wait_for(lambda: history(project, child).get("earliest"), "the child's first base copy")
+    project.sql("INSERT INTO notes VALUES ('of the child')", endpoint_id=endpoint)
+    project.done(
+        project.client.post(project.branch_path(child, "/roles/neondb_owner/reset_password"))
+    )
+    directory = project.stack.data_dir(child).parent
+    assert (directory / "history").exists()
+    if ends_by == "deletion":
+        project.done(project.client.delete(project.branch_path(child)))
+    else:
+        soon = {"branch": {"ttl_interval_seconds": 1}}
+        project.client.patch(project.branch_path(child), soon)
+    wait_for(lambda: not directory.exists(), "the removal of the data")
+    wait_for(lambda: left_of_history(project, child) == (0, 0), "the removal of the rows")
+    # What was the child's is not in its parent's history.
+    at, _ = write(project, "second")
+    made = project.new_branch(parent_timestamp=at)
+    assert notes(project, made["branch"]["id"]) == ["first", "second"]
 
 
 def test_a_moment_outside_of_the_history_is_refused(fresh_project: Project) -> None:

@@ -44,3 +44,14 @@ def failure(project: Project, **attributes: str) -> str:
     (ended,) = project.client.finish(answer)
     assert ended["status"] == "failed", ended
     return str(ended["error"])
+
+
+def left_of_history(project: Project, branch_id: str | None = None) -> tuple[int, int]:
+    """How many chains and former passwords the rows hold of the branch."""
+    branch_id = branch_id or project.branch_id
+    with project.stack.database() as database:
+        chains, passwords = (
+            database.execute(f"SELECT count(*) FROM {table} WHERE branch_id = %s", [branch_id])
+            for table in ("controlplane_historychain", "controlplane_formerpassword")
+        )
+        return chains.fetchone()[0], passwords.fetchone()[0]
