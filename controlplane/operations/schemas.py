@@ -70,7 +70,7 @@ def read_schema(reading_id: uuid.UUID) -> None:
     answer = error = ""
     try:
         with patience(BOUND):
-            answer = _read_past(reading) if _is_past(reading) else _read(reading)
+            answer = _read_past(reading) if reading.is_of_the_past else _read(reading)
     except NoSuchMoment as absent:
         error = str(absent)
     except (LockTimeout, OutOfPatience):
@@ -108,10 +108,6 @@ def _read(reading: SchemaReading) -> str:
             # The holder of the branch's lock was starting or stopping it.
     with lock_branches(branch.id, timeout=LOCK_BOUND), _running(branch) as endpoint_id:
         return _ask(reading, endpoint_id)
-
-
-def _is_past(reading: SchemaReading) -> bool:
-    return reading.at_time is not None or reading.at_lsn is not None
 
 
 def _read_past(reading: SchemaReading) -> str:

@@ -33,6 +33,11 @@ from controlplane.services.errors import Locked, Unprocessable
 from controlplane.services.history import PRESENT, MomentSpec, PastMoment
 from controlplane.services.projects import find_project
 
+LATE = "the schema was not read in time, as the branch is busy; try again"
+LATE_PAST = (
+    "the moment was not recovered in time, as too much log is to be replayed or the host is busy: "
+    "try again, or create a branch of the moment and read its schema"
+)
 # The largest number of lines that may differ, because the time of a comparison grows faster than
 # the number of lines.
 MOST_LINES = 20_000
@@ -120,7 +125,7 @@ def take_readings(readings: Sequence[SchemaReading]) -> list[str]:
     found = [ended.get(reading.id, reading) for reading in readings]
     for row in found:
         if row.finished_at is None:
-            raise Locked("the schema was not read in time, as the branch is busy; try again")
+            raise Locked(LATE_PAST if row.is_of_the_past else LATE)
         if row.error:
             raise Unprocessable(row.error)
     return [row.answer for row in found]

@@ -1,6 +1,7 @@
 """A branch's history: its band, and the page on which a past moment is chosen."""
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -114,6 +115,26 @@ def test_a_moment_is_shown_before_anything_is_changed(dave: Person, kept: Misbeh
     assert "At LSN 0/1A2B3C4D" in part.text
     assert "Breadcrumb" not in part.html
     assert kept.asked_for("resolve?lsn=0%2F1A2B3C4D") == 1
+
+
+def test_a_past_moment_is_waited_for_longer_than_usual(
+    dave: Person, kept: Misbehaving, settings: Any
+) -> None:
+    settings.MANAGEMENT_API_TIMEOUT = 0.3
+    usual = kept.body
+
+    def respond(path: str) -> bytes:
+        if "/resolve" in path or "/compare_schema" in path:
+            time.sleep(0.6)
+        return usual
+
+    kept.respond = respond
+    databases = {"databases": [{"name": "neondb", "owner_name": "owner"}]}
+    kept.apart["/databases"] = (200, json.dumps(databases).encode())
+    kept.apart["/compare_schema"] = (200, b'{"diff": ""}')
+    assert "0/1A2B3B00" in Page(dave.get(f"{URL}?moment={AT}")).text
+    compared = Page(dave.get(f"/projects/p/branches/br-a/schema?base=br-a&moment={AT}"))
+    assert "No differences" in compared.text
 
 
 def test_the_summary_and_the_band() -> None:

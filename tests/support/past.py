@@ -49,9 +49,10 @@ def failure(project: Project, **attributes: str) -> str:
 def left_of_history(project: Project, branch_id: str | None = None) -> tuple[int, int]:
     """How many chains and former passwords the rows hold of the branch."""
     branch_id = branch_id or project.branch_id
+    statement = (
+        "SELECT (SELECT count(*) FROM controlplane_historychain WHERE branch_id = %(branch)s),"
+        " (SELECT count(*) FROM controlplane_formerpassword WHERE branch_id = %(branch)s)"
+    )
     with project.stack.database() as database:
-        chains, passwords = (
-            database.execute(f"SELECT count(*) FROM {table} WHERE branch_id = %s", [branch_id])
-            for table in ("controlplane_historychain", "controlplane_formerpassword")
-        )
-        return chains.fetchone()[0], passwords.fetchone()[0]
+        (left,) = database.execute(statement, {"branch": branch_id}).fetchall()
+    return left

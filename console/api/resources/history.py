@@ -177,7 +177,7 @@ class HistoryCalls:
         history."""
         path = ("projects", project_id, "branches", branch_id, "history", "resolve")
         with may_be_missing("The server does not resolve past moments."):
-            data = self._transport.get(*path, query={asked.field: asked.text})
+            data = self._transport.get(*path, query={asked.field: asked.text}, takes_long=True)
         return ResolvedMoment.read(one(data, "moment"))
 
     def travel(self, project_id: str, branch_id: str, asked: PastMoment) -> Endpoint:
