@@ -18,10 +18,17 @@ from django.db.models.functions import Coalesce, Greatest, Now
 
 from controlplane import clock
 from controlplane.compute import compute
-from controlplane.compute.branch_data import data_dir
+from controlplane.compute.branch_data import data_dir, takes_long_to_copy
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.history import bases, chain, pulling
-from controlplane.compute.history.chain import Base, Chain, chains_of, holding_history, open_chain
+from controlplane.compute.history.chain import (
+    Base,
+    Chain,
+    chains_of,
+    holding_history,
+    open_chain,
+    open_of,
+)
 from controlplane.compute.history.commits import activity
 from controlplane.compute.history.occupied import measure_bases
 from controlplane.compute.recovery import is_to_recover
@@ -88,11 +95,12 @@ def remove_outdated(region: Region) -> None:
     ).values_list("branch_id", "branch__project__history_retention_seconds")
     for branch_id, retention_seconds in outdated.distinct():
         with suppress(LockTimeout), holding_history(branch_id, within=0):
+            chains = chains_of(branch_id)
             if retention_seconds == 0:
-                switch_off(branch_id, None)
+                switch_off(branch_id, chains, None)
             else:
-                prune(branch_id, clock.now() - timedelta(seconds=retention_seconds))
-            publish(branch_id, chains_of(branch_id))
+                prune(chains, clock.now() - timedelta(seconds=retention_seconds))
+            publish(branch_id, chains)
             changed_histories.add(branch_id)
 
 
@@ -111,24 +119,24 @@ def keep(
         if not data_dir(branch_id).exists():
             return [], True
         held.enter_context(holding_history(branch_id, within=0))
-        before = [_summary(one) for one in chains_of(branch_id)]
+        chains = chains_of(branch_id)
+        before = [_summary(one) for one in chains]
         began = clock.now()
         if retention_seconds == 0:
-            switch_off(branch_id, running)
+            switch_off(branch_id, chains, running)
         else:
             window = timedelta(seconds=retention_seconds)
             if host_space().is_short:
-                remove_oldest(branch_id, running, chain.DISK_FULL)
-            else:
-                _copy(branch_id, running, window, room)
-            prune(branch_id, clock.now() - window)
-            for one in chains_of(branch_id):
+                remove_oldest(branch_id, chains, running, chain.DISK_FULL)
+            elif begun := _copy(branch_id, open_of(chains), running, window, room):
+                chains[:] = [*(one for one in chains if one.number != begun.number), begun]
+            prune(chains, clock.now() - window)
+            for one in chains:
                 _measure(one, branch_id)
             if room is not None:
-                hold_to_room(branch_id, running, room)
-        after = chains_of(branch_id)
-        _record_gaps(branch_id, after, began)
-        return after, before != [_summary(one) for one in after]
+                hold_to_room(branch_id, chains, running, room)
+        _record_gaps(branch_id, chains, began)
+        return chains, before != [_summary(one) for one in chains]
 
 
 def _record_gaps(branch_id: str, chains: list[Chain], since: datetime) -> None:
@@ -243,34 +251,43 @@ def copy_log(branch_id: str) -> None:
         pulling.pull_stopped(going_on, branch_id)
 
 
-def _copy(branch_id: str, running: str | None, window: timedelta, room: int | None) -> None:
-    going_on = open_chain(branch_id)
+def _copy(
+    branch_id: str,
+    going_on: Chain | None,
+    running: str | None,
+    window: timedelta,
+    room: int | None,
+) -> Chain | None:
+    """Copy the log into the chain that goes on, and take a base if one is due. Returns the chain
+    with the base; None without one."""
     if running is None:
         if going_on is not None:
             pulling.pull_stopped(going_on, branch_id)
-            going_on = open_chain(branch_id)
         if is_to_recover(data_dir(branch_id)):
             # The compute crashed: only its next start makes the data consistent.
-            return
-        if _base_is_due(branch_id, going_on, window, room) and bases.is_quick(branch_id):
-            begun = bases.base_of_stopped(branch_id)
-            pulling.pull_stopped(begun, branch_id)
-        return
+            return None
+        if not _base_is_due(branch_id, going_on, window, room) or takes_long_to_copy(branch_id):
+            return None
+        begun = bases.base_of_stopped(branch_id)
+        pulling.pull_stopped(begun, branch_id)
+        return begun
     sockets = socket_dir(running)
     if going_on is not None:
         pulling.pull_running(going_on, branch_id, sockets)
-        going_on = open_chain(branch_id)
-    if going_on and clock.now() - going_on.bases()[-1].at < BETWEEN_BASES:
-        return
-    if _base_is_due(branch_id, going_on, window, room):
-        begun = bases.base_of_running(branch_id, sockets)
-        pulling.pull_running(begun, branch_id, sockets, whole=True)
+        goes_on = going_on.ended_at is None
+        if goes_on and clock.now() - going_on.bases()[-1].at < BETWEEN_BASES:
+            return None
+    if not _base_is_due(branch_id, going_on, window, room):
+        return None
+    begun = bases.base_of_running(branch_id, sockets)
+    pulling.pull_running(begun, branch_id, sockets, whole=True)
+    return begun
 
 
 def _base_is_due(
     branch_id: str, going_on: Chain | None, window: timedelta, room: int | None
 ) -> bool:
-    if going_on is None:
+    if going_on is None or going_on.ended_at is not None:
         return room is None or may_begin(branch_id, room)
     last = going_on.bases()[-1]
     if going_on.copied <= last.end:

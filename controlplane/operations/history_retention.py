@@ -11,7 +11,7 @@ from controlplane.compute.branch_data import data_dir
 from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.history import chain, pulling
 from controlplane.compute.history.bases import LOG_PER_BASE, NOT_IN_A_BASE
-from controlplane.compute.history.chain import chains_of
+from controlplane.compute.history.chain import Chain
 from controlplane.compute.session import socket_dir
 from controlplane.compute.tree import shares_blocks, tree_size
 from controlplane.events.changes import history_trimmed
@@ -36,17 +36,19 @@ WORDS = {
 }
 
 
-def prune(branch_id: str, before: datetime) -> None:
-    """Remove what no moment from `before` on needs."""
-    for one in chains_of(branch_id):
+def prune(chains: list[Chain], before: datetime) -> None:
+    """Remove what no moment from `before` on needs, chains of `chains` too."""
+    for one in list(chains):
         if one.ended_at is not None and one.copied_at < before:
             remove_tree(one.place)
+            chains.remove(one)
         else:
             one.prune(before)
 
 
-def switch_off(branch_id: str, running: str | None) -> None:
+def switch_off(branch_id: str, chains: list[Chain], running: str | None) -> None:
     """Remove the whole history. `running` is the id of the branch's running endpoint."""
+    chains.clear()
     if not chain.history_dir(branch_id).exists():
         return
     if running is not None:
@@ -54,20 +56,22 @@ def switch_off(branch_id: str, running: str | None) -> None:
     remove_tree(chain.history_dir(branch_id))
 
 
-def remove_oldest(branch_id: str, running: str | None, reason: str) -> None:
-    """Remove the oldest piece of the branch's history; of the last one, end the chain. `reason` is
+def remove_oldest(branch_id: str, chains: list[Chain], running: str | None, reason: str) -> None:
+    """Remove the oldest piece of the branch's chains; of the last piece, end the chain. `reason` is
     one for which chains end."""
-    for one in chains_of(branch_id):
-        if one.ended_at is not None:
-            remove_tree(one.place)
-        elif not one.drop_oldest():
-            # Postgres keeps no more log for it either. A new chain begins once there is room.
-            one.end(reason, clock.now())
-            if running is not None:
-                pulling.drop_slot(socket_dir(running))
-            return
-        _record_trimming(branch_id, WORDS[reason])
+    if not chains:
         return
+    oldest = chains[0]
+    if oldest.ended_at is not None:
+        remove_tree(oldest.place)
+        chains.remove(oldest)
+    elif not oldest.drop_oldest():
+        # Postgres keeps no more log for it either. A new chain begins once there is room.
+        oldest.end(reason, clock.now())
+        if running is not None:
+            pulling.drop_slot(socket_dir(running))
+        return
+    _record_trimming(branch_id, WORDS[reason])
 
 
 def room_of(branch: Branch) -> int | None:
@@ -78,10 +82,10 @@ def room_of(branch: Branch) -> int | None:
     return max(0, min(known) - branch.stored_size) if known else None
 
 
-def hold_to_room(branch_id: str, running: str | None, room: int) -> None:
-    """Remove the oldest pieces as long as the history takes more than `room` bytes."""
-    while sum(one.disk_size() for one in chains_of(branch_id)) > room:
-        remove_oldest(branch_id, running, chain.SIZE_LIMIT)
+def hold_to_room(branch_id: str, chains: list[Chain], running: str | None, room: int) -> None:
+    """Remove the oldest pieces as long as the chains take more than `room` bytes."""
+    while sum(one.disk_size() for one in chains) > room:
+        remove_oldest(branch_id, chains, running, chain.SIZE_LIMIT)
 
 
 def may_begin(branch_id: str, room: int) -> bool:

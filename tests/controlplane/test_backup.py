@@ -4,10 +4,8 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +31,12 @@ from controlplane.models import (
 from controlplane.models import Project as ProjectRow
 from tests.controlplane.rows import make_project, make_snapshot
 from tests.support.client import Client
+from tests.support.numbers import Numbers
 from tests.support.past import history, notes, with_history, write
 from tests.support.place import Place
 from tests.support.project import Project, locked
 from tests.support.service import Service
 from tests.support.stack import ROOT
-from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -73,34 +71,6 @@ def await_line(process: "subprocess.Popen[str]", words: str) -> None:
         if words in line:
             return
     raise AssertionError(f"it ended without {words!r}")
-
-
-class Writer(threading.Thread):
-    """Commits the numbers from 1 on through the proxy, and records the time of each commit."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__()
-        self.place = place
-        self.done_at: list[datetime] = []
-        self.stopped = threading.Event()
-
-    def run(self) -> None:
-        with self.place.connect() as connection:
-            connection.execute("CREATE TABLE numbers (number int)")
-            while not self.stopped.is_set():
-                number = len(self.done_at) + 1
-                connection.execute("INSERT INTO numbers VALUES (%s)", [number])
-                self.done_at.append(datetime.now(UTC))
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        self.start()
-        wait_for(lambda: len(self.done_at) > 10, "some rows")
-        try:
-            yield
-        finally:
-            self.stopped.set()
-            self.join(30)
 
 
 class Shop:
@@ -165,7 +135,7 @@ def service(state_dir: Path) -> Iterator[Service]:
 @pytest.mark.thorough
 def test_a_restored_service_has_all_acknowledged_changes(service: Service, state_dir: Path) -> None:
     shop = Shop(service)
-    writer = Writer(shop.numbers)
+    writer = Numbers(shop.numbers)
     target, new = state_dir / "backup", state_dir / "new"
     at = ("--state-dir", service.state_dir)
     with writer.writing():
@@ -218,7 +188,7 @@ def see_damage(backup: Path) -> None:
     (backup.parent / "api-key").rename(backup / "api-key")
 
 
-def see_all(state_dir: Path, shop: Shop, writer: Writer, coming: Any, manifest: Manifest) -> None:
+def see_all(state_dir: Path, shop: Shop, writer: Numbers, coming: Any, manifest: Manifest) -> None:
     restored = Service(state_dir)
     try:
         alice = Client(restored.stack.api_url, shop.alice.key)

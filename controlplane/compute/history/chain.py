@@ -24,7 +24,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -101,6 +101,7 @@ class Chain:
     beside_next: dict[int, int] = field(default_factory=dict)
     beside_branch: int = 0
     measured: int | None = None
+    _bases: list[Base] | None = field(default=None, compare=False, repr=False)
 
     @property
     def number(self) -> int:
@@ -118,12 +119,19 @@ class Chain:
         return self.place / "log"
 
     def bases(self) -> list[Base]:
-        """The complete bases, the oldest first."""
-        found = []
-        for directory in (self.place / "bases").glob("[0-9A-F]*"):
-            with suppress(FileNotFoundError):
-                found.append(Base.from_json(json.loads((directory / "base.json").read_text())))
-        return sorted(found, key=lambda base: base.end)
+        """The complete bases, the oldest first, as they were when they were read first."""
+        if self._bases is None:
+            found = []
+            for directory in (self.place / "bases").glob("[0-9A-F]*"):
+                with suppress(FileNotFoundError):
+                    found.append(Base.from_json(json.loads((directory / "base.json").read_text())))
+            self._bases = sorted(found, key=lambda base: base.end)
+        return self._bases
+
+    def with_base(self) -> Self:
+        """The chain after a base was put in its place."""
+        self._bases = None
+        return self
 
     def place_of(self, base: Base) -> Path:
         return self.place / "bases" / f"{base.end:016X}"
@@ -170,10 +178,9 @@ class Chain:
     def prune(self, before: datetime) -> None:
         """Remove what no moment from `before` on needs: all bases but the last one that is not
         later than `before`, and the log that only they need."""
-        bases = self.bases()
-        older = [base for base in bases if base.at <= before]
+        older = [base for base in self.bases() if base.at <= before]
         for base in older[:-1]:
-            remove_tree(self.place_of(base))
+            self._remove(base)
         if older:
             self._remove_log_before(segment_start(older[-1].redo))
 
@@ -182,9 +189,13 @@ class Chain:
         bases = self.bases()
         if len(bases) < 2:
             return False
-        remove_tree(self.place_of(bases[0]))
-        self._remove_log_before(segment_start(bases[1].redo))
+        self._remove(bases[0])
+        self._remove_log_before(segment_start(bases[0].redo))
         return True
+
+    def _remove(self, base: Base) -> None:
+        remove_tree(self.place_of(base))
+        self.bases().remove(base)
 
     def _remove_log_before(self, lsn: int) -> None:
         for path in self.log.iterdir():
@@ -249,8 +260,12 @@ def chains_in(history: Path) -> list[Chain]:
 
 def open_chain(branch_id: str) -> Chain | None:
     """The chain that goes on; None if there is none."""
-    last = next(reversed(chains_of(branch_id)), None)
-    return last if last and last.ended_at is None else None
+    return open_of(chains_of(branch_id))
+
+
+def open_of(chains: Sequence[Chain]) -> Chain | None:
+    """The one of a branch's chains that goes on; None if there is none."""
+    return chains[-1] if chains and chains[-1].ended_at is None else None
 
 
 def new_chain(history: Path, *, base: Base, system_id: int) -> Chain:
