@@ -213,6 +213,7 @@ def test_what_is_in_the_store_is_listed_and_verified(
     said = ran(bucket, "history", *here, "list")
     assert f"{place.id}  {place.branch_id}  from" in said
     assert "host" in said
+    assert "Not in the store, and lost with their host: projects that keep no history" in said
     said = ran(bucket, "history", *here, "verify", place.branch_id)
     assert f"{place.branch_id}  can be restored until" in said
     assert not (service.state_dir / "branches" / "history-drill").exists()
