@@ -23,7 +23,6 @@ Callers that write hold the branch's history lock.
 import json
 import os
 import shutil
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -40,7 +39,7 @@ from controlplane.compute.history.log import Record, segment_start
 from controlplane.compute.tree import SEGMENT, start_of
 
 HISTORY = "history"
-COMMITS, ACTIVITY, SUM = ".commits", ".activity", ".sum"
+COMMITS, ACTIVITY = ".commits", ".activity"
 # Why a chain ended. The first is no gap: the branch got other data.
 REPLACED = "replaced"
 LOG_LOST = "log lost"
@@ -202,33 +201,6 @@ class Chain:
             name = path.name.partition(".")[0]
             if SEGMENT.fullmatch(name) and start_of(name) < lsn:
                 path.unlink(missing_ok=True)
-
-
-def write_sum(segment: Path) -> None:
-    """Note the checksum of a segment that was copied. The log of another branch that was created
-    from the same template has segments of the same names, identifiers and positions."""
-    write_beside(segment, SUM, _sum_of(segment).encode())
-
-
-def write_beside(segment: Path, suffix: str, content: bytes) -> None:
-    """Write what is known of the segment to the file with the segment's name and the suffix, which
-    is replaced as a whole."""
-    draft = segment.with_name(f"{segment.name}{suffix}.new")
-    draft.write_bytes(content)
-    draft.replace(segment.with_name(segment.name + suffix))
-
-
-def is_as_copied(segment: Path) -> bool:
-    """Whether the segment has its noted checksum."""
-    try:
-        return segment.with_name(segment.name + SUM).read_text() == _sum_of(segment)
-    except FileNotFoundError:
-        return False
-
-
-def _sum_of(segment: Path) -> str:
-    with segment.open("rb") as file:
-        return f"{zlib.crc32(file.read()):08x}"
 
 
 def history_dir(branch_id: str) -> Path:

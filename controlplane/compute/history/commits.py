@@ -18,13 +18,14 @@ from typing import Any
 
 from controlplane.compute.accounts import Account, running_as
 from controlplane.compute.binaries import postgres_bin
-from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain, write_beside
+from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain
 from controlplane.compute.history.log import (
     lsn_text,
     parse_lsn,
     segment_header,
     segment_name,
     segment_start,
+    write_beside,
 )
 from controlplane.compute.tree import SEGMENT_SIZE, open_directory, start_of
 

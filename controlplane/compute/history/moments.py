@@ -13,10 +13,15 @@ from controlplane.compute.history.chain import (
     Base,
     Chain,
     chains_of,
-    is_as_copied,
 )
 from controlplane.compute.history.commits import Commit, commits_from
-from controlplane.compute.history.log import lsn_text, record_at, segment_header, segment_name
+from controlplane.compute.history.log import (
+    is_as_copied,
+    lsn_text,
+    record_at,
+    segment_header,
+    segment_name,
+)
 from controlplane.compute.tree import SEGMENT_SIZE, open_directory, start_of
 
 
