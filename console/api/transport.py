@@ -48,6 +48,8 @@ NOT_JSON = (ValueError, RecursionError)
 EVENT_STREAM = "text/event-stream"
 # Seconds. A server sends something more often than this, even if only a keep-alive.
 LONGEST_SILENCE = 40.0
+# How many times as long as usual some answers may take. Perch gives them up after 60 s itself.
+LONGER = 5
 # Characters of an error message. Messages are searched, shown, and kept in a cookie meanwhile.
 LONGEST_MESSAGE = 1000
 LONGEST_REQUEST_ID = 200
@@ -80,15 +82,22 @@ class Transport:
         """Return a transport with the same key and server that does not remember a timeout."""
         return Transport(self._key, self._server)
 
-    def get(self, *path: str, query: Mapping[str, str | int] | None = None) -> object:
-        """Return the decoded answer; None if it has no content."""
+    def get(
+        self,
+        *path: str,
+        query: Mapping[str, str | int] | None = None,
+        takes_long: bool = False,
+    ) -> object:
+        """Return the decoded answer; None if it has no content. `takes_long` allows LONGER times as
+        much time: the server answers when it has read a compute or recovered a past moment."""
+        within = settings.MANAGEMENT_API_TIMEOUT * (LONGER if takes_long else 1)
         try:
-            return self._call(_pooled, "GET", path, query=query)
+            return self._call(_pooled, "GET", path, query=query, within=within)
         except TooSlow:
             raise
         except Unreachable:
             # The server may have closed a kept connection at this moment. Reading twice is safe.
-            return self._call(_pooled, "GET", path, query=query)
+            return self._call(_pooled, "GET", path, query=query, within=within)
 
     def send(
         self,
@@ -158,6 +167,7 @@ class Transport:
         query: Mapping[str, str | int] | None = None,
         body: Mapping[str, Any] | None = None,
         once: str = "",
+        within: float | None = None,
     ) -> object:
         if not self._key:
             raise Unauthorized("You are not signed in.")
@@ -166,7 +176,7 @@ class Transport:
             raise self._too_slow
         if not STEPS.isdisjoint(path):
             raise NotFound("This name cannot be part of a request.", status=404)
-        url = self._url(path)
+        url, seconds = self._url(path), within or settings.MANAGEMENT_API_TIMEOUT
         # The id of the console's own request, so that one id can be searched for in both logs. For
         # a call outside of any request, the API chooses an id.
         request_id = logs.current("request") or None
@@ -184,7 +194,7 @@ class Transport:
                     "X-Forwarded-For": client_address.current() or None,
                     "Idempotency-Key": once or None,
                 },
-                timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), settings.MANAGEMENT_API_TIMEOUT),
+                timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), seconds),
                 allow_redirects=False,
                 proxies=proxies_for(url),
                 stream=True,
@@ -196,7 +206,6 @@ class Transport:
             raise NonsenseAnswer(f"The answer is {error}.", status=answer.status_code) from error
         except requests.Timeout as error:
             log.warning("API too slow", extra={"method": method, "url": url})
-            seconds = settings.MANAGEMENT_API_TIMEOUT
             self._too_slow = TooSlow(f"No answer within {seconds:g} seconds.")
             raise self._too_slow from error
         except requests.RequestException as error:

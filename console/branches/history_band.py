@@ -137,11 +137,12 @@ def summary(history: History) -> str:
     if history.earliest is None or history.latest is None:
         return NO_HISTORY if history.retention == 0 else NO_HISTORY_YET
     bases = len(history.bases)
+    taken = "" if history.disk_bytes is None else f", {size(history.disk_bytes)} on the disk"
     return (
         f"From {time_and_day(history.earliest)} to "
         f"{'now' if _is_now(history.latest) else time_and_day(history.latest)}, "
-        f"{bases} base {'copy' if bases == 1 else 'copies'}, {size(history.log_bytes)} of log; "
-        f"{_gaps(history.gaps)}."
+        f"{bases} base {'copy' if bases == 1 else 'copies'}, "
+        f"{size(history.log_bytes)} of log{taken}; {_gaps(history.gaps)}."
     )
 
 

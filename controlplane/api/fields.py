@@ -159,6 +159,10 @@ def _in_microseconds(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+def _in_full(time: datetime) -> str:
+    return _in_microseconds(time) if time.microsecond else in_seconds(time)
+
+
 _PLAIN = Stated(pattern=f"^[^{_REFUSED}]*$")
 # Surrounding white space is removed, so the text must contain some other character.
 WITH_LETTERS = Stated(pattern=rf"^[^{_REFUSED}]*[^{_REFUSED}\s\u0085][^{_REFUSED}]*$")
@@ -217,5 +221,7 @@ PgVersion = Annotated[int, Field(ge=1, le=1000), WHOLE]
 PointInTime = Annotated[datetime, BeforeValidator(_point_in_time)]
 # Printed in seconds, UTC, with Z (specification, section 2).
 Timestamp = Annotated[datetime, PlainSerializer(in_seconds, return_type=str)]
+# Printed as the caller named it: in microseconds if it has any, UTC, with Z.
+NamedMoment = Annotated[datetime, PlainSerializer(_in_full, return_type=str)]
 # Printed in microseconds, UTC, with Z.
 Moment = Annotated[datetime, PlainSerializer(_in_microseconds, return_type=str)]

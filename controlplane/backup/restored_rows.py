@@ -115,6 +115,7 @@ def _settle_host(at: datetime, *, reason: str, meters: str = _ALL_METERS) -> Non
     )
     HistoryChain.objects.filter(branch__project__region_id=settings.REGION).delete()
     _stop_meters(at, meters)
+    Branch.objects.filter(project__region_id=settings.REGION).update(history_bytes=0)
     for endpoint in Endpoint.objects.select_related("project").filter(
         project__region_id=settings.REGION, current_state=EndpointState.ACTIVE
     ):
@@ -130,9 +131,9 @@ def _stop_meters(at: datetime, meters: str) -> None:
     values: dict[str, Any] = {"at": at, "now": clock.now(), "region": settings.REGION}
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT perch_add_interval(branch_id, stored_since, %(at)s, 0, stored_bytes)"  # noqa: S608 # ours
-            " FROM controlplane_meter WHERE stored_bytes > 0 AND stored_since < %(at)s"
-            f" AND {meters}",
+            "SELECT perch_add_interval("  # noqa: S608 # ours
+            "branch_id, stored_since, %(at)s, 0, stored_bytes, history_bytes)"
+            f" FROM controlplane_meter WHERE stored_since < %(at)s AND {meters}",
             values,
         )
         cursor.execute(

@@ -39,6 +39,11 @@ SEGMENT = re.compile("[0-9A-F]{24}")
 SEGMENT_SIZE = 16 << 20  # bytes; initdb's own
 
 
+def start_of(segment: str) -> int:
+    """Where in the log the segment with this name begins."""
+    return (int(segment[8:16], 16) << 32) + int(segment[16:], 16) * SEGMENT_SIZE
+
+
 class TreeUntrusted(Exception):
     """A tree holds something that Postgres never put there; the message says what."""
 
@@ -73,6 +78,13 @@ def tree_size(source: Path, *, skip: Collection[str] = ()) -> int:
     OSError."""
     with open_directory(source) as reading:
         return _size_of(reading, "", skip)
+
+
+def files_in(source: Path, *, skip: Collection[str] = ()) -> Iterator[int]:
+    """The descriptors of the tree's files, each of which is open until the next one is wanted. What
+    vanishes meanwhile is left out. Raises TreeUntrusted, OSError."""
+    with open_directory(source) as reading:
+        yield from _files_of(reading, "", skip)
 
 
 def clone_file(name: str, *, source: int, target: int, owner: Account) -> None:
@@ -126,8 +138,7 @@ class _Clone:
 
     def directory(self, reading: int, writing: int, place: str) -> None:
         give(writing, self.owner)
-        if place.count("/") >= DEEPEST:
-            raise TreeUntrusted(f"{place} is nested deeper than any directory of Postgres")
+        _check_depth(place)
         with os.scandir(reading) as entries:
             for entry in entries:
                 inner = f"{place}{entry.name}"
@@ -208,12 +219,32 @@ def _is_recycled(name: str, segment: int) -> bool:
         return False
     # XLogPageHeaderData: magic, flags and timeline, then the page's own address.
     (address,) = struct.unpack_from("8xQ", os.pread(segment, 16, 0).ljust(16, b"\0"))
-    return bool(address != (int(name[8:16], 16) << 32) + int(name[16:], 16) * SEGMENT_SIZE)
+    return bool(address != start_of(name))
+
+
+def _files_of(directory: int, place: str, skip: Collection[str]) -> Iterator[int]:
+    _check_depth(place)
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            inner = f"{place}{entry.name}"
+            if inner in skip:
+                continue
+            with suppress(FileNotFoundError):
+                if entry.is_dir(follow_symlinks=False):
+                    with open_directory(entry.name, within=directory) as subdirectory:
+                        yield from _files_of(subdirectory, f"{inner}/", skip)
+                elif entry.is_file(follow_symlinks=False):
+                    with _regular(entry.name, within=directory) as (file, _):
+                        yield file
+
+
+def _check_depth(place: str) -> None:
+    if place.count("/") >= DEEPEST:
+        raise TreeUntrusted(f"{place} is nested deeper than any directory of Postgres")
 
 
 def _size_of(directory: int, place: str, skip: Collection[str]) -> int:
-    if place.count("/") >= DEEPEST:
-        raise TreeUntrusted(f"{place} is nested deeper than any directory of Postgres")
+    _check_depth(place)
     size = 0
     with os.scandir(directory) as entries:
         for entry in entries:

@@ -146,10 +146,8 @@ def history_gap(branch: Branch, since: datetime, reason: str) -> Event:
     return of_branch(EventType.HISTORY_GAP, branch.project, branch, summary, (), made)
 
 
-def history_trimmed(branch: Branch) -> Event:
-    summary = (
-        f'The oldest history of the branch "{branch.name}" was removed: the disk is nearly full'
-    )
+def history_trimmed(branch: Branch, why: str) -> Event:
+    summary = f'The oldest history of the branch "{branch.name}" was removed: {why}'
     return of_branch(EventType.HISTORY_TRIMMED, branch.project, branch, summary)
 
 

@@ -22,7 +22,8 @@ class EventType(StrEnum):
     BRANCH_RESTORED = "branch.restored"
     # Log was lost, so some of the branch's past cannot be recovered.
     HISTORY_GAP = "history.gap"
-    # The oldest history was removed before its time, because the disk is nearly full.
+    # The oldest history was removed before its time: the disk is nearly full, or the branch's size
+    # limit leaves no more for it.
     HISTORY_TRIMMED = "history.trimmed"
     # The copy of its history in the store is behind, or is no longer.
     HISTORY_COPY_BEHIND = "history.copy_behind"

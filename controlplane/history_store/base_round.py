@@ -12,7 +12,8 @@ from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.history.chain import chains_of
 from controlplane.history_store.base_copies import copy_base, copy_data, delete_gone, prune
 from controlplane.history_store.copier import Copier, publish
-from controlplane.models import Branch, BranchState, HistoryChain
+from controlplane.models import Branch, BranchState, HistoryChain, Project
+from controlplane.operations.history_copies import state
 
 # Seconds between two looks for branches without history, and between two looks at every branch.
 BETWEEN_LOOKS, BETWEEN_SWEEPS = 20.0, 3600.0
@@ -28,6 +29,7 @@ def copy_bases(copier: Copier) -> None:
     if time.monotonic() - _looked > BETWEEN_LOOKS:
         _looked = time.monotonic()
         _copy_without_history(copier)
+        _count_left_out(copier)
     due = list(copier.bases_due)
     rows = Branch.objects.filter(id__in=due, deleted_at=None)
     windows = dict(rows.values_list("id", "project__history_retention_seconds"))
@@ -70,6 +72,14 @@ def _copy_without_history(copier: Copier) -> None:
             continue
         if copier.attempt(f"data of {branch.id}", partial(copy_data, copier.copies, branch)):
             _data_copied.add(branch.id)
+
+
+def _count_left_out(copier: Copier) -> None:
+    """Publish how many projects are not in the store, because their owners keep no history."""
+    left_out = Project.objects.filter(
+        region=copier.region, deleted_at=None, history_retention_seconds=0
+    )
+    state.projects_left_out = left_out.count()
 
 
 def _sweep(copier: Copier) -> bool:

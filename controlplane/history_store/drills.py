@@ -1,5 +1,6 @@
 """Tries out whether branches can be restored from the store: makes each in a place of its own, from
-its newest base and the log, reads its catalog and all checksums, and removes it."""
+its newest base and the log, reads its catalog, checks its indexes and tables with amcheck, reads
+all checksums, and removes it."""
 
 import logging
 import random
@@ -21,7 +22,7 @@ from controlplane.compute.branch_data import branch_dir, create_from_copy, data_
 from controlplane.compute.filesystem import LockTimeout, lock_branches, remove_tree
 from controlplane.compute.history.moments import NoSuchMoment
 from controlplane.compute.history.recovering import NotRecovered, create_from_history
-from controlplane.compute.integrity import DataDamaged, check_data
+from controlplane.compute.integrity import DataDamaged, check_data, check_structures
 from controlplane.compute.process import StartFailed
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.history_store.copier import Copier
@@ -118,7 +119,7 @@ def _verify(store: Store, folder: str, branch_id: str) -> Verified | None:
         else:
             moment = fetched.moment
             assert moment is not None
-            create_from_history(DRILL, lambda: moment, holding=nullcontext, on_recovered=check_data)
+            create_from_history(DRILL, lambda: moment, holding=nullcontext, on_recovered=_check)
             _check_checksums()
         return Verified(branch_id, at=fetched.at)
     except FAILURES as error:
@@ -132,6 +133,11 @@ def _clear(place: Path) -> None:
     remove_tree(place)
     compute.stop(DRILL)
     branch_data.remove(DRILL)
+
+
+def _check(sockets: Path) -> None:
+    check_data(sockets)
+    check_structures(sockets)
 
 
 def _check_checksums() -> None:

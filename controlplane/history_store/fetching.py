@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from controlplane.compute.history.chain import Base, Chain, write_sum
-from controlplane.compute.history.log import PAGE, segment_name, segment_start
+from controlplane.compute.history.chain import Base, Chain
+from controlplane.compute.history.log import PAGE, segment_name, segment_start, write_sum
 from controlplane.compute.history.moments import Moment
 from controlplane.compute.tree import SEGMENT_SIZE
 from controlplane.history_store.layout import (

@@ -14,9 +14,8 @@ from controlplane.compute.history.chain import (
     Chain,
     chains_of,
     holding_history,
-    is_as_copied,
 )
-from controlplane.compute.history.log import segment_name, segment_start
+from controlplane.compute.history.log import is_as_copied, segment_name, segment_start
 from controlplane.compute.history.pulling import (
     Flushed,
     LogLost,

@@ -61,6 +61,9 @@ class Branch(models.Model):
     # temporary files, and write-ahead log that replication slots retain. They count only towards
     # the plan's limit.
     auxiliary_size = models.BigIntegerField(default=0, db_default=0)
+    # Bytes of the disk that its history takes, as last published. A trigger accounts for them as
+    # the storage of history (`usage`).
+    history_bytes = models.BigIntegerField(default=0, db_default=0)
     # The number of changes of roles and databases, and the number that the compute has applied.
     catalog_revision = models.PositiveIntegerField(default=0)
     applied_catalog_revision = models.PositiveIntegerField(default=0)

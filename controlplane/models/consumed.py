@@ -15,14 +15,22 @@ class Consumed:
     # Bytes times hours: of branches without a parent, and of branches with one.
     root_byte_hours: float = 0
     child_byte_hours: float = 0
-    # Bytes that the existing branches store now.
+    # The same of the histories of branches.
+    history_byte_hours: float = 0
+    # Bytes that the existing branches store now, and that their histories take.
     stored_bytes: int = 0
+    history_bytes: int = 0
     # When a client last used a compute, in this period or before; None for never.
     last_active: datetime | None = None
 
     @property
-    def byte_hours(self) -> float:
+    def data_byte_hours(self) -> float:
         return self.root_byte_hours + self.child_byte_hours
+
+    @property
+    def byte_hours(self) -> float:
+        """Of data and history."""
+        return self.data_byte_hours + self.history_byte_hours
 
 
 NOTHING = Consumed()

@@ -23,31 +23,35 @@ RAN = "greatest(0, extract(epoch FROM k.until - greatest(m.active_since, k.start
 LAY = "greatest(0, extract(epoch FROM k.until - greatest(m.stored_since, k.start)))::float8"
 PARTS = {
     "counted": "active_seconds, compute_seconds, written_bytes, transferred_bytes,"
-    " storage_byte_hours",
+    " storage_byte_hours, history_byte_hours",
     "metered": f"CASE WHEN m.compute_units > 0 THEN {RAN} ELSE 0 END AS active_seconds,"
     f" m.compute_units * {RAN} AS compute_seconds, 0 AS written_bytes, 0 AS transferred_bytes,"
-    f" {LAY} / 3600 * m.stored_bytes AS storage_byte_hours",
+    f" {LAY} / 3600 * m.stored_bytes AS storage_byte_hours,"
+    f" {LAY} / 3600 * m.history_bytes AS history_byte_hours",
     "sums": "sum(active_seconds)::float8, sum(compute_seconds)::float8,"
     " sum(written_bytes)::bigint, sum(transferred_bytes)::bigint,"
     " coalesce(sum(storage_byte_hours) FILTER (WHERE of_root), 0)::float8,"
-    " coalesce(sum(storage_byte_hours) FILTER (WHERE NOT of_root), 0)::float8",
+    " coalesce(sum(storage_byte_hours) FILTER (WHERE NOT of_root), 0)::float8,"
+    " sum(history_byte_hours)::float8",
 }
 # What each of several projects or branches consumed in the period that began at `start`, and stores
 # now.
 TOTALS = Template("""
-SELECT owner, $sums, sum(stored_bytes)::bigint, max(last_active)
+SELECT owner, $sums, sum(stored_bytes)::bigint, sum(history_bytes)::bigint, max(last_active)
 FROM (
     SELECT $of_usage AS owner, of_root, $counted,
-        0 AS stored_bytes, NULL::timestamptz AS last_active
+        0 AS stored_bytes, 0 AS history_bytes, NULL::timestamptz AS last_active
     FROM controlplane_usage u
     WHERE $of_usage = ANY(%(ids)s) AND span = 'month' AND start = %(start)s
     UNION ALL
-    SELECT $of_branch, b.parent_id IS NULL, $metered, m.stored_bytes, NULL::timestamptz
+    SELECT $of_branch, b.parent_id IS NULL, $metered, m.stored_bytes, m.history_bytes,
+        NULL::timestamptz
     FROM controlplane_branch b JOIN controlplane_meter m ON m.branch_id = b.id
     CROSS JOIN (SELECT %(start)s::timestamptz AS start, now() AS until) k
-    WHERE $of_branch = ANY(%(ids)s) AND (m.compute_units > 0 OR m.stored_bytes > 0)
+    WHERE $of_branch = ANY(%(ids)s)
+        AND (m.compute_units > 0 OR m.stored_bytes > 0 OR m.history_bytes > 0)
     UNION ALL
-    SELECT $of_endpoint, false, 0, 0, 0, 0, 0, 0, e.last_active
+    SELECT $of_endpoint, false, 0, 0, 0, 0, 0, 0, 0, 0, e.last_active
     FROM controlplane_endpoint e
     WHERE $of_endpoint = ANY(%(ids)s) AND e.last_active IS NOT NULL
 ) one GROUP BY owner
@@ -80,16 +84,18 @@ WITH part AS (
         sum(active) AS active, sum(active * late) AS active_late,
         sum(units) AS units, sum(units * late) AS units_late,
         sum(root) AS root, sum(root * late) AS root_late,
-        sum(child) AS child, sum(child * late) AS child_late
+        sum(child) AS child, sum(child * late) AS child_late,
+        sum(past) AS past, sum(past * late) AS past_late
     FROM (
         SELECT $owner AS owner, greatest(active_since, %(since)s) AS since,
-            1 AS active, compute_units AS units, 0 AS root, 0 AS child
+            1 AS active, compute_units AS units, 0 AS root, 0 AS child, 0 AS past
         FROM metered WHERE compute_units > 0
         UNION ALL
         SELECT $owner, greatest(stored_since, %(since)s), 0, 0,
             CASE WHEN of_root THEN stored_bytes / 3600.0::float8 ELSE 0 END,
-            CASE WHEN of_root THEN 0 ELSE stored_bytes / 3600.0::float8 END
-        FROM metered WHERE stored_bytes > 0
+            CASE WHEN of_root THEN 0 ELSE stored_bytes / 3600.0::float8 END,
+            history_bytes / 3600.0::float8
+        FROM metered WHERE stored_bytes > 0 OR history_bytes > 0
     ) rate
     -- Seconds that they missed of the part in which they began.
     CROSS JOIN LATERAL (
@@ -98,30 +104,31 @@ WITH part AS (
     GROUP BY owner, 2
 ), running AS (
     SELECT owner, part.start,
-        $active AS active, $units AS units, $root AS root, $child AS child
+        $active AS active, $units AS units, $root AS root, $child AS child, $past AS past
     FROM (SELECT DISTINCT owner FROM begun) owners
     CROSS JOIN part
     LEFT JOIN begun USING (owner, start)
     WINDOW so_far AS (PARTITION BY owner ORDER BY part.start)
 )
 SELECT owner, start, sum(active)::float8, sum(units)::float8, sum(written)::bigint,
-    sum(transferred)::bigint, sum(root)::float8, sum(child)::float8
+    sum(transferred)::bigint, sum(root)::float8, sum(child)::float8, sum(past)::float8
 FROM (
     SELECT $owner AS owner, start, active_seconds AS active, compute_seconds AS units,
         written_bytes AS written, transferred_bytes AS transferred,
         CASE WHEN of_root THEN storage_byte_hours ELSE 0 END AS root,
-        CASE WHEN of_root THEN 0 ELSE storage_byte_hours END AS child
+        CASE WHEN of_root THEN 0 ELSE storage_byte_hours END AS child,
+        history_byte_hours AS past
     FROM controlplane_usage
     WHERE account_id = %(account)s AND $of_usage
         AND span = %(span)s AND start >= %(since)s AND start < %(until)s
     UNION ALL
-    SELECT owner, start, active, units, 0, 0, root, child FROM running
-    WHERE active > 0 OR units > 0 OR root > 0 OR child > 0
+    SELECT owner, start, active, units, 0, 0, root, child, past FROM running
+    WHERE active > 0 OR units > 0 OR root > 0 OR child > 0 OR past > 0
 ) one GROUP BY owner, start ORDER BY owner, start
 """)
 RUNNING = {
     name: f"sum(coalesce({name}, 0)) OVER so_far * part.seconds - coalesce({name}_late, 0)"
-    for name in ("active", "units", "root", "child")
+    for name in ("active", "units", "root", "child", "past")
 }
 HISTORY_OF_PROJECTS = HISTORY.substitute(
     RUNNING,

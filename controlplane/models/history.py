@@ -19,9 +19,13 @@ class HistoryChain(models.Model):
     # When and why the chain ended. A chain without an end grows.
     ended_at = models.DateTimeField(null=True)
     end_reason = models.CharField(max_length=64, default="", db_default="")
-    # Bytes of log, and of bases as if they shared no blocks.
+    # Bytes of log, and of the disk that log and bases take.
     log_bytes = models.BigIntegerField(default=0)
-    # [{at, lsn, bytes}] of each base, the oldest first.
+    disk_bytes = models.BigIntegerField(default=0, db_default=0)
+    # The moments before this one are removed once they are older than the project's window; None if
+    # the history has no later piece to go on with.
+    spent_at = models.DateTimeField(null=True)
+    # [{at, lsn, bytes}] of each base, the oldest first; the bytes as if it shared no blocks.
     bases = models.JSONField(default=list)
     # When its commits were made (`compute.history.commits.Activity`): [[begin, count]] in spans of
     # `commit_span` seconds, and [{at, lsn, files}] of the last commits that removed tables' files.
@@ -36,6 +40,7 @@ class HistoryChain(models.Model):
         constraints = (
             models.UniqueConstraint(name="history_chain_is_unique", fields=["branch", "number"]),
         )
+        indexes = (models.Index(name="spent_history", fields=["spent_at"]),)
 
     def __str__(self) -> str:
         return f"{self.branch_id} {self.number}"

@@ -36,5 +36,9 @@ class SchemaReading(models.Model):
     # Why there is no answer, as a message for the user.
     error = models.TextField(default="")
 
+    @property
+    def is_of_the_past(self) -> bool:
+        return self.at_time is not None or self.at_lsn is not None
+
     def __str__(self) -> str:
         return f"schema of {self.database_name} on {self.branch_id}"

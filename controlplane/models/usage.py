@@ -1,8 +1,9 @@
 """What branches have consumed: rows for each hour, day and month, and meters of what is counted
 since then.
 
-Only the functions of migration 0021 write these tables. Triggers call most of them, so no code that
-changes an endpoint's state or a branch's size can forget it. `consumption` reads the tables.
+Only the functions of migrations 0021 and 0080 write these tables. Triggers call most of them, so no
+code that changes an endpoint's state or a branch's size can forget it. `consumption` reads the
+tables.
 """
 
 from django.db import models
@@ -39,6 +40,8 @@ class Usage(models.Model):
     transferred_bytes = models.BigIntegerField(db_default=0)
     # Bytes times hours.
     storage_byte_hours = models.FloatField(db_default=0)
+    # The same of its history.
+    history_byte_hours = models.FloatField(db_default=0)
 
     class Meta:
         constraints = (
@@ -68,6 +71,9 @@ class Meter(models.Model):
     active_since = models.DateTimeField()
     # Its logical size; 0 once the branch or its project is deleted.
     stored_bytes = models.BigIntegerField()
+    # The same of its history.
+    history_bytes = models.BigIntegerField(db_default=0)
+    # When one of the two last changed.
     stored_since = models.DateTimeField()
     # The position of its write-ahead log, in bytes, when it was last noted, and the id of the data
     # directory in which that was. In other data, such as a copy, the difference of positions says

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from django.db.models import QuerySet
+
 from controlplane import clock
 from controlplane.compute import compute
 from controlplane.compute.process import StopFailed
@@ -21,6 +23,8 @@ from controlplane.models import (
     BranchState,
     Endpoint,
     EndpointState,
+    FormerPassword,
+    HistoryChain,
     InitSource,
     Operation,
 )
@@ -61,6 +65,8 @@ def take_effect(operation: Operation) -> None:
         _enter_ready(operation, now)
     elif operation.action == Action.DELETE_TIMELINE:
         _delete_branch(operation, now)
+    elif operation.action == Action.DELETE_TENANT:
+        _forget_history(Branch.objects.filter(project=operation.project_id))
     elif (state := rule.endpoint_after) and (endpoint := living_endpoint(operation.endpoint_id)):
         if isinstance(details, SuspendComputeDetails) and details.if_idle and _runs(endpoint):
             state = EndpointState.ACTIVE  # a client came at the last moment, so it was not stopped
@@ -135,6 +141,13 @@ def _delete_branch(operation: Operation, now: datetime) -> None:
     if not operation.branch.hidden:
         record(branch_deleted(operation, operation.branch))
     Branch.objects.filter(id=operation.branch_id).update(deleted_at=now, updated_at=now)
+    _forget_history(Branch.objects.filter(id=operation.branch_id))
+
+
+def _forget_history(branches: QuerySet[Branch]) -> None:
+    """Delete what is known of the history of branches whose data was removed."""
+    HistoryChain.objects.filter(branch__in=branches).delete()
+    FormerPassword.objects.filter(branch_id__in=branches.values("id")).delete()
 
 
 def _enter_ready(operation: Operation, now: datetime) -> None:

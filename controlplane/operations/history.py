@@ -8,48 +8,55 @@ takes some tenths of a second.
 """
 
 import logging
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 
-from django.db import connection, transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
-from django.db.models.functions import Coalesce, Greatest
+from django.db import transaction
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce, Greatest, Now
 
 from controlplane import clock
 from controlplane.compute import compute
-from controlplane.compute.branch_data import data_dir
-from controlplane.compute.filesystem import lock_branches, remove_tree
+from controlplane.compute.branch_data import data_dir, takes_long_to_copy
+from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.history import bases, chain, pulling
-from controlplane.compute.history.chain import Chain, chains_of, holding_history, open_chain
+from controlplane.compute.history.chain import (
+    Base,
+    Chain,
+    chains_of,
+    holding_history,
+    open_chain,
+    open_of,
+)
 from controlplane.compute.history.commits import activity
+from controlplane.compute.history.occupied import measure_bases
 from controlplane.compute.recovery import is_to_recover
 from controlplane.compute.session import socket_dir
 from controlplane.compute.space import host_space
-from controlplane.compute.tree import shares_blocks
-from controlplane.events.changes import history_gap, history_trimmed
+from controlplane.compute.tree import TreeUntrusted, shares_blocks
+from controlplane.events.changes import history_gap
 from controlplane.events.recording import record
-from controlplane.events.types import EventType
-from controlplane.models import Branch, Endpoint, EndpointState, Event, HistoryChain, Region
+from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Region
+from controlplane.operations.history_retention import (
+    hold_to_room,
+    may_begin,
+    prune,
+    remove_oldest,
+    room_of,
+    switch_off,
+)
 from controlplane.operations.looks import look_into
-
-FORGET_PASSWORDS = """
-DELETE FROM controlplane_formerpassword former
-WHERE NOT EXISTS (
-    SELECT FROM controlplane_branch branch
-    JOIN controlplane_project project ON project.id = branch.project_id
-    WHERE branch.id = former.branch_id AND branch.deleted_at IS NULL
-        AND former.replaced_at >= now() - project.history_retention_seconds * interval '1 second')
-"""
 
 log = logging.getLogger(__name__)
 
 HISTORY_ROUND = 5.0  # seconds
 # The branches whose chains have changed, for the copy off the host.
 changed_histories: set[str] = set()
+# Bytes of log after which it is measured again what the bases take.
+LOG_PER_MEASURING = 8 << 20
 # The least time between two bases of a running compute: each slows it down for a second.
 BETWEEN_BASES = timedelta(minutes=5)
-# The least time between two events about history that was removed for want of space.
-BETWEEN_TRIMMINGS = timedelta(hours=1)
 
 
 def keep_history(region: Region) -> None:
@@ -59,7 +66,8 @@ def keep_history(region: Region) -> None:
 
     def look(endpoint_id: str) -> tuple[list[Chain], bool]:
         endpoint = looked_at[endpoint_id]
-        return keep(endpoint.branch_id, endpoint.project.history_retention_seconds)
+        retention, room = endpoint.project.history_retention_seconds, room_of(endpoint.branch)
+        return keep(endpoint.branch_id, retention, room=room)
 
     ids = [one.branch_id for one in looked_at.values()]
     published = set(
@@ -73,9 +81,35 @@ def keep_history(region: Region) -> None:
             changed_histories.add(endpoint.branch_id)
 
 
-def keep(branch_id: str, retention_seconds: int) -> tuple[list[Chain], bool]:
-    """Do for one branch what the round does. Returns its chains, and whether they have changed.
-    Raises LockTimeout, psycopg.Error, NotEnoughSpace, OSError."""
+def remove_outdated(region: Region) -> None:
+    """Remove what has become older than the window from the histories of branches that nobody
+    writes to, which `keep_history` does not look at."""
+    window = F("branch__project__history_retention_seconds") * timedelta(seconds=1)
+    writers = Endpoint.objects.filter(branch=OuterRef("branch"), current_state=EndpointState.ACTIVE)
+    outdated = HistoryChain.objects.filter(
+        ~Exists(writers),
+        Q(spent_at__lt=Now() - window) | Q(branch__project__history_retention_seconds=0),
+        branch__project__region=region,
+        branch__project__deleted_at=None,
+        branch__deleted_at=None,
+    ).values_list("branch_id", "branch__project__history_retention_seconds")
+    for branch_id, retention_seconds in outdated.distinct():
+        with suppress(LockTimeout), holding_history(branch_id, within=0):
+            chains = chains_of(branch_id)
+            if retention_seconds == 0:
+                switch_off(branch_id, chains, None)
+            else:
+                prune(chains, clock.now() - timedelta(seconds=retention_seconds))
+            publish(branch_id, chains)
+            changed_histories.add(branch_id)
+
+
+def keep(
+    branch_id: str, retention_seconds: int, *, room: int | None = None
+) -> tuple[list[Chain], bool]:
+    """Do for one branch what the round does: `room` is how many bytes its history may take; None
+    for no limit. Returns its chains, and whether they have changed. Raises LockTimeout,
+    psycopg.Error, NotEnoughSpace, OSError."""
     with ExitStack() as held:
         running = compute.running_endpoint(branch_id)
         if running is None:
@@ -85,20 +119,24 @@ def keep(branch_id: str, retention_seconds: int) -> tuple[list[Chain], bool]:
         if not data_dir(branch_id).exists():
             return [], True
         held.enter_context(holding_history(branch_id, within=0))
-        before = [_summary(one) for one in chains_of(branch_id)]
+        chains = chains_of(branch_id)
+        before = [_summary(one) for one in chains]
         began = clock.now()
         if retention_seconds == 0:
-            _switch_off(branch_id, running)
+            switch_off(branch_id, chains, running)
         else:
             window = timedelta(seconds=retention_seconds)
             if host_space().is_short:
-                _make_room(branch_id, running)
-            else:
-                _copy(branch_id, running, window)
-            _prune(branch_id, clock.now() - window)
-        after = chains_of(branch_id)
-        _record_gaps(branch_id, after, began)
-        return after, before != [_summary(one) for one in after]
+                remove_oldest(branch_id, chains, running, chain.DISK_FULL)
+            elif begun := _copy(branch_id, open_of(chains), running, window, room):
+                chains[:] = [*(one for one in chains if one.number != begun.number), begun]
+            prune(chains, clock.now() - window)
+            for one in chains:
+                _measure(one, branch_id)
+            if room is not None:
+                hold_to_room(branch_id, chains, running, room)
+        _record_gaps(branch_id, chains, began)
+        return chains, before != [_summary(one) for one in chains]
 
 
 def _record_gaps(branch_id: str, chains: list[Chain], since: datetime) -> None:
@@ -110,44 +148,47 @@ def _record_gaps(branch_id: str, chains: list[Chain], since: datetime) -> None:
                 record(history_gap(branch, one.copied_at, one.end_reason))
 
 
-def _record_trimming(branch_id: str) -> None:
-    """Record an event, unless there is a recent one: a full disk costs a piece in each round."""
-    recent = Event.objects.filter(
-        branch_id=branch_id,
-        type=EventType.HISTORY_TRIMMED,
-        at__gt=clock.now() - BETWEEN_TRIMMINGS,
-    )
-    if not recent.exists():
-        branch = Branch.objects.select_related("project").get(id=branch_id)
-        with transaction.atomic():
-            record(history_trimmed(branch))
-
-
 def _summary(one: Chain) -> tuple[object, ...]:
-    return one.number, one.copied, one.ended_at, tuple(base.end for base in one.bases())
+    ends = tuple(base.end for base in one.bases())
+    return one.number, one.copied, one.ended_at, one.measured, ends
+
+
+def _measure(one: Chain, branch_id: str) -> None:
+    """Measure what the chain's bases take, if there is so much new log that it may differ."""
+    if one.measured is not None and one.copied - one.measured < LOG_PER_MEASURING:
+        return
+    try:
+        measure_bases(one, branch_id)
+    except (OSError, TreeUntrusted) as error:
+        log.warning("size of bases unknown", extra={"branch": branch_id, "error": str(error)})
+    one.measured = one.copied
+    one.write()
 
 
 def publish(branch_id: str, chains: list[Chain]) -> None:
     """Make the branch's rows equal to its chains."""
-    now = clock.now()
+    now, total = clock.now(), 0
     kept = []
     for one in chains:
         all_bases = one.bases()
         if not all_bases:
             continue
         kept.append(one.number)
-        found = activity(one)
+        found, disk_size = activity(one), one.disk_size()
+        total += disk_size
         HistoryChain.objects.update_or_create(
             branch_id=branch_id,
             number=one.number,
             defaults={
                 "first_at": all_bases[0].at,
                 "first_lsn": all_bases[0].end,
-                "last_at": one.copied_at,
+                "last_at": one.until,
                 "last_lsn": one.copied,
                 "ended_at": one.ended_at,
                 "end_reason": one.end_reason,
                 "log_bytes": one.log_size(),
+                "disk_bytes": disk_size,
+                "spent_at": _spent_at(one, all_bases),
                 "bases": [
                     {"at": base.at.isoformat(), "lsn": base.end, "bytes": base.size}
                     for base in all_bases
@@ -162,6 +203,14 @@ def publish(branch_id: str, chains: list[Chain]) -> None:
             },
         )
     HistoryChain.objects.filter(branch_id=branch_id).exclude(number__in=kept).delete()
+    stored = Branch.objects.filter(id=branch_id).exclude(history_bytes=total)
+    stored.update(history_bytes=total)
+
+
+def _spent_at(one: Chain, all_bases: Sequence[Base]) -> datetime | None:
+    if len(all_bases) > 1:
+        return all_bases[1].at
+    return one.copied_at if one.ended_at else None
 
 
 def _running(region: Region) -> QuerySet[Endpoint]:
@@ -184,16 +233,9 @@ def _stopped(region: Region) -> QuerySet[Endpoint]:
 
 
 def _endpoints(region: Region) -> QuerySet[Endpoint]:
-    return Endpoint.objects.select_related("project").filter(
+    return Endpoint.objects.select_related("branch", "project__account").filter(
         project__region=region, project__deleted_at=None, deleted_at=None
     )
-
-
-def forget_former_passwords(region: Region) -> None:
-    """Delete the passwords that no moment of a branch's history needs any more, those of branches
-    that are gone too; a worker of any region may."""
-    with connection.cursor() as cursor:
-        cursor.execute(FORGET_PASSWORDS)
 
 
 def copy_log(branch_id: str) -> None:
@@ -209,33 +251,44 @@ def copy_log(branch_id: str) -> None:
         pulling.pull_stopped(going_on, branch_id)
 
 
-def _copy(branch_id: str, running: str | None, window: timedelta) -> None:
-    going_on = open_chain(branch_id)
+def _copy(
+    branch_id: str,
+    going_on: Chain | None,
+    running: str | None,
+    window: timedelta,
+    room: int | None,
+) -> Chain | None:
+    """Copy the log into the chain that goes on, and take a base if one is due. Returns the chain
+    with the base; None without one."""
     if running is None:
         if going_on is not None:
             pulling.pull_stopped(going_on, branch_id)
-            going_on = open_chain(branch_id)
         if is_to_recover(data_dir(branch_id)):
             # The compute crashed: only its next start makes the data consistent.
-            return
-        if _base_is_due(branch_id, going_on, window) and bases.is_quick(branch_id):
-            begun = bases.base_of_stopped(branch_id)
-            pulling.pull_stopped(begun, branch_id)
-        return
+            return None
+        if not _base_is_due(branch_id, going_on, window, room) or takes_long_to_copy(branch_id):
+            return None
+        begun = bases.base_of_stopped(branch_id)
+        pulling.pull_stopped(begun, branch_id)
+        return begun
     sockets = socket_dir(running)
     if going_on is not None:
         pulling.pull_running(going_on, branch_id, sockets)
-        going_on = open_chain(branch_id)
-    if going_on and clock.now() - going_on.bases()[-1].at < BETWEEN_BASES:
-        return
-    if _base_is_due(branch_id, going_on, window):
-        begun = bases.base_of_running(branch_id, sockets)
-        pulling.pull_running(begun, branch_id, sockets, whole=True)
+        goes_on = going_on.ended_at is None
+        if goes_on and clock.now() - going_on.bases()[-1].at < BETWEEN_BASES:
+            return None
+    if not _base_is_due(branch_id, going_on, window, room):
+        return None
+    begun = bases.base_of_running(branch_id, sockets)
+    pulling.pull_running(begun, branch_id, sockets, whole=True)
+    return begun
 
 
-def _base_is_due(branch_id: str, going_on: Chain | None, window: timedelta) -> bool:
-    if going_on is None:
-        return True
+def _base_is_due(
+    branch_id: str, going_on: Chain | None, window: timedelta, room: int | None
+) -> bool:
+    if going_on is None or going_on.ended_at is not None:
+        return room is None or may_begin(branch_id, room)
     last = going_on.bases()[-1]
     if going_on.copied <= last.end:
         return False
@@ -243,35 +296,3 @@ def _base_is_due(branch_id: str, going_on: Chain | None, window: timedelta) -> b
         return going_on.copied - last.end >= bases.LOG_PER_BASE
     # A copy takes as much room as the branch: one in each window.
     return clock.now() - last.at >= window
-
-
-def _make_room(branch_id: str, running: str | None) -> None:
-    """Remove the oldest piece of the branch's history. The disk has less than its reserve."""
-    for one in chains_of(branch_id):
-        if one.ended_at is not None:
-            remove_tree(one.place)
-            _record_trimming(branch_id)
-            return
-        if one.drop_oldest():
-            _record_trimming(branch_id)
-            return
-        # Postgres keeps no more log for it either. A new chain begins once there is room.
-        one.end(chain.DISK_FULL, clock.now())
-        if running is not None:
-            pulling.drop_slot(socket_dir(running))
-
-
-def _prune(branch_id: str, before: datetime) -> None:
-    for one in chains_of(branch_id):
-        if one.ended_at is not None and one.copied_at < before:
-            remove_tree(one.place)
-        else:
-            one.prune(before)
-
-
-def _switch_off(branch_id: str, running: str | None) -> None:
-    if not chain.history_dir(branch_id).exists():
-        return
-    if running is not None:
-        pulling.drop_slot(socket_dir(running))
-    remove_tree(chain.history_dir(branch_id))

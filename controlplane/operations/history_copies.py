@@ -28,6 +28,8 @@ class StoreState:
     began_at: datetime | None = None
     # Whether the store keeps the keys of its older objects.
     keeps_keys: bool = False
+    # Projects that keep no history, which are not in the store.
+    projects_left_out: int = 0
     # When a branch was last restored from the store to check it, and why the last try failed.
     drilled_at: datetime | None = None
     drill_error: str = ""
@@ -67,6 +69,7 @@ class StoreState:
             "behind_branches": len(self.behind),
             "behind_since": self.behind_since and self.behind_since.isoformat(),
             "error": self.error,
+            "projects_left_out": self.projects_left_out,
             "drilled_at": self.drilled_at and self.drilled_at.isoformat(),
             "drill_error": self.drill_error,
         }

@@ -38,8 +38,10 @@ AT_ONCE = 50
 OF_EACH = 48 << 20
 # The time before a failed removal is tried again.
 AGAIN_AFTER = timedelta(minutes=10)
-# Bytes of branches, as last measured. Blocks that branches share count for each of them.
-STORED = Coalesce(Sum(Coalesce(F("logical_size"), 0) + F("auxiliary_size") + OF_EACH), 0)
+# Bytes of branches with their histories, as last measured. Blocks that branches share count for
+# each of them.
+OF_BRANCH = Coalesce(F("logical_size"), 0) + F("auxiliary_size") + F("history_bytes") + OF_EACH
+STORED = Coalesce(Sum(OF_BRANCH), 0)
 
 
 def remove_unrecovered(region: Region) -> None:

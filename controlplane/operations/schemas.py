@@ -104,7 +104,7 @@ def forget_readings(region: Region) -> None:
 def _answer(reading: SchemaReading) -> str:
     if reading.format == SchemaFormat.LOGS:
         return _read_logs(reading)
-    return _read_past(reading) if _is_past(reading) else _read(reading)
+    return _read_past(reading) if reading.is_of_the_past else _read(reading)
 
 
 def _read_logs(reading: SchemaReading) -> str:
@@ -130,10 +130,6 @@ def _read(reading: SchemaReading) -> str:
             # The holder of the branch's lock was starting or stopping it.
     with lock_branches(branch.id, timeout=LOCK_BOUND), _running(branch) as endpoint_id:
         return _ask(reading, endpoint_id)
-
-
-def _is_past(reading: SchemaReading) -> bool:
-    return reading.at_time is not None or reading.at_lsn is not None
 
 
 def _read_past(reading: SchemaReading) -> str:

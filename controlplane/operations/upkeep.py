@@ -22,12 +22,9 @@ from controlplane.operations.disk import guard_disk
 from controlplane.operations.event_retention import forget_events
 from controlplane.operations.expiry import expire_branches
 from controlplane.operations.hidden_branches import remove_unwanted
-from controlplane.operations.history import (
-    HISTORY_ROUND,
-    forget_former_passwords,
-    keep_history,
-)
+from controlplane.operations.history import HISTORY_ROUND, keep_history, remove_outdated
 from controlplane.operations.history_copies import state
+from controlplane.operations.history_retention import forget_former_passwords
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
 from controlplane.operations.poolers import end_unused_poolers
@@ -148,6 +145,7 @@ ROUNDS: Sequence[Round] = (
     Round(QUOTA_ROUND, hold_to_quotas),
     Round(5, follow_compute_logs),
     Round(HISTORY_ROUND, keep_history),
+    Round(60, remove_outdated),
     Round(1, write_lasting),
     Round(2, remove_unwanted),
     Round(5, expire_snapshots),

@@ -172,6 +172,8 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
                 must_keep=is_wanted,
                 hand_over=lambda old, fresh: hand_over(old, fresh, clock.now()),
             )
+            # The moments from now on are in a gap, until the first base of the new data.
+            publish(branch.id, chains_of(branch.id))
     except (NoSuchBranchData, NotEnoughSpace) as error:
         raise Refused(words_of(error)) from error
 

@@ -49,7 +49,7 @@ from controlplane.services.branch_expiry import (
 from controlplane.services.creation import creation_again, make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import EndpointAttributes
 from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable, taken_name
-from controlplane.services.history import past_moment
+from controlplane.services.history import PRESENT, MomentSpec
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.projects import changing_project, find_project
 
@@ -89,9 +89,8 @@ class BranchSpec:
     name: str | None = None
     # The default branch by default.
     parent_id: str | None = None
-    # One of these names a past moment of the parent.
-    parent_lsn: str | None = None
-    parent_timestamp: datetime | None = None
+    # Of the parent.
+    moment: MomentSpec = PRESENT
     protected: bool = False
     # Create a schema-only branch. `parent_id` then names its source, of which it is no child.
     schema_only: bool = False
@@ -164,12 +163,7 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
         earlier = unfinished(project.id)
         refuse_while_deleting(parent, earlier)
         refuse_while_replaced(parent, earlier)
-        moment = past_moment(
-            parent,
-            timestamp=spec.parent_timestamp,
-            lsn=spec.parent_lsn,
-            fields=("parent_timestamp", "parent_lsn"),
-        )
+        moment = spec.moment.of(parent)
         if spec.schema_only and moment:
             raise Unprocessable(
                 "a schema-only branch is created from the present schema of its source: leave out "

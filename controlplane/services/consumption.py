@@ -63,9 +63,17 @@ class Timeframe:
 
     @property
     def average_bytes(self) -> int:
-        """The average of the stored bytes in the timeframe so far."""
+        """The average in the timeframe so far of the bytes that data and history took."""
+        return self._average(self.consumed.byte_hours)
+
+    @property
+    def average_data_bytes(self) -> int:
+        """The same without history."""
+        return self._average(self.consumed.data_byte_hours)
+
+    def _average(self, byte_hours: float) -> int:
         hours = (min(self.end, self.now) - self.start) / timedelta(hours=1)
-        return int(self.consumed.byte_hours / hours) if hours > 0 else 0
+        return int(byte_hours / hours) if hours > 0 else 0
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,7 @@ class ProjectPeriod:
     period_id: uuid.UUID
     previous_period_id: uuid.UUID
     timeframe: Timeframe
-    # Bytes stored: the average if the period is over, else the present value.
+    # Bytes of data and history: the average if the period is over, else the present value.
     stored_bytes: int
 
 
@@ -152,7 +160,8 @@ def projects_by_period(
             consumed = history[project_id].get(start, NOTHING)
             timeframe = Timeframe(start, next_period(start), now, consumed)
             is_over = timeframe.end <= now
-            stored = present.get(project_id, NOTHING).stored_bytes
+            now_stored = present.get(project_id, NOTHING)
+            stored = now_stored.stored_bytes + now_stored.history_bytes
             found.append(
                 ProjectPeriod(
                     project_id,

@@ -74,7 +74,7 @@ class History:
     def gaps(self) -> list[Gap]:
         found = []
         for number, chain in enumerate(self.chains):
-            if chain.ended_at is None or chain.end_reason == REPLACED:
+            if chain.ended_at is None:
                 continue
             following = self.chains[number + 1 : number + 2]
             until = following[0].first_at if following else None
@@ -147,8 +147,19 @@ class MomentSpec:
     fields: tuple[str, str] = ("timestamp", "lsn")
 
     def of(self, branch: Branch) -> PastMoment | None:
-        """Raises Unprocessable if the branch's history does not have it."""
-        return past_moment(branch, timestamp=self.timestamp, lsn=self.lsn, fields=self.fields)
+        """The moment of the branch; None if the request names none. Raises Unprocessable if the
+        branch's history does not have it."""
+        at_field, lsn_field = self.fields
+        if self.timestamp is None and self.lsn is None:
+            return None
+        if self.timestamp is not None and self.lsn is not None:
+            raise Unprocessable(f"send {at_field} or {lsn_field}, not both", fields=[*self.fields])
+        if self.lsn is not None:
+            moment, field = PastMoment(lsn=_position(self.lsn, lsn_field)), lsn_field
+        else:
+            moment, field = PastMoment(at=self.timestamp), at_field
+        history_of(branch).refuse_outside(moment, field)
+        return moment
 
 
 PRESENT = MomentSpec()
@@ -157,25 +168,6 @@ PRESENT = MomentSpec()
 def history_of(branch: Branch) -> History:
     chains = list(HistoryChain.objects.filter(branch=branch).order_by("number"))
     return History(branch, chains, clock.now())
-
-
-def past_moment(
-    branch: Branch, *, timestamp: datetime | None, lsn: str | None, fields: tuple[str, str]
-) -> PastMoment | None:
-    """The moment of the branch that a request names by one of two fields, whose names are `fields`;
-    None if it names none. Raises Unprocessable if it is none of the branch's history."""
-    at_field, lsn_field = fields
-    if timestamp is None and lsn is None:
-        return None
-    if timestamp is not None and lsn is not None:
-        raise Unprocessable(f"send {at_field} or {lsn_field}, not both", fields=[*fields])
-    if lsn is not None:
-        moment, field = PastMoment(lsn=_position(lsn, lsn_field)), lsn_field
-    else:
-        assert timestamp is not None
-        moment, field = PastMoment(at=timestamp), at_field
-    history_of(branch).refuse_outside(moment, field)
-    return moment
 
 
 def _unpublished(chain: HistoryChain) -> int:

@@ -3,7 +3,6 @@ restore from any branch or snapshot of its project. The branch keeps its id, nam
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from controlplane.events.changes import branch_restore_requested
 from controlplane.events.recording import record
@@ -31,7 +30,7 @@ from controlplane.services.branches import (
 from controlplane.services.creation import make_branch, make_kept_branch
 from controlplane.services.errors import Conflict, Unprocessable
 from controlplane.services.given_up import GivenUp
-from controlplane.services.history import PastMoment, past_moment
+from controlplane.services.history import PRESENT, MomentSpec, PastMoment
 from controlplane.services.projects import changing_project
 
 
@@ -40,9 +39,8 @@ class RestoreSpec:
     """What a request asks of a restore."""
 
     source_branch_id: str
-    # One of these names a past moment of the source.
-    source_lsn: str | None = None
-    source_timestamp: datetime | None = None
+    # Of the source.
+    moment: MomentSpec = PRESENT
     # The name of a new branch that keeps the replaced data; None to remove the data.
     preserve_under_name: str | None = None
 
@@ -58,12 +56,7 @@ def restore_branch(
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
         source = find_branch(project, spec.source_branch_id, field="source_branch_id")
-        moment = past_moment(
-            source,
-            timestamp=spec.source_timestamp,
-            lsn=spec.source_lsn,
-            fields=("source_timestamp", "source_lsn"),
-        )
+        moment = spec.moment.of(source)
         name = spec.preserve_under_name
         return branch, replace_data(project, branch, source, name=name, moment=moment)
 

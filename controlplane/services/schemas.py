@@ -34,6 +34,12 @@ from controlplane.services.errors import Locked, Unprocessable
 from controlplane.services.history import PRESENT, MomentSpec, PastMoment
 from controlplane.services.projects import find_project
 
+LATE_LOG = "the log was not read in time, as the branch is busy; try again"
+LATE = "the schema was not read in time, as the branch is busy; try again"
+LATE_PAST = (
+    "the moment was not recovered in time, as too much log is to be replayed or the host is busy: "
+    "try again, or create a branch of the moment and read its schema"
+)
 # The largest number of lines that may differ, because the time of a comparison grows faster than
 # the number of lines.
 MOST_LINES = 20_000
@@ -139,8 +145,7 @@ def take_readings(readings: Sequence[SchemaReading]) -> list[str]:
     found = [ended.get(reading.id, reading) for reading in readings]
     for row in found:
         if row.finished_at is None:
-            what = "log was" if row.format == SchemaFormat.LOGS else "schema was"
-            raise Locked(f"the {what} not read in time, as the branch is busy; try again")
+            raise Locked(_late(row))
         if row.error:
             raise Unprocessable(row.error)
     return [row.answer for row in found]
@@ -226,3 +231,9 @@ def _refuse_away(project: Project) -> None:
             f'the region "{project.region_id}" does not answer, so nothing can be read there now; '
             "try again"
         )
+
+
+def _late(reading: SchemaReading) -> str:
+    if reading.format == SchemaFormat.LOGS:
+        return LATE_LOG
+    return LATE_PAST if reading.is_of_the_past else LATE

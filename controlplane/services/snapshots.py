@@ -35,7 +35,7 @@ from controlplane.services.branches import (
 )
 from controlplane.services.creation import make_branch
 from controlplane.services.errors import Locked, NotFound, Unprocessable
-from controlplane.services.history import past_moment
+from controlplane.services.history import PRESENT, MomentSpec
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.projects import changing_project, find_project
 from controlplane.services.restoring import replace_data
@@ -50,9 +50,8 @@ class SnapshotSpec:
 
     name: str | None = None
     expires_at: datetime | None = None
-    # One of these names a past moment of the branch.
-    lsn: str | None = None
-    timestamp: datetime | None = None
+    # Of the branch.
+    moment: MomentSpec = PRESENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +113,7 @@ def create_snapshot(
         refuse_while_replaced(branch, earlier)
         if branch.current_state != BranchState.READY:
             raise Unprocessable("branch not ready yet")
-        moment = past_moment(
-            branch, timestamp=spec.timestamp, lsn=spec.lsn, fields=("timestamp", "lsn")
-        )
+        moment = spec.moment.of(branch)
         plan_limits.check_snapshots(project)
         roles, databases = copied_catalog(branch)
         data, creation = make_branch(

@@ -1,5 +1,7 @@
 """Neon's command-line client, unmodified: branches and restores of past moments."""
 
+import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -59,6 +61,36 @@ def test_a_branch_is_restored_from_its_own_past(
     assert place.query("SELECT array_agg(text) FROM notes") == (["first"],)
     kept = neonctl("branches", "get", "x", "--project-id", place.id)
     assert notes(place, kept["id"]) == ["first", "second"]
+
+
+@pytest.mark.thorough
+def test_a_branchs_schema_is_compared_with_its_past(
+    make_cli: Callable[..., Cli], past: tuple[Place, list[tuple[str, str]]]
+) -> None:
+    place, ((at, lsn), _) = past
+    place.sql("ALTER TABLE notes ADD COLUMN added integer")
+    for package, named in [
+        ("neonctl", [f"main@{at}"]),
+        ("neonctl", ["main", f"^self@{lsn}"]),
+        ("neonctl-2", ["main", f"main@{at}"]),
+    ]:
+        cli = make_cli(place.client, package)
+        told = cli.text("branches", "schema-diff", *named, "--project-id", place.id)
+        assert re.search(r"^\S*-\s+added integer", told, re.MULTILINE), told
+
+
+@pytest.mark.thorough
+def test_a_parent_at_a_moment_is_the_clients_own_error(
+    neonctl: Cli, past: tuple[Place, list[tuple[str, str]]]
+) -> None:
+    """The client takes a moment of the default branch, or a branch, but never both: it sends no
+    request for this."""
+    place, ((at, _), _) = past
+    refused = neonctl.refusal(
+        *("branches", "create", "--project-id", place.id, "--name", "never"),
+        *("--parent", f"main@{at}"),
+    )
+    assert f"Branch main@{at} not found" in refused
 
 
 @pytest.mark.thorough

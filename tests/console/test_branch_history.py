@@ -1,6 +1,7 @@
 """A branch's history: its band, and the page on which a past moment is chosen."""
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -43,6 +44,7 @@ def told(**fields: Any) -> dict[str, Any]:
         "bases": [{"at": hours(at).isoformat(), "lsn": "0/1", "bytes": 3} for at in (0, 6, 12)],
         "log_bytes": 48_000_000,
         "base_bytes": 90_000_000,
+        "disk_bytes": 51_000_000,
     } | fields
 
 
@@ -92,7 +94,9 @@ def refuse(server: Misbehaving, end: str, field: str, message: str) -> None:
 
 
 def test_a_moment_is_shown_before_anything_is_changed(dave: Person, kept: Misbehaving) -> None:
-    assert f'href="{URL}"' in Page(dave.get("/projects/p/branches/br-a")).html
+    on_branch = Page(dave.get("/projects/p/branches/br-a"))
+    assert f'href="{URL}"' in on_branch.html
+    assert "and 51 MB of history" in on_branch.text
     page = Page(dave.get(f"{URL}?moment={AT}"))
     for words in (
         "As of 2026-01-31 14:03:00.123 UTC",
@@ -113,6 +117,26 @@ def test_a_moment_is_shown_before_anything_is_changed(dave: Person, kept: Misbeh
     assert kept.asked_for("resolve?lsn=0%2F1A2B3C4D") == 1
 
 
+def test_a_past_moment_is_waited_for_longer_than_usual(
+    dave: Person, kept: Misbehaving, settings: Any
+) -> None:
+    settings.MANAGEMENT_API_TIMEOUT = 0.3
+    usual = kept.body
+
+    def respond(path: str) -> bytes:
+        if "/resolve" in path or "/compare_schema" in path:
+            time.sleep(0.6)
+        return usual
+
+    kept.respond = respond
+    databases = {"databases": [{"name": "neondb", "owner_name": "owner"}]}
+    kept.apart["/databases"] = (200, json.dumps(databases).encode())
+    kept.apart["/compare_schema"] = (200, b'{"diff": ""}')
+    assert "0/1A2B3B00" in Page(dave.get(f"{URL}?moment={AT}")).text
+    compared = Page(dave.get(f"/projects/p/branches/br-a/schema?base=br-a&moment={AT}"))
+    assert "No differences" in compared.text
+
+
 def test_the_summary_and_the_band() -> None:
     found = drawn(
         gaps=[gap(3, 6)],
@@ -126,7 +150,8 @@ def test_the_summary_and_the_band() -> None:
     )
     words = f"a gap from {time_and_day(hours(3))} to {time_and_day(hours(6))} (log lost)"
     assert found.summary == (
-        f"From {time_and_day(BEGIN)} to now, 3 base copies, 48 MB of log; {words}."
+        f"From {time_and_day(BEGIN)} to now, 3 base copies, 48 MB of log, 51 MB on the disk; "
+        f"{words}."
     )
     assert found.kept == "M0 14h1440v36H0z"
     assert found.gaps == "M180 14h180v36H180z"

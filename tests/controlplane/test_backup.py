@@ -4,10 +4,8 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +31,12 @@ from controlplane.models import (
 from controlplane.models import Project as ProjectRow
 from tests.controlplane.rows import make_project, make_snapshot
 from tests.support.client import Client
+from tests.support.numbers import Numbers
+from tests.support.past import history, notes, with_history, write
 from tests.support.place import Place
 from tests.support.project import Project, locked
 from tests.support.service import Service
 from tests.support.stack import ROOT
-from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -74,34 +73,6 @@ def await_line(process: "subprocess.Popen[str]", words: str) -> None:
     raise AssertionError(f"it ended without {words!r}")
 
 
-class Writer(threading.Thread):
-    """Commits the numbers from 1 on through the proxy, and records the time of each commit."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__()
-        self.place = place
-        self.done_at: list[datetime] = []
-        self.stopped = threading.Event()
-
-    def run(self) -> None:
-        with self.place.connect() as connection:
-            connection.execute("CREATE TABLE numbers (number int)")
-            while not self.stopped.is_set():
-                number = len(self.done_at) + 1
-                connection.execute("INSERT INTO numbers VALUES (%s)", [number])
-                self.done_at.append(datetime.now(UTC))
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        self.start()
-        wait_for(lambda: len(self.done_at) > 10, "some rows")
-        try:
-            yield
-        finally:
-            self.stopped.set()
-            self.join(30)
-
-
 class Shop:
     """Two accounts with a branch in every state, and data in each."""
 
@@ -118,6 +89,7 @@ class Shop:
         self.doomed = self.active.new_branch_id(name="doomed")
         self.asleep = Place.create(stack, self.bob, name="asleep")
         keep(self.asleep, 7)
+        with_history(self.asleep)
         self.asleep.suspend()
         self.disabled = Place.create(stack, self.bob, name="disabled")
         keep(self.disabled, 9)
@@ -163,7 +135,7 @@ def service(state_dir: Path) -> Iterator[Service]:
 @pytest.mark.thorough
 def test_a_restored_service_has_all_acknowledged_changes(service: Service, state_dir: Path) -> None:
     shop = Shop(service)
-    writer = Writer(shop.numbers)
+    writer = Numbers(shop.numbers)
     target, new = state_dir / "backup", state_dir / "new"
     at = ("--state-dir", service.state_dir)
     with writer.writing():
@@ -216,7 +188,7 @@ def see_damage(backup: Path) -> None:
     (backup.parent / "api-key").rename(backup / "api-key")
 
 
-def see_all(state_dir: Path, shop: Shop, writer: Writer, coming: Any, manifest: Manifest) -> None:
+def see_all(state_dir: Path, shop: Shop, writer: Numbers, coming: Any, manifest: Manifest) -> None:
     restored = Service(state_dir)
     try:
         alice = Client(restored.stack.api_url, shop.alice.key)
@@ -240,6 +212,7 @@ def see_all(state_dir: Path, shop: Shop, writer: Writer, coming: Any, manifest: 
 
         asleep = Place(restored.stack, bob, shop.asleep.created)
         assert asleep.query("SELECT number FROM kept") == (7,)
+        see_history(asleep, manifest)
         disabled = Place(restored.stack, bob, shop.disabled.created)
         assert "disabled" in str(disabled.refusal())
         disabled.change(disabled=False)
@@ -249,7 +222,21 @@ def see_all(state_dir: Path, shop: Shop, writer: Writer, coming: Any, manifest: 
     finally:
         restored.down()
     again = ran("backup", state_dir.parent / "again", "--state-dir", state_dir)
-    assert f"holds {len(found) + 1} branches" in again, "a service that is stopped"
+    # The last place, and the branch of a past moment.
+    assert f"holds {len(found) + 2} branches" in again, "a service that is stopped"
+
+
+def see_history(place: Place, manifest: Manifest) -> None:
+    """The history begins anew: nothing claims a moment that the backup does not have."""
+    with_history(place)
+    assert datetime.fromisoformat(history(place)["earliest"]) > manifest.rows_at
+    before = {"branch": {"parent_timestamp": manifest.rows_at.isoformat()}}
+    refused = place.client.call("POST", place.path + "/branches", json=before)
+    assert (refused.status_code, refused.json()["code"]) == (422, "OUTSIDE_HISTORY")
+    at, _ = write(place, "first")
+    write(place, "second")
+    made = place.new_branch(parent_timestamp=at)["branch"]
+    assert notes(place, made["id"]) == ["first"]
 
 
 def see_catalog(place: Place, shop: Shop) -> None:

@@ -156,7 +156,9 @@ class TestHistory:
         project = projects[1]
         root = project.branches.get()
         child = Branch.objects.create(project=project, name="child", parent=root)
-        Branch.objects.filter(project=project).update(logical_size=36_000_000_000)
+        Branch.objects.filter(project=project).update(
+            logical_size=36_000_000_000, history_bytes=4_000_000_000
+        )
         with connection.cursor() as cursor:
             cursor.execute(
                 "UPDATE controlplane_meter SET stored_since = stored_since - interval '1 hour'"
@@ -164,7 +166,10 @@ class TestHistory:
                 [child.id],
             )
         query = {
-            "metrics": ["root_branch_bytes_month", "child_branch_bytes_month"],
+            "metrics": [
+                *("root_branch_bytes_month", "child_branch_bytes_month"),
+                "instant_restore_bytes_month",
+            ],
             "project_ids": f"{project.id},no-where-12345678",
             "granularity": "daily",
         }
@@ -177,6 +182,13 @@ class TestHistory:
                     totals[name] = totals.get(name, 0) + metric["value"]
         assert 0 <= totals["root_branch_bytes_month"] < 1_000_000_000
         assert totals["child_branch_bytes_month"] == pytest.approx(36e9, rel=0.05)
+        assert totals["instant_restore_bytes_month"] == pytest.approx(4e9, rel=0.05)
+        (listed,) = [
+            one
+            for one in api.get("/api/v2/consumption/projects").json()["projects"]
+            if one["project_id"] == project.id
+        ]
+        assert listed["synthetic_storage_size"] == 2 * 40_000_000_000
 
     def test_by_days_and_months(self, api: DjangoClient, projects: list[Project]) -> None:
         now = timezone.now()

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from controlplane import clock
 from controlplane.models import Account, Branch, FormerPassword, Region, Role
-from controlplane.operations.history import forget_former_passwords
+from controlplane.operations.history_retention import forget_former_passwords
 from tests.controlplane.rows import make_project
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.selection import first_of
-from tests.support.past import history, notes, with_history, write
+from tests.support.past import history, left_of_history, notes, with_history, write
 from tests.support.project import Project, refusal
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -30,6 +30,7 @@ def test_a_branch_of_a_past_moment(fresh_project: Project, named_by: str) -> Non
     moments: dict[str, Any] = {"parent_timestamp": at, "parent_lsn": lsn}
     answer = project.new_branch(**{named_by: moments[named_by]})
     made = answer["branch"]
+    assert project.branch(made["id"])[named_by] == moments[named_by]
     assert notes(project, made["id"]) == ["first", "second"]
     created = project.operation(answer["operations"][0]["id"])
     steps = {one["name"]: one["detail"] for one in created["steps"]}
@@ -80,7 +81,17 @@ def test_a_branch_is_restored_from_its_own_past_and_its_history_goes_on(
     write(project, "third")
     made = project.new_branch(parent_timestamp=second)["branch"]
     assert notes(project, made["id"]) == ["first", "second"]
-    assert history(project)["gaps"] == []
+    # Until the first base of the restored data, there are some seconds without history.
+    (gap,) = history(project)["gaps"]
+    (restored,) = history(project)["restores"]
+    assert (gap["reason"], gap["since"]) == ("replaced", restored["at"])
+    inside = datetime.fromisoformat(gap["until"]) - timedelta(microseconds=1)
+    asked = {"branch": {"parent_timestamp": inside.isoformat()}}
+    status, words = refusal(project.client.call("POST", project.path + "/branches", json=asked))
+    assert (status, "without the time from" in words) == (422, True)
+    before = project.new_branch(parent_timestamp=gap["since"])["branch"]
+    assert before["parent_timestamp"] == gap["since"]
+    assert notes(project, before["id"]) == ["first", "second"]
 
 
 @pytest.mark.thorough
@@ -90,11 +101,62 @@ def test_a_snapshot_of_a_past_moment(fresh_project: Project) -> None:
     write(project, "second")
     answer = project.client.post(project.branch_path(rest="/snapshot"), {"timestamp": at})
     project.done(answer)
-    restored = project.client.post(
-        f"{project.path}/snapshots/{answer['snapshot']['id']}/restore", {}
-    )
+    path = f"{project.path}/snapshots/{answer['snapshot']['id']}"
+    assert project.client.get(f"{project.path}/snapshots")["snapshots"][0]["timestamp"] == at
+    restored = project.client.post(f"{path}/restore", {})
     project.done(restored)
     assert notes(project, restored["branch"]["id"]) == ["first"]
+
+
+def test_history_counts_as_storage(fresh_project: Project) -> None:
+    project = with_history(fresh_project)
+    write(project, "first")
+    since = datetime.now(UTC)
+    project.suspend()
+    wait_for(lambda: history(project)["disk_bytes"] > 0, "the size of the history")
+    told = history(project)
+    assert told["log_bytes"] <= told["disk_bytes"] <= told["log_bytes"] + told["base_bytes"]
+
+    def counted() -> int:
+        query = f"from={since:%FT%TZ}&to={datetime.now(UTC):%FT%TZ}&granularity=daily"
+        (one,) = project.client.get(
+            f"/consumption_history/v2/projects?{query}&metrics=instant_restore_bytes_month"
+            f"&project_ids={project.id}"
+        )["projects"]
+        frames = [frame for period in one["periods"] for frame in period["consumption"]]
+        return sum(metric["value"] for frame in frames for metric in frame["metrics"])
+
+    wait_for(lambda: counted() > 0, "the history's consumption")
+    data = project.branch(project.branch_id).get("logical_size", 0)
+    total = project.client.get(project.path)["project"]["synthetic_storage_size"]
+    assert total == data + history(project)["disk_bytes"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ends_by", ["deletion", "expiry"])
+def test_nothing_is_left_of_the_history_of_a_branch(fresh_project: Project, ends_by: str) -> None:
+    project = with_history(fresh_project)
+    write(project, "first")
+    made = project.new_branch(endpoint=True)
+    child, endpoint = made["branch"]["id"], made["endpoints"][0]["id"]
+    wait_for(lambda: history(project, child).get("earliest"), "the child's first base copy")
+    project.sql("INSERT INTO notes VALUES ('of the child')", endpoint_id=endpoint)
+    project.done(
+        project.client.post(project.branch_path(child, "/roles/neondb_owner/reset_password"))
+    )
+    directory = project.stack.data_dir(child).parent
+    assert (directory / "history").exists()
+    if ends_by == "deletion":
+        project.done(project.client.delete(project.branch_path(child)))
+    else:
+        soon = {"branch": {"ttl_interval_seconds": 1}}
+        project.client.patch(project.branch_path(child), soon)
+    wait_for(lambda: not directory.exists(), "the removal of the data")
+    wait_for(lambda: left_of_history(project, child) == (0, 0), "the removal of the rows")
+    # What was the child's is not in its parent's history.
+    at, _ = write(project, "second")
+    made = project.new_branch(parent_timestamp=at)
+    assert notes(project, made["branch"]["id"]) == ["first", "second"]
 
 
 def test_a_moment_outside_of_the_history_is_refused(fresh_project: Project) -> None:

@@ -11,7 +11,7 @@ import pytest
 from controlplane import clock
 from controlplane.compute.history.chain import Base
 from controlplane.compute.history.log import Record
-from controlplane.history_store import behind
+from controlplane.history_store import base_round, behind
 from controlplane.history_store.base_copies import _prune_chains
 from controlplane.history_store.copier import Copier
 from controlplane.history_store.copies import Copies
@@ -87,6 +87,19 @@ def test_an_event_tells_that_a_copy_is_behind_and_that_it_has_caught_up(
     behind.note_behind()
     kinds = Event.objects.filter(branch_id=branch.id).order_by("id").values_list("type", flat=True)
     assert list(kinds) == ["history.copy_behind", "history.copy_caught_up"]
+
+
+@pytest.mark.django_db
+def test_projects_without_history_are_counted_and_are_no_problem(
+    used: StoreState, store: Store, account: Account, region: Region
+) -> None:
+    for retention in (0, 3600, 0):
+        project = make_project(account, region)
+        project.history_retention_seconds = retention
+        project.save()
+    base_round._count_left_out(Copier(Copies(store, region="local", host="host"), region))
+    assert used.as_json()["projects_left_out"] == 2
+    assert not any(name.startswith("history_") for name in problem_names())
 
 
 def test_what_has_failed_is_tried_again_after_a_growing_pause(

@@ -60,7 +60,11 @@ def test_another_branchs_log_is_not_replayed(stack: Stack) -> None:
     write(other, "of another")
     one.suspend()
     other.suspend()
-    wait_for(lambda: copied_segments(one) and copied_segments(other), "the copies of their logs")
+    # Published after everything was written that belongs to the copy.
+    wait_for(
+        lambda: all(history(project)["log_bytes"] for project in (one, other)),
+        "the copies of their logs",
+    )
     (ours,), (theirs,) = copied_segments(one), copied_segments(other)
     assert ours.name == theirs.name
     ours.write_bytes(theirs.read_bytes())

@@ -3,21 +3,19 @@
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import obstore
-import psycopg
 import pytest
 
 from controlplane.history_store.objects import Store
 from tests.support.faulty_store import MODES, FaultyStore
+from tests.support.numbers import Numbers
 from tests.support.object_store import Bucket, bucket, environment_with, opened, s3
 from tests.support.place import Place
 from tests.support.service import Service
@@ -45,37 +43,6 @@ def ran(bucket: Bucket, *arguments: str | Path, status: int = 0, **changes: str)
     assert done.returncode == status, output
     assert "Traceback" not in output, output
     return output
-
-
-class Writer(threading.Thread):
-    """Commits the numbers from 1 on, and records the time of each commit."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__()
-        self.place = place
-        self.done_at: list[datetime] = []
-        self.stopped = threading.Event()
-
-    def run(self) -> None:
-        with self.place.connect() as connection:
-            connection.execute("CREATE TABLE numbers (number int)")
-            while not self.stopped.wait(0.05):
-                number = len(self.done_at) + 1
-                try:
-                    connection.execute("INSERT INTO numbers VALUES (%s)", [number])
-                except psycopg.Error:
-                    return
-                self.done_at.append(datetime.now(UTC))
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        self.start()
-        wait_for(lambda: len(self.done_at) > 10, "some rows")
-        try:
-            yield
-        finally:
-            self.stopped.set()
-            self.join(30)
 
 
 def copied_at(place: Place, branch_id: str | None = None) -> datetime | None:
@@ -132,7 +99,7 @@ def test_a_lost_host_is_restored_with_every_row_that_was_copied(
     with place.connect() as connection:
         connection.execute("CREATE ROLE by_sql LOGIN PASSWORD 'secret by sql'")
     changed = datetime.now(UTC)
-    writer = Writer(place)
+    writer = Numbers(place, ends_with_service=True)
     with opened(bucket, monkeypatch) as store, writer.writing():
         wait_for(lambda: rows_copied_after(store, changed), "a copy of the rows", timeout=60)
         wait_for(lambda: copied_after(place, writer.done_at[5]), "a copy of the log", timeout=60)
@@ -246,6 +213,7 @@ def test_what_is_in_the_store_is_listed_and_verified(
     said = ran(bucket, "history", *here, "list")
     assert f"{place.id}  {place.branch_id}  from" in said
     assert "host" in said
+    assert "Not in the store, and lost with their host: projects that keep no history" in said
     said = ran(bucket, "history", *here, "verify", place.branch_id)
     assert f"{place.branch_id}  can be restored until" in said
     assert not (service.state_dir / "branches" / "history-drill").exists()

@@ -10,8 +10,8 @@ import pytest
 
 from controlplane import clock
 from controlplane.compute.filesystem import remove_tree
-from controlplane.compute.history.chain import Base, Chain, history_dir, new_chain, write_sum
-from controlplane.compute.history.log import Record, segment_name
+from controlplane.compute.history.chain import Base, Chain, history_dir, new_chain
+from controlplane.compute.history.log import Record, segment_name, write_sum
 from controlplane.compute.tree import SEGMENT_SIZE
 from controlplane.history_store import base_copies
 from controlplane.history_store.copies import Copies

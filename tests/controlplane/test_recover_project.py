@@ -3,7 +3,7 @@
 import os
 import uuid
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
 from tests.controlplane.rows import make_project, make_snapshot
 from tests.support.client import Client
+from tests.support.past import history, left_of_history, notes, with_history, write
 from tests.support.project import Project as LiveProject
 from tests.support.project import refusal
 from tests.support.stack import Stack, new_state_dir, running_stack
@@ -107,14 +108,38 @@ def test_it_works(kept: LiveProject) -> None:
     assert told == ["project.recovered", "project.deleted", "project.created"]
 
 
-def test_a_deleted_project_is_removed_after_its_time(kept: LiveProject) -> None:
+@pytest.mark.thorough
+def test_the_moments_before_the_deletion_come_back(kept: LiveProject) -> None:
+    with_history(kept)
+    first, _ = write(kept, "first")
+    write(kept, "second")
     kept.client.delete(kept.path)
+    wait_for(lambda: not kept.is_running(), "the end of the compute")
+    between = datetime.now(UTC).isoformat()
+    kept.client.post(kept.path + "/recover")
+    for at, expected in ((first, ["first"]), (between, ["first", "second"])):
+        made = kept.new_branch(parent_timestamp=at)["branch"]
+        assert notes(kept, made["id"]) == expected
+    kept.start()
+    third, _ = write(kept, "third")
+    made = kept.new_branch(parent_timestamp=third)["branch"]
+    assert notes(kept, made["id"]) == ["first", "second", "third"]
+    assert history(kept)["gaps"] == []
+
+
+def test_a_deleted_project_is_removed_after_its_time(kept: LiveProject) -> None:
+    with_history(kept)
+    reset = kept.branch_path(rest="/roles/neondb_owner/reset_password")
+    kept.done(kept.client.post(reset))
+    kept.client.delete(kept.path)
+    assert left_of_history(kept) != (0, 0)
     with kept.stack.database() as database:
         database.execute(
             "UPDATE controlplane_project SET recoverable_until = now() WHERE id = %s", [kept.id]
         )
-    data = kept.stack.data_dir(kept.branch_id)
-    wait_for(lambda: not data.exists(), "the removal of the data")
+    directory = kept.stack.data_dir(kept.branch_id).parent
+    wait_for(lambda: not directory.exists(), "the removal of the data")
+    wait_for(lambda: left_of_history(kept) == (0, 0), "the removal of the rows")
     assert refusal(kept.client.call("POST", kept.path + "/recover")) == (404, "project not found")
     assert listed(kept, recoverable=True) == []
     assert kept.client.delete(kept.path)["project"]["id"] == kept.id

@@ -129,6 +129,26 @@ def test_stored_bytes_count_while_they_are_stored(
     assert Meter.objects.get().stored_bytes == 3_000_000
 
 
+def test_history_counts_beside_the_data(
+    account: Account, project: Project, endpoint: Endpoint
+) -> None:
+    branch = endpoint.branch
+    Branch.objects.filter(id=branch.id).update(logical_size=1_000_000, history_bytes=5_000_000)
+    Meter.objects.update(stored_since=timezone.now() - HOUR)
+    consumed = get_project(account, project.id).consumed
+    assert (consumed.stored_bytes, consumed.history_bytes) == (1_000_000, 5_000_000)
+    if period_of(timezone.now()) <= timezone.now() - HOUR:
+        assert consumed.history_byte_hours == pytest.approx(5_000_000, rel=0.01)
+        assert consumed.byte_hours == pytest.approx(6_000_000, rel=0.01)
+    Branch.objects.filter(id=branch.id).update(history_bytes=0)
+    for what, expected in (("history_byte_hours", 5_000_000), ("storage_byte_hours", 1_000_000)):
+        assert sum(rows(Span.HOUR, what).values()) == pytest.approx(expected, rel=0.01)
+    Branch.objects.filter(id=branch.id).update(history_bytes=7_000_000)
+    project.deleted_at = timezone.now()
+    project.save()
+    assert Meter.objects.get().history_bytes == 0
+
+
 def test_of_old_usage_only_days_and_months_are_kept(endpoint: Endpoint) -> None:
     now = timezone.now()
     ran(endpoint, now - timedelta(days=100), now)

@@ -44,3 +44,15 @@ def failure(project: Project, **attributes: str) -> str:
     (ended,) = project.client.finish(answer)
     assert ended["status"] == "failed", ended
     return str(ended["error"])
+
+
+def left_of_history(project: Project, branch_id: str | None = None) -> tuple[int, int]:
+    """How many chains and former passwords the rows hold of the branch."""
+    branch_id = branch_id or project.branch_id
+    statement = (
+        "SELECT (SELECT count(*) FROM controlplane_historychain WHERE branch_id = %(branch)s),"
+        " (SELECT count(*) FROM controlplane_formerpassword WHERE branch_id = %(branch)s)"
+    )
+    with project.stack.database() as database:
+        (left,) = database.execute(statement, {"branch": branch_id}).fetchall()
+    return left

@@ -99,7 +99,7 @@ class BranchCalls:
             query[f"base_{base_moment.field}"] = base_moment.text
         path = ("projects", project_id, "branches", branch_id, "compare_schema")
         with may_be_missing("The server cannot compare schemas, or the database does not exist."):
-            data = self._transport.get(*path, query=query)
+            data = self._transport.get(*path, query=query, takes_long=True)
         difference = data.get("diff") if isinstance(data, Mapping) else None
         if not isinstance(difference, str):
             raise NonsenseAnswer("The response lacks “diff”.")

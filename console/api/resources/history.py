@@ -81,6 +81,8 @@ class History:
     bases: Sequence[Base]
     gaps: Sequence[Gap]
     log_bytes: int
+    # Bytes of the disk that log and base copies take; None if the server does not say.
+    disk_bytes: int | None
     commits: Sequence[Commits]
     restores: Sequence[datetime]
     removals: Sequence[Removal]
@@ -102,6 +104,7 @@ class History:
                 for since, item in _timed(data, "gaps", "since")
             ],
             log_bytes=whole(data, "log_bytes") or 0,
+            disk_bytes=whole(data, "disk_bytes"),
             commits=[
                 Commits(since, max(0.0, number(item, "seconds")), whole(item, "count") or 0)
                 for since, item in _timed(data, "commits", "since")
@@ -174,7 +177,7 @@ class HistoryCalls:
         history."""
         path = ("projects", project_id, "branches", branch_id, "history", "resolve")
         with may_be_missing("The server does not resolve past moments."):
-            data = self._transport.get(*path, query={asked.field: asked.text})
+            data = self._transport.get(*path, query={asked.field: asked.text}, takes_long=True)
         return ResolvedMoment.read(one(data, "moment"))
 
     def travel(self, project_id: str, branch_id: str, asked: PastMoment) -> Endpoint:

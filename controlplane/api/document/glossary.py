@@ -135,8 +135,14 @@ GLOSSARY: dict[str, Entry] = {
     "SnapshotOut.expires_at": ("When it is deleted automatically", NOT_THERE),
     "snapshots": ("The snapshots", []),
     "source_branch_id": ("The id of the source branch", BRANCH_ID),
-    "synthetic_storage_size": ("The size of the data of its branches in bytes", 7364608),
-    "synthetic_storage_size_bytes": ("The size of the data of its branches in bytes", 7364608),
+    "synthetic_storage_size": (
+        "The size of the data of its branches in bytes, and of their histories",
+        7364608,
+    ),
+    "synthetic_storage_size_bytes": (
+        "The size of the data of its branches in bytes, and of their histories",
+        7364608,
+    ),
     "timeframe_end": ("The end", "2026-01-31T13:00:00Z"),
     "timeframe_start": ("The beginning", TIME),
     "timestamp": ("The point in time", TIME),

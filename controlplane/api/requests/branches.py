@@ -10,8 +10,11 @@ from controlplane.api.requests.endpoints import NewBranchEndpoint
 from controlplane.services.branch_expiry import Expiry
 from controlplane.services.branches import BranchChanges as Changes
 from controlplane.services.branches import BranchSpec
+from controlplane.services.history import MomentSpec
 from controlplane.services.restoring import RestoreSpec
 
+OF_PARENT = ("parent_timestamp", "parent_lsn")
+OF_SOURCE = ("source_timestamp", "source_lsn")
 # A hundred years.
 LONGEST_LIFE = 100 * 366 * 86400  # seconds
 ARCHIVED = (
@@ -82,8 +85,7 @@ class CreateBranch(BaseModel):
         return BranchSpec(
             name=wanted.name,
             parent_id=wanted.parent_id,
-            parent_lsn=wanted.parent_lsn,
-            parent_timestamp=wanted.parent_timestamp,
+            moment=MomentSpec(wanted.parent_timestamp, wanted.parent_lsn, OF_PARENT),
             protected=wanted.protected,
             schema_only=wanted.init_source == "schema-only",
             expiry=wanted.expiry,
@@ -112,8 +114,7 @@ class RestoreBranch(Attributes):
     def spec(self) -> RestoreSpec:
         return RestoreSpec(
             source_branch_id=self.source_branch_id,
-            source_lsn=self.source_lsn,
-            source_timestamp=self.source_timestamp,
+            moment=MomentSpec(self.source_timestamp, self.source_lsn, OF_SOURCE),
             preserve_under_name=self.preserve_under_name,
         )
 

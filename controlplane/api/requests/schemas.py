@@ -1,8 +1,9 @@
-"""The query parameters of reading and comparing schemas, of a past moment, and of logs."""
+"""The fields that name a past moment, and the query parameters of reading schemas and logs."""
 
 from typing import Literal
 
 from ninja import Field, Schema
+from pydantic import BaseModel
 
 from controlplane.api.fields import PointInTime, Text
 from controlplane.api.requests.attributes import Attributes
@@ -12,7 +13,7 @@ AT = "A past moment of the branch: RFC 3339, with a time zone"
 POSITION = "A past position in the branch's log, such as `0/1A2B3C4D`"
 
 
-class MomentQuery(Schema):
+class NamesMoment(BaseModel):
     timestamp: PointInTime | None = Field(None, description=AT)
     lsn: Text | None = Field(None, description=POSITION)
 
@@ -21,13 +22,12 @@ class MomentQuery(Schema):
         return MomentSpec(self.timestamp, self.lsn)
 
 
-class TimeTravel(Attributes):
-    timestamp: PointInTime | None = Field(None, description=AT)
-    lsn: Text | None = Field(None, description=POSITION)
+class MomentQuery(NamesMoment, Schema):
+    pass
 
-    @property
-    def moment(self) -> MomentSpec:
-        return MomentSpec(self.timestamp, self.lsn)
+
+class TimeTravel(NamesMoment, Attributes):
+    pass
 
 
 class SchemaQuery(MomentQuery):

@@ -5,7 +5,8 @@ from pydantic import BaseModel
 
 from controlplane.api.fields import Name, PointInTime, Text
 from controlplane.api.requests.attributes import Attributes
-from controlplane.api.requests.schemas import AT, POSITION
+from controlplane.api.requests.schemas import MomentQuery, NamesMoment
+from controlplane.services.history import MomentSpec
 from controlplane.services.snapshots import SnapshotChanges, SnapshotRestore, SnapshotSpec
 
 EXPIRES_AT = (
@@ -13,23 +14,20 @@ EXPIRES_AT = (
 )
 
 
-class CreateSnapshotQuery(Schema):
+class CreateSnapshotQuery(MomentQuery):
     name: Name | None = None
     expires_at: PointInTime | None = Field(None, description=EXPIRES_AT)
-    lsn: Text | None = Field(None, description=POSITION)
-    timestamp: PointInTime | None = Field(None, description=AT)
 
 
-class NewSnapshot(Attributes):
+class NewSnapshot(NamesMoment, Attributes):
     name: Name | None = None
     expires_at: PointInTime | None = Field(None, description=EXPIRES_AT)
-    lsn: Text | None = Field(None, description=POSITION)
-    timestamp: PointInTime | None = Field(None, description=AT)
 
 
 def snapshot_spec(query: CreateSnapshotQuery, body: NewSnapshot | None) -> SnapshotSpec:
     sent = {**query.dict(exclude_none=True), **(body.model_dump(exclude_none=True) if body else {})}
-    return SnapshotSpec(**sent)
+    moment = MomentSpec(sent.pop("timestamp", None), sent.pop("lsn", None))
+    return SnapshotSpec(**sent, moment=moment)
 
 
 class SnapshotAttributes(BaseModel):

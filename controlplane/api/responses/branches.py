@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from ninja import Schema
 
-from controlplane.api.fields import Timestamp
+from controlplane.api.fields import NamedMoment, Timestamp
 from controlplane.api.responses.catalog import DatabaseOut, RoleOut
 from controlplane.api.responses.connections import ConnectionDetails
 from controlplane.api.responses.endpoints import EndpointOut
@@ -28,7 +28,7 @@ class BranchOut(Schema):
     id: str
     project_id: str
     parent_id: str | None = None
-    parent_timestamp: Timestamp | None = None
+    parent_timestamp: NamedMoment | None = None
     parent_lsn: str | None = None
     name: str
     current_state: str
@@ -66,7 +66,7 @@ class BranchOut(Schema):
     def resolve_parent_timestamp(branch: Branch) -> datetime | None:
         if branch.parent_timestamp or branch.parent_lsn is not None:
             return branch.parent_timestamp
-        return branch.created_at if branch.parent_id else None
+        return branch.created_at.replace(microsecond=0) if branch.parent_id else None
 
     @staticmethod
     def resolve_parent_lsn(branch: Branch) -> str | None:

@@ -102,14 +102,14 @@ class ProjectsMetrics(Schema):
     pagination: Cursor | None = None
 
 
-# Storage is in bytes times hours. Some metrics are always 0: this server keeps no history to
-# restore from, has no private network and no plan that charges for extra branches, and counts the
-# storage of snapshots as that of their hidden branches.
+# Storage is in bytes times hours. Some metrics are always 0: this server has no private network and
+# no plan that charges for extra branches, and counts the storage of snapshots as that of their
+# hidden branches.
 METRICS: Mapping[str, Callable[[Consumed], float]] = {
     "compute_unit_seconds": lambda used: used.compute_seconds,
     "root_branch_bytes_month": lambda used: used.root_byte_hours,
     "child_branch_bytes_month": lambda used: used.child_byte_hours,
-    "instant_restore_bytes_month": lambda used: 0,
+    "instant_restore_bytes_month": lambda used: used.history_byte_hours,
     "public_network_transfer_bytes": lambda used: used.transferred_bytes,
     "private_network_transfer_bytes": lambda used: 0,
     "extra_branches_month": lambda used: 0,
@@ -179,17 +179,17 @@ def as_periods(account: Account, periods: Iterable[Period], framed: Framed) -> l
 
 def with_totals(*, include_v1: bool) -> Framed:
     def framed(frame: Timeframe) -> dict[str, Any]:
-        used, average = frame.consumed, frame.average_bytes
+        used = frame.consumed
         totals = {
             "active_time_seconds": int(used.active_seconds),
             "compute_time_seconds": int(used.compute_seconds),
             "written_data_bytes": used.written_bytes,
-            "synthetic_storage_size_bytes": average,
+            "synthetic_storage_size_bytes": frame.average_bytes,
         }
         if include_v1:
             totals["data_storage_bytes_hour"] = int(used.byte_hours)
-            totals["logical_size_bytes"] = average
-            totals["logical_size_bytes_hour"] = int(used.byte_hours)
+            totals["logical_size_bytes"] = frame.average_data_bytes
+            totals["logical_size_bytes_hour"] = int(used.data_byte_hours)
         return totals
 
     return framed

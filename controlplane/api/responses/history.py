@@ -88,6 +88,10 @@ class HistoryOut(Schema):
     base_bytes: int = Field(
         description="Bytes of the base copies, as if they shared no blocks", examples=[31457280]
     )
+    disk_bytes: int = Field(
+        description="Bytes of the disk that log and base copies take, which count as storage",
+        examples=[17825792],
+    )
 
 
 class HistoryCommit(Schema):
@@ -161,6 +165,7 @@ def history_out(history: History) -> dict[str, object]:
         ],
         "log_bytes": sum(chain.log_bytes for chain in history.chains),
         "base_bytes": sum(base["bytes"] for base in bases),
+        "disk_bytes": sum(chain.disk_bytes for chain in history.chains),
     }
 
 

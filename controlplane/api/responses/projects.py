@@ -93,7 +93,7 @@ class ProjectListItemOut(Schema):
 
     @staticmethod
     def resolve_synthetic_storage_size(project: Project) -> int:
-        return project.consumed.stored_bytes
+        return project.consumed.stored_bytes + project.consumed.history_bytes
 
     @staticmethod
     def resolve_quota_reset_at(project: Project) -> datetime:

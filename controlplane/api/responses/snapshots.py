@@ -5,7 +5,7 @@ from datetime import datetime
 from ninja import Schema
 from pydantic import Field
 
-from controlplane.api.fields import Timestamp
+from controlplane.api.fields import NamedMoment, Timestamp
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import BranchState, Snapshot
 
@@ -16,10 +16,10 @@ class SnapshotOut(Schema):
     source_branch_id: str | None = Field(
         None, description="The branch that the snapshot was taken of"
     )
-    timestamp: Timestamp | None = Field(
+    timestamp: NamedMoment | None = Field(
         None,
         description="The snapshot contains everything that was committed before this time; "
-        "absent while it is being taken",
+        "absent while it is being taken, and for a position in the log",
     )
     created_at: Timestamp
     expires_at: Timestamp | None = Field(None, description="When it is deleted automatically")
@@ -31,7 +31,11 @@ class SnapshotOut(Schema):
     @staticmethod
     def resolve_timestamp(snapshot: Snapshot) -> datetime | None:
         data = snapshot.data_branch
-        return data.state_changed_at if data.current_state == BranchState.READY else None
+        if data.current_state != BranchState.READY:
+            return None
+        if data.is_of_the_past:
+            return data.parent_timestamp
+        return data.state_changed_at.replace(microsecond=0)
 
     @staticmethod
     def resolve_full_size(snapshot: Snapshot) -> int | None:

@@ -15,7 +15,6 @@ from controlplane import clock, durable
 from controlplane.compute.accounts import account_of, own_account
 from controlplane.compute.branch_data import (
     OF_THE_BRANCH,
-    QUICKLY_COPIED,
     back_up,
     data_dir,
     require_space,
@@ -32,7 +31,7 @@ from controlplane.compute.history.chain import (
 from controlplane.compute.history.control_data import read_control_data
 from controlplane.compute.history.log import Record, parse_lsn, record_at
 from controlplane.compute.session import session, values_of
-from controlplane.compute.tree import clone_tree, open_directory, shares_blocks, tree_size
+from controlplane.compute.tree import clone_tree, open_directory, tree_size
 
 # Names in a data directory that a base of a stopped compute leaves out.
 NOT_IN_A_BASE = (*OF_THE_BRANCH, "pg_wal", "pg_wal/archive_status", "pg_wal/summaries")
@@ -148,15 +147,6 @@ def _template_base(template: Path) -> tuple[Base, int]:
     return base, control.system_id
 
 
-def is_quick(branch_id: str) -> bool:
-    """Whether a base of the stopped branch takes so little time that a client who connects
-    meanwhile hardly notices."""
-    data = data_dir(branch_id)
-    return shares_blocks(data.parent.parent) or (
-        tree_size(data, skip=NOT_IN_A_BASE) <= QUICKLY_COPIED
-    )
-
-
 def _checkpoint_in(data: Path, timeline: int, lsn: int) -> Record:
     """The checkpoint's record in the log of a data directory. Raises NoBase."""
     with open_directory(data) as inside, open_directory("pg_wal", within=inside) as log:
@@ -182,13 +172,13 @@ def _put_in_place(branch_id: str, system_id: int, copy: Callable[[Path], Base]) 
         (place / "base.json").write_text(json.dumps(taken.as_json()))
         sync_tree(place)
         target = chain.place_of(taken)
-        if target.exists():
-            return chain
-        durable.rename(place, target)
-        chain.write()
+        if not target.exists():
+            durable.rename(place, target)
+            chain.measured = None
+            chain.write()
     finally:
         remove_tree(place)
-    return chain
+    return chain.with_base()
 
 
 def _staging(branch_id: str) -> Path:

@@ -23,10 +23,9 @@ Callers that write hold the branch's history lock.
 import json
 import os
 import shutil
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -37,15 +36,16 @@ from controlplane import durable
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.filesystem import history_lock, lock_branches, remove_tree
 from controlplane.compute.history.log import Record, segment_start
-from controlplane.compute.tree import SEGMENT, SEGMENT_SIZE
+from controlplane.compute.tree import SEGMENT, start_of
 
 HISTORY = "history"
-COMMITS, ACTIVITY, SUM = ".commits", ".activity", ".sum"
+COMMITS, ACTIVITY = ".commits", ".activity"
 # Why a chain ended. The first is no gap: the branch got other data.
 REPLACED = "replaced"
 LOG_LOST = "log lost"
 OTHER_LOG = "other log"
 DISK_FULL = "disk full"
+SIZE_LIMIT = "size limit"
 
 
 @dataclass(frozen=True)
@@ -94,22 +94,43 @@ class Chain:
     copied_at: datetime
     ended_at: datetime | None = None
     end_reason: str = ""
+    # Bytes of the disk that the bases take (`occupied`): by their ends, what each has and the next
+    # one has not, and what the last one has and the branch has not. They were measured when the log
+    # was complete to `measured`; None if they are to be measured anew.
+    beside_next: dict[int, int] = field(default_factory=dict)
+    beside_branch: int = 0
+    measured: int | None = None
+    _bases: list[Base] | None = field(default=None, compare=False, repr=False)
 
     @property
     def number(self) -> int:
         return int(self.place.name)
 
     @property
+    def until(self) -> datetime:
+        """The last moment that the chain knows: no compute runs while its data is replaced."""
+        if self.ended_at is not None and self.end_reason == REPLACED:
+            return self.ended_at
+        return self.copied_at
+
+    @property
     def log(self) -> Path:
         return self.place / "log"
 
     def bases(self) -> list[Base]:
-        """The complete bases, the oldest first."""
-        found = []
-        for directory in (self.place / "bases").glob("[0-9A-F]*"):
-            with suppress(FileNotFoundError):
-                found.append(Base.from_json(json.loads((directory / "base.json").read_text())))
-        return sorted(found, key=lambda base: base.end)
+        """The complete bases, the oldest first, as they were when they were read first."""
+        if self._bases is None:
+            found = []
+            for directory in (self.place / "bases").glob("[0-9A-F]*"):
+                with suppress(FileNotFoundError):
+                    found.append(Base.from_json(json.loads((directory / "base.json").read_text())))
+            self._bases = sorted(found, key=lambda base: base.end)
+        return self._bases
+
+    def with_base(self) -> Self:
+        """The chain after a base was put in its place."""
+        self._bases = None
+        return self
 
     def place_of(self, base: Base) -> Path:
         return self.place / "bases" / f"{base.end:016X}"
@@ -133,25 +154,32 @@ class Chain:
             "copied_at": self.copied_at.isoformat(),
             "ended_at": self.ended_at.isoformat() if self.ended_at else None,
             "end_reason": self.end_reason,
+            "beside_next": self.beside_next,
+            "beside_branch": self.beside_branch,
+            "measured": self.measured,
         }
         durable.write(self.place / "chain.json", json.dumps(stored).encode(), 0o600)
 
     def end(self, reason: str, at: datetime) -> None:
         """End the chain durably. Its log and bases stay until they are older than the window."""
-        self.ended_at, self.end_reason = at, reason
+        self.ended_at, self.end_reason, self.measured = at, reason, None
         self.write()
 
     def log_size(self) -> int:
         """Bytes of the log."""
         return sum(path.lstat().st_blocks * 512 for path in self.log.iterdir())
 
+    def disk_size(self) -> int:
+        """Bytes of the disk that log and bases take, the bases as last measured."""
+        bases = sum(self.beside_next.get(base.end, 0) for base in self.bases()[:-1])
+        return self.log_size() + bases + self.beside_branch
+
     def prune(self, before: datetime) -> None:
         """Remove what no moment from `before` on needs: all bases but the last one that is not
         later than `before`, and the log that only they need."""
-        bases = self.bases()
-        older = [base for base in bases if base.at <= before]
+        older = [base for base in self.bases() if base.at <= before]
         for base in older[:-1]:
-            remove_tree(self.place_of(base))
+            self._remove(base)
         if older:
             self._remove_log_before(segment_start(older[-1].redo))
 
@@ -160,47 +188,19 @@ class Chain:
         bases = self.bases()
         if len(bases) < 2:
             return False
-        remove_tree(self.place_of(bases[0]))
-        self._remove_log_before(segment_start(bases[1].redo))
+        self._remove(bases[0])
+        self._remove_log_before(segment_start(bases[0].redo))
         return True
+
+    def _remove(self, base: Base) -> None:
+        remove_tree(self.place_of(base))
+        self.bases().remove(base)
 
     def _remove_log_before(self, lsn: int) -> None:
         for path in self.log.iterdir():
             name = path.name.partition(".")[0]
             if SEGMENT.fullmatch(name) and start_of(name) < lsn:
                 path.unlink(missing_ok=True)
-
-
-def write_sum(segment: Path) -> None:
-    """Note the checksum of a segment that was copied. The log of another branch that was created
-    from the same template has segments of the same names, identifiers and positions."""
-    write_beside(segment, SUM, _sum_of(segment).encode())
-
-
-def write_beside(segment: Path, suffix: str, content: bytes) -> None:
-    """Write what is known of the segment to the file with the segment's name and the suffix, which
-    is replaced as a whole."""
-    draft = segment.with_name(f"{segment.name}{suffix}.new")
-    draft.write_bytes(content)
-    draft.replace(segment.with_name(segment.name + suffix))
-
-
-def is_as_copied(segment: Path) -> bool:
-    """Whether the segment has its noted checksum."""
-    try:
-        return segment.with_name(segment.name + SUM).read_text() == _sum_of(segment)
-    except FileNotFoundError:
-        return False
-
-
-def _sum_of(segment: Path) -> str:
-    with segment.open("rb") as file:
-        return f"{zlib.crc32(file.read()):08x}"
-
-
-def start_of(segment: str) -> int:
-    """Where the segment with this name begins."""
-    return (int(segment[8:16], 16) << 32) + int(segment[16:], 16) * SEGMENT_SIZE
 
 
 def history_dir(branch_id: str) -> Path:
@@ -232,8 +232,12 @@ def chains_in(history: Path) -> list[Chain]:
 
 def open_chain(branch_id: str) -> Chain | None:
     """The chain that goes on; None if there is none."""
-    last = next(reversed(chains_of(branch_id)), None)
-    return last if last and last.ended_at is None else None
+    return open_of(chains_of(branch_id))
+
+
+def open_of(chains: Sequence[Chain]) -> Chain | None:
+    """The one of a branch's chains that goes on; None if there is none."""
+    return chains[-1] if chains and chains[-1].ended_at is None else None
 
 
 def new_chain(history: Path, *, base: Base, system_id: int) -> Chain:
@@ -278,4 +282,8 @@ def _read(place: Path) -> Chain:
         datetime.fromisoformat(stored["copied_at"]),
         datetime.fromisoformat(ended_at) if ended_at else None,
         stored["end_reason"],
+        # An earlier release did not write these.
+        {int(end): taken for end, taken in stored.get("beside_next", {}).items()},
+        stored.get("beside_branch", 0),
+        stored.get("measured"),
     )

@@ -19,15 +19,16 @@ from typing import Any
 
 from controlplane.compute.accounts import Account, launched_as
 from controlplane.compute.binaries import postgres_bin
-from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain, start_of, write_beside
+from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain
 from controlplane.compute.history.log import (
     lsn_text,
     parse_lsn,
     segment_header,
     segment_name,
     segment_start,
+    write_beside,
 )
-from controlplane.compute.tree import SEGMENT_SIZE, open_directory
+from controlplane.compute.tree import SEGMENT_SIZE, open_directory, start_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Microseconds since 1970, position, and how many relations' files the commit removes.

@@ -7,13 +7,17 @@ versions 15 to 18.
 import os
 import re
 import struct
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.tree import REGULAR, SEGMENT_SIZE
 
+# The file with a segment's checksum has the segment's name and this suffix.
+SUM = ".sum"
 PAGE = 8192  # bytes
 # Bytes of a page's header: a segment's first page has the long one.
 SHORT_HEADER, LONG_HEADER = 24, 40
@@ -133,3 +137,30 @@ def _bytes_at(directory: int, timeline: int, position: int, count: int) -> bytes
         finally:
             os.close(file)
     return b""
+
+
+def write_sum(segment: Path) -> None:
+    """Note the checksum of a segment that was copied. The log of another branch that was created
+    from the same template has segments of the same names, identifiers and positions."""
+    write_beside(segment, SUM, _sum_of(segment).encode())
+
+
+def write_beside(segment: Path, suffix: str, content: bytes) -> None:
+    """Write what is known of the segment to the file with the segment's name and the suffix, which
+    is replaced as a whole."""
+    draft = segment.with_name(f"{segment.name}{suffix}.new")
+    draft.write_bytes(content)
+    draft.replace(segment.with_name(segment.name + suffix))
+
+
+def is_as_copied(segment: Path) -> bool:
+    """Whether the segment has its noted checksum."""
+    try:
+        return segment.with_name(segment.name + SUM).read_text() == _sum_of(segment)
+    except FileNotFoundError:
+        return False
+
+
+def _sum_of(segment: Path) -> str:
+    with segment.open("rb") as file:
+        return f"{zlib.crc32(file.read()):08x}"

@@ -13,12 +13,16 @@ from controlplane.compute.history.chain import (
     Base,
     Chain,
     chains_of,
-    is_as_copied,
-    start_of,
 )
 from controlplane.compute.history.commits import Commit, commits_from
-from controlplane.compute.history.log import lsn_text, record_at, segment_header, segment_name
-from controlplane.compute.tree import SEGMENT_SIZE, open_directory
+from controlplane.compute.history.log import (
+    is_as_copied,
+    lsn_text,
+    record_at,
+    segment_header,
+    segment_name,
+)
+from controlplane.compute.tree import SEGMENT_SIZE, open_directory, start_of
 
 
 class NoSuchMoment(Exception):
@@ -58,9 +62,9 @@ def find_time(branch_id: str, at: datetime) -> Moment:
         bases = chain.bases()
         if not bases or at < bases[0].at:
             continue
-        if chain.ended_at is not None and at > chain.copied_at:
+        if chain.ended_at is not None and at > chain.until:
             raise NoSuchMoment(
-                f"the history has a gap from {_text(chain.copied_at)}: {chain.end_reason}"
+                f"the history has a gap from {_text(chain.until)}: {chain.end_reason}"
             )
         last = following = None
         for commit in commits_from(chain, bases[0].end):

@@ -25,8 +25,6 @@ from controlplane.compute.history.chain import (
     OTHER_LOG,
     Chain,
     history_dir,
-    start_of,
-    write_sum,
 )
 from controlplane.compute.history.commits import commits_from, end_of_log, index_commits
 from controlplane.compute.history.control_data import read_control_data
@@ -38,6 +36,7 @@ from controlplane.compute.history.log import (
     segment_header,
     segment_name,
     segment_start,
+    write_sum,
 )
 from controlplane.compute.session import Session, session, values_of
 from controlplane.compute.space import require_reserve
@@ -47,6 +46,7 @@ from controlplane.compute.tree import (
     SEGMENT_SIZE,
     copy_beginning,
     open_directory,
+    start_of,
 )
 
 LONGEST_TIMELINE = 64 << 10  # bytes

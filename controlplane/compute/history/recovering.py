@@ -15,7 +15,6 @@ from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.compute import refuse_other_major
 from controlplane.compute.filesystem import forget_lock, lock_branches
 from controlplane.compute.history.bases import NOT_IN_A_BASE
-from controlplane.compute.history.chain import start_of
 from controlplane.compute.history.moments import Moment, check_log
 from controlplane.compute.recovery import is_to_recover
 from controlplane.compute.steps import step
@@ -26,6 +25,7 @@ from controlplane.compute.tree import (
     clone_tree,
     copy_beginning,
     open_directory,
+    start_of,
 )
 from controlplane.compute.workshop import end_workshop, serving, sockets_of
 

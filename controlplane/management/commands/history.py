@@ -24,6 +24,11 @@ REFUSALS = (
     *(StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError),
 )
 
+LEFT_OUT = (
+    "Not in the store, and lost with their host: projects that keep no history "
+    "(history_retention_seconds is 0)."
+)
+
 
 class Command(BaseCommand):
     help = "Lists or checks the copy of the history in the store of PERCH_HISTORY_STORE."
@@ -65,6 +70,7 @@ class Command(BaseCommand):
         for region in store.folders("regions"):
             for host in store.folders(f"regions/{region}"):
                 self._list_host(store, region, host)
+        self.stdout.write(LEFT_OUT)
 
     def _list_host(self, store: Store, region: str, host: str) -> None:
         folder = host_folder(region, host)
