@@ -233,7 +233,7 @@ def _stopped(region: Region) -> QuerySet[Endpoint]:
 
 
 def _endpoints(region: Region) -> QuerySet[Endpoint]:
-    return Endpoint.objects.select_related("branch", "project__account").filter(
+    return Endpoint.objects.select_related("project", "branch__project__account").filter(
         project__region=region, project__deleted_at=None, deleted_at=None
     )
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
+from django.db import connections
+
 from controlplane.models import Endpoint
 
 log = logging.getLogger(__name__)
@@ -26,8 +28,16 @@ def look_into(
     untrusted, so `look` may raise any exception. The endpoint is then left out, and the log says
     that what the caller looked `at` is unknown.
     """
+
+    def look_and_close(endpoint_id: str) -> Seen:
+        try:
+            return look(endpoint_id)
+        finally:
+            # The pool does not get back the connection of a thread that has ended.
+            connections.close_all()
+
     with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="look") as threads:
-        looks = {threads.submit(look, endpoint.id): endpoint for endpoint in endpoints}
+        looks = {threads.submit(look_and_close, endpoint.id): endpoint for endpoint in endpoints}
         for done in as_completed(looks):
             endpoint = looks[done]
             try:

@@ -204,6 +204,10 @@ DECLARED: dict[str, Fields] = {
     "GET /projects/{project_id}/branches/count": {
         "?search": CheckedBy(f"{PAGES}::test_search_and_count"),
     },
+    "GET /projects/{project_id}/endpoints/{endpoint_id}/logs": {
+        f"?{name}": CheckedBy("test_endpoint_logs.py::test_its_owner_reads_all")
+        for name in ("limit", "source")
+    },
     "GET /projects/{project_id}/branches/{branch_id}/schema": {
         "?db_name": CheckedBy(f"{SCHEMA}::test_it_works"),
         "?format": CheckedBy(f"{SCHEMA}::test_the_schema_as_json"),

@@ -4,6 +4,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.db import connection
 
 from controlplane.models import Endpoint
 from controlplane.operations.looks import LOOKS_AT_ONCE, look_into
@@ -36,3 +37,17 @@ def test_a_failed_query_is_unknown_and_the_others_have_answers(
     assert found == {e.id: e.id.upper() for e in endpoints if e.id not in failing}
     told = {record.__dict__["endpoint"]: record.__dict__["unknown"] for record in caplog.records}
     assert told == dict.fromkeys(failing, "size")
+
+
+@pytest.mark.django_db
+def test_looks_give_their_connections_back() -> None:
+    """Each look runs in a thread of its own, and may read rows."""
+    used: list[Any] = []
+
+    def look(_: str) -> None:
+        Endpoint.objects.exists()
+        used.append(connection.connection)
+
+    assert len(list(look_into([Endpoint(id="ep-1")], look, at="size"))) == 1
+    # Django closes a connection, or gives it back to its pool, by letting go of it.
+    assert [one.closed for one in used] == [True]

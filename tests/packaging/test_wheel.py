@@ -93,9 +93,9 @@ def test_its_help_lists_its_own_commands_first(whole: Installation) -> None:
         assert lines[0] == "usage: perch COMMAND [options]"
         own = [line.split()[0] for line in lines if line.startswith("  ")]
         assert own == [
-            *("up", "backup", "certificate_authority", "create_account", "create_api_key"),
-            *("events", "history", "pg_dump", "pg_restore", "proxy", "psql", "regions", "restore"),
-            *("sign_in_link", "worker"),
+            *("up", "accounts", "backup", "certificate_authority", "computes", "create_account"),
+            *("create_api_key", "events", "history", "logs", "metrics", "pg_dump", "pg_restore"),
+            *("proxy", "psql", "regions", "restore", "rotate_secret_key", "sign_in_link", "worker"),
         ]
     assert "$XDG_STATE_HOME/perch" in whole.run("perch", "up", "--help").stdout
 
