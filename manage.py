@@ -47,6 +47,9 @@ def main() -> None:
         print(metadata.version("perch"))
         return
     has_controlplane = find_spec("procrastinate") is not None
+    if arguments and not arguments[0].startswith("-"):
+        # `install-units` is the command `install_units`.
+        sys.argv[1] = arguments[0] = arguments[0].replace("-", "_")
     if not has_controlplane and arguments and arguments[0] in controlplane_commands():
         sys.exit(f"{arguments[0]} belongs to the control plane. {how_to_install()}")
     settings = "controlplane.settings" if has_controlplane else "console.settings"

@@ -20,7 +20,7 @@ from tests.support.stack import ROOT
 
 SOURCES = (
     *("manage.py", "pyproject.toml", "Procfile", "README.md", "LICENSE"),
-    *("console", "controlplane", "templates", "static", "tests"),
+    *("console", "controlplane", "deploy", "templates", "static", "tests"),
 )
 BUILD_SOURCES = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 

@@ -24,7 +24,7 @@ def files_below(*folders: str) -> set[str]:
 def test_it_contains_both_programs_and_their_files_only(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    data = {"Procfile", "manage.py"} | files_below("templates", "static")
+    data = {"Procfile", "manage.py"} | files_below("deploy/systemd", "templates", "static")
     assert names == files_below("console", "controlplane") | {f"perch/{name}" for name in data}
 
 
@@ -94,8 +94,9 @@ def test_its_help_lists_its_own_commands_first(whole: Installation) -> None:
         own = [line.split()[0] for line in lines if line.startswith("  ")]
         assert own == [
             *("up", "accounts", "backup", "certificate_authority", "computes", "create_account"),
-            *("create_api_key", "events", "history", "logs", "metrics", "pg_dump", "pg_restore"),
-            *("proxy", "psql", "regions", "restore", "rotate_secret_key", "sign_in_link", "worker"),
+            *("create_api_key", "events", "history", "install_units", "logs", "metrics", "pg_dump"),
+            *("pg_restore", "proxy", "psql", "regions", "restore", "rotate_secret_key"),
+            *("sign_in_link", "worker"),
         ]
     assert "$XDG_STATE_HOME/perch" in whole.run("perch", "up", "--help").stdout
 
