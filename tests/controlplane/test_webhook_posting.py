@@ -183,7 +183,7 @@ class TestLimits:
     def test_a_receiver_that_sends_its_body_byte_by_byte_has_answered(
         self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(posting, "BODY_WITHIN", 0.3)
+        monkeypatch.setattr(posting, "BODY_WITHIN", 1.0)
         head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
         receiver.answers = lambda message: None
         receiver.holds = lambda connection: drip(receiver, connection, head, b"z")
