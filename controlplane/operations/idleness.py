@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db import connection
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from controlplane import clock
@@ -53,17 +52,9 @@ def suspend_idle_endpoints(region: Region) -> None:
         _suspend_if_idle(endpoint, seen.last_activity)
         if seen.catalog_mark != marks[endpoint.id]:
             changed.append(endpoint)
-    for _ in look_into(changed, _import_catalog, at="catalog"):
+    for _ in look_into(changed, import_catalog, at="catalog"):
         pass
     check_silent(due)
-
-
-def _import_catalog(endpoint_id: str) -> None:
-    """Call `import_catalog`. For a compute that has clients, the proxy does so within seconds."""
-    try:
-        import_catalog(endpoint_id)
-    finally:
-        connection.close()  # this thread's own connection
 
 
 def _is_due(endpoint_id: str, timeouts: Mapping[str, int], now: datetime) -> bool:
