@@ -24,6 +24,7 @@ def document(alice: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_openapi_python_client(
     alice: Client, document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

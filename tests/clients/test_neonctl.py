@@ -16,6 +16,7 @@ from tests.support.stack import Stack
 MakeCli = Callable[..., Cli]
 
 
+@pytest.mark.thorough
 def test_the_current_user(neonctl: Cli) -> None:
     me = neonctl("me")
     assert "@" in me["email"]
@@ -63,6 +64,7 @@ def test_only_listed_addresses_are_allowed(neonctl: Cli, shop: Place) -> None:
     assert "not a range of addresses" in neonctl.refusal("ip-allow", "add", "somewhere")
 
 
+@pytest.mark.thorough
 def test_roles_and_databases(neonctl: Cli, shop: Place) -> None:
     at = ("--branch", "main")
     assert neonctl("roles", "create", "--name", "ann", *at)["name"] == "ann"
@@ -159,6 +161,7 @@ class TestInADirectory:
         cli.text("checkout", "main", "--no-env-pull")
         cli.text("branches", "delete", "feature")
 
+    @pytest.mark.thorough
     def test_status(self, cli: Cli, shop: Place) -> None:
         cli.text("checkout", "main", "--no-env-pull")
         assert shop.branch_id in cli.text("status")

@@ -86,6 +86,7 @@ def test_a_compute_is_added_to_a_branch(neonctl: Cli, shop: Place) -> None:
     neonctl("branches", "delete", "dry")
 
 
+@pytest.mark.thorough
 def test_a_branch_is_reset_from_its_parent(neonctl: Cli, shop: Place, dev: Any) -> None:
     host = f"{dev['endpoints'][0]['id']}.localhost"
     with shop.connect(host=host) as connection:

@@ -35,7 +35,7 @@ def driver(
     assert ran.status == 0, ran.told + ran.output
 
 
-@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("pooled", first_of([False, True]))
 @pytest.mark.parametrize(
     "what", first_of(["queries", "types", "transactions", "errors", "refusals"], count=2)
 )
@@ -52,13 +52,13 @@ def test_sessions_over_websocket(shop: Place, what: str, secure: bool) -> None:
 
 
 @pytest.mark.parametrize("way", ["http", "ws"])
-@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("pooled", first_of([False, True]))
 def test_a_hundred_simultaneous_queries(shop: Place, way: str, pooled: bool) -> None:
     driver(shop, "crowd", way, pooled=pooled)
 
 
 @pytest.mark.parametrize("way", ["http", "ws"])
-@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("pooled", first_of([False, True]))
 def test_each_transport_wakes_an_idle_endpoint(shop: Place, way: str, pooled: bool) -> None:
     shop.suspend()
     driver(shop, "plainly", way, pooled=pooled)

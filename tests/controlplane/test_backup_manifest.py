@@ -107,6 +107,7 @@ def test_a_manifest_of_another_format_is_recognized(backup: Path) -> None:
         read_manifest(backup)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_refused_restore_leaves_nothing_behind(backup: Path, tmp_path: Path) -> None:
     stored = json.loads((backup / MANIFEST).read_text())

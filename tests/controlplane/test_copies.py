@@ -99,6 +99,7 @@ def test_a_copy_shares_its_parents_blocks_if_the_disk_can(
             )
 
 
+@pytest.mark.thorough
 def test_a_copy_leaves_out_recycled_log_segments(
     state_dir: Callable[[Path], None],
 ) -> None:

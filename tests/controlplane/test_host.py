@@ -33,6 +33,7 @@ def everything_of(stack: Stack) -> list[psutil.Process]:
 
 
 class TestAccounts:
+    @pytest.mark.thorough
     @as_root
     def test_a_branch_that_is_removed_meanwhile_does_no_harm(self, tmp_path: Path) -> None:
         with coming_and_going(tmp_path):

@@ -86,6 +86,7 @@ def again(copies: Copies) -> Copies:
     return Copies(copies.store, region="local", host="host")
 
 
+@pytest.mark.thorough
 def test_only_new_log_is_copied_by_the_next_worker_too(chain: Chain, copies: Copies) -> None:
     (stored,) = copied(copies).chains
     assert (stored.start, stored.end) == (START, chain.copied)
@@ -106,6 +107,7 @@ def test_only_new_log_is_copied_by_the_next_worker_too(chain: Chain, copies: Cop
     ]
 
 
+@pytest.mark.thorough
 def test_log_that_was_removed_before_it_was_copied_begins_another_chain(
     chain: Chain, copies: Copies
 ) -> None:
@@ -122,6 +124,7 @@ def test_log_that_was_removed_before_it_was_copied_begins_another_chain(
     assert after.end == end
 
 
+@pytest.mark.thorough
 def test_a_state_directory_that_was_taken_back_begins_another_chain(
     chain: Chain, copies: Copies
 ) -> None:
@@ -185,6 +188,7 @@ def test_a_chain_comes_back_from_its_newest_base(
     assert (data / "global" / "pg_control").read_bytes() == b"control"
 
 
+@pytest.mark.thorough
 def test_what_retention_and_deletion_leave_over_is_deleted_in_the_store(
     chain: Chain, copies: Copies
 ) -> None:

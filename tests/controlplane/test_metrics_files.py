@@ -65,6 +65,7 @@ def read(directory: Path) -> dict[str, float]:
     return {name: float(found[name]) for name in names if name in found}
 
 
+@pytest.mark.thorough
 def test_processes_add_up_and_what_a_dead_one_has_counted_stays(tmp_path: Path) -> None:
     one, other = Counting(tmp_path), Counting(tmp_path)
     assert read(tmp_path) == {

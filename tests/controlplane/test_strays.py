@@ -35,6 +35,7 @@ from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.filesystem import lock_branches
 from controlplane.compute.limits import CGROUPS, most_processes
 from controlplane.compute.session import session, socket_dir
+from tests.selection import first_of
 from tests.support.own_compute import own_branch, postmaster_of
 from tests.support.waiting import wait_for
 
@@ -222,7 +223,7 @@ class TestAccountNumbers:
 
         return make
 
-    @pytest.mark.parametrize("ids", ["ruid", "euid", "suid"])
+    @pytest.mark.parametrize("ids", first_of(["ruid", "euid", "suid"]))
     def test_a_number_with_processes_is_not_assigned(
         self, new_branches: Callable[[str], Path], ids: str
     ) -> None:

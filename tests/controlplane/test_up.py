@@ -112,6 +112,7 @@ def test_secret_files_are_readable_only_by_their_owner(stack: Stack) -> None:
         assert stat.filemode(mode) == passable, name
 
 
+@pytest.mark.thorough
 def test_a_compute_does_not_have_the_secret(stack: Stack, alice: Client) -> None:
     created = alice.new_project()
     data = stack.data_dir(created["branch"]["id"])

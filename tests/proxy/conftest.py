@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from psycopg import sql
 
@@ -16,6 +17,10 @@ from tests.proxy.running_proxy import (
     running_proxy,
 )
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
+
+# A busy machine may stop a process for longer than the 200 ms that an example may take by default.
+hypothesis.settings.register_profile("busy machine", deadline=None)
+hypothesis.settings.load_profile("busy machine")
 
 ENDPOINT = "ep-calm-river-000001"
 PASSWORDS = {"alice": "alice's secret", "bob": "bob's secret"}
