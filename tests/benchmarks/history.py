@@ -121,6 +121,8 @@ def measure_pgbench(stack: Stack, rounds: Rounds) -> None:
     both = contestants(stack)
     rates: Mapping[str, list[float]] = {project.id: [] for project in both}
     for project in both:
+        # Sessions of the platform do not keep a compute from being suspended.
+        project.change(suspend_timeout_seconds=-1)
         pgbench(project, "--initialize", "--quiet", f"--scale={rounds.pgbench_scale}")
     for _ in range(rounds.pgbench):
         for project in both:
