@@ -69,11 +69,7 @@ def set_plan(account: Account, plan: str) -> None:
 def disable(account: Account) -> None:
     """Refuse the account's keys and connections from now on, end its connections, and suspend its
     endpoints. Raises Conflict for an operator's account, NotFound."""
-    if account.is_operator:
-        raise Conflict(
-            f'the account "{account.name}" operates this service: remove it from PERCH_OPERATORS '
-            "first"
-        )
+    _refuse_operator(account)
     with _locked(account) as row:
         if row.disabled_at is not None:
             return
@@ -108,21 +104,22 @@ def delete(account: Account, *, typed: str) -> None:
     """
     if typed != account.name:
         raise Unprocessable("the name is not that of the account", fields=["name"])
-    disable(account)
-    until = None
-    if settings.RECOVERY_HOURS > 0:
-        until = clock.now() + timedelta(hours=settings.RECOVERY_HOURS)
-    living = Project.objects.filter(account=account, deleted_at=None).order_by("id")
-    _with_each(living, lambda project_id: delete_project(account, project_id))
+    _refuse_operator(account)
     with _locked(account) as row:
         if row.deleted_at is None:
+            now = clock.now()
+            hours = settings.RECOVERY_HOURS
             _change(
                 row,
                 EventType.ACCOUNT_DELETED,
                 "The account was deleted, with all its projects.",
-                deleted_at=clock.now(),
-                recoverable_until=until,
+                deleted_at=now,
+                # If it is the same moment, the recovery enables the account again.
+                disabled_at=row.disabled_at or now,
+                recoverable_until=now + timedelta(hours=hours) if hours > 0 else None,
             )
+    living = Project.objects.filter(account=account, deleted_at=None).order_by("id")
+    _with_each(living, lambda project_id: delete_project(account, project_id))
 
 
 def recover(account: Account) -> None:
@@ -133,7 +130,7 @@ def recover(account: Account) -> None:
             raise Conflict("the account is not deleted")
         if row.recoverable_until is None or row.recoverable_until <= clock.now():
             raise Conflict("the account cannot be recovered any more: its data is removed")
-        since = row.disabled_at
+    since = row.deleted_at
     with_it = Project.objects.filter(
         account=account, deleted_at__gte=since, recoverable_until__gt=clock.now()
     ).order_by("id")
@@ -143,7 +140,7 @@ def recover(account: Account) -> None:
             row,
             EventType.ACCOUNT_RECOVERED,
             "The account was recovered, with its projects.",
-            disabled_at=None,
+            disabled_at=None if row.disabled_at == since else row.disabled_at,
             deleted_at=None,
             recoverable_until=None,
         )
@@ -162,6 +159,14 @@ def _locked(account: Account) -> Iterator[Account]:
         if row is None:
             raise NotFound("account not found")
         yield row
+
+
+def _refuse_operator(account: Account) -> None:
+    if account.is_operator:
+        raise Conflict(
+            f'the account "{account.name}" operates this service: remove it from PERCH_OPERATORS '
+            "first"
+        )
 
 
 def _change(row: Account, kind: EventType, summary: str, **values: object) -> None:

@@ -159,8 +159,16 @@ class TestDeletion:
         living = Project.objects.filter(account=bob, deleted_at=None)
         assert set(living.values_list("id", flat=True)) == {one.id for one in projects}
         assert [kind for kind in types_of(bob) if kind.startswith("account.")] == [
-            *("account.disabled", "account.deleted", "account.recovered")
+            *("account.deleted", "account.recovered")
         ]
+
+    def test_a_disabled_account_is_disabled_after_its_recovery(self, bob: Account) -> None:
+        management.disable(bob)
+        management.delete(bob, typed="bob")
+        management.recover(bob)
+        bob.refresh_from_db()
+        assert bob.disabled_at
+        assert bob.deleted_at is None
 
     def test_keys_are_unknown_meanwhile(self, bob: Account, client: DjangoClient) -> None:
         _, key = ApiKey.issue(bob, "tests")
@@ -230,7 +238,7 @@ class TestCommand:
         ran("recover", "bob")
         assert [kind for kind in types_of(bob) if not kind.startswith("project.")] == [
             *("account.updated", "account.disabled", "account.enabled", "api_key.revoked"),
-            *("account.disabled", "account.deleted", "account.recovered"),
+            *("account.deleted", "account.recovered"),
         ]
 
     def test_the_name_is_asked_for(self, bob: Account, monkeypatch: pytest.MonkeyPatch) -> None:
