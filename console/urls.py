@@ -78,7 +78,7 @@ urlpatterns = [
         path(
             f"{ENDPOINT}/{what}", endpoint_changes.confirm, {"what": what}, name=f"endpoint_{what}"
         )
-        for what in endpoint_changes.CONFIRMED
+        for what in endpoint_changes.TO_CONFIRM
     ),
     path(f"{ENDPOINT}/pg-settings", endpoints.pg_settings, name="endpoint_pg_settings"),
     path(

@@ -18,10 +18,10 @@ LONGEST_LINE: Final = 1 << 20
 OPERATIONS_READ: Final = 10
 # Types of events that record a read, which changes nothing. A page that says how to connect causes
 # such an event itself.
-OF_READING: Final = ("role.password_revealed",)
-# Each look at an account reads the list of projects, and the endpoints of the next
-# PROJECTS_AT_ONCE of them: servers limit the calls of a key. In an account with more projects, a
-# change of an endpoint may be noticed only some looks later.
+READ_EVENTS: Final = ("role.password_revealed",)
+# Servers limit the calls of a key. Each look at an account therefore reads the list of projects,
+# but the endpoints of only the next PROJECTS_AT_ONCE of them. In an account with more projects, it
+# may take several looks to notice a change of an endpoint.
 PROJECTS_READ, PROJECTS_AT_ONCE = 100, 8
 
 
@@ -31,9 +31,9 @@ class ChangeCalls:
         self.identity = transport.identity
 
     def follow(self, project_id: str) -> Iterator[bool]:
-        """Yield for each piece of the stream whether it reports a change.
+        """For each piece of the stream, yield whether it reports a change.
 
-        The first piece means that no change is missed from then on. Raises an `APIError`,
+        Once the first piece has arrived, no later change is missed. Raises an `APIError`, which is
         NotOffered if the server has no such stream.
         """
         path = ("projects", project_id, "events") if project_id else ("events",)
@@ -53,10 +53,10 @@ class ChangeCalls:
                 yield False
 
     def look(self, project_id: str, turn: int) -> dict[str, str]:
-        """Return what the API says now, by the name of what was read: a digest of the answer, or
-        the name of the error.
+        """Read what the API returns now. For the name of each thing that was read, the result has a
+        digest of the answer, or the name of the error.
 
-        `turn` is the number of the look; which projects are read depends on it. With a
+        `turn` is the number of the look, which decides which projects are read. With a
         `project_id`, only that project is read. Raises NotFound if there is no such project.
         """
         transport = self._transport.again()
@@ -94,14 +94,15 @@ def _tells_of_change(line: bytes) -> bool:
         event = json.loads(line.removeprefix(b"data:"))
     except (ValueError, RecursionError):
         return True
-    return not (isinstance(event, dict) and event.get("type") in OF_READING)
+    return not (isinstance(event, dict) and event.get("type") in READ_EVENTS)
 
 
 def _digest(call: Callable[[], object]) -> str:
     try:
         answer = json.dumps(call(), sort_keys=True)
     except APIError as error:
-        # While a server restarts, a reverse proxy in front of it may answer in its place.
+        # While a server restarts, a reverse proxy in front of it may answer in its place, with
+        # different errors. All of these count as the same answer.
         return type(error).__name__ if error.is_told else "untold"
     except RecursionError:
         # The answer is nested too deeply to be written as JSON again.

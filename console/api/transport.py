@@ -48,15 +48,16 @@ NOT_JSON = (ValueError, RecursionError)
 EVENT_STREAM = "text/event-stream"
 # Seconds. A server sends something more often than this, even if only a keep-alive.
 LONGEST_SILENCE = 40.0
-# How many times as long as usual some answers may take. Perch gives them up after 60 s itself.
-LONGER = 5
-# Characters of an error message. Messages are searched, shown, and kept in a cookie meanwhile.
+# Some answers may take this many times as long as usual. Perch itself gives them up after 60 s.
+LONG_FACTOR = 5
+# Characters of an error message. Messages are searched, shown, and kept in a cookie until then.
 LONGEST_MESSAGE = 1000
 LONGEST_REQUEST_ID = 200
-# Fields at fault that one refusal is read for.
+# The most fields at fault that are read from one refusal.
 MOST_FIELDS = 100
-# HTTP clients treat these path segments as relative steps. SQL can give a role such a name.
-STEPS = frozenset((".", "..", ""))
+# Path segments that HTTP clients resolve or drop, so that the request would go to another address.
+# SQL can give a role such a name.
+UNSENDABLE = frozenset((".", "..", ""))
 
 
 class Transport:
@@ -88,9 +89,9 @@ class Transport:
         query: Mapping[str, str | int] | None = None,
         takes_long: bool = False,
     ) -> object:
-        """Return the decoded answer; None if it has no content. `takes_long` allows LONGER times as
-        much time: the server answers when it has read a compute or recovered a past moment."""
-        within = settings.MANAGEMENT_API_TIMEOUT * (LONGER if takes_long else 1)
+        """Return the decoded answer; None if it has no content. `takes_long` multiplies the
+        time limit by LONG_FACTOR, for answers that read a compute or recover a past moment."""
+        within = settings.MANAGEMENT_API_TIMEOUT * (LONG_FACTOR if takes_long else 1)
         try:
             return self._call(_pooled, "GET", path, query=query, within=within)
         except TooSlow:
@@ -174,7 +175,7 @@ class Transport:
         if self._too_slow:
             # One timeout is enough: the other calls of the same page do not wait for it again.
             raise self._too_slow
-        if not STEPS.isdisjoint(path):
+        if not UNSENDABLE.isdisjoint(path):
             raise NotFound("This name cannot be part of a request.", status=404)
         url, seconds = self._url(path), within or settings.MANAGEMENT_API_TIMEOUT
         # The id of the console's own request, so that one id can be searched for in both logs. For
@@ -202,7 +203,7 @@ class Transport:
             with answer:
                 content = read_whole(answer)
         except TooLong as error:
-            log.warning("API talks too much", extra={"method": method, "url": url})
+            log.warning("API response too long", extra={"method": method, "url": url})
             raise NonsenseAnswer(f"The answer is {error}.", status=answer.status_code) from error
         except requests.Timeout as error:
             log.warning("API too slow", extra={"method": method, "url": url})
@@ -224,7 +225,8 @@ class Transport:
 
 
 class _Bearer(AuthBase):
-    """Sets the header as an auth object: `requests` would let a .netrc file replace a header."""
+    """Sets the header Authorization. If it were an ordinary header, `requests` would let a .netrc
+    file replace it."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -249,13 +251,13 @@ _pooled = _session()
 
 def _json(answer: requests.Response, content: bytes) -> object:
     if answer.status_code == 204:
-        # Newer servers answer so to the deletion of something that is already deleted.
+        # Newer servers answer like this if what is to be deleted was deleted before.
         return None
     try:
         data: object = read_json(content)
     except NOT_JSON as error:
         url = answer.url.partition("?")[0]
-        log.warning("API talks nonsense", extra={"url": url, "status": answer.status_code})
+        log.warning("API response not JSON", extra={"url": url, "status": answer.status_code})
         raise NonsenseAnswer("The response is not JSON.", status=answer.status_code) from error
     return data
 

@@ -52,7 +52,7 @@ def edit(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResp
             words = f"expires at {end:%Y-%m-%d %H:%M} UTC" if end else "does not expire"
             return done(request, url, f"Snapshot {changes['name']} {words}.")
     if request.method != "POST":
-        (snapshot,) = _snapshots(request, project_id, snapshot_id)
+        (snapshot,) = _list_of_one(request, project_id, snapshot_id)
         form.initial.update({"name": snapshot.name, **form.initial_of(snapshot.expires_at)})
     page = FormPage(title="Edit snapshot", submit="Save", back=url)
     return show_form(request, form, page)
@@ -64,25 +64,25 @@ def restore(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpR
     form = SnapshotRestoreForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
-            return _restored(request, project_id, snapshot_id, form)
+            return _restore(request, project_id, snapshot_id, form)
     snapshots, branches = in_parallel(
-        lambda: choices(request, lambda: _snapshots(request, project_id, snapshot_id)),
+        lambda: choices(request, lambda: _list_of_one(request, project_id, snapshot_id)),
         lambda: choices(request, lambda: request.api.branches(project_id)),
     )
     form.offer_targets(_source_first(branches, snapshots))
     name = f"snapshot {snapshots[0].name}" if snapshots else "the snapshot"
     page = FormPage(
         title=f"Restore {name}",
-        intro="Restore to a new branch without parent and endpoint, or replace the data of a "
-        "branch. That branch keeps its id, name and endpoint, its connections are "
-        "closed, and its previous data is kept as another branch.",
+        intro="Restore to a new branch without a parent and without an endpoint, or replace the "
+        "data of an existing branch. The existing branch keeps its id, name and endpoint; its "
+        "connections are closed, and its previous data is kept as another branch.",
         submit="Restore snapshot",
         back=url,
     )
     return show_form(request, form, page)
 
 
-def _restored(
+def _restore(
     request: ConsoleRequest, project_id: str, snapshot_id: str, form: SnapshotRestoreForm
 ) -> HttpResponse:
     body = body_of(form, "snapshot_restore")
@@ -104,7 +104,7 @@ def delete(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpRe
         return done(request, url, "Snapshot deleted.")
 
     def page() -> FormPage:
-        found = choices(request, lambda: _snapshots(request, project_id, snapshot_id))
+        found = choices(request, lambda: _list_of_one(request, project_id, snapshot_id))
         return FormPage(
             title=f"Delete snapshot {found[0].name}" if found else "Delete snapshot",
             intro="This cannot be undone. It deletes:",
@@ -123,12 +123,13 @@ def _losses(snapshot: Snapshot) -> list[Loss]:
     much = f"{size(snapshot.full_size)}, " if snapshot.full_size is not None else ""
     return [
         Loss("Copy of the branch", f"{much}{when}"),
-        Loss("Branch", "kept, like branches restored from the snapshot", stays=True),
+        Loss("Branch", "kept, and so are branches restored from the snapshot", stays=True),
     ]
 
 
-def _snapshots(request: ConsoleRequest, project_id: str, snapshot_id: str) -> list[Snapshot]:
-    """Return a list of that snapshot alone. Raises NotFound. The API has no call for just one."""
+def _list_of_one(request: ConsoleRequest, project_id: str, snapshot_id: str) -> list[Snapshot]:
+    """Return that snapshot, as a list of one, for `choices`. The API can only list all snapshots.
+    Raises NotFound."""
     found = [one for one in request.api.snapshots.list(project_id) if one.id == snapshot_id]
     if not found:
         raise NotFound("snapshot not found", status=404)

@@ -1,4 +1,4 @@
-"""The buttons that change an endpoint, at once or after a confirmation; and its deletion."""
+"""The views behind the buttons that change or delete an endpoint, some after a confirmation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ from console.request import ConsoleRequest
 
 Call = Callable[[ManagementAPI, str, str, bool], object]
 
-# The API's call by the end of a button's URL. `on` is the new position of a switch.
+# For the last part of a button's URL, the API call that the button makes. `on` is the new position
+# of a switch.
 CHANGES: Mapping[str, Call] = {
     "start": lambda api, project, endpoint, on: api.start_endpoint(project, endpoint),
     "enable": lambda api, project, endpoint, on: api.update_endpoint(
@@ -31,30 +32,30 @@ CHANGES: Mapping[str, Call] = {
 
 
 @dataclass(frozen=True)
-class Confirmed:
-    """A change that drops open connections."""
+class ChangeToConfirm:
+    """A change that closes open connections, so the user must confirm it."""
 
     title: str
-    # The words that follow the endpoint's id.
-    does: str
+    # What the change does, as the words that follow the endpoint's id.
+    effect: str
     submit: str
     call: Call
 
 
-CONFIRMED: Mapping[str, Confirmed] = {
-    "suspend": Confirmed(
+TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
+    "suspend": ChangeToConfirm(
         "Suspend endpoint",
         "is suspended. Open connections are closed; the next connection wakes it.",
         "Suspend",
         lambda api, project, endpoint, on: api.suspend_endpoint(project, endpoint),
     ),
-    "restart": Confirmed(
+    "restart": ChangeToConfirm(
         "Restart endpoint",
         "is restarted. Open connections are closed, and new connections wait until it has started.",
         "Restart",
         lambda api, project, endpoint, on: api.restart_endpoint(project, endpoint),
     ),
-    "disable": Confirmed(
+    "disable": ChangeToConfirm(
         "Disable endpoint",
         "is suspended, and connections cannot wake it until it is enabled again. Open "
         "connections are closed.",
@@ -79,8 +80,8 @@ def change(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str) -> HttpResponse:
-    """Make a change after a confirmation; `what` is a key of CONFIRMED."""
-    change = CONFIRMED[what]
+    """Make a change after a confirmation; `what` is a key of TO_CONFIRM."""
+    change = TO_CONFIRM[what]
     url = back(request, reverse("endpoint", args=[project_id, endpoint_id]))
 
     def go_ahead() -> HttpResponse:
@@ -93,7 +94,7 @@ def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: st
             request.api.endpoint(project_id, endpoint_id)
         return FormPage(
             title=change.title,
-            intro=f"{endpoint_id} {change.does}",
+            intro=f"{endpoint_id} {change.effect}",
             submit=change.submit,
             danger=True,
             back=url,

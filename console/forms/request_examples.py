@@ -1,6 +1,7 @@
-"""Shows the API request that a form sends, for curl and, if it has such a command, for neonctl.
+"""Shows the API request that a form sends: as a curl command and, if there is one, as a command of
+neonctl.
 
-The key is never part of it. `static/command_line.js` updates both while the form is filled in.
+Neither contains the API key. `static/command_line.js` updates both while the form is filled in.
 """
 
 import json
@@ -13,15 +14,15 @@ from urllib.parse import quote
 
 from django import forms
 
-from console.api.transport import STEPS
+from console.api.transport import UNSENDABLE
 from console.forms.api_requests import PLACE, SENT, Sent, field_values, fill_body
 from console.request import ConsoleRequest
 from console.sign_in import sessions
 
 KEY = "$NEON_API_KEY"
 NEXT_LINE = " \\\n  "
-# Shown instead of the command, if the form asks for more than neonctl can.
-UNSAID = "# neonctl has no option for all of this; curl has."
+# Shown instead of the neonctl command if neonctl has no option for some of the form's values.
+BEYOND_NEONCTL = "# neonctl cannot do all of this; use curl."
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,10 @@ class RequestExample:
 def request_example(
     request: ConsoleRequest, form: forms.Form, also: Mapping[str, Any]
 ) -> RequestExample | None:
-    """Return the form's request; None if the form is not exactly one request.
+    """Return the request that the form sends; None unless it sends exactly one.
 
-    `also` is what only the view knows of the body. If any of it is "", it is not known, and the
-    result is None.
+    `also` has the fields of the body that only the view knows. The value "" means that the view
+    does not know it either; then the result is None.
     """
     match, sign_in = request.resolver_match, sessions.present(request)
     sent = SENT.get(match.url_name or "") if match else None
@@ -49,7 +50,7 @@ def request_example(
     # The name of a role or database is in the query of the form's address.
     kwargs = {name: str(value) for name, value in match.kwargs.items()}
     named = {"name": request.GET.get("name", ""), **kwargs}
-    if "{name}" in sent.path and named["name"] in STEPS:
+    if "{name}" in sent.path and named["name"] in UNSENDABLE:
         return None
     path = sent.path.format(**{name: quote(value, safe="") for name, value in named.items()})
     head = f"curl -X {sent.method} {shlex.quote(url + path)} \\\n"
@@ -73,7 +74,7 @@ def request_example(
         "options": sent.options,
         "flags": sent.flags,
         "beyond": sent.beyond_neonctl,
-        "unsaid": UNSAID,
+        "unsaid": BEYOND_NEONCTL,
     }
     return RequestExample(
         curl=head + _data(fill_body(sent, values, always)),
@@ -91,7 +92,7 @@ def _data(body: Mapping[str, Any]) -> str:
 
 def _command(sent: Sent, values: Mapping[str, Any], command: str) -> str:
     if any(values[name] for name in sent.beyond_neonctl):
-        return UNSAID
+        return BEYOND_NEONCTL
 
     def filled(found: re.Match[str]) -> str:
         if found[1] not in sent.fields:

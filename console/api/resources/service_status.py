@@ -1,4 +1,4 @@
-"""The state of the service itself: the management API's calls for it, which only Perch has."""
+"""Reads the state of the service itself, by calls that only Perch's management API has."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Host:
     disk_free: int | None
     disk_reserve: int | None
     lanes: Sequence[Queue]
-    # The number of endpoints by state: active, idle, disabled.
+    # The number of endpoints by state: active, idle, disabled. The API calls them computes.
     computes: Mapping[str, int]
 
     @classmethod
