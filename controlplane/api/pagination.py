@@ -1,5 +1,5 @@
-"""Query parameters of lists (a limit and the cursor of the previous page), of waiting for an
-operation, and of connection strings."""
+"""Query parameters: of lists (a limit and the cursor of the previous page), of a request that waits
+for an operation, and of connection strings."""
 
 from typing import Annotated, Any
 
@@ -13,11 +13,11 @@ from controlplane.models.operation_pages import OperationFilter
 from controlplane.services.branch_pages import MOST, BranchFilters, SortBy, SortOrder
 from controlplane.services.operation_filters import MOST_IDS, filter_of
 
-ORG_ID = "The caller's organization; any other is answered 404."
+ORG_ID_DESCRIPTION = "The caller's organization; any other is answered 404."
 
 
-def _in_small_letters(value: Any) -> Any:
-    """Accept the order in capitals too, as responses contain it."""
+def _lowercase(value: Any) -> Any:
+    """Also accept an order in capitals, which is how responses write it."""
     return value.lower() if isinstance(value, str) else value
 
 
@@ -25,7 +25,7 @@ class ProjectsQuery(Schema):
     cursor: Text | None = Field(None, description="The cursor of the previous page.")
     limit: int = Field(10, ge=1, le=400, description="The maximum number of projects.")
     search: Text = Field("", description="A part of the name, or the id.")
-    org_id: Text | None = Field(None, description=ORG_ID)
+    org_id: Text | None = Field(None, description=ORG_ID_DESCRIPTION)
     timeout: int | None = Field(
         None,
         ge=100,
@@ -38,7 +38,7 @@ class ProjectsQuery(Schema):
 
 
 class RegionsQuery(Schema):
-    org_id: Text | None = Field(None, description=ORG_ID)
+    org_id: Text | None = Field(None, description=ORG_ID_DESCRIPTION)
 
 
 class BranchesQuery(Schema):
@@ -47,7 +47,7 @@ class BranchesQuery(Schema):
     limit: int = Field(MOST, ge=1, le=MOST, description="The maximum number of branches.")
     search: Text = Field("", description="A part of the name, or the beginning of the id.")
     sort_by: SortBy | None = Field(None, description="`updated_at` by default.")
-    sort_order: Annotated[SortOrder, BeforeValidator(_in_small_letters)] | None = Field(
+    sort_order: Annotated[SortOrder, BeforeValidator(_lowercase)] | None = Field(
         None, description="`desc` by default."
     )
 

@@ -16,7 +16,7 @@ from controlplane.api.fields import (
     Text,
     TextMap,
 )
-from controlplane.api.pagination import ORG_ID
+from controlplane.api.pagination import ORG_ID_DESCRIPTION
 from controlplane.api.requests.attributes import Attributes
 from controlplane.api.requests.endpoints import PoolerSettings
 from controlplane.api.requests.project_settings import ProjectSettings
@@ -73,7 +73,7 @@ class NewProject(Attributes):
     store_passwords: bool = True
     history_retention_seconds: HistoryRetention = 86400
     branch: FirstBranch = Field(default_factory=FirstBranch)
-    org_id: Text | None = Field(None, description=ORG_ID)
+    org_id: Text | None = Field(None, description=ORG_ID_DESCRIPTION)
 
     def spec(self) -> ProjectSpec:
         chosen = chosen_in(self)
