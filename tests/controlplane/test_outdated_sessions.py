@@ -1,5 +1,5 @@
-"""Which sessions the proxy ends after a role of their endpoint has changed. Tests of whole changes,
-by the API or by SQL, are in `tests/connections`."""
+"""Which sessions the proxy ends after a role of their endpoint has changed. The tests in
+`tests/connections` make the changes themselves, by the API or by SQL."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -47,7 +47,8 @@ class FakeClients:
 
 
 class FakeDatabase:
-    """Gives the answers in order. Before each answer, it calls what happens during the question."""
+    """Gives the answers in order. Before each answer, it calls the function that stands for what
+    happens while the proxy waits for that answer."""
 
     def __init__(self, *answers: tuple[Callable[[], None], dict[str, RoleState]]) -> None:
         self._answers: Iterator[tuple[Callable[[], None], dict[str, RoleState]]] = iter(answers)
@@ -77,7 +78,7 @@ def test_a_deleted_roles_session_is_ended() -> None:
 
 
 def test_a_session_of_a_role_that_was_created_again_continues() -> None:
-    """The answer is from before the role was created again; the session began afterwards."""
+    """The answer is from before the role was created again. The new session began after that."""
     old, new = FakeClient(1), FakeClient(2)
     clients = FakeClients(old)
     check(FakeDatabase((lambda: clients.connected.append(new), {})), clients)
@@ -85,7 +86,7 @@ def test_a_session_of_a_role_that_was_created_again_continues() -> None:
 
 
 def test_a_session_that_was_confirmed_meanwhile_is_checked_again() -> None:
-    """The session is about to reach its compute, where the role of the same name is its own."""
+    """The first answer is older than the confirmation, so it says nothing about the session."""
     alice = FakeClient(1)
 
     def confirm() -> None:

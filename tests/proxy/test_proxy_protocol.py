@@ -177,14 +177,14 @@ def test_a_load_balancer_that_names_no_client_is_refused(
     assert b"PROXY protocol" in error
 
 
-def test_headers_of_other_clients_are_not_read(proxy: RunningProxy) -> None:
+def test_headers_of_other_clients_are_refused(proxy: RunningProxy) -> None:
     kind, error = first_answer(proxy, header("203.0.113.9"))
     assert kind == b"E"
     assert b"PROXY protocol headers are not accepted" in error
 
 
-def test_version_1_lines_of_other_clients_are_not_read(proxy: RunningProxy) -> None:
-    """Such a line looks like HTTP, and the client behind it speaks Postgres."""
+def test_version_1_lines_of_other_clients_are_refused(proxy: RunningProxy) -> None:
+    """Such a line looks like HTTP, but the client behind it speaks Postgres. So must the error."""
     for line in (b"PROXY TCP4 203.0.113.9 127.0.0.1 40000 5432\r\n", b"PROXY UNKNOWN\r\n"):
         client = RawClient(proxy.port)
         client.socket.sendall(line)
@@ -196,8 +196,8 @@ def test_version_1_lines_of_other_clients_are_not_read(proxy: RunningProxy) -> N
 
 
 def test_a_load_balancer_without_a_header_gets_an_error_at_once(behind: RunningProxy) -> None:
-    """A client that requests TLS sends eight bytes and waits; a version 1 line may be all that is
-    sent."""
+    """A client that requests TLS sends eight bytes and waits. After a version 1 line, too, nothing
+    more may come."""
     for beginning in (struct.pack("!II", 8, 80877103), b"PROXY UNKNOWN\r\n"):
         client = RawClient(behind.port)
         client.socket.sendall(beginning)
@@ -234,7 +234,7 @@ def test_clients_outside_the_load_balancers_send_no_header(
 
 
 def test_a_silent_load_balancer_leaves_nothing_behind(behind: RunningProxy) -> None:
-    """As one whose health checks only open a connection."""
+    """Some load balancers check health by only opening a connection."""
     for beginning in (b"", header("203.0.113.9")[:20]):
         with socket.create_connection(("127.0.0.1", behind.port)) as connection:
             connection.sendall(beginning)
