@@ -63,6 +63,24 @@ def envnames(name: str, default: str) -> frozenset[str]:
     return frozenset(part.strip() for part in parts if part.strip())
 
 
+def envmajors(name: str) -> dict[int, str]:
+    """Directories by Postgres's major version, as "15=/usr/lib/postgresql/15/bin,17=…"; {} if the
+    variable is not set.
+
+    Raises ValueError.
+    """
+    found = {}
+    for part in filter(None, (part.strip() for part in envstr(name, "").split(","))):
+        major, _, directory = part.partition("=")
+        if not (major.isdecimal() and directory.startswith("/")):
+            raise ValueError(
+                f'{name} must be as "15=/usr/lib/postgresql/15/bin", separated by commas; got '
+                f'"{part}"'
+            )
+        found[int(major)] = directory
+    return found
+
+
 def envnetworks(name: str) -> list[IPv4Network | IPv6Network]:
     """Networks, separated by commas, as "10.0.0.0/8,fd00::/8"; an empty list if the variable is not
     set.

@@ -15,6 +15,7 @@ from controlplane.environment import (
     envbytes,
     envcount,
     envint,
+    envmajors,
     envnames,
     envnetworks,
     envsecret,
@@ -55,6 +56,8 @@ SECRET_KEY = envsecret(
 SECRET_KEY_FALLBACKS = envsecrets("PERCH_SECRET_KEY_FALLBACKS", STATE_DIR / "secret-key-fallbacks")
 
 POSTGRES_BIN = envstr("PERCH_POSTGRES_BIN", "")
+# The programs of other major versions, which projects can choose.
+POSTGRES_BINS = envmajors("PERCH_POSTGRES_BINS")
 # Path of PgBouncer. None: search for it on the host; "": run without PgBouncer.
 PGBOUNCER = os.environ.get("PERCH_PGBOUNCER")
 # If Perch runs as root: the range of account numbers, of which each branch gets its own for its

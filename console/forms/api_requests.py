@@ -62,7 +62,11 @@ SENT: Mapping[str, Sent] = {
     "project_create": Sent(
         "POST",
         "/projects",
-        {"name": "project.name", "region_id": "project.region_id"},
+        {
+            "name": "project.name",
+            "region_id": "project.region_id",
+            "pg_version": "project.pg_version",
+        },
         {"project": {}},
         neonctl="projects create",
         options={"name": "--name", "region_id": "--region-id"},

@@ -22,6 +22,7 @@ from console.templatetags.console_tags import period
 # Seconds.
 PERIODS = (0, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400)
 NO_HISTORY = "No history"
+DEFAULT_VERSION = "The region's default"
 
 
 class ProjectForm(forms.Form):
@@ -31,6 +32,11 @@ class ProjectForm(forms.Form):
         widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
     )
     region_id = OpenChoiceField(label="Region", required=False)
+    pg_version = forms.IntegerField(
+        label="Postgres",
+        required=False,
+        widget=forms.Select(attrs={"data-number": ""}),
+    )
 
     def offer_regions(self, regions: Iterable[Region]) -> None:
         found = list(regions)
@@ -40,6 +46,12 @@ class ProjectForm(forms.Form):
         self.initial.setdefault(
             "region_id", next((region.id for region in found if region.default), "")
         )
+        versions = sorted({one for region in found for one in region.pg_versions}, reverse=True)
+        if len(versions) < 2 and not self.data.get("pg_version"):
+            del self.fields["pg_version"]
+            return
+        widget = cast(forms.Select, self.fields["pg_version"].widget)
+        widget.choices = [("", DEFAULT_VERSION), *((one, str(one)) for one in versions)]
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -72,6 +72,8 @@ def get_active_regions(request: AuthenticatedRequest, query: Query[RegionsQuery]
                 "default": region.default,
                 "geo_lat": "",
                 "geo_long": "",
+                "pg_version": region.pg_version,
+                "pg_versions": region.pg_versions,
             }
             for region in found
         ]

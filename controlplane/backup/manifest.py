@@ -46,7 +46,7 @@ class BranchCopy:
 @dataclass(frozen=True)
 class Manifest:
     perch: str
-    postgres: str  # the major version of the branches' data, as "18"
+    postgres: str  # the major versions of the branches' data, as "18" or "15,18"
     region: str
     began_at: datetime
     # The moment of the rows: what the API returned then is what it returns after the restore.
@@ -56,6 +56,10 @@ class Manifest:
     branches: dict[BranchId, BranchCopy]
     # Branches that the rows call ready but that could not be copied, with the reason.
     not_copied: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def majors(self) -> list[int]:
+        return [int(major) for major in self.postgres.split(",") if major]
 
     @property
     def size(self) -> int:

@@ -22,7 +22,7 @@ from controlplane.backup.restored_rows import settle_region, settle_rows
 from controlplane.backup.room import require_room
 from controlplane.backup.taking import FALLBACKS, KEPT, SECRET_KEY, ready_branches
 from controlplane.compute import metadata
-from controlplane.compute.binaries import postgres_version
+from controlplane.compute.binaries import WHAT_TO_DO, majors
 from controlplane.compute.branch_data import create_from_copy
 from controlplane.compute.filesystem import remove_tree, sync_tree
 from controlplane.compute.state_directory import (
@@ -136,11 +136,11 @@ def check_fits(manifest: Manifest, *, has_data: bool) -> None:
             "restore "
             "it with that version"
         )
-    ours = postgres_version()
-    if has_data and manifest.postgres != ours.split(".")[0]:
+    lacking = set(manifest.majors) - set(majors())
+    if has_data and lacking:
         raise RestoreRefused(
-            f"the branches are of Postgres {manifest.postgres}, and the programs here are "
-            f"{ours}: name those of the same major version in PERCH_POSTGRES_BIN"
+            f"branches are of Postgres {' and '.join(map(str, sorted(lacking)))}, which this host "
+            f"does not have: {WHAT_TO_DO}"
         )
     if manifest.region != settings.REGION:
         raise RestoreRefused(

@@ -23,7 +23,7 @@ from controlplane.backup.manifest import (
 )
 from controlplane.backup.metadata_copy import check_can_dump, dump, snapshot
 from controlplane.backup.room import require_room
-from controlplane.compute.binaries import postgres_version
+from controlplane.compute.binaries import major_of
 from controlplane.compute.branch_data import NoSuchBranchData, data_dir
 from controlplane.compute.filesystem import LockTimeout, lock_branches, remove_tree, sync_tree
 from controlplane.database.version import applied_migrations
@@ -129,7 +129,7 @@ def _copy_rows(
         doomed = being_deleted()
         manifest = Manifest(
             perch=perch_version(),
-            postgres=_major_of(staging, copies),
+            postgres=_majors_of(staging, copies),
             region=settings.REGION,
             began_at=began,
             rows_at=clock.now(),
@@ -143,12 +143,11 @@ def _copy_rows(
     return manifest
 
 
-def _major_of(staging: Path, copies: Collection[str]) -> str:
-    """Return the major version of the copied data. The programs that this command uses may be of
+def _majors_of(staging: Path, copies: Collection[str]) -> str:
+    """Return the major versions of the copied data. The programs that this command uses may be of
     another version, for the database's sake."""
-    for branch_id in copies:
-        return (branch_copy(staging, branch_id) / "PG_VERSION").read_text().strip()
-    return postgres_version().split(".")[0]
+    found = {major_of(branch_copy(staging, branch_id)) for branch_id in copies}
+    return ",".join(map(str, sorted(found)))
 
 
 def branches_with_data() -> QuerySet[Branch]:

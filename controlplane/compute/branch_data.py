@@ -90,17 +90,21 @@ def data_dir(branch_id: str) -> Path:
 
 
 def create_from_template(
-    branch_id: str, *, begin_history: Callable[[Path, Path], None] = lambda staging, template: None
+    branch_id: str,
+    *,
+    major: int | None = None,
+    begin_history: Callable[[Path, Path], None] = lambda staging, template: None,
 ) -> None:
-    """Make the branch's directory as a fresh cluster. Does nothing if it exists already.
+    """Make the branch's directory as a fresh cluster of the major version, by default this host's
+    default. Does nothing if it exists already.
 
     `begin_history` is called with the branch's staging directory and that of the template.
 
-    Raises AccountUnusable, NotEnoughSpace, OSError.
+    Raises PostgresUnusable, AccountUnusable, NotEnoughSpace, OSError.
     """
     if branch_dir(branch_id).exists():
         return
-    source = template()
+    source = template(major)
     with new_branch(branch_id) as (staging, account):
         to_copy = require_space(source, staging)
         with step("copying", **to_copy):
@@ -247,10 +251,11 @@ def _make_run_dir(place: Path, account: Account) -> Path:
     return run
 
 
-def template() -> Path:
-    """The cluster that new projects are cloned from; the first caller makes it. We own it, since
-    everything cloned from it trusts it."""
-    place: Path = settings.STATE_DIR / "templates" / postgres_version()
+def template(major: int | None = None) -> Path:
+    """The cluster that new projects of the major version, by default this host's default, are
+    cloned from; the first caller makes it. We own it, since everything cloned from it trusts
+    it."""
+    place: Path = settings.STATE_DIR / "templates" / postgres_version(major)
     if place.exists():
         return place
     with lock_branches("template"):
@@ -262,7 +267,7 @@ def template() -> Path:
         give(staging, service_account())
         done = subprocess.run(
             [
-                postgres_bin() / "initdb",
+                postgres_bin(major) / "initdb",
                 *("--pgdata", staging, "--username", PLATFORM_ROLE, "--encoding", "UTF8"),
                 *("--auth", "trust", "--no-locale", "--no-sync", "--no-instructions"),
                 "--data-checksums",

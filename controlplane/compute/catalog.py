@@ -24,6 +24,8 @@ from controlplane.compute.session import Session, session
 
 # Every role made through the API is a member of this group, which holds their common privileges.
 GROUP = "perch_superuser"
+# The first version in which CREATEROLE is limited to roles that its holder has made.
+BOUNDS_CREATEROLE = 160000
 
 ROLE: LiteralString = "SELECT 1 FROM pg_roles WHERE rolname = %s"
 REPLICATES: LiteralString = ROLE + " AND rolreplication"
@@ -198,7 +200,11 @@ def _create_group(connection: Session) -> None:
     if _exists(connection, ROLE, GROUP):
         return
     with connection.transaction():
-        _run(connection, "CREATE ROLE {} NOLOGIN CREATEDB CREATEROLE", GROUP)
+        connection.execute(
+            sql.SQL("CREATE ROLE {} NOLOGIN {}").format(
+                sql.Identifier(GROUP), _may_make(connection)
+            )
+        )
         for granted in ("pg_monitor", "pg_signal_backend", "pg_read_all_data", "pg_write_all_data"):
             _run(connection, "GRANT {} TO {} WITH ADMIN OPTION", granted, GROUP)
 
@@ -208,17 +214,17 @@ def _apply_role(connection: Session, role: RoleSpec) -> None:
     if not is_there and role.oid is not None:
         return  # SQL dropped it: its row is removed when the catalog is next read
     if not is_there or role.has_new_password:
-        verb, words = sql.SQL("ALTER" if is_there else "CREATE"), []
+        verb, words = sql.SQL("ALTER" if is_there else "CREATE"), list[sql.SQL]()
         if not (is_there and role.is_plain):
-            words.append("LOGIN" if role.login else "NOLOGIN")
+            words.append(sql.SQL("LOGIN" if role.login else "NOLOGIN"))
         if not role.is_plain:
-            words.append("CREATEDB CREATEROLE BYPASSRLS")
+            words += [_may_make(connection), sql.SQL("BYPASSRLS")]
         # A role whose validity has expired cannot log in, whatever its password.
-        words.append("VALID UNTIL 'infinity'")
+        words.append(sql.SQL("VALID UNTIL 'infinity'"))
         statement = sql.SQL("{} ROLE {} {} PASSWORD {}").format(
             verb,
             sql.Identifier(role.name),
-            sql.SQL(" ".join(words)),
+            sql.SQL(" ").join(words),
             sql.Literal(role.password),
         )
         connection.execute(statement)
@@ -229,6 +235,13 @@ def _apply_role(connection: Session, role: RoleSpec) -> None:
     _run(connection, "GRANT {} TO {}", GROUP, role.name)
     if role.replication and not _exists(connection, REPLICATES, role.name):
         _run(connection, "ALTER ROLE {} REPLICATION", role.name)
+
+
+def _may_make(connection: Session) -> sql.SQL:
+    """What an owner's role may create by SQL. Before Postgres 16, CREATEROLE would let it make
+    itself a member of any role that is no superuser, such as `pg_execute_server_program`."""
+    has_bounds = connection.info.server_version >= BOUNDS_CREATEROLE
+    return sql.SQL("CREATEDB CREATEROLE" if has_bounds else "CREATEDB")
 
 
 def _rename_database(connection: Session, database: DatabaseSpec, names: Collection[str]) -> None:

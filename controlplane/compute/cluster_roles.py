@@ -114,14 +114,13 @@ def _grant_all(connection: Session, members: list[Row]) -> None:
 
 def _grant(member: Row) -> sql.Composed:
     role, name, grantor, admin, inherit, may_set = member
-    options = [sql.SQL("ADMIN {}").format(sql.Literal(admin))]
+    options: sql.Composable = sql.SQL("WITH ADMIN OPTION" if admin else "")
     if inherit is not None:
-        options.append(sql.SQL("INHERIT {}").format(sql.Literal(inherit)))
-        options.append(sql.SQL("SET {}").format(sql.Literal(may_set)))
-    return sql.SQL("GRANT {} TO {} WITH {} GRANTED BY {}").format(
+        options = sql.SQL("WITH ADMIN {}, INHERIT {}, SET {}").format(admin, inherit, may_set)
+    return sql.SQL("GRANT {} TO {} {} GRANTED BY {}").format(
         sql.Identifier(str(role)),
         sql.Identifier(str(name)),
-        sql.SQL(", ").join(options),
+        options,
         sql.Identifier(str(grantor)),
     )
 

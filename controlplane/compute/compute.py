@@ -14,7 +14,7 @@ from django.conf import settings
 from controlplane.compute import branch_data, door, turns
 from controlplane.compute.account_processes import end_account_of
 from controlplane.compute.accounts import account_of, give
-from controlplane.compute.binaries import other_major_of, postgres_version
+from controlplane.compute.binaries import WHAT_TO_DO, major_of, majors, note_major
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
 from controlplane.compute.extensions import offered_extensions
@@ -100,11 +100,12 @@ def start(spec: ComputeSpec) -> None:
 
 
 def refuse_other_major(data: Path) -> None:
-    """Raise OtherMajorVersion if our programs cannot work on the data."""
-    if major := other_major_of(data):
+    """Raise OtherMajorVersion if this host has no programs that work on the data."""
+    major, ours = major_of(data), majors()
+    if major not in ours:
         raise OtherMajorVersion(
-            f"the branch's data is of Postgres {major}, and this host runs {postgres_version()}: "
-            f"its operator must run Perch with Postgres {major}, or transfer the data with pg_dump"
+            f"the branch's data is of Postgres {major}, and this host has "
+            f"{', '.join(map(str, ours))}: its operator must {WHAT_TO_DO}"
         )
 
 
@@ -232,9 +233,11 @@ def endpoints_with_sockets() -> set[str]:
 def _launch(spec: ComputeSpec) -> None:
     """Start the branch's Postgres with its present configuration file."""
     data = data_dir(spec.branch_id)
-    clear_stale_pid_file(data, sockets=_make_socket_dir(spec))
+    sockets = _make_socket_dir(spec)
+    clear_stale_pid_file(data, sockets=sockets)
     # Left by a compute that died. Without an account of its own, only the group finds it.
     end_group(spec.endpoint_id)
+    note_major(sockets, major_of(data), account_of(branch_dir(spec.branch_id)))
     hold_compute(spec.branch_id, closed=spec.blocks_outbound)
     with turns.starts.taken(), lease(spec.branch_id) as inherited:
         try:
@@ -295,11 +298,13 @@ def _needs_restart(spec: ComputeSpec) -> bool:
 
 
 def _write_configuration(spec: ComputeSpec, name: str) -> Path:
+    major = major_of(data_dir(spec.branch_id))
     text = render_configuration(
         spec,
+        major,
         socket_dir=socket_dir(spec.endpoint_id),
         hba_file=Path(settings.STATE_DIR) / HBA_FILE,
-        extensions=offered_extensions(),
+        extensions=offered_extensions(major),
     )
     return branch_data.write_for(spec.branch_id, name, text)
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 MEGABYTES_PER_CU = 4096
 RESERVED_CONNECTIONS = 7
+# The first major version that can refuse ALTER SYSTEM. Before, only a superuser can run it, or who
+# was granted that by one: no client.
+REFUSES_ALTER_SYSTEM = 17
 # The role that owns the cluster; no client can log in as it.
 PLATFORM_ROLE = "perch_platform"
 
@@ -45,9 +48,10 @@ class ExtensionPaths:
 
 
 def render_configuration(
-    spec: ComputeSpec, *, socket_dir: Path, hba_file: Path, extensions: ExtensionPaths
+    spec: ComputeSpec, major: int, *, socket_dir: Path, hba_file: Path, extensions: ExtensionPaths
 ) -> str:
-    """The text of postgresql.conf. Later lines win, so the reserved settings come last."""
+    """The text of postgresql.conf for a Postgres of the major version. Later lines win, so the
+    reserved settings come last."""
     reserved = {
         "listen_addresses": "",
         "port": "5432",
@@ -61,12 +65,13 @@ def render_configuration(
         "ssl": "off",
         "logging_collector": "off",
         "log_destination": "stderr",
-        "allow_alter_system": "off",
         "archive_mode": "off",
         "restart_after_crash": "on",
         # For the platform's own sessions, when clients have taken all other connections.
         "superuser_reserved_connections": str(RESERVED_CONNECTIONS),
     }
+    if major >= REFUSES_ALTER_SYSTEM:
+        reserved["allow_alter_system"] = "off"
     if extensions.control_path:
         reserved["extension_control_path"] = extensions.control_path
     if extensions.preloaded:

@@ -60,25 +60,27 @@ REACHING_OUT: dict[str, tuple[str, ...]] = {
 
 
 @functools.cache
-def offered_extensions() -> ExtensionPaths:
-    """The paths of the offered extensions on this host; the first caller makes their files."""
-    system = _system_directory()
-    if system is None or int(postgres_version().split(".")[0]) < HAS_PATH:
+def offered_extensions(major: int) -> ExtensionPaths:
+    """The paths of the extensions that this host offers with Postgres of the major version; the
+    first caller makes their files."""
+    system = _system_directory(major)
+    if system is None or major < HAS_PATH:
         return ExtensionPaths()
     offered = OFFERED if shared_account() else OFFERED | REACHING_OUT
     present = {name: offered[name] for name in offered if (system / f"{name}.control").exists()}
-    place = _make(system, present)
-    has_library = any((library / f"{PRELOADED}.so").exists() for library in _library_directories())
+    place = _make(system, present, version=postgres_version(major))
+    libraries = _library_directories(major)
+    has_library = any((library / f"{PRELOADED}.so").exists() for library in libraries)
     return ExtensionPaths(
         control_path=f"{place}:$system",
         preloaded=PRELOADED if PRELOADED in present and has_library else "",
     )
 
 
-def _make(system: Path, offered: dict[str, tuple[str, ...]]) -> Path:
+def _make(system: Path, offered: dict[str, tuple[str, ...]], *, version: str) -> Path:
     """Make the directory with the copies. Its name depends on the version and the content."""
     content = repr(sorted(offered.items())) + GROUP
-    name = f"{postgres_version()}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    name = f"{version}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     place: Path = settings.STATE_DIR / "extensions" / name
     if place.exists():
         return place
@@ -111,10 +113,9 @@ def _copy(system: Path, target: Path, extension: str, grants: tuple[str, ...]) -
                 file.writelines(f"\n{grant.format(group=GROUP)};\n" for grant in grants)
 
 
-def _system_directory() -> Path | None:
+def _system_directory(major: int) -> Path | None:
     """The directory of Postgres's own control files."""
-    major = postgres_version().split(".")[0]
-    root = postgres_bin().parent
+    root = postgres_bin(major).parent
     for share in (
         root / "share",
         root / "share" / "postgresql",
@@ -125,6 +126,6 @@ def _system_directory() -> Path | None:
     return None
 
 
-def _library_directories() -> list[Path]:
-    root = postgres_bin().parent
+def _library_directories(major: int) -> list[Path]:
+    root = postgres_bin(major).parent
     return [root / "lib", root / "lib" / "postgresql"]

@@ -26,18 +26,19 @@ QUERY = (
 BOUND = 60.0  # seconds
 
 
-def ask_postgres() -> dict[str, Any]:
+def ask_postgres(major: int) -> dict[str, Any]:
     """{name: {vartype, unit, min, max, values, default, about}} for every setting, in lower case.
 
-    The answer comes from the programs that run the computes, on a copy of the template that nothing
-    else uses. Raises RuntimeError, AccountUnusable, OSError, subprocess.SubprocessError.
+    The answer comes from the programs of the major version, which run computes, on a copy of the
+    template that nothing else uses. Raises RuntimeError, PostgresUnusable, AccountUnusable,
+    OSError, subprocess.SubprocessError.
     """
     directory = settings.STATE_DIR / "templates" / ".asked"
     remove_tree(directory)
-    clone_tree(template(), directory, owner=service_account())
+    clone_tree(template(major), directory, owner=service_account())
     try:
         done = subprocess.run(
-            [postgres_bin() / "postgres", "--single", "-F", "-D", directory, "postgres"],
+            [postgres_bin(major) / "postgres", "--single", "-F", "-D", directory, "postgres"],
             input=QUERY,
             capture_output=True,
             text=True,

@@ -13,7 +13,8 @@ from controlplane import durable
 from controlplane.compute.accounts import ENVIRONMENT, give, running_as, service_account
 from controlplane.compute.binaries import (
     PostgresUnusable,
-    other_major_of,
+    default_major,
+    major_of,
     postgres_bin,
     postgres_version,
 )
@@ -34,7 +35,7 @@ def create_metadata_cluster() -> None:
     Raises PostgresUnusable if another major version of Postgres made it.
     """
     data = data_dir()
-    if major := other_major_of(data):
+    if (major := major_of(data)) != default_major():
         raise PostgresUnusable(
             f"{data} is of Postgres {major}, and the programs here are {postgres_version()}: "
             f"name those of Postgres {major} in PERCH_POSTGRES_BIN; docs/how-to/upgrade.md says "

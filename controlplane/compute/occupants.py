@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 from django.conf import settings
 
-from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.binaries import majors, postgres_bin
 
 # Seconds that processes may take to end after they were killed.
 KILLED_BOUND = 5.0
@@ -206,7 +206,8 @@ def _is_occupant(process: psutil.Process, owner: int | None) -> bool:
 @functools.cache
 def _programs() -> frozenset[str]:
     """The names of the programs that computes run."""
-    return frozenset({(postgres_bin() / "postgres").resolve().name, "pgbouncer"})
+    of_postgres = {(postgres_bin(major) / "postgres").resolve().name for major in majors()}
+    return frozenset({*of_postgres, "pgbouncer"})
 
 
 def _lease_file(branch_id: str) -> Path:

@@ -93,7 +93,14 @@ def pgbouncer() -> str | None:
     """The path of PgBouncer's program; None if the host does not have it."""
     if settings.PGBOUNCER is not None:
         return shutil.which(settings.PGBOUNCER)
+    if built := shutil.which(built_pgbouncer()):
+        return built
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+
+
+def built_pgbouncer() -> Path:
+    """Where `manage.py install_pgbouncer` puts the program that it builds."""
+    return Path(settings.STATE_DIR) / "pgbouncer" / "pgbouncer"
 
 
 def pooler_socket(socket_dir: Path) -> Path:

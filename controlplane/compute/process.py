@@ -18,7 +18,7 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute.accounts import account_of, launched_as, running_as
-from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.binaries import bin_for
 from controlplane.compute.door import SHUT, SOCKET
 from controlplane.compute.foreign_files import read_regular, remove_from
 from controlplane.compute.logs import flush_log, open_log
@@ -184,7 +184,7 @@ def check_configuration(data_dir: Path, config_file: Path) -> str | None:
     bound = min(CHECK_BOUND, remaining())
     with subprocess.Popen(
         [
-            postgres_bin() / "postgres",
+            bin_for(data_dir) / "postgres",
             *("-D", data_dir, "-c", f"config_file={config_file}"),
             *("-c", "log_line_prefix=", "-C", "cluster_name"),
         ],
@@ -241,7 +241,13 @@ def _spawn(
 ) -> "subprocess.Popen[bytes]":
     log = open_log(log_file)
     try:
-        command = (postgres_bin() / "postgres", "-D", data_dir, "-c", f"config_file={config_file}")
+        command = (
+            bin_for(data_dir) / "postgres",
+            "-D",
+            data_dir,
+            "-c",
+            f"config_file={config_file}",
+        )
         return subprocess.Popen[bytes](
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -12,7 +12,7 @@ import subprocess
 import time
 
 from controlplane.compute.accounts import ENVIRONMENT, account_of, running_as
-from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.binaries import major_behind, postgres_bin
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.door import port_of
@@ -84,17 +84,19 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
     patience.Cancelled."""
     # By the environment, since on the command line the name could be read as a connection string.
     # The encoding is set here too: one that the owner has set may have no conversion to UTF-8.
+    place = socket_dir(endpoint_id)
+    major = major_behind(place)
     name = {
         "PGDATABASE": database,
-        "PGOPTIONS": pinned_options(DUMP_BOUND),
+        "PGOPTIONS": pinned_options(DUMP_BOUND, major),
         "PGCLIENTENCODING": "UTF8",
     }
-    place = socket_dir(endpoint_id)
     options = running_as(account_of(branch_dir(branch_id)))
     with subprocess.Popen(
         [
             # Left out, as a subscription is dumped with its password.
-            *(postgres_bin() / "pg_dump", "--schema-only", "--no-subscriptions", "--no-password"),
+            *(postgres_bin(major) / "pg_dump", "--schema-only", "--no-subscriptions"),
+            "--no-password",
             *("--host", place, "--port", str(port_of(place)), "--username", PLATFORM_ROLE),
             *("--encoding", "UTF8", f"--lock-wait-timeout={LOCK_WAIT * 1000:.0f}"),
         ],

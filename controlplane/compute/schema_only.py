@@ -31,7 +31,7 @@ from psycopg.conninfo import make_conninfo
 
 from controlplane.compute import branch_data, compute
 from controlplane.compute.accounts import Account, account_of, running_as
-from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.binaries import major_behind, major_of, postgres_bin
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir, data_dir
 from controlplane.compute.cluster_roles import make_roles, read_roles
 from controlplane.compute.configuration import PLATFORM_ROLE
@@ -109,7 +109,7 @@ def create_schema_only(branch_id: str, source_id: str) -> None:
         try:
             end_workshop(branch_id)
             with branch_data.new_branch(branch_id) as (staging, account):
-                template = branch_data.template()
+                template = branch_data.template(major_of(source))
                 to_copy = branch_data.require_space(template, staging)
                 with step("copying", **to_copy):
                     clone_tree(template, staging / "data", owner=account)
@@ -259,16 +259,17 @@ def _run(
 
     Raises SchemaUnreadable, SchemaNotCopied, CopyInterrupted, NotEnoughSpace, patience.Cancelled.
     """
+    major = major_behind(sockets)
     to = make_conninfo(host=str(sockets), port=5432, user=PLATFORM_ROLE, dbname=database)
     options_of_run = running_as(account)
     options_of_run["env"] = {
         **options_of_run["env"],
-        "PGOPTIONS": f"{pinned_options(STILL)} -c lock_timeout={LOCK_WAIT}",
+        "PGOPTIONS": f"{pinned_options(STILL, major)} -c lock_timeout={LOCK_WAIT}",
         "PGAPPNAME": "perch",
     }
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
-            [postgres_bin() / program, "--no-password", f"--dbname={to}", *options],
+            [postgres_bin(major) / program, "--no-password", f"--dbname={to}", *options],
             stdin=stdin or subprocess.DEVNULL,
             stdout=stdout or subprocess.DEVNULL,
             stderr=said,

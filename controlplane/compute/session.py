@@ -22,7 +22,7 @@ from psycopg import capabilities
 from psycopg.abc import PQGen, PQGenConn
 
 from controlplane.compute.accounts import is_served_by
-from controlplane.compute.binaries import postgres_version
+from controlplane.compute.binaries import major_behind
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.door import port_of
 from controlplane.compute.patience import UNBOUNDED, Cancelled, heed_cancel, remaining
@@ -217,7 +217,7 @@ def parameters(socket_dir: Path, dbname: str, *, bound: float) -> dict[str, Any]
         "user": PLATFORM_ROLE,
         "dbname": dbname,
         "application_name": "perch",
-        "options": pinned_options(bound),
+        "options": pinned_options(bound, major_behind(socket_dir)),
     }
 
 
@@ -245,11 +245,11 @@ def is_utf8(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def pinned_options(bound: float) -> str:
-    """The pinned settings as libpq's `options`, with `bound` seconds for a statement."""
+def pinned_options(bound: float, major: int) -> str:
+    """The pinned settings as libpq's `options` for a Postgres of the major version, with `bound`
+    seconds for a statement."""
     milliseconds = max(1, round((bound - SERVER_FIRST) * 1000))
     settings: dict[str, Any] = {**PINNED, "statement_timeout": milliseconds}
-    major = int(postgres_version().split(".")[0])
     for since, pinned in PINNED_SINCE.items():
         if major >= since:
             settings |= pinned

@@ -13,6 +13,7 @@ from django.conf import settings
 
 from controlplane.compute import branch_data, compute
 from controlplane.compute.accounts import account_of, give
+from controlplane.compute.binaries import major_of, note_major
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
 from controlplane.compute.extensions import offered_extensions
@@ -51,10 +52,16 @@ def serving(branch_id: str, sockets: Path, pg_settings: Mapping[str, str]) -> It
     remove_tree(sockets)
     sockets.mkdir(mode=0o700)
     give(sockets, account)
+    major = major_of(data)
+    note_major(sockets, major, account)
     spec = ComputeSpec(sockets.name, branch_id, min_cu=LEAST, max_cu=MOST, pg_settings=pg_settings)
     hba_file = Path(settings.STATE_DIR) / HBA_FILE
     text = render_configuration(
-        spec, socket_dir=sockets, hba_file=hba_file, extensions=offered_extensions()
+        spec,
+        major,
+        socket_dir=sockets,
+        hba_file=hba_file,
+        extensions=offered_extensions(major),
     )
     try:
         config = branch_data.write_for(branch_id, f"{NAME}.conf", text)

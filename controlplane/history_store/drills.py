@@ -17,7 +17,7 @@ from django.conf import settings
 from controlplane import clock
 from controlplane.compute import branch_data, compute
 from controlplane.compute.accounts import account_of, running_as
-from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.binaries import bin_for
 from controlplane.compute.branch_data import branch_dir, create_from_copy, data_dir
 from controlplane.compute.filesystem import LockTimeout, lock_branches, remove_tree
 from controlplane.compute.history.moments import NoSuchMoment
@@ -143,7 +143,7 @@ def _check(sockets: Path) -> None:
 def _check_checksums() -> None:
     """Read every page of the data, which is shut down. Raises DataDamaged, OSError."""
     done = subprocess.run(
-        [postgres_bin() / "pg_checksums", "--check", "-D", data_dir(DRILL)],
+        [bin_for(data_dir(DRILL)) / "pg_checksums", "--check", "-D", data_dir(DRILL)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

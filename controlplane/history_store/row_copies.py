@@ -10,13 +10,13 @@ from controlplane import clock
 from controlplane.backup.manifest import METADATA_DUMP, Manifest, perch_version, write_manifest
 from controlplane.backup.metadata_copy import dump, snapshot
 from controlplane.backup.taking import copy_secrets
-from controlplane.compute.binaries import postgres_version
 from controlplane.compute.tree import open_directory
 from controlplane.database.version import applied_migrations
 from controlplane.history_store.copier import Copier
 from controlplane.history_store.copies import Copies
 from controlplane.history_store.objects import random_name
 from controlplane.history_store.trees import scratch_directory, tree_stream
+from controlplane.models import Project
 from controlplane.operations.history_copies import state
 
 # In the state directory: the rows and secrets that are being copied.
@@ -54,6 +54,13 @@ def copy_rows_if_due(copier: Copier) -> None:
         state.rows_behind = None
 
 
+def _majors() -> str:
+    """The major versions of Postgres that the host's projects have."""
+    projects = Project.objects.filter(region=settings.REGION, deleted_at=None)
+    found = projects.order_by("pg_version").values_list("pg_version", flat=True).distinct()
+    return ",".join(map(str, found))
+
+
 def _newest_change() -> int:
     """Grows with every change that callers cause: each has an event."""
     with connection.cursor() as cursor:
@@ -72,7 +79,7 @@ def _copy_rows(copies: Copies) -> float:
             at = clock.now()
             manifest = Manifest(
                 perch=perch_version(),
-                postgres=postgres_version().split(".")[0],
+                postgres=_majors(),
                 region=settings.REGION,
                 began_at=at,
                 rows_at=at,

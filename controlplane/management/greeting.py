@@ -65,7 +65,8 @@ def _pooling() -> str:
         return ""
     return (
         f"\n  Pooling  without prepared statements, which this PgBouncer {version[0]}.{version[1]} "
-        "does not keep;\n           docs/how-to/pooling.md says how to get one that does"
+        "does not keep;\n           `manage.py install_pgbouncer` builds one that does "
+        "(docs/how-to/pooling.md)"
     )
 
 

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
 
-from controlplane.compute.binaries import PostgresUnusable, postgres_bin
+from controlplane.compute.binaries import PostgresUnusable, is_bundled, postgres_bin
 from controlplane.models import Database, Endpoint
 from controlplane.services.catalog import find_database, find_role, password_of
 from controlplane.services.errors import PasswordNotStored, ServiceError
@@ -64,21 +64,21 @@ class PostgresProgram(BaseCommand):
         database: str | None,
         **options: Any,
     ) -> NoReturn:
-        if settings.PROXY_PLAIN_CONNECTIONS == "never" and not settings.POSTGRES_BIN:
-            raise CommandError(
-                "the proxy accepts no connection without TLS (PERCH_PLAIN_CONNECTIONS=never), and "
-                f"the {self.program} that Perch includes does not support TLS: use another one "
-                "of the same version"
-            )
         try:
-            program = postgres_bin() / self.program
             way = find_way(endpoint, role=role, database=database, can_be_pooled=self.can_be_pooled)
+            program = postgres_bin(way.major) / self.program
         except ServiceError as error:
             raise CommandError(error.message) from error
         except PostgresUnusable as error:
             raise CommandError(str(error)) from error
         except Error as error:
             raise CommandError(f"Perch's own database does not answer: {error}") from error
+        if settings.PROXY_PLAIN_CONNECTIONS == "never" and is_bundled(way.major):
+            raise CommandError(
+                "the proxy accepts no connection without TLS (PERCH_PLAIN_CONNECTIONS=never), and "
+                f"the {self.program} that Perch includes does not support TLS: use another one "
+                "of the same version"
+            )
         command = [str(program), *self.told(way, arguments), *arguments]
         os.execve(program, command, environment_for(way, os.environ))  # noqa: S606
 
@@ -99,6 +99,8 @@ class Way:
     database: str
     # None if it is not stored: the program asks for it.
     password: str | None
+    # The major version of its Postgres.
+    major: int
 
 
 def find_way(
@@ -126,6 +128,7 @@ def find_way(
         role=owner.name,
         database=chosen.name,
         password=password,
+        major=endpoint.project.pg_version,
     )
 
 

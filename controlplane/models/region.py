@@ -29,7 +29,10 @@ class Region(models.Model):
     # The version of its PgBouncer, as "1.25"; "" if there is none, or the worker has not published
     # it yet.
     pooler_version = models.CharField(max_length=16, default="", db_default="")
+    # Published by its worker: the major version of Postgres that new projects get by default, and
+    # all that its host has, in order.
     pg_version = models.PositiveSmallIntegerField(null=True)
+    pg_versions = models.JSONField(default=list, db_default=models.Value([], models.JSONField()))
     # Published by its worker: the free bytes on its disk, and how many branches must leave free.
     disk_free_bytes = models.BigIntegerField(null=True)
     disk_reserve_bytes = models.BigIntegerField(null=True)

@@ -92,7 +92,7 @@ def _allowed_settings(endpoint: Endpoint) -> dict[str, str]:
     """Return the endpoint's Postgres settings that are valid now. A stored setting may be older
     than the rule that forbids it, or unknown to this Postgres; it must not prevent the start."""
     stored = endpoint.settings.get("pg_settings", {})
-    known = from_json(PostgresSettings.known_in(endpoint.project.region_id) if stored else {})
+    known = from_json(PostgresSettings.known_to(endpoint.project) if stored else {})
     size = endpoint.autoscaling_limit_max_cu
     storage = endpoint.project.account.branch_size_limit
     allowed = {}

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db.models.functions import Now
 
 from controlplane.compute import outbound
-from controlplane.compute.binaries import postgres_version
+from controlplane.compute.binaries import default_major, majors, postgres_version
 from controlplane.compute.known_settings import ask_postgres
 from controlplane.compute.logs import follow_logs
 from controlplane.compute.pooler import pgbouncer, pooler_version
@@ -57,23 +57,29 @@ class Round:
 
 
 def publish_settings(region: Region) -> None:
-    """Publish the settings that this host's Postgres has, if that is another Postgres than before.
+    """Publish the settings that each Postgres of this host has, if that is another one than before.
 
     Without this list the services judge settings by their names alone, and Postgres judges them
     itself.
     """
-    version = postgres_version()
+    for major in majors():
+        _publish_settings(region, major)
+
+
+def _publish_settings(region: Region, major: int) -> None:
+    version = postgres_version(major)
     # Settings published by an older release lack the descriptions.
     is_complete = {"version": version, "known__work_mem__about__isnull": False}
-    if PostgresSettings.objects.filter(region=region, **is_complete).exists():
+    if PostgresSettings.objects.filter(region=region, major=major, **is_complete).exists():
         return
     try:
-        known = ask_postgres()
+        known = ask_postgres(major)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        log.error("settings unknown", extra={"region": region.id, "error": repr(error)})
+        fields = {"region": region.id, "postgres": version, "error": repr(error)}
+        log.error("settings unknown", extra=fields)
         return
     PostgresSettings.objects.update_or_create(
-        region=region, defaults={"version": version, "known": known}
+        region=region, major=major, defaults={"version": version, "known": known}
     )
 
 
@@ -85,7 +91,8 @@ def publish(region: Region) -> None:
         worker_seen_at=Now(),
         pooling_available=program is not None,
         pooler_version=_pooler_version(program) if program else "",
-        pg_version=int(postgres_version().split(".")[0]),
+        pg_version=default_major(),
+        pg_versions=majors(),
         # If the host was renamed, all connection strings have its new name from now on.
         host=settings.REGION_HOST,
         port=settings.PROXY_PORT,

@@ -12,6 +12,7 @@ import psycopg
 from django.conf import settings
 
 from controlplane.compute.accounts import AccountUnusable
+from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.filesystem import LockTimeout
@@ -40,6 +41,7 @@ ADVICE: Mapping[type[Exception], str] = {
     StopFailed: "tell this host's operator",
     ConfigurationRefused: "change the endpoint's settings",
     OtherMajorVersion: "",
+    PostgresUnusable: "only this host's operator can do this",
     NoSuchBranchData: "have this host's operator restore it from a backup, or delete the branch",
     NoSuchMoment: "name another moment; GET …/history answers which there are",
     NotRecovered: f"try again; {OPERATOR}",
@@ -88,8 +90,7 @@ def without_paths(text: str) -> str:
 def _host_paths() -> re.Pattern[str]:
     places = {str(settings.STATE_DIR), str(settings.SOCKET_DIR), str(settings.PROXY_SOCKET_DIR)}
     places |= {sys.prefix, *HOSTS_OWN}
-    if settings.POSTGRES_BIN:
-        places.add(str(settings.POSTGRES_BIN))
+    places |= set(filter(None, (settings.POSTGRES_BIN, *settings.POSTGRES_BINS.values())))
     # Postgres follows symbolic links to its own files, and mentions the resolved paths.
     places |= {os.path.realpath(place) for place in places}
     either = "|".join(map(re.escape, sorted(places, key=len, reverse=True)))

@@ -16,6 +16,7 @@ from django.db.models import F
 
 from controlplane import clock
 from controlplane.compute import branch_data, compute, observation
+from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import OtherMajorVersion
 from controlplane.compute.filesystem import LockTimeout
@@ -95,11 +96,12 @@ class Attempt:
 def create_timeline(attempt: Attempt) -> None:
     keeps_history = attempt.operation.project.history_retention_seconds > 0
     begin_history = {"begin_history": begin_with_template} if keeps_history else {}
+    major = attempt.operation.project.pg_version
     try:
-        branch_data.create_from_template(attempt.branch.id, **begin_history)
+        branch_data.create_from_template(attempt.branch.id, major=major, **begin_history)
         if keeps_history:
             publish(attempt.branch.id, chains_of(attempt.branch.id))
-    except NotEnoughSpace as error:
+    except (NotEnoughSpace, PostgresUnusable) as error:
         raise Refused(words_of(error)) from error
 
 

@@ -159,7 +159,7 @@ def _complaints(judge: Callable[..., str | None], endpoint: Endpoint) -> Iterato
     pg_settings = endpoint.settings.get("pg_settings", {})
     if not pg_settings:
         return
-    known = from_json(PostgresSettings.known_in(endpoint.project.region_id))
+    known = from_json(PostgresSettings.known_to(endpoint.project))
     size = endpoint.autoscaling_limit_max_cu
     storage = endpoint.project.account.branch_size_limit
     for name, value in pg_settings.items():

@@ -131,7 +131,7 @@ def list_pg_settings(account: Account, project_id: str, endpoint_id: str) -> lis
     return offered(
         max_cu=size,
         storage=storage,
-        known=from_json(PostgresSettings.known_in(endpoint.project.region_id)),
+        known=from_json(PostgresSettings.known_to(endpoint.project)),
         defaults=default_settings(
             min_cu=endpoint.autoscaling_limit_min_cu, max_cu=size, storage=storage
         ),

@@ -312,14 +312,16 @@ def _find_region(region_id: str | None) -> Region:
 
 
 def _pg_version(region: Region, wanted: int | None) -> int:
-    """The Postgres version of the region. Raises Unprocessable if `wanted` is another, or if the
-    region's worker has not published it yet."""
+    """The major version of Postgres that a new project gets. Raises Unprocessable if the region
+    has not the one that is `wanted`, or if its worker has not published those that it has yet."""
     if region.pg_version is None:
         raise Unprocessable(f'no worker has started in the region "{region.id}" yet; try again')
-    if wanted not in (None, region.pg_version):
+    # A worker of an earlier release publishes only the first.
+    available = {region.pg_version, *region.pg_versions}
+    if wanted is not None and wanted not in available:
+        either = " or ".join(map(str, sorted(available)))
         raise Unprocessable(
-            f'pg_version {wanted} is not available in the region "{region.id}"; '
-            f"use {region.pg_version}",
+            f'pg_version {wanted} is not available in the region "{region.id}"; use {either}',
             fields=["pg_version"],
         )
-    return region.pg_version
+    return wanted or region.pg_version

@@ -49,6 +49,7 @@ class HostStatus:
     worker_seen_seconds_ago: float | None
     proxy_seen_seconds_ago: float | None
     pg_version: int | None
+    pg_versions: list[int]
     # The version of its PgBouncer; "" if it has none.
     pooler_version: str
     # Whether that version supports named prepared statements.
@@ -104,6 +105,7 @@ def _host(region: Region, computes: dict[str, int]) -> HostStatus:
         worker_seen_seconds_ago=_seconds_since(region.worker_seen_at, now),
         proxy_seen_seconds_ago=_seconds_since(region.proxy_seen_at, now),
         pg_version=region.pg_version,
+        pg_versions=region.pg_versions,
         pooler_version=region.pooler_version,
         pooler_prepares=keeps_prepared_statements(region.pooler_version),
         outbound_unfiltered=region.outbound_unfiltered,

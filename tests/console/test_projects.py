@@ -1,9 +1,14 @@
 """A project's page, and creating, renaming and deleting one."""
 
 import re
+from typing import Any, cast
 
 import pytest
+from django import forms
 
+from console.api.resources.projects import Region
+from console.forms.api_requests import body_of
+from console.projects.changes import ProjectForm
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.support.waiting import wait_for
@@ -206,3 +211,20 @@ def test_a_project_without_history_retention_shows_none(
 ) -> None:
     misbehaving.body = b'{"project": {"id": "p"}}'
     assert "History" not in Page(dave.get("/projects/p/settings")).text
+
+
+def test_the_form_offers_the_versions_of_postgres_if_there_are_several(alice: Person) -> None:
+    assert "pg_version" not in Page(alice.get("/new-project")).options
+
+    def offered(*regions: list[int]) -> list[Any] | None:
+        form = ProjectForm()
+        form.offer_regions(Region(str(one), "", False, one) for one in regions)
+        if "pg_version" not in form.fields:
+            return None
+        return [value for value, _ in cast(forms.Select, form.fields["pg_version"].widget).choices]
+
+    assert offered([15, 18], [17, 18]) == ["", 18, 17, 15]
+    assert offered([18], []) is None
+    form = ProjectForm({"name": "shop", "pg_version": "15"})
+    assert form.is_valid()
+    assert body_of(form, "project_create")["project"] == {"name": "shop", "pg_version": 15}

@@ -17,6 +17,7 @@ import psycopg
 from django.conf import settings
 
 from controlplane.compute import branch_data, compute, observation
+from controlplane.compute.binaries import default_major
 from controlplane.compute.catalog import CatalogSpec, DatabaseSpec, RoleSpec, apply_catalog
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.known_settings import ask_postgres
@@ -73,7 +74,7 @@ class Found:
 
 def cases(max_cu: float) -> Iterator[Case]:
     """Yield every value to try that the rules allow."""
-    known = from_json(ask_postgres())
+    known = from_json(ask_postgres(default_major()))
     for name in sorted(ALLOWED.keys() & known.keys()):
         one = known[name]
         values = list(WORDS.get(name, ()))

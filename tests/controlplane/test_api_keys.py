@@ -97,6 +97,8 @@ def test_the_regions(alice: Client) -> None:
         "default": True,
         "geo_lat": "",
         "geo_long": "",
+        "pg_version": 18,
+        "pg_versions": [18],
     }
 
 

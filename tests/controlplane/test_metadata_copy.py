@@ -22,20 +22,19 @@ from tests.support.bare_postgres import (
     bare_postgres,
     private_directory,
 )
+from tests.support.majors import DEBIANS, debians_postgres
 from tests.support.stack import ROOT, new_directory
 
 pytestmark = pytest.mark.slow
 
-DEBIANS = Path("/usr/lib/postgresql/15/bin")
 ROWS = "SELECT id FROM controlplane_project"
 
 
 @pytest.fixture(scope="module")
 def debian() -> Iterator[BarePostgres]:
     """A server of Debian's Postgres 15."""
-    if not DEBIANS.is_dir():
-        pytest.skip("Debian's postgresql-15 is not installed")
-    with private_directory() as scratch, bare_postgres(Programs(scratch, DEBIANS)) as cluster:
+    programs = debians_postgres()
+    with private_directory() as scratch, bare_postgres(Programs(scratch, programs)) as cluster:
         cluster.start()
         yield cluster
 

@@ -9,7 +9,7 @@ import pytest
 from controlplane.management.commands.pg_restore import Command as PgRestore
 from controlplane.management.postgres_programs import Way, environment_for
 
-WAY = Way("127.0.0.1", 6432, "ep-a-b-1", "ann", "shop", "p:w\\d")
+WAY = Way("127.0.0.1", 6432, "ep-a-b-1", "ann", "shop", "p:w\\d", 18)
 
 
 def test_the_password_file_is_for_this_host_and_role_only() -> None:

@@ -1,5 +1,6 @@
 """The state of all projects of an account, which the management API returns in one answer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,11 +12,20 @@ class Region:
     id: str
     name: str
     default: bool
+    # The major versions of Postgres that a project there can have; empty if the server does not
+    # say.
+    pg_versions: Sequence[int]
 
     @classmethod
     def read(cls, data: JSONObject) -> "Region":
         region_id = required(data, "region_id")
-        return cls(region_id, text(data, "name") or region_id, data.get("default") is True)
+        versions = data.get("pg_versions")
+        return cls(
+            region_id,
+            text(data, "name") or region_id,
+            data.get("default") is True,
+            [one for one in versions if type(one) is int] if isinstance(versions, list) else [],
+        )
 
 
 @dataclass(frozen=True)

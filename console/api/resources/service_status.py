@@ -49,7 +49,8 @@ class Host:
     problems: Sequence[str]
     worker_seen: int | None
     proxy_seen: int | None
-    pg_version: int
+    # All major versions of Postgres that it has, the default first.
+    pg_versions: Sequence[int]
     pooler_version: str
     disk_free: int | None
     disk_reserve: int | None
@@ -69,13 +70,21 @@ class Host:
             problems=[text(one, "detail") for one in objects(data.get("problems") or [])],
             worker_seen=whole(data, "worker_seen_seconds_ago"),
             proxy_seen=whole(data, "proxy_seen_seconds_ago"),
-            pg_version=int(number(data, "pg_version")),
+            pg_versions=_versions(data),
             pooler_version=text(data, "pooler_version"),
             disk_free=whole(data, "disk_free_bytes"),
             disk_reserve=whole(data, "disk_reserve_bytes"),
             lanes=[Queue.read(one) for one in objects(data.get("lanes") or [])],
             computes={name: int(number(computes, name)) for name in ("active", "idle", "disabled")},
         )
+
+
+def _versions(data: JSONObject) -> list[int]:
+    default = int(number(data, "pg_version"))
+    others = data.get("pg_versions")
+    if not isinstance(others, list):
+        others = []
+    return [one for one in dict.fromkeys([default, *others]) if type(one) is int and one]
 
 
 @dataclass(frozen=True)

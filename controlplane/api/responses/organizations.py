@@ -122,6 +122,15 @@ class RegionOut(Schema):
     default: bool
     geo_lat: str
     geo_long: str
+    pg_version: int | None = Field(
+        description="The major version of Postgres that a new project gets if its request names "
+        "none; null until the region's worker has started",
+        examples=[18],
+    )
+    pg_versions: list[int] = Field(
+        description="All major versions of Postgres that a new project can have",
+        examples=[[15, 18]],
+    )
 
 
 class Regions(Schema):

@@ -57,7 +57,8 @@ class HostOut(Schema):
     proxy_seen_seconds_ago: float | None = told(
         "Seconds since the proxy's last sign of life; null if there was none", 0.7
     )
-    pg_version: int | None = told("The version of its Postgres", 18)
+    pg_version: int | None = told("The major version of Postgres of new projects by default", 18)
+    pg_versions: list[int] = told("All major versions of Postgres that it has", [15, 18])
     pooler_version: str = told("The version of its PgBouncer; empty if it has none", "1.25")
     pooler_prepares: bool = told(
         "Whether its PgBouncer supports named prepared statements, as it does from version 1.21",

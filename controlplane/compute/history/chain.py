@@ -33,6 +33,7 @@ from typing import Any, Self
 from django.conf import settings
 
 from controlplane import durable
+from controlplane.compute.binaries import major_of
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.filesystem import history_lock, lock_branches, remove_tree
 from controlplane.compute.history.log import Record, segment_start
@@ -140,6 +141,10 @@ class Chain:
         if base.template:
             return Path(settings.STATE_DIR) / "templates" / base.template
         return self.place_of(base) / "data"
+
+    def major(self) -> int:
+        """The major version of the Postgres that wrote the log."""
+        return major_of(self.data_of(self.bases()[0]))
 
     def segments(self) -> list[str]:
         """The names of the segments, in their order."""

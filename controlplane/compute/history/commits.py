@@ -136,23 +136,24 @@ def commits_from(chain: Chain, lsn: int) -> Iterator[Commit]:
                     yield Commit(EPOCH + timedelta(microseconds=microseconds), at_lsn, removed)
 
 
-def end_of_log(log: int, timeline: int, since: int, account: Account) -> int:
-    """Where the log in the open directory ends that begins at `since`: after its last valid record,
-    as for a Postgres that recovers after a crash. `since` if no complete record follows it. Raises
-    LogUnreadable, OSError."""
+def end_of_log(log: int, chain: Chain, account: Account) -> int:
+    """Where the log in the open directory ends that goes on with the chain: after its last valid
+    record, as for a Postgres that recovers after a crash. `chain.copied` if no complete record
+    follows it. Raises LogUnreadable, OSError."""
+    timeline, since = chain.timeline, chain.copied
     end = segment_start(since)
     while (header := segment_header(log, segment_name(timeline, end))) and header.address == end:
         end += SEGMENT_SIZE
     if end <= since:
         return since
-    done = _waldump(log, timeline, since, end, account, "--stats")
+    done = _waldump(log, chain, since, end, account, "--stats")
     found = BETWEEN.search(done.stdout)
     return max(since, parse_lsn(found[1].decode())) if found else since
 
 
 def _read(chain: Chain, first: int, account: Account) -> Iterator[Commit]:
     with open_directory(chain.log) as log:
-        done = _waldump(log, chain.timeline, first, chain.copied, account, "--rmgr=Transaction")
+        done = _waldump(log, chain, first, chain.copied, account, "--rmgr=Transaction")
     for line in done.stdout.splitlines():
         if found := COMMIT.search(line):
             at = datetime.fromisoformat(found[2].decode()).replace(tzinfo=UTC)
@@ -163,13 +164,13 @@ def _read(chain: Chain, first: int, account: Account) -> Iterator[Commit]:
 
 
 def _waldump(
-    log: int, timeline: int, first: int, end: int, account: Account, *options: str
+    log: int, chain: Chain, first: int, end: int, account: Account, *options: str
 ) -> "subprocess.CompletedProcess[bytes]":
     """Run pg_waldump on the log between two positions. Raises LogUnreadable, OSError."""
     command: list[Path | str] = [
-        postgres_bin() / "pg_waldump",
+        postgres_bin(chain.major()) / "pg_waldump",
         # The account cannot enter the directories above.
-        *("--path", f"/proc/self/fd/{log}", f"--timeline={timeline}"),
+        *("--path", f"/proc/self/fd/{log}", f"--timeline={chain.timeline}"),
         *("--start", lsn_text(first), "--end", lsn_text(end), *options),
     ]
     done: subprocess.CompletedProcess[bytes] = subprocess.run(

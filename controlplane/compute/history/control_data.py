@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.compute.accounts import Account, running_as
-from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.binaries import bin_for
 from controlplane.compute.history.log import parse_lsn
 
 SHUT_DOWN = "shut down"
@@ -31,7 +31,7 @@ class ControlData:
 def read_control_data(data_dir: Path, account: Account) -> ControlData:
     """Read it as the account that owns the directory. Raises ControlDataUnreadable, OSError."""
     done = subprocess.run(
-        [postgres_bin() / "pg_controldata", "-D", data_dir],
+        [bin_for(data_dir) / "pg_controldata", "-D", data_dir],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -54,6 +54,8 @@ LONGEST_TIMELINE = 64 << 10  # bytes
 log = logging.getLogger(__name__)
 
 SLOT = "perch_history"
+# The first version that can flush a message without a commit.
+FLUSHES_MESSAGES = 170000
 
 
 class LogLost(Exception):
@@ -84,9 +86,7 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
     with session(sockets) as connection:
         at = clock.now()
         if whole:
-            # Flushes the log up to here: also the commits whose clients did not wait for that
-            # (`synchronous_commit`).
-            connection.execute("SELECT pg_logical_emit_message(false, 'perch_history', '', true)")
+            _flush(connection)
         flushed = _flushed(connection)
         try:
             _hold_slot(connection)
@@ -121,7 +121,7 @@ def pull_stopped(chain: Chain, branch_id: str) -> bool:
                 return False
             until = last.end
         else:
-            until = end_of_log(source, chain.timeline, chain.copied, account)
+            until = end_of_log(source, chain, account)
         flushed_logs[branch_id] = Flushed(chain.number, until, at)
         try:
             return _copy(chain, branch_id, source, until=until, at=at)
@@ -180,6 +180,16 @@ def drop_slot(sockets: Path) -> None:
             " WHERE slot_name = %s",
             [SLOT],
         )
+
+
+def _flush(connection: Session) -> None:
+    """Flush the log up to here: also the commits whose clients did not wait for that
+    (`synchronous_commit`)."""
+    if connection.info.server_version >= FLUSHES_MESSAGES:
+        connection.execute("SELECT pg_logical_emit_message(false, 'perch_history', '', true)")
+    else:
+        # A message that belongs to its transaction makes the commit one to be flushed.
+        connection.execute("SELECT pg_logical_emit_message(true, 'perch_history', '')")
 
 
 def _flushed(connection: Session) -> int:

@@ -24,7 +24,7 @@ from django.db import OperationalError, connections
 
 from controlplane.compute import compute, metadata
 from controlplane.compute.accounts import AccountUnusable, service_account
-from controlplane.compute.binaries import PostgresUnusable, postgres_bin, postgres_version
+from controlplane.compute.binaries import PostgresUnusable, check_programs, majors, postgres_version
 from controlplane.compute.branch_data import template
 from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.space import LAST, host_space
@@ -119,7 +119,7 @@ class Command(BaseCommand):
             try:
                 with room_on_disk():
                     prepare_state_directory()
-                    postgres_bin()
+                    check_programs()
                     held.enter_context(
                         holding_state_directory(replace=options["replace"], say=self._say)
                     )
@@ -339,14 +339,16 @@ class Command(BaseCommand):
         _given_file("api-key", key + "\n")
 
     def _make_template(self) -> None:
-        """Make the template now if there is none, rather than when it is first needed."""
+        """Make each template now that does not exist yet, rather than when it is first needed."""
         templates = settings.STATE_DIR / "templates"
-        if (templates / postgres_version()).exists():
+        missing = [one for one in majors() if not (templates / postgres_version(one)).exists()]
+        if not missing:
             return
         self._say("Making the template of new projects, which happens once …")
         try:
-            with bar(templates, TEMPLATE_BYTES):
-                template()
+            with bar(templates, TEMPLATE_BYTES * len(missing)):
+                for major in missing:
+                    template(major)
         except (OSError, RuntimeError, LockTimeout, subprocess.SubprocessError) as error:
             log.error("no template", extra={"error": str(error)})
 

@@ -21,7 +21,7 @@ from procrastinate.exceptions import ConnectorException
 from psycopg.errors import RaiseException
 
 from controlplane import clock
-from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.binaries import PostgresUnusable, check_programs
 from controlplane.compute.state_directory import prepare_state_directory, sole_holder
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
@@ -59,13 +59,16 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         prepare_state_directory()
-        postgres_bin()
         try:
+            check_programs()
             refuse_other_version()
             refuse_other_key()
             region = own_region()
             all_rounds = (*ROUNDS, *store_rounds(region))
-        except (OtherVersion, OtherSecretKey, RegionTaken, StoreMisnamed) as error:
+        except (
+            *(OtherVersion, OtherSecretKey, RegionTaken, StoreMisnamed),
+            PostgresUnusable,
+        ) as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
         publish_settings(region)

@@ -1,0 +1,138 @@
+"""Projects of another major version of Postgres, Debian's 15, beside those of the wheel's 18."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from tests.support.majors import debians_postgres
+from tests.support.past import notes, with_history, write
+from tests.support.place import Place
+from tests.support.stack import Stack, new_state_dir, running_stack
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """A service for this module, in place of the shared one."""
+    bins = f"15={debians_postgres()}"
+    with new_state_dir() as state_dir, running_stack(state_dir, PERCH_POSTGRES_BINS=bins) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def older(stack: Stack) -> Place:
+    return Place.create(stack, stack.client(), pg_version=15)
+
+
+def version_of(place: Place, **parameters: Any) -> int:
+    (version,) = place.query("SHOW server_version_num", **parameters)
+    return int(version) // 10000
+
+
+def branch_version(place: Place, made: Any) -> int:
+    """The major version that a branch runs, which has the owner's role of the place."""
+    endpoint_id = made["endpoints"][0]["id"]
+    place.start(endpoint_id)
+    return int(place.sql("SHOW server_version_num", endpoint_id=endpoint_id)[0][0]) // 10000
+
+
+def test_a_project_of_another_major_version_serves_branches_sleeps_and_wakes(
+    stack: Stack, older: Place
+) -> None:
+    region = older.client.get("/regions")["regions"][0]
+    assert (region["pg_version"], region["pg_versions"]) == (18, [15, 18])
+    assert older.client.get(older.path)["project"]["pg_version"] == 15
+    assert version_of(older) == 15
+    with older.connect() as session:
+        session.execute("CREATE TABLE birds AS SELECT 'heron' AS name")
+    running = older.new_branch(endpoint=True, name="of a running one")
+    older.suspend()
+    asleep = older.new_branch(endpoint=True, name="of a sleeping one")
+    for made in (running, asleep):
+        assert branch_version(older, made) == 15
+        found = older.sql("SELECT name FROM birds", endpoint_id=made["endpoints"][0]["id"])
+        assert found == [("heron",)]
+    assert older.query("SELECT name FROM birds") == ("heron",)
+    assert older.query("SELECT name FROM birds", pooled=True) == ("heron",)
+    newer = Place.create(stack, older.client)
+    assert version_of(newer) == 18
+    answer = older.client.call("POST", "/projects", json={"project": {"pg_version": 16}})
+    assert answer.status_code == 422
+    assert answer.json()["message"].endswith('is not available in the region "local"; use 15 or 18')
+
+
+@pytest.mark.thorough
+def test_the_past_of_another_major_version(stack: Stack, older: Place) -> None:
+    project = with_history(Place.create(stack, older.client, pg_version=15))
+    write(project, "first")
+    at, _ = write(project, "second")
+    write(project, "third")
+    made = project.new_branch(parent_timestamp=at)["branch"]["id"]
+    assert notes(project, made) == ["first", "second"]
+    assert (stack.data_dir(made) / "PG_VERSION").read_text() == "15\n"
+    path = project.branch_path(rest="/schema")
+    assert "CREATE TABLE" in project.client.get(path, db_name="neondb", timestamp=at)["sql"]
+    project.suspend()
+    project.start()
+    _, lsn = write(project, "fourth")
+    project.suspend()
+    made = project.new_branch(parent_lsn=lsn)["branch"]["id"]
+    assert notes(project, made) == ["first", "second", "third", "fourth"]
+
+
+@pytest.mark.thorough
+def test_schemas_and_snapshots_of_another_major_version(older: Place) -> None:
+    with older.connect() as session:
+        session.execute("CREATE TABLE nests (id int PRIMARY KEY, eggs int)")
+        session.execute("INSERT INTO nests VALUES (1, 4)")
+    path = older.branch_path(rest="/schema")
+    assert "CREATE TABLE public.nests" in older.client.get(path, db_name="neondb")["sql"]
+    empty = older.new_branch(endpoint=True, init_source="schema-only")
+    assert branch_version(older, empty) == 15
+    endpoint_id = empty["endpoints"][0]["id"]
+    assert older.sql("SELECT count(*) FROM nests", endpoint_id=endpoint_id) == [(0,)]
+    snapshot = older.client.post(older.branch_path(rest="/snapshot"))
+    older.done(snapshot)
+    with older.connect() as session:
+        session.execute("DELETE FROM nests")
+    restored = older.client.post(f"{older.path}/snapshots/{snapshot['snapshot']['id']}/restore")
+    older.done(restored)
+    made = older.create_endpoint(restored["branch"]["id"])
+    endpoint_id = made["endpoint"]["id"]
+    older.start(endpoint_id)
+    assert older.sql("SELECT eggs FROM nests", endpoint_id=endpoint_id) == [(4,)]
+
+
+def test_settings_and_extensions_are_those_of_the_projects_major_version(older: Place) -> None:
+    path = older.endpoint_path(rest="/pg_settings")
+    names = {one["name"] for one in older.client.get(path)["pg_settings"]}
+    assert "work_mem" in names
+    assert "transaction_timeout" not in names
+    body = {"endpoint": {"settings": {"pg_settings": {"transaction_timeout": "5s"}}}}
+    answer = older.client.call("PATCH", older.endpoint_path(), json=body)
+    assert answer.status_code == 422
+    assert "Postgres has no such setting" in answer.json()["message"]
+    older.change(settings={"pg_settings": {"work_mem": "8MB"}})
+    with older.connect() as session:
+        assert session.execute("SHOW work_mem").fetchone() == ("8MB",)
+        session.execute("CREATE EXTENSION hstore")
+        with pytest.raises(errors.InsufficientPrivilege):
+            session.execute("CREATE EXTENSION pg_buffercache")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER SYSTEM SET work_mem = '1MB'",
+        # With CREATEROLE, before Postgres 16, the next one would succeed.
+        "CREATE ROLE another",
+        "GRANT pg_execute_server_program TO CURRENT_USER",
+        "COPY (SELECT 1) TO PROGRAM 'true'",
+    ],
+)
+def test_an_owner_of_an_older_major_version_gets_no_further(older: Place, statement: str) -> None:
+    with older.connect() as session, pytest.raises(psycopg.Error) as refused:
+        session.execute(statement.encode())
+    assert isinstance(refused.value, errors.InsufficientPrivilege)

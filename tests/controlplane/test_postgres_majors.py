@@ -1,0 +1,75 @@
+"""Which versions of Postgres a host has, and which it refuses."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.compute import binaries
+from controlplane.compute.binaries import PostgresUnusable, check_programs, majors, postgres_bin
+from controlplane.environment import envmajors
+from tests.support.majors import debians_postgres
+from tests.support.stack import new_directory
+
+# What another major version's `postgres` answers.
+ANSWERS = "#!/bin/sh\necho 'postgres (PostgreSQL) {}.3'\n"
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with new_directory() as directory:
+        yield directory
+
+
+def programs(place: Path, major: int, *names: str) -> Path:
+    """A directory with a `postgres` of the major version, and other programs that do nothing."""
+    place.mkdir(mode=0o755)
+    for name in ("postgres", *names):
+        (place / name).write_text(ANSWERS.format(major))
+        (place / name).chmod(0o755)
+    return place
+
+
+def test_a_host_has_its_default_and_the_named_ones(settings: Any) -> None:
+    debians = debians_postgres()
+    settings.POSTGRES_BINS = {15: str(debians)}
+    check_programs()
+    assert majors() == [15, 18]
+    assert postgres_bin(15) == debians
+    assert postgres_bin(18) == postgres_bin()
+    with pytest.raises(PostgresUnusable, match="this host has no Postgres 16"):
+        postgres_bin(16)
+
+
+@pytest.mark.parametrize(
+    ("named", "found", "names", "words"),
+    [
+        (14, 14, binaries.PROGRAMS, "Perch needs Postgres 15 or newer; this is 14"),
+        (16, 17, binaries.PROGRAMS, "the programs there are of Postgres 17.3"),
+        (19, 19, binaries.PROGRAMS, "Perch knows no Postgres after 18; this is 19"),
+        (17, 17, binaries.PROGRAMS[1:], "lacks initdb"),
+    ],
+)
+def test_a_postgres_that_cannot_be_used_is_named(
+    settings: Any, place: Path, named: int, found: int, names: tuple[str, ...], words: str
+) -> None:
+    settings.POSTGRES_BINS = {named: str(programs(place / "bin", found, *names))}
+    with pytest.raises(PostgresUnusable, match=words) as refused:
+        check_programs()
+    assert str(refused.value).startswith(f"PERCH_POSTGRES_BINS: {named}={place}/bin: ")
+
+
+def test_programs_that_are_not_there_are_named(settings: Any) -> None:
+    settings.POSTGRES_BINS = {15: "/no/such/bin"}
+    with pytest.raises(PostgresUnusable, match=r"PERCH_POSTGRES_BINS: 15=/no/such/bin: .*No such"):
+        check_programs()
+
+
+@pytest.mark.parametrize("text", ["/usr/bin", "15", "15=bin", "new=/usr/bin"])
+def test_a_setting_that_cannot_be_read_is_refused(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("PERCH_POSTGRES_BINS", text)
+    with pytest.raises(ValueError, match="PERCH_POSTGRES_BINS must be as"):
+        envmajors("PERCH_POSTGRES_BINS")
