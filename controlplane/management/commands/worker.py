@@ -21,8 +21,11 @@ from procrastinate.exceptions import ConnectorException
 from psycopg.errors import RaiseException
 
 from controlplane import clock
+from controlplane.compute import patience
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.state_directory import prepare_state_directory, sole_holder
+from controlplane.database.base import release_connection
+from controlplane.database.connection_counts import shortage
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.events import outbox
@@ -68,6 +71,9 @@ class Command(BaseCommand):
         except (OtherVersion, OtherSecretKey, RegionTaken, StoreMisnamed) as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
+        if words := shortage(regions=Region.objects.count()):
+            log.warning("too few connections", extra={"detail": words})
+        patience.before_waits = release_connection
         publish_settings(region)
         # Before any compute starts, and before the region's status is published.
         hold_outbound(region)
