@@ -151,7 +151,7 @@ DATABASE_TIMEOUT = envint("PERCH_DATABASE_TIMEOUT", 4 if PROCESS in ("api", "met
 # The most connections of each process's pool. `database.connection_counts` says how many others
 # there are, and whether the server has room for them.
 POOL_SIZES = {
-    "api": max(2, envint("PERCH_API_DATABASE_CONNECTIONS", 14)),
+    "api": max(2, envint("PERCH_API_DATABASE_CONNECTIONS", 16)),
     "worker": max(4, envint("PERCH_WORKER_DATABASE_CONNECTIONS", 10)),
     "proxy": 2,
     "metrics": 2,
@@ -185,9 +185,9 @@ METRICS_DIR = STATE_DIR / "metrics"
 METRICS_ADDRESS_FILE = STATE_DIR / "metrics-address"
 
 DEBUG = envbool("DEBUG", False)
-# Concurrent requests of one account in each process of the API. Fewer than the pool has
-# connections, so that some are left for other accounts.
-REQUESTS_PER_ACCOUNT = envint("PERCH_API_REQUESTS_PER_ACCOUNT", 8)
+# Concurrent requests of one account in each process of the API. `api.fair_shares` allows fewer, so
+# that connections of the pool are left for other accounts.
+REQUESTS_PER_ACCOUNT = envint("PERCH_API_REQUESTS_PER_ACCOUNT", 16)
 # The same for requests that only wait, such as for an operation's end, and hold no database
 # connection meanwhile.
 WAITS_PER_ACCOUNT = envint("PERCH_API_WAITS_PER_ACCOUNT", 1000)

@@ -7,7 +7,7 @@ from ninja.security import HttpBearer
 
 from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.api import idempotency
-from controlplane.api.fair_shares import take_project, take_share, until_answered
+from controlplane.api.fair_shares import ACCOUNT, take_project, take_share, until_answered
 from controlplane.api.key_limits import check_key_limits, project_of, route_of
 from controlplane.api.turns import ACCOUNT_IN_ENVIRON
 from controlplane.models import Account, ApiKey
@@ -33,7 +33,7 @@ class ApiKeyAuth(HttpBearer):
             accounts.note_refused(token, address=address)
             return None
         request.META[ACCOUNT_IN_ENVIRON] = key.account_id
-        take_share(request, f"account {key.account_id}")
+        take_share(request, f"{ACCOUNT}{key.account_id}")
         caller = Actor(ActorType.USER, name=key.name, api_key_id=key.id, address=address)
         until_answered(request).enter_context(acting_as(caller))
         _admit(cast(AuthenticatedRequest, request), key)

@@ -1,9 +1,11 @@
 """Limits how many requests of one account are served at once, and serves those that change one
 project one after the other.
 
-An account's slow requests thereby leave database connections for other accounts. A request that
-only waits for something (`only_waiting`) holds neither a share nor a database connection, and is
-counted against a separate limit. Each API process counts on its own.
+An account's slow requests thereby leave database connections for other accounts: as for the slots
+of lanes (`operations.lane_jobs`), an account may begin another request while it has fewer under way
+than connections are free, or fewer than LEAST_PER_ACCOUNT. A request that only waits for something
+(`only_waiting`) holds neither a share nor a database connection, and is counted against a separate
+limit. Each API process counts on its own.
 
 The requests that change a project need its row's lock one after the other. If they waited for it in
 the database, each would hold a connection and a share, and a statement whose time runs out. So they
@@ -24,6 +26,9 @@ from controlplane.database.base import release_connection
 from controlplane.services.errors import Locked
 from controlplane.services.projects import BUSY_PROJECT
 
+# Begins the name of an account's share.
+ACCOUNT = "account "
+LEAST_PER_ACCOUNT = 2
 # Seconds that a request waits for a share, when it is new and after `only_waiting`. A burst of
 # requests is therefore served one after the other; only a longer excess is refused.
 WAIT_FOR_SHARE = 10.0
@@ -71,7 +76,7 @@ def take_project(request: HttpRequest, account_id: int, project_id: str) -> None
     with suppress(TooManyRequests):
         turn.enter_context(_share(whose, 1))
         return
-    with only_waiting(request, f"account {account_id}", most=settings.WAITS_PER_ACCOUNT):
+    with only_waiting(request, f"{ACCOUNT}{account_id}", most=settings.WAITS_PER_ACCOUNT):
         try:
             turn.enter_context(_share(whose, 1, within=WAIT_FOR_PROJECT))
         except TooManyRequests as error:
@@ -120,10 +125,22 @@ def until_answered(request: HttpRequest) -> ExitStack:
 
 @dataclass
 class _Share:
+    most: int
+    # Whether each part needs a database connection.
+    is_of_account: bool
     held: int = 0
     # One event for each request that waits, in the order in which they came. It is set when the
-    # request gets the part that another one has released.
+    # request gets a part.
     waiting: deque[threading.Event] = field(default_factory=deque)
+
+    def is_free(self) -> bool:
+        """Whether another request may have a part. The caller holds the lock."""
+        if self.held >= self.most:
+            return False
+        if not self.is_of_account or self.held < LEAST_PER_ACCOUNT:
+            return True
+        held = sum(share.held for share in _shares.values() if share.is_of_account)
+        return self.held < settings.POOL_SIZES["api"] - held
 
 
 # Without those that nobody holds a part of.
@@ -138,9 +155,8 @@ def _share(
     refused = TooManyRequests(f"an account may have {most} {named} at once")
     turn = threading.Event()
     with _lock:
-        share = _shares.setdefault(whose, _Share())
-        # While a part is free, nobody waits.
-        if share.held < most:
+        share = _shares.setdefault(whose, _Share(most, whose.startswith(ACCOUNT)))
+        if not share.waiting and share.is_free():
             share.held += 1
             turn.set()
         elif within and len(share.waiting) < settings.WAITS_PER_ACCOUNT:
@@ -157,11 +173,21 @@ def _share(
         yield
     finally:
         with _lock:
-            if not turn.is_set():
-                share.waiting.remove(turn)
-            elif share.waiting:
-                share.waiting.popleft().set()
-            else:
+            if turn.is_set():
                 share.held -= 1
-                if not share.held:
-                    del _shares[whose]
+                _hand_on(share)
+            else:
+                share.waiting.remove(turn)
+            if not share.held:
+                del _shares[whose]
+
+
+def _hand_on(released: _Share) -> None:
+    """Give what one request has released to those that wait for it. Of several accounts, the one
+    that holds least comes first. The caller holds the lock."""
+    of_accounts = [share for share in _shares.values() if share.is_of_account and share.waiting]
+    candidates = of_accounts if released.is_of_account else [released]
+    for share in sorted(candidates, key=lambda share: share.held):
+        while share.waiting and share.is_free():
+            share.held += 1
+            share.waiting.popleft().set()
