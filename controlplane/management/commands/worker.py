@@ -46,6 +46,7 @@ from controlplane.operations.upkeep import (
     publish,
     publish_settings,
 )
+from controlplane.traces import spans
 from controlplane.webhooks import lines
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ class Command(BaseCommand):
         hold_outbound(region)
         publish(region)
         sampling.begin_in_thread("worker")
+        spans.begin("worker")
         # The tasks' own app keeps Django's connector: their jobs must be part of their
         # transactions.
         app = django_app.with_connector(queue_connector())
