@@ -156,14 +156,24 @@ def private_directory(state_dir: Path, name: str, *, longest_child: int) -> Path
 
 
 def postgres_database(
-    url: str, *, pool_size: int, pool_timeout: float, statement_timeout: float
+    url: str,
+    *,
+    application_name: str,
+    pool_size: int,
+    pool_timeout: float,
+    statement_timeout: float,
 ) -> dict[str, Any]:
     """Convert a libpq URL or key-value string to an entry of Django's DATABASES.
 
+    `application_name` names its connections for the server, unless the URL has another name.
     `pool_timeout` is how many seconds to wait for a connection of the pool. `statement_timeout` is
     how many seconds to wait for the answer to a statement; 0 means without a limit.
     """
-    options: dict[str, Any] = {**NETWORK_BOUNDS, **conninfo_to_dict(url)}
+    options: dict[str, Any] = {
+        "application_name": application_name,
+        **NETWORK_BOUNDS,
+        **conninfo_to_dict(url),
+    }
     return {
         "ENGINE": "controlplane.database",
         "NAME": options.pop("dbname", "perch"),

@@ -112,15 +112,14 @@ WAKE_TIMEOUT = envint("PERCH_WAKE_TIMEOUT", 30)
 
 # How many operations of the lane `wakes` the worker runs at once, and as many of `requests`.
 WORKER_CONCURRENCY = max(2, envint("PERCH_WORKER_CONCURRENCY", 32))
-# The slots of each lane (`models.Lane`). A slot is a thread, which at times holds a database
-# connection.
+# The slots of each lane (`models.Lane`). A slot is a thread, which at times holds a connection of
+# the worker's pool.
 LANE_SLOTS = {
     "wakes": WORKER_CONCURRENCY,
     "requests": WORKER_CONCURRENCY,
     "upkeep": max(2, WORKER_CONCURRENCY // 4),
 }
-# How many webhooks the worker sends to at once. Each takes a thread, which at times holds a
-# database connection.
+# How many webhooks the worker sends to at once. Each takes a thread.
 WEBHOOK_SLOTS = max(2, envint("PERCH_WEBHOOK_SLOTS", 16))
 # Seconds that one attempt to deliver may take in total.
 WEBHOOK_TIMEOUT = envint("PERCH_WEBHOOK_TIMEOUT", 15)
@@ -152,10 +151,20 @@ STREAMS_PER_ACCOUNT = envint("PERCH_API_STREAMS_PER_ACCOUNT", 100)
 # callers get an answer within 5 seconds, even if no connection is available or one is broken; and
 # where the figures are served, for the same reason.
 DATABASE_TIMEOUT = envint("PERCH_DATABASE_TIMEOUT", 4 if PROCESS in ("api", "metrics") else 30)
+# The most connections of each process's pool. `database.connection_counts` says how many others
+# there are, and whether the server has room for them.
+POOL_SIZES = {
+    "api": max(2, envint("PERCH_API_DATABASE_CONNECTIONS", 16)),
+    "worker": max(4, envint("PERCH_WORKER_DATABASE_CONNECTIONS", 10)),
+    "proxy": 2,
+    "metrics": 2,
+    "up": 2,
+}
 DATABASES = {
     "default": postgres_database(
         envstr("DATABASE_URL", f"postgresql:///perch?user=perch&host={quote(METADATA_SOCKET)}"),
-        pool_size=sum(LANE_SLOTS.values()) + WEBHOOK_SLOTS + 12,
+        application_name=f"perch-{PROCESS}",
+        pool_size=POOL_SIZES.get(PROCESS, 4),
         pool_timeout=3 if PROCESS in ("api", "metrics") else 10,
         statement_timeout=DATABASE_TIMEOUT,
     )
@@ -179,7 +188,8 @@ METRICS_DIR = STATE_DIR / "metrics"
 METRICS_ADDRESS_FILE = STATE_DIR / "metrics-address"
 
 DEBUG = envbool("DEBUG", False)
-# Concurrent requests of one account in each process of the API.
+# Concurrent requests of one account in each process of the API. `api.fair_shares` allows fewer, so
+# that connections of the pool are left for other accounts.
 REQUESTS_PER_ACCOUNT = envint("PERCH_API_REQUESTS_PER_ACCOUNT", 16)
 # The same for requests that only wait, such as for an operation's end, and hold no database
 # connection meanwhile.

@@ -1,27 +1,40 @@
-"""Limits how many requests of one account are served at once.
+"""Limits how many requests of one account are served at once, and serves those that change one
+project one after the other.
 
-An account's slow requests thereby leave database connections for other accounts. A request that
-only waits for something (`only_waiting`) holds neither a share nor a database connection, and is
-counted against a separate limit. Each API process counts on its own.
+An account's slow requests thereby leave database connections for other accounts: as for the slots
+of lanes (`operations.lane_jobs`), an account may begin another request while it has fewer under way
+than connections are free, or fewer than LEAST_PER_ACCOUNT. A request that only waits for something
+(`only_waiting`) holds neither a share nor a database connection, and is counted against a separate
+limit. Each API process counts on its own.
+
+The requests that change a project need its row's lock one after the other. If they waited for it in
+the database, each would hold a connection and a share, and a statement whose time runs out. So they
+wait here, in the order in which they came, and only one of them goes on to the database.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 
 from django.conf import settings
-from django.db import connection
 from django.http import HttpRequest, HttpResponse
 
 from controlplane.api.turns import turns
+from controlplane.database.base import release_connection
+from controlplane.services.errors import Locked
+from controlplane.services.projects import BUSY_PROJECT
 
-# Seconds that a new request waits for a share. A short burst, such as the requests of one console
-# page, is therefore served one after the other; only a longer excess of requests is refused.
-WAIT_FOR_SHARE = 1.0
-# Seconds that a request waits to get its shares back after `only_waiting`. This is longer because
-# many requests may have waited for the same thing and continue at the same time.
-GO_ON_WITHIN = 10.0
+# Begins the name of an account's share.
+ACCOUNT = "account "
+LEAST_PER_ACCOUNT = 2
+# Seconds that a request waits for a share, when it is new and after `only_waiting`. A burst of
+# requests is therefore served one after the other; only a longer excess is refused.
+WAIT_FOR_SHARE = 10.0
+# Seconds that a request waits until it may change a project. Clients usually wait for an answer for
+# a minute.
+WAIT_FOR_PROJECT = 30.0
 
 
 class TooManyRequests(Exception):
@@ -41,15 +54,33 @@ class FairShareMiddleware:
             return self.get_response(request)
 
 
-def take_share(request: HttpRequest, whose: str, *, within: float = 0.0) -> None:
-    """Count the request as one of `whose`, and wait up to `within` seconds for a free share.
+def take_share(request: HttpRequest, whose: str) -> None:
+    """Count the request as one of `whose`, and wait for a free share.
 
-    The caller should hold no database connection if it may wait here. Raises TooManyRequests if
-    no share becomes free in time.
+    Raises TooManyRequests if too many requests wait already, or no share becomes free in time.
     """
     share = until_answered(request).enter_context(ExitStack())
-    share.enter_context(_share(whose, settings.REQUESTS_PER_ACCOUNT, within=within))
+    share.enter_context(_share(whose, settings.REQUESTS_PER_ACCOUNT, within=WAIT_FOR_SHARE))
     _shares_of(request)[whose] = share
+
+
+def take_project(request: HttpRequest, account_id: int, project_id: str) -> None:
+    """Wait until no other request of the account in this process changes the project, and keep
+    others from changing it until the response has been made. Meanwhile the request holds no share.
+
+    The request must not be in a transaction. Raises Locked if the wait takes too long, and
+    TooManyRequests if too many requests wait already.
+    """
+    turn = until_answered(request).enter_context(ExitStack())
+    whose = f"project {account_id} {project_id}"
+    with suppress(TooManyRequests):
+        turn.enter_context(_share(whose, 1))
+        return
+    with only_waiting(request, f"{ACCOUNT}{account_id}", most=settings.WAITS_PER_ACCOUNT):
+        try:
+            turn.enter_context(_share(whose, 1, within=WAIT_FOR_PROJECT))
+        except TooManyRequests as error:
+            raise Locked(BUSY_PROJECT) from error
 
 
 @contextmanager
@@ -64,12 +95,11 @@ def only_waiting(request: HttpRequest, whose: str, *, most: int) -> Iterator[Non
     with _share(f"waiting {whose}", most, named="requests that wait"):
         for share in _shares_of(request).values():
             share.close()
-        if not connection.in_atomic_block:
-            connection.close()
+        release_connection()
         with turns.waiting():
             yield
     for name, share in _shares_of(request).items():
-        share.enter_context(_share(name, settings.REQUESTS_PER_ACCOUNT, within=GO_ON_WITHIN))
+        share.enter_context(_share(name, settings.REQUESTS_PER_ACCOUNT, within=WAIT_FOR_SHARE))
 
 
 def stream_share(account_id: int) -> ExitStack:
@@ -95,11 +125,25 @@ def until_answered(request: HttpRequest) -> ExitStack:
 
 @dataclass
 class _Share:
-    free: threading.Semaphore
-    # Requests that hold a part of this share or wait for one. At 0 the share is deleted.
-    requests: int = 0
+    most: int
+    # Whether each part needs a database connection.
+    is_of_account: bool
+    held: int = 0
+    # One event for each request that waits, in the order in which they came. It is set when the
+    # request gets a part.
+    waiting: deque[threading.Event] = field(default_factory=deque)
+
+    def is_free(self) -> bool:
+        """Whether another request may have a part. The caller holds the lock."""
+        if self.held >= self.most:
+            return False
+        if not self.is_of_account or self.held < LEAST_PER_ACCOUNT:
+            return True
+        held = sum(share.held for share in _shares.values() if share.is_of_account)
+        return self.held < settings.POOL_SIZES["api"] - held
 
 
+# Without those that nobody holds a part of.
 _shares: dict[str, _Share] = {}
 _lock = threading.Lock()
 
@@ -108,22 +152,42 @@ _lock = threading.Lock()
 def _share(
     whose: str, most: int, *, within: float = 0.0, named: str = "requests"
 ) -> Iterator[None]:
+    refused = TooManyRequests(f"an account may have {most} {named} at once")
+    turn = threading.Event()
     with _lock:
-        share = _shares.get(whose)
-        if share is None:
-            share = _shares[whose] = _Share(threading.Semaphore(most))
-        share.requests += 1
+        share = _shares.setdefault(whose, _Share(most, whose.startswith(ACCOUNT)))
+        if not share.waiting and share.is_free():
+            share.held += 1
+            turn.set()
+        elif within and len(share.waiting) < settings.WAITS_PER_ACCOUNT:
+            share.waiting.append(turn)
+        else:
+            raise refused
     try:
-        with turns.waiting():
-            has_share = share.free.acquire(timeout=within)
-        if not has_share:
-            raise TooManyRequests(f"an account may have {most} {named} at once")
-        try:
-            yield
-        finally:
-            share.free.release()
+        if not turn.is_set():
+            release_connection()
+            with turns.waiting():
+                turn.wait(within)
+        if not turn.is_set():
+            raise refused
+        yield
     finally:
         with _lock:
-            share.requests -= 1
-            if not share.requests:
+            if turn.is_set():
+                share.held -= 1
+                _hand_on(share)
+            else:
+                share.waiting.remove(turn)
+            if not share.held:
                 del _shares[whose]
+
+
+def _hand_on(released: _Share) -> None:
+    """Give what one request has released to those that wait for it. Of several accounts, the one
+    that holds least comes first. The caller holds the lock."""
+    of_accounts = [share for share in _shares.values() if share.is_of_account and share.waiting]
+    candidates = of_accounts if released.is_of_account else [released]
+    for share in sorted(candidates, key=lambda share: share.held):
+        while share.waiting and share.is_free():
+            share.held += 1
+            share.waiting.popleft().set()

@@ -37,6 +37,13 @@ def route_of(request: HttpRequest) -> str:
     return match.route.removeprefix(PREFIX) if match else ""
 
 
+def project_of(request: HttpRequest) -> str | None:
+    """The id of the project that the path names; None if it names none. There may be no such
+    project."""
+    match = request.resolver_match
+    return match.kwargs.get("project_id") if match else None
+
+
 def check_key_limits(request: HttpRequest, key: ApiKey) -> None:
     """Check that the key may send this request. Raises Forbidden if it may not, and NotFound for
     another account's project, as an unlimited key would get."""
@@ -62,8 +69,8 @@ def _check_project(request: HttpRequest, key: ApiKey, own: str, route: str) -> N
     limited = f'this API key is limited to the project "{own}"'
     if route != PROJECT and not route.startswith(f"{PROJECT}/"):
         raise Forbidden(f"{limited}: {request.method} {request.path} is not permitted")
-    assert request.resolver_match is not None
-    project_id = request.resolver_match.kwargs["project_id"]
+    project_id = project_of(request)
+    assert project_id is not None
     if project_id != own:
         find_project(key.account, project_id)
         raise Forbidden(f'{limited}: it cannot access the project "{project_id}"')

@@ -5,6 +5,8 @@ how long it may take. So a compute that hangs costs an attempt, never a worker's
 makes progress, such as a long copy or a long recovery, reports it and gets its whole bound again:
 only standing still is bounded.
 
+A wait may last, so what the work holds for others is released before it (`before_waits`).
+
 Work also learns here that it was cancelled: the canceller sets an event, which every wait that asks
 checks.
 
@@ -29,6 +31,15 @@ class OutOfPatience(Exception):
 class Cancelled(BaseException):
     """The work under way was cancelled. Not an Exception, since code that handles the failure of a
     part and goes on must not go on after this."""
+
+
+def _release_nothing() -> None:
+    pass
+
+
+# Called before each wait. The worker sets the function that returns the thread's database
+# connection to the pool.
+before_waits: Callable[[], None] = _release_nothing
 
 
 @dataclass
@@ -60,10 +71,10 @@ def patience(seconds: float, *, cancelled: threading.Event | None = None) -> Ite
 
 def remaining() -> float:
     """Seconds left; infinite without a bound. Raises OutOfPatience if none are left, Cancelled."""
+    heed_cancel()
     held = _current.get()
     if held is None:
         return UNBOUNDED
-    heed_cancel()
     left = held.deadline - time.monotonic()
     if left <= 0:
         raise OutOfPatience(f"nothing happened for {held.bound:g} seconds")
@@ -72,6 +83,7 @@ def remaining() -> float:
 
 def heed_cancel() -> None:
     """For long work that waits for nothing. Raises Cancelled."""
+    before_waits()
     held = _current.get()
     if held is not None and held.cancelled.is_set():
         raise Cancelled

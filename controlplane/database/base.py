@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import orjson
 import psycopg
 from django.db import Error
+from django.db import connection as default_connection
 from django.db.backends.postgresql import base
 from django.db.backends.postgresql.schema import DatabaseSchemaEditor
 from django.db.backends.utils import CursorDebugWrapper
@@ -204,6 +205,13 @@ class DatabaseWrapper(base.DatabaseWrapper):
             # While the connection is in the pool, only checks use it.
             self.connection.bound = LOOK_WITHIN
         super()._close()  # type: ignore[misc] # not in django-stubs
+
+
+def release_connection() -> None:
+    """Return this thread's connection to the pool, unless it is in a transaction. The next query
+    takes one again."""
+    if not default_connection.in_atomic_block:
+        default_connection.close()
 
 
 def statement_timeout(bound: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from controlplane.database.base import release_connection
 from controlplane.history_store.copies import Copies
 from controlplane.history_store.layout import BranchList
 from controlplane.history_store.objects import StoreFails
@@ -49,6 +50,8 @@ class Copier:
         `what` names it for the log and for the pause."""
         if time.monotonic() < self._pauses[what].until:
             return None
+        # The store may be slow, and connections are few.
+        release_connection()
         try:
             done = do()
         except Exception as error:

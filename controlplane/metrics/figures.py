@@ -87,6 +87,12 @@ POOL = _gauge(
     "Connections to Perch's own Postgres in processes' pools",
     *("process", "state"),
 )
+POOL_WAITS = _counter(
+    "perch_database_wait_seconds", "Seconds waited for such connections", "process"
+)
+POOL_TIMEOUTS = _counter(
+    "perch_database_timeouts", "Waits for such a connection that were given up", "process"
+)
 POOL_WAITING = _gauge("perch_database_waiting", "Waiting for such a connection", "process")
 
 # The gauges that no process keeps, each with its description and labels: `management.host_figures`

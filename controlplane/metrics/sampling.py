@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -49,6 +49,7 @@ class _Sampler:
         self._name = process
         self._process = psutil.Process()
         self._processor_seconds = 0.0
+        self._pool: Mapping[str, int] = {}
 
     def sample(self) -> None:
         try:
@@ -69,3 +70,10 @@ class _Sampler:
         figures.POOL.labels(name, "idle").set(available)
         figures.POOL.labels(name, "used").set(size - available)
         figures.POOL_WAITING.labels(name).set(pool.get("requests_waiting", 0))
+        figures.POOL_WAITS.labels(name).inc(self._added(pool, "requests_wait_ms") / 1000)
+        figures.POOL_TIMEOUTS.labels(name).inc(self._added(pool, "requests_errors"))
+        self._pool = pool
+
+    def _added(self, pool: Mapping[str, int], count: str) -> int:
+        """By how much the count has grown since the last sample."""
+        return max(0, pool.get(count, 0) - self._pool.get(count, 0))

@@ -42,6 +42,7 @@ from controlplane.operations.effects import (
     take_effect,
 )
 from controlplane.operations.locks import locked_project
+from controlplane.operations.operation_spans import note_spans, span_of
 from controlplane.operations.queue import Run, enqueue_operation
 from controlplane.operations.replacing import replacement_of
 from controlplane.operations.running import Refused
@@ -50,6 +51,7 @@ from controlplane.operations.under_way import HandedBack, UnderWay, holding_bran
 from controlplane.operations.undoing import undo, undo_data
 from controlplane.operations.words import without_paths, words_of
 from controlplane.operations.work import Attempt
+from controlplane.traces.context import carrying
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +80,11 @@ def run(operation_id: uuid.UUID, *, runs: Sequence[Run] = ()) -> None:
     operation = _read(ALONE, operation_id)
     if operation.is_finished:
         return
+    span = span_of(operation)
+    trace = span.trace_id if span else ""
     with (
-        context(request=operation.request_id, operation=str(operation.id)),
+        context(request=operation.request_id, operation=str(operation.id), trace=trace),
+        carrying(span),
         acting_as(operation.initiator),
         step_history.recording_attempt(operation, runs),
     ):
@@ -304,19 +309,23 @@ def _end(
     words = error and without_paths(error)
     # A cancelled operation can only end as cancelled, however much of its work was done.
     ends = UNFINISHED if status == OperationStatus.CANCELLED else HOPEFUL
+    steps = step_history.ended(operation, now)
     changed = Operation.objects.filter(id=operation.id, status__in=ends).update(
         status=status,
         error=words,
         failures_count=operation.failures_count,
         retry_at=None,
         updated_at=max(now, operation.updated_at),
-        steps=step_history.ended(operation, now),
+        steps=steps,
         **({"not_run_because": because} if because else {}),
     )
     if changed:
         seconds = max(0.0, (now - operation.created_at).total_seconds())
         transaction.on_commit(
             partial(figures.note_operation, operation.action, status.value, seconds)
+        )
+        transaction.on_commit(
+            partial(note_spans, operation, status, step_history.read(steps), now, error=words or "")
         )
     if changed and not _is_no_news(operation, status):
         record(operation_ended(operation, status, words))

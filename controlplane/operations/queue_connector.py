@@ -13,11 +13,15 @@ from procrastinate.contrib.django.utils import connector_params
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
+from controlplane.database.connection_counts import QUEUE
+
 
 def queue_connector() -> PsycopgConnector:
     """Return a connector to Django's database. Its few statements each need no transaction."""
     return PsycopgConnector(
         pool_factory=_pool,
+        min_size=QUEUE,
+        max_size=QUEUE,
         kwargs={**connector_params(), "prepare_threshold": 0},
         configure=_configure,
     )

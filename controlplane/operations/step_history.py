@@ -179,7 +179,7 @@ def steps_of(operation: Operation) -> list[Step]:
     """Return the steps of an operation that was just read, oldest first; a step under way has no
     end. An attempt writes its steps at its end, and from one second on repeatedly if it lasts."""
     at = now()
-    steps = [_read(stored) for stored in operation.steps]
+    steps = read(operation.steps)
     last = steps[-1] if steps else None
     if last and last.finished_at and last.finished_at > at:
         last.finished_at = None
@@ -195,6 +195,11 @@ def steps_of(operation: Operation) -> list[Step]:
             number = operation.failures_count + 1
             steps.append(_moment(PICKED_UP, picked_up, attempt=number))
     return steps
+
+
+def read(steps: Sequence[Stored]) -> list[Step]:
+    """Return steps as they are in a row."""
+    return [_read(stored) for stored in steps]
 
 
 def _attempt_at(operation: Operation) -> _Attempt | None:

@@ -1,7 +1,8 @@
 """Projects: create, find, list, delete. `project_changes` changes them."""
 
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -90,6 +91,10 @@ class NewProject:
     operations: list[Operation]
 
 
+# The refusal of a request that could not get the project's lock.
+BUSY_PROJECT = "other requests are changing the project; try again"
+# Seconds that a request tries to get the project's lock.
+LOCKED_WITHIN = 15.0
 PROJECT = Reading(
     Project,
     "WHERE t.id = %(project)s AND t.account_id = %(account)s AND t.deleted_at IS NULL",
@@ -124,10 +129,32 @@ def get_project(account: Account, project_id: str) -> Project:
 def changing_project(account: Account, project_id: str) -> Iterator[Project]:
     """A transaction that holds the project's lock, in which the project may be changed. Told
     events are written at its end. Raises NotFound, Locked."""
-    with transaction.atomic(), together():
-        project = lock_project(account, project_id)
+    with locking_project(account, project_id) as project:
         if project.deleted_at is not None:
             raise NotFound("project not found", fields=["project_id"])
+        yield project
+
+
+@contextmanager
+def locking_project(account: Account, project_id: str) -> Iterator[Project]:
+    """As `changing_project`, but the project may be a deleted one.
+
+    The lock is waited for longer than for one statement: if the machine is busy, the worker's
+    operations of the project may hold it for seconds in all. Raises NotFound, Locked.
+    """
+    until = time.monotonic() + LOCKED_WITHIN
+    while True:
+        try:
+            with ExitStack() as attempt:
+                attempt.enter_context(transaction.atomic())
+                attempt.enter_context(together())
+                project = lock_project(account, project_id)
+                locked = attempt.pop_all()
+                break
+        except Locked:
+            if time.monotonic() >= until:
+                raise
+    with locked:
         yield project
 
 
@@ -250,8 +277,7 @@ def delete_project(account: Account, project_id: str) -> Project:
 
     Deleting it again returns the same. Raises NotFound, Locked, RegionAway.
     """
-    with transaction.atomic(), together():
-        project = lock_project(account, project_id)
+    with locking_project(account, project_id) as project:
         if project.deleted_at is not None:
             return project
         now = clock.now()
@@ -282,7 +308,7 @@ def lock_project(account: Account, project_id: str) -> Project:
     that refer to the project can be inserted meanwhile.
     """
     locked = _projects_of(account).select_for_update(no_key=True, of=("self",))
-    with locking_within_bound(Locked("other requests are changing the project; try again")):
+    with locking_within_bound(Locked(BUSY_PROJECT)):
         project = locked.filter(id=project_id).first()
     if project is None:
         raise NotFound("project not found", fields=["project_id"])

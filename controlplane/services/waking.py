@@ -1,6 +1,6 @@
 """Wakes endpoints for the proxy, because a client connects to them."""
 
-import uuid
+from collections.abc import Sequence
 from datetime import timedelta
 
 from controlplane import clock
@@ -47,8 +47,8 @@ class RegionWaits(WakePostponed):
     """The region's worker gives no sign of life."""
 
 
-def start_for_client(endpoint_id: str) -> list[uuid.UUID]:
-    """Start the endpoint. Returns the ids of the operations to wait for; empty if it is active.
+def start_for_client(endpoint_id: str) -> Sequence[Operation]:
+    """Start the endpoint. Returns the operations to wait for; none if it is active.
 
     After a failed start the next one is only allowed after a pause, which grows with each failure.
     Raises NotFound, EndpointDisabled, Locked, WakePostponed, QuotaExceeded.
@@ -73,7 +73,7 @@ def start_for_client(endpoint_id: str) -> list[uuid.UUID]:
             )
         except RegionAway as error:
             raise RegionWaits(str(error)) from error
-    return [operation.id for operation in change.operations]
+    return change.operations
 
 
 def notice_death(endpoint_id: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.controlplane.test_fair_shares import locked_row, rename, wait_for_waiting
+from tests.controlplane.test_fair_shares import locked_row, rename, wait_for_tries
 from tests.support.another_api import another_api, started_by_procfile
 from tests.support.project import Project
 from tests.support.stack import free_port
@@ -26,7 +26,7 @@ def test_the_api_answers_what_it_has_begun(standing: Project) -> None:
         client = api.client(standing.client.key)
         with locked_row(standing):
             sent = threads.submit(rename, client, standing)
-            wait_for_waiting(standing, 1)
+            wait_for_tries(standing.stack, 1)
             api.process.terminate()
             wait_for(lambda: not standing.stack.answers(api.api_url), "the end of new requests")
         assert sent.result().status_code == 200

@@ -17,7 +17,7 @@ from controlplane.models import Account, ApiKey, IdempotentRequest, Region
 from controlplane.operations import kept_requests
 from controlplane.operations.kept_requests import forget_requests
 from controlplane.services.idempotency import KEPT_FOR, lock_of
-from tests.controlplane.test_fair_shares import locked_row, wait_for_waiting
+from tests.controlplane.test_fair_shares import locked_row, wait_for_tries
 from tests.support.another_api import AnotherApi, another_api, kill
 from tests.support.client import Client
 from tests.support.project import Project, refusal
@@ -166,7 +166,7 @@ def test_of_two_simultaneous_requests_the_second_gets_the_firsts_answer(
             sent: list[Future[requests.Response]] = []
             for number, client in enumerate(clients, start=1):
                 sent.append(threads.submit(send, client, "POST", path, key, body))
-                wait_for_waiting(standing, number)
+                wait_for_tries(standing.stack, number)
             with standing.stack.database() as connection:
                 # A waiting transaction with an id would delay the events of all accounts.
                 numbered = connection.execute(NUMBERED).fetchone()
@@ -197,7 +197,7 @@ def test_a_client_that_disconnected_asks_again_and_learns_the_result(
                 },
                 timeout=0.5,
             )
-        wait_for_waiting(standing, 1)
+        wait_for_tries(standing.stack, 1)
     again = send(standing.client, "POST", path, key, body)
     assert (again.status_code, is_replay(again)) == (201, True)
     assert len(standing.client.get(path, search="unheard")["branches"]) == 1

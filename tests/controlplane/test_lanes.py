@@ -202,7 +202,7 @@ class TestLanes:
         assert [operation.lane for operation in chain] == [Lane.WAKES] * 2
 
     def test_a_wake_for_a_client_has_its_own_lane(self, endpoints: Sequence[Endpoint]) -> None:
-        (operation_id,) = start_for_client(endpoints[0].id)
+        operation_id = start_for_client(endpoints[0].id)[0].id
         assert lane_of_job(Operation.objects.get(id=operation_id)) == Lane.WAKES
 
 
@@ -249,7 +249,7 @@ class TestMovingAhead:
 
     def test_a_start_that_was_already_requested(self, endpoints: Sequence[Endpoint]) -> None:
         start = schedule(endpoints[0], Action.START_COMPUTE)
-        assert start_for_client(endpoints[0].id) == [start.id]
+        assert list(start_for_client(endpoints[0].id)) == [start]
         assert lane_of_job(start) == Lane.WAKES
 
     def test_an_idle_suspend(self, endpoints: Sequence[Endpoint]) -> None:
@@ -277,7 +277,7 @@ class TestShareOfAProject:
         ]
         # Each lane has a share of its own.
         assert Counter(lane_of_job(operation) for operation in operations)[Lane.REQUESTS] == 8
-        (wake_id,) = start_for_client(endpoints[-1].id)
+        wake_id = start_for_client(endpoints[-1].id)[0].id
         assert lane_of_job(Operation.objects.get(id=wake_id)) == Lane.WAKES
 
         ended, *_ = operations

@@ -33,6 +33,7 @@ from controlplane.proxy.settings import PlainConnections, ProxySettings, Sibling
 from controlplane.proxy.wire.certificates import IssuingIdentity, load_or_create_authority
 from controlplane.proxy.wire.tls import OperatorIdentity, TlsIdentity
 from controlplane.services.regions import publish_certificate_authority
+from controlplane.traces import spans
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ async def serve_when_ready(
         asyncio.get_running_loop().add_signal_handler(number, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {EXPECT_SUCCESSOR, DRAIN})
     # The proxy cannot work without its directory: if that fails, both end.
+    spans.begin("proxy")
     async with asyncio.TaskGroup() as tasks:
         knowing = tasks.create_task(directory.run(proxy))
         counting = tasks.create_task(proxy.keep_figures(sampling.begin("proxy")))

@@ -29,6 +29,7 @@ from controlplane.compute.branch_data import template
 from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.space import LAST, host_space
 from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
+from controlplane.database.connection_counts import shortage
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_newer
 from controlplane.management.coming_up import ComingUp
@@ -223,6 +224,8 @@ class Command(BaseCommand):
         except RegionTaken as error:
             raise CommandError(str(error)) from error
         Region.objects.filter(id=region.id).update(worker_seen_at=None, proxy_seen_at=None)
+        if words := shortage(regions=Region.objects.count()):
+            self._say(f"Warning: {words}.")
         connections.close_all()
         self._make_template()
         self._say("Starting console, API, worker and proxy …")

@@ -21,8 +21,11 @@ from procrastinate.exceptions import ConnectorException
 from psycopg.errors import RaiseException
 
 from controlplane import clock
+from controlplane.compute import patience
 from controlplane.compute.binaries import PostgresUnusable, check_programs
 from controlplane.compute.state_directory import prepare_state_directory, sole_holder
+from controlplane.database.base import release_connection
+from controlplane.database.connection_counts import shortage
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.events import outbox
@@ -43,6 +46,7 @@ from controlplane.operations.upkeep import (
     publish,
     publish_settings,
 )
+from controlplane.traces import spans
 from controlplane.webhooks import lines
 
 log = logging.getLogger(__name__)
@@ -71,11 +75,15 @@ class Command(BaseCommand):
         ) as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
+        if words := shortage(regions=Region.objects.count()):
+            log.warning("too few connections", extra={"detail": words})
+        patience.before_waits = release_connection
         publish_settings(region)
         # Before any compute starts, and before the region's status is published.
         hold_outbound(region)
         publish(region)
         sampling.begin_in_thread("worker")
+        spans.begin("worker")
         # The tasks' own app keeps Django's connector: their jobs must be part of their
         # transactions.
         app = django_app.with_connector(queue_connector())

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 import psycopg
 
+from controlplane.database.connection_counts import PROXY_QUESTIONS
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,6 @@ _GRACE = 0.2
 # How many times a question is asked again if this process itself stood still.
 _MOST_STANDSTILLS = 3
 _CONNECT_WITHIN = 2  # seconds; libpq's minimum
-_MOST_CONNECTIONS = 8
 # Seconds between two timers, and their total lateness that counts as a standstill. The timers of a
 # busy loop are less late.
 _EVERY = 0.25
@@ -76,7 +76,7 @@ class ControlDatabase:
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
         self._idle: list[Connection] = []
-        self._slots = asyncio.Semaphore(_MOST_CONNECTIONS)
+        self._slots = asyncio.Semaphore(PROXY_QUESTIONS)
         self._asking: set[asyncio.Task[object]] = set()
         self.is_unavailable = False
 

@@ -11,6 +11,7 @@ from typing import Protocol
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.directory.compute_runs import ComputeRun
 from controlplane.proxy.directory.traffic import Tally
+from controlplane.traces.context import TraceContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class ComputeStart:
     requested_at: float
     handed_over_at: float
     running_at: float
+    # The trace, and the span in it, that have caused the operation; None if it belongs to none.
+    cause: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)

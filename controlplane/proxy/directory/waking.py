@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pooler_socket
 from controlplane.compute.pooler_settings import Version
 from controlplane.compute.session import socket_dir
-from controlplane.models import Action, Role
+from controlplane.models import Action, Operation, Role
 from controlplane.models.connecting import find_failure
 from controlplane.operations.catalog_import import holding_catalog
 from controlplane.proxy.directory.changes import ChangeListener
@@ -32,6 +31,7 @@ from controlplane.proxy.wire.errors import (
 from controlplane.services import waking
 from controlplane.services.errors import EndpointDisabled, ServiceError
 from controlplane.services.quotas import QuotaExceeded
+from controlplane.traces.context import TraceContext
 
 log = logging.getLogger(__name__)
 
@@ -102,14 +102,18 @@ class Waker:
         was requested after them. So this waits only for operations that lead to an active endpoint.
         Otherwise it requests a start again, to come after whatever was requested meanwhile.
         """
-        operations: Sequence[uuid.UUID] | None = None
-        requested_at, handed_over_at, named = time.monotonic(), 0.0, ""
+        operations: Sequence[Operation] | None = None
+        requested_at, handed_over_at = time.monotonic(), 0.0
+        start: Operation | None = None
         while True:
             changed = self._changes.next_change(endpoint_id)
             state = await self._states.look(endpoint_id)
             if state.run is not None:
+                if start is None:
+                    return state, None
                 times = requested_at, handed_over_at, time.monotonic()
-                return state, ComputeStart(named, *times) if named else None
+                cause = TraceContext.parse(start.traceparent)
+                return state, ComputeStart(str(start.id), *times, cause)
             if state.disabled:
                 raise DisabledEndpointRefused
             # Requested once even if a start is under way: that may be queued behind others, and
@@ -118,15 +122,19 @@ class Waker:
                 await self._wait_for(changed)
                 continue
             if operations:
-                failure = partial(find_failure, operations=operations, action=Action.START_COMPUTE)
+                failure = partial(
+                    find_failure,
+                    operations=[operation.id for operation in operations],
+                    action=Action.START_COMPUTE,
+                )
                 if reason := await self._database.ask(failure):
                     raise WakeFailed(f"endpoint could not start: {reason}")
             operations = await self._request_start(endpoint_id)
-            if operations and not named:
+            if operations and start is None:
                 # The last one of their chain is the start; the others prepare it.
-                handed_over_at, named = time.monotonic(), str(operations[-1])
+                handed_over_at, start = time.monotonic(), operations[-1]
 
-    async def _request_start(self, endpoint_id: str) -> Sequence[uuid.UUID]:
+    async def _request_start(self, endpoint_id: str) -> Sequence[Operation]:
         """Requests a start. Returns the operations that lead to it. Raises DisabledEndpointRefused,
         QuotaUsedUp, RegionUnavailable, WakeFailed."""
         try:

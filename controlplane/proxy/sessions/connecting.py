@@ -19,6 +19,8 @@ from controlplane.proxy.wire.errors import (
     LoginUnknown,
     WakeTimeout,
 )
+from controlplane.traces import spans
+from controlplane.traces.context import carrying
 
 Connection = TypeVar("Connection")
 Connect = Callable[[ComputeAddress], Awaitable[Connection]]
@@ -62,12 +64,13 @@ async def connect_to_compute(
 
     Raises ProxyError.
     """
-    client.wake = wake = Wake()
+    client.wake = wake = Wake(spans.new_trace())
+    actor = Actor(ActorType.CLIENT, name=client.role, address=client.client_address)
     try:
-        with acting_as(Actor(ActorType.CLIENT, name=client.role, address=client.client_address)):
+        with acting_as(actor), carrying(wake.own):
             connection = await _connect_to_compute(proxy, client, destination, connect, discard)
     except BaseException as error:
-        wake.failed(error)
+        wake.failed(error, destination.endpoint_id)
         raise
     wake.succeeded()
     return connection

@@ -36,6 +36,7 @@ from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.sessions.wake_times import LoginTimes, Wake
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.wire import messages, proxy_protocol, startup
+from controlplane.proxy.wire.accepting import waited_for_accept
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import (
     Destination,
@@ -83,7 +84,7 @@ class Session:
         self.is_connecting = self.must_confirm_again = False
         # The times of its login, until its first request has been answered; of its last way to its
         # compute.
-        self._login: LoginTimes | None = LoginTimes()
+        self._login: LoginTimes | None = LoginTimes(waited_for_accept(connection))
         self.wake = Wake()
         # See `interface.Client`. `_must_park` is true if the pooler that the client has reached, or
         # is about to reach, is to stop.

@@ -1,0 +1,60 @@
+"""How many connections to the metadata the processes may have, and whether the server has room for
+them. `docs/how-to/operating.md` has the same numbers."""
+
+import os
+from collections.abc import Mapping
+
+from django.conf import settings
+from django.db import connection
+
+# The worker's connections to the queue, besides one by which each lane, and the webhooks, hear of
+# new jobs.
+QUEUE = 2
+# The connections of each proxy process for its questions, besides one by which it hears of changes.
+PROXY_QUESTIONS = 2
+# The processes that the host of each region has.
+ON_EACH_HOST = ("worker", "proxy", "metrics", "up")
+
+
+def most_connections() -> Mapping[str, int]:
+    """The most connections of each kind of process: of the API in all, of the others on a host."""
+    pools = settings.POOL_SIZES
+    return {
+        # Each process hears of events by one more.
+        "api": int(os.environ.get("WEB_CONCURRENCY", "1")) * (pools["api"] + 1),
+        "worker": pools["worker"] + QUEUE + len(settings.LANE_SLOTS) + 1,
+        "proxy": settings.PROXY_PROCESSES * (pools["proxy"] + PROXY_QUESTIONS + 1),
+        "metrics": 0 if settings.METRICS_LISTEN == "off" else pools["metrics"],
+        "up": pools["up"],
+    }
+
+
+def needed(*, regions: int) -> int:
+    """The most connections of one host with an API, and of the hosts of all regions, if these are
+    set up as this host is."""
+    most = most_connections()
+    return most["api"] + regions * sum(most[name] for name in ON_EACH_HOST)
+
+
+def shortage(*, regions: int) -> str | None:
+    """What to tell the operator if the server allows fewer connections than so many regions may
+    need; None if it allows enough. Raises django.db.Error."""
+    with connection.cursor() as cursor:
+        # The last setting exists since Postgres 16.
+        cursor.execute(
+            "SELECT current_setting('max_connections')::int,"
+            " current_setting('superuser_reserved_connections')::int"
+            " + coalesce(current_setting('reserved_connections', true)::int, 0)"
+        )
+        allowed, reserved = cursor.fetchone()
+    if (need := needed(regions=regions)) <= allowed - reserved:
+        return None
+    most = most_connections()
+    each = ", ".join(f"{name} {most[name]}" for name in ON_EACH_HOST)
+    return (
+        f"Perch's database allows {allowed - reserved} connections (max_connections = {allowed}, "
+        f"of which {reserved} are reserved), but Perch may need {need}: api {most['api']}, and for "
+        f"each of {regions} regions {each}. Requests may fail under load. Set max_connections to "
+        f"{need + reserved} or more, or lower PERCH_API_DATABASE_CONNECTIONS, "
+        "PERCH_WORKER_DATABASE_CONNECTIONS or PERCH_PROXY_PROCESSES"
+    )
