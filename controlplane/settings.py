@@ -143,6 +143,8 @@ BACKUP_VERIFIED_DAYS = envint("PERCH_BACKUP_VERIFIED_DAYS", 30)
 # Days that events are kept, and how many of one account. The oldest are removed first.
 EVENT_RETENTION = envint("PERCH_EVENT_RETENTION", 90)
 EVENTS_PER_ACCOUNT = envint("PERCH_EVENTS_PER_ACCOUNT", 1_000_000)
+# How many endpoints of an account are sampled in a day for their metrics.
+SAMPLED_ENDPOINTS = envint("PERCH_SAMPLED_ENDPOINTS", 1000)
 # Streams of events that an account may have open in each process of the API. Each takes a
 # connection and a few tens of kilobytes.
 STREAMS_PER_ACCOUNT = envint("PERCH_API_STREAMS_PER_ACCOUNT", 100)

@@ -122,6 +122,8 @@ def dump(target: Path, *, snapshot: str) -> None:
         "--format=custom",
         "--no-owner",
         "--no-privileges",
+        # The last samples change every minute, and the rows of past metrics soon have them.
+        "--exclude-table-data=controlplane_recentmetrics",
         f"--snapshot={snapshot}",
         f"--file={target}",
     )

@@ -2,6 +2,7 @@
 far its log has come. Nothing here changes the compute."""
 
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -43,17 +44,30 @@ BESIDE_DATABASES = """
 """
 # In the data directory: files that queries, and logical decoding, write for themselves.
 TEMPORARY = ("base/pgsql_tmp", "pg_replslot")
-# A session that began within the given seconds and has asked nothing counts as busy.
+# The last columns are clients' sessions by SESSIONS. A session that began within the given seconds
+# and has asked nothing counts as busy.
 ACTIVITY = """
-SELECT CASE WHEN bool_or(is_busy) THEN now() ELSE max(state_change) END, count(*)
+SELECT CASE WHEN bool_or(is_busy) THEN now() ELSE max(state_change) END, count(*),
+    count(*) FILTER (WHERE state = 'active'),
+    count(*) FILTER (WHERE state = 'idle' OR is_client AND state IS NULL),
+    count(*) FILTER (WHERE state LIKE 'idle in %%'),
+    count(*) FILTER (WHERE state = 'active' AND backend_type = 'client backend')
 FROM (
-    SELECT CASE WHEN usename IS DISTINCT FROM current_user THEN state_change END AS state_change,
+    SELECT backend_type, usename IS DISTINCT FROM current_user AS is_client,
+        CASE WHEN usename IS DISTINCT FROM current_user THEN state END AS state,
+        CASE WHEN usename IS DISTINCT FROM current_user THEN state_change END AS state_change,
         usename IS DISTINCT FROM current_user AND (state <> 'idle' OR (
             query_start IS NULL AND backend_start > now() - %s * interval '1 second'
         )) AS is_busy
     FROM pg_stat_activity WHERE backend_type IN ('client backend', 'walsender')
 ) AS sessions
 """
+SESSIONS = (
+    "connections_active",
+    "connections_idle",
+    "connections_idle_in_transaction",
+    "active_queries",
+)
 # The position that is flushed to disk: a crash cannot undo it, so nothing is counted twice.
 WRITTEN = "current_setting('data_directory'), (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"
 
@@ -112,6 +126,8 @@ class Look:
     last_activity: datetime | None
     # See `catalog_reading.MARK`.
     catalog_mark: str
+    # By SESSIONS.
+    sessions: Mapping[str, int]
 
 
 def look(endpoint_id: str) -> Look:
@@ -123,9 +139,14 @@ def look(endpoint_id: str) -> Look:
     nothing: its proxy may be slow to send the first query. Raises psycopg.OperationalError.
     """
     with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
-        mark = read_mark(connection)
-        last, _ = _activity(connection)
-    return Look(last, mark)
+        return look_through(connection)
+
+
+def look_through(connection: Session) -> Look:
+    """Do the same through a session of the caller's."""
+    mark = read_mark(connection)
+    last, _, sessions = _activity(connection)
+    return Look(last, mark, dict(zip(SESSIONS, sessions, strict=True)))
 
 
 def last_activity(endpoint_id: str) -> datetime | None:
@@ -140,17 +161,18 @@ def last_activity(endpoint_id: str) -> datetime | None:
         while True:
             # In this order, since a connection made in between may only raise the second number.
             made = door.connections_to(door.SOCKET).count(place)
-            last, seen = _activity(connection)
+            last, seen, _ = _activity(connection)
             if made <= seen or time.monotonic() > deadline:
                 return last
             time.sleep(0.002)
 
 
-def _activity(connection: Session) -> tuple[datetime | None, int]:
-    """The last activity, and the number of all sessions, the platform's included."""
+def _activity(connection: Session) -> tuple[datetime | None, int, Sequence[int]]:
+    """The last activity, the number of all sessions, the platform's included, and the numbers of
+    clients' sessions in the order of SESSIONS."""
     row = connection.execute(ACTIVITY, [NEW]).fetchone()
-    last, seen = values_of(row, (datetime, NoneType), int)
-    return last and clock.from_host(last), seen
+    last, seen, *sessions = values_of(row, (datetime, NoneType), *(int,) * (1 + len(SESSIONS)))
+    return last and clock.from_host(last), seen, sessions
 
 
 def measure(endpoint_id: str, branch_id: str) -> Measures:
@@ -163,7 +185,7 @@ def measure(endpoint_id: str, branch_id: str) -> Measures:
             f"SELECT {DATABASES_SIZE}, {BESIDE_DATABASES}, {WRITTEN}"
         ).fetchone()
     size, beside, data_directory, position = values_of(row, (int, NoneType), int, str, int)
-    written = _written(branch_id, data_directory, position)
+    written = written_on(branch_id, data_directory, position)
     return Measures(size or 0, beside + _temporary(branch_id), written)
 
 
@@ -184,10 +206,11 @@ def written(endpoint_id: str, branch_id: str) -> Written:
     """
     with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
         row = connection.execute(f"SELECT {WRITTEN}").fetchone()
-    return _written(branch_id, *values_of(row, str, int))
+    return written_on(branch_id, *values_of(row, str, int))
 
 
-def _written(branch_id: str, data_directory: str, position: int) -> Written:
+def written_on(branch_id: str, data_directory: str, position: int) -> Written:
+    """The values of WRITTEN, if they are of this branch. Raises OtherBranch."""
     runs_on = Path(data_directory).parent.name
     if runs_on != branch_id:
         raise OtherBranch(f"the compute runs on the branch {runs_on}")

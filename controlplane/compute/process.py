@@ -56,7 +56,7 @@ class StartFailed(Exception):
 def socket_dir_of(data_dir: Path) -> Path | None:
     """The directory in which the Postgres that runs on `data_dir` listens. None if none runs, or if
     its directory is not one below SOCKET_DIR that belongs to its own account."""
-    if not _postmaster(data_dir):
+    if not running_postmaster(data_dir):
         return None
     lines = _pid_file(data_dir)
     found = Path(lines[4]) if len(lines) > 4 else Path()
@@ -73,7 +73,7 @@ def socket_dir_of(data_dir: Path) -> Path | None:
 def open_postmaster(data_dir: Path) -> int | None:
     """A pidfd of the Postgres that runs on `data_dir`: it becomes readable when that process ends.
     None if none runs, or if the kernel offers no pidfd. The caller closes it."""
-    found = _postmaster(data_dir)
+    found = running_postmaster(data_dir)
     if found is None:
         return None
     try:
@@ -81,7 +81,7 @@ def open_postmaster(data_dir: Path) -> int | None:
     except OSError:
         return None
     # If the same process still has the id now, the descriptor is of that process.
-    if _postmaster(data_dir) == found:
+    if running_postmaster(data_dir) == found:
         return descriptor
     os.close(descriptor)
     return None
@@ -136,7 +136,7 @@ def stop_postgres(data_dir: Path) -> None:
     stands still, an immediate shutdown follows, then SIGKILL for every process. Raises StopFailed,
     patience.OutOfPatience.
     """
-    postmaster = _postmaster(data_dir)
+    postmaster = running_postmaster(data_dir)
     if postmaster is None:
         return
     look = Watch(postmaster.pid).look
@@ -160,7 +160,7 @@ def clear_stale_pid_file(data_dir: Path, *, sockets: Path | None = None) -> None
     After a power cut, its process id may be that of any process of the account. Postgres would take
     that process for another postmaster and refuse to start. Raises StopFailed.
     """
-    if _postmaster(data_dir) is not None:
+    if running_postmaster(data_dir) is not None:
         return
     if os.path.lexists(data_dir / "postmaster.pid"):
         # Only this file keeps a new Postgres away from what a killed one has left running.
@@ -172,7 +172,7 @@ def clear_stale_pid_file(data_dir: Path, *, sockets: Path | None = None) -> None
 
 def reload_postgres(data_dir: Path) -> None:
     """Make the running Postgres read its configuration file again."""
-    if process := _postmaster(data_dir):
+    if process := running_postmaster(data_dir):
         process.send_signal(signal.SIGHUP)
 
 
@@ -330,7 +330,7 @@ def _pid_file(data_dir: Path) -> list[str]:
     return text.decode(errors="replace").splitlines()
 
 
-def _postmaster(data_dir: Path) -> psutil.Process | None:
+def running_postmaster(data_dir: Path) -> psutil.Process | None:
     lines = _pid_file(data_dir)
     if not lines or not re.fullmatch("[0-9]{1,10}", lines[0]):
         return None

@@ -13,6 +13,7 @@ from controlplane.models.endpoint import (
     EndpointType,
     PoolerMode,
 )
+from controlplane.models.endpoint_metrics import PastMetrics, RecentMetrics
 from controlplane.models.event import Event
 from controlplane.models.history import FormerPassword, HistoryChain
 from controlplane.models.operation import (
@@ -70,11 +71,13 @@ __all__ = [
     "Meter",
     "Operation",
     "OperationStatus",
+    "PastMetrics",
     "Plan",
     "PlanLimits",
     "PoolerMode",
     "PostgresSettings",
     "Project",
+    "RecentMetrics",
     "Region",
     "RequestRate",
     "Role",

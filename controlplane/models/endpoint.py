@@ -173,6 +173,8 @@ class Endpoint(models.Model):
     last_active = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
     suspended_at = models.DateTimeField(null=True)
+    # How often its compute was started.
+    starts = models.BigIntegerField(default=0, db_default=0)
     created_at = models.DateTimeField(default=clock.now)
     updated_at = models.DateTimeField(default=clock.now)
     deleted_at = models.DateTimeField(null=True)
@@ -247,6 +249,7 @@ class Endpoint(models.Model):
             return
         if state == EndpointState.ACTIVE:
             self.started_at = self.last_active = now
+            self.starts += 1
         elif self.current_state == EndpointState.ACTIVE and self.started_at:
             self.suspended_at = now
         self.current_state = state
@@ -257,6 +260,7 @@ class Endpoint(models.Model):
                 "started_at",
                 "suspended_at",
                 "last_active",
+                "starts",
                 "updated_at",
             ]
         )

@@ -10,10 +10,12 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from controlplane import clock
 from controlplane.actors import IDLENESS, acting_as
 from controlplane.compute import observation
+from controlplane.compute.samples import Sample, look_and_sample
 from controlplane.events.changes import endpoint_requested
 from controlplane.events.recording import record
 from controlplane.events.types import EventType
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Lane, Operation, Region
+from controlplane.operations import sampling
 from controlplane.operations.catalog_import import import_catalog
 from controlplane.operations.details import SuspendComputeDetails
 from controlplane.operations.locks import locked_project
@@ -30,7 +32,8 @@ _looked_at: dict[str, datetime] = {}
 
 
 def suspend_idle_endpoints(region: Region) -> None:
-    """Poll the active endpoints' computes for activity, and suspend those without any.
+    """Poll the active endpoints' computes for activity, and suspend those without any. Once a
+    minute, a poll also takes a sample for the endpoint's metrics.
 
     Updates `last_active`. An endpoint is polled three times per timeout, and at least every
     LONGEST_BETWEEN_LOOKS seconds.
@@ -41,20 +44,31 @@ def suspend_idle_endpoints(region: Region) -> None:
     timeouts = dict(_active_endpoints(region).values_list("id", "suspend_timeout_seconds"))
     for gone in _looked_at.keys() - timeouts.keys():
         del _looked_at[gone]
+    sampling.forget_inactive(timeouts)
     ids = [endpoint_id for endpoint_id in timeouts if _is_due(endpoint_id, timeouts, now)]
     if not ids:
         return
     _looked_at.update((endpoint_id, now) for endpoint_id in ids)
-    due = list(Endpoint.objects.select_related("branch").filter(id__in=ids))
+    due = list(Endpoint.objects.select_related("branch", "project").filter(id__in=ids))
     marks = {endpoint.id: endpoint.branch.catalog_mark for endpoint in due}
-    changed = []
-    for endpoint, seen in look_into(due, listening(observation.look), at="activity"):
+    sampled = sampling.to_sample(due, now)
+
+    def look(endpoint_id: str) -> tuple[observation.Look, Sample | None]:
+        if branch_id := sampled.get(endpoint_id):
+            return look_and_sample(endpoint_id, branch_id)
+        return observation.look(endpoint_id), None
+
+    changed, samples = [], []
+    for endpoint, (seen, sample) in look_into(due, listening(look), at="activity"):
         _suspend_if_idle(endpoint, seen.last_activity)
+        if sample is not None:
+            samples.append((endpoint, sample))
         if seen.catalog_mark != marks[endpoint.id]:
             changed.append(endpoint)
     for _ in look_into(changed, import_catalog, at="catalog"):
         pass
     check_silent(due)
+    sampling.note(samples, now)
 
 
 def _is_due(endpoint_id: str, timeouts: Mapping[str, int], now: datetime) -> bool:

@@ -36,6 +36,7 @@ from controlplane.operations.reconcile import (
 )
 from controlplane.operations.recovery import remove_unrecovered, try_removals_again
 from controlplane.operations.retention import forget_deleted
+from controlplane.operations.sampling import forget_metrics, pack_metrics
 from controlplane.operations.schemas import forget_readings
 from controlplane.operations.service_quality import count_starts, quality, sample_branches
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
@@ -164,5 +165,7 @@ ROUNDS: Sequence[Round] = (
     Round(60, forget_readings),
     Round(600, forget_events),
     Round(600, forget_usage),
+    Round(60, pack_metrics),
+    Round(600, forget_metrics),
     Round(60, look_after_webhooks),
 )

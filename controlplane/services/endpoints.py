@@ -113,20 +113,25 @@ def find_endpoint(project: Project, endpoint_id: str) -> Endpoint:
     return endpoint
 
 
-def get_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpoint:
-    """The endpoint, with its pending state. Raises NotFound."""
+def own_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpoint:
+    """The endpoint, with its project. Raises NotFound."""
     endpoint = OWN_ENDPOINT.first(project=project_id, endpoint=endpoint_id, account=account.id)
     if endpoint is None:
+        # This raises, and says which of the two does not exist.
         return find_endpoint(find_project(account, project_id), endpoint_id)
+    return endpoint
+
+
+def get_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpoint:
+    """The endpoint, with its pending state. Raises NotFound."""
+    endpoint = own_endpoint(account, project_id, endpoint_id)
     endpoint.pending_state = pending_state(endpoint, unfinished_if_busy(endpoint))
     return endpoint
 
 
 def list_pg_settings(account: Account, project_id: str, endpoint_id: str) -> list[Offered]:
     """The settings that the endpoint's `pg_settings` may contain. Raises NotFound."""
-    endpoint = OWN_ENDPOINT.first(project=project_id, endpoint=endpoint_id, account=account.id)
-    if endpoint is None:
-        endpoint = find_endpoint(find_project(account, project_id), endpoint_id)
+    endpoint = own_endpoint(account, project_id, endpoint_id)
     size, storage = endpoint.autoscaling_limit_max_cu, account.branch_size_limit
     return offered(
         max_cu=size,

@@ -208,6 +208,13 @@ DECLARED: dict[str, Fields] = {
         f"?{name}": CheckedBy("test_endpoint_logs.py::test_its_owner_reads_all")
         for name in ("limit", "source")
     },
+    "GET /projects/{project_id}/endpoints/{endpoint_id}/metrics": {
+        f"?{name}": CheckedBy("test_endpoint_metrics.py::test_times_and_steps")
+        for name in ("from", "to", "step")
+    },
+    "GET /projects/{project_id}/metrics": {
+        "?format": CheckedBy("test_endpoint_metrics.py::test_present_metrics"),
+    },
     "GET /projects/{project_id}/branches/{branch_id}/schema": {
         "?db_name": CheckedBy(f"{SCHEMA}::test_it_works"),
         "?format": CheckedBy(f"{SCHEMA}::test_the_schema_as_json"),

@@ -194,6 +194,8 @@ OWN = {
     "GET /projects/{project_id}/limits",
     "GET /projects/{project_id}/endpoints/{endpoint_id}/pg_settings",
     "GET /projects/{project_id}/endpoints/{endpoint_id}/logs",
+    "GET /projects/{project_id}/endpoints/{endpoint_id}/metrics",
+    "GET /projects/{project_id}/metrics",
     "POST /projects/{project_id}/operations/{operation_id}/cancel",
     "POST /projects/{project_id}/operations/{operation_id}/retry",
     "POST /projects/{project_id}/chains/{chain_id}/cancel",

@@ -33,6 +33,8 @@ BUDGET = {
     "/endpoints": 3,
     "/endpoints/{endpoint}": 2,
     "/endpoints/{endpoint}/pg_settings": 3,
+    "/endpoints/{endpoint}/metrics": 4,
+    "/metrics": 4,
     "/branches": 4,
     "/branches?limit=1&sort_by=name": 5,
     "/branches/count": 3,

@@ -196,6 +196,9 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
             OUTSIDE_HISTORY,
         )
         yield Failure(423, "Too many readings are under way; try again.", BUSY, retry_after=True)
+    if path.endswith("{endpoint_id}/metrics"):
+        old = "from is more than 14 days ago: older metrics are not kept"
+        yield Failure(422, "The time is too long ago, or has too many steps.", old)
     if path.endswith("/logs"):
         unreadable = "the log cannot be read: this host says: Input/output error"
         yield Failure(422, "The log cannot be read.", unreadable)

@@ -1,0 +1,140 @@
+"""Samples a running compute: what its sessions do, what its databases have read and written, and
+what its processes use. A sample is taken in the session of a look, so it costs no connection, and
+like the look it is no activity."""
+
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import NoneType
+
+import psycopg
+
+from controlplane.compute import observation
+from controlplane.compute.branch_data import data_dir
+from controlplane.compute.observation import LOOK_BOUND, WRITTEN, Look, OtherBranch
+from controlplane.compute.process import running_postmaster
+from controlplane.compute.progress import children_of
+from controlplane.compute.session import Session, session, socket_dir, values_of
+
+log = logging.getLogger(__name__)
+
+# The statement's first columns, of the databases that clients use: counts since the statistics were
+# last reset, as by a crash. It calls the functions behind `pg_stat_database`, because a new session
+# would first have to read that view's definition.
+DATABASES = ("cache_hits", "cache_misses", "rows_read", "rows_written", "deadlocks")
+STATEMENT = f"""
+SELECT sum(pg_stat_get_db_blocks_hit(oid))::bigint,
+    sum(pg_stat_get_db_blocks_fetched(oid) - pg_stat_get_db_blocks_hit(oid))::bigint,
+    sum(pg_stat_get_db_tuples_returned(oid))::bigint,
+    sum(pg_stat_get_db_tuples_inserted(oid) + pg_stat_get_db_tuples_updated(oid)
+        + pg_stat_get_db_tuples_deleted(oid))::bigint,
+    sum(pg_stat_get_db_deadlocks(oid))::bigint, {WRITTEN}
+FROM pg_database WHERE datname NOT IN ('template0', 'template1', 'postgres')
+"""  # noqa: S608 # ours
+MILLISECONDS_PER_TICK = 1000 // os.sysconf("SC_CLK_TCK")
+# Fields of `_stat`: the ticks in user and kernel mode, the same of ended children, and the start.
+OWN_TICKS, ALL_TICKS, STARTED = slice(11, 13), slice(11, 15), 19
+BYTES_PER_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class Sample:
+    # Which data and which process the counts are of: with another one they begin anew. The counts
+    # of `data` are all but `cpu_milliseconds`.
+    data: str
+    process: str
+    # By the names of `models.packed_samples`. Counts are since the beginning.
+    values: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A postmaster, which is the same process only if it also started at the same tick."""
+
+    pid: int
+    started: int
+
+
+# The postmaster of each endpoint, as last found. To find one takes some tenths of a millisecond.
+_postmasters: dict[str, _Process] = {}
+
+
+def look_and_sample(endpoint_id: str, branch_id: str) -> tuple[Look, Sample | None]:
+    """Look at the endpoint's compute as `observation.look` does, and sample it if it runs on the
+    branch. The sample is None if that fails. Raises psycopg.OperationalError."""
+    with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
+        look = observation.look_through(connection)
+        try:
+            return look, _sample(connection, look, endpoint_id, branch_id)
+        except (psycopg.Error, OtherBranch, OSError) as error:
+            fields = {"endpoint": endpoint_id, "error": repr(error)}
+            log.info("no sample", extra=fields)
+            return look, None
+
+
+def forget_postmaster(endpoint_id: str) -> None:
+    """Drop what is remembered of an endpoint that is no longer active."""
+    _postmasters.pop(endpoint_id, None)
+
+
+def _sample(connection: Session, look: Look, endpoint_id: str, branch_id: str) -> Sample:
+    kinds = ((int, NoneType),) * len(DATABASES)
+    row = values_of(connection.execute(STATEMENT).fetchone(), *kinds, str, int)
+    *numbers, data_directory, position = row
+    written = observation.written_on(branch_id, data_directory, position)
+    counts = {name: max(0, number or 0) for name, number in zip(DATABASES, numbers, strict=True)}
+    values = {**look.sessions, **counts, "log_bytes": written.position}
+    process, milliseconds, memory = _used(endpoint_id, branch_id)
+    values |= {"cpu_milliseconds": milliseconds, "memory_bytes": memory}
+    return Sample(written.data, process, values)
+
+
+def _used(endpoint_id: str, branch_id: str) -> tuple[str, int, int]:
+    """Which process runs on the branch, the milliseconds that it and its children have computed,
+    and their bytes of memory. What they share counts once. Raises OSError."""
+    found = _postmasters.get(endpoint_id)
+    if found is None or _started(found.pid) != found.started:
+        postmaster = running_postmaster(data_dir(branch_id))
+        if postmaster is None:
+            raise ProcessLookupError(f"no Postgres runs on {branch_id}")
+        found = _Process(postmaster.pid, int(_stat(postmaster.pid)[STARTED]))
+        _postmasters[endpoint_id] = found
+    # The postmaster counts the ticks of its ended children too.
+    ticks = sum(map(int, _stat(found.pid)[ALL_TICKS]))
+    private, shared = _pages(found.pid)
+    for child in children_of(found.pid):
+        with suppress(OSError):  # it has just ended
+            ticks += sum(map(int, _stat(child)[OWN_TICKS]))
+            own, common = _pages(child)
+            private, shared = private + own, max(shared, common)
+    process = f"{found.pid}:{found.started}"
+    return process, ticks * MILLISECONDS_PER_TICK, (private + shared) * BYTES_PER_PAGE
+
+
+def _started(pid: int) -> int | None:
+    """When the process started, in ticks since the host did; None if it has ended."""
+    with suppress(OSError):
+        return int(_stat(pid)[STARTED])
+    return None
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of proc(5)'s `stat` after the name, so the first one is the state."""
+    return _read(pid, "stat").rpartition(b")")[2].split()
+
+
+def _pages(pid: int) -> tuple[int, int]:
+    """The process's pages in memory: those of its own, and those that it may share."""
+    _, resident, shared, *_ = map(int, _read(pid, "statm").split())
+    return resident - shared, shared
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Read a file of the process in one step. Many are read in each minute."""
+    descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
+    try:
+        return os.read(descriptor, 4096)
+    finally:
+        os.close(descriptor)

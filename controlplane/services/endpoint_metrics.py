@@ -1,0 +1,178 @@
+"""The metrics of endpoints: over a time, and at present (`models.endpoint_metrics`)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from controlplane import clock
+from controlplane.models import Account, Endpoint, EndpointState, PastMetrics, RecentMetrics
+from controlplane.models.endpoint_metrics import PAST_SPAN, RECENT_SPAN
+from controlplane.models.packed_samples import (
+    COUNTERS,
+    FIELDS,
+    GAUGES,
+    STEP,
+    Numbers,
+    State,
+    merged,
+    minutes_of,
+    steps_of,
+)
+from controlplane.operations.sampling import KEPT, KEPT_RECENT, begin_of
+from controlplane.services.endpoints import ENDPOINTS, own_endpoint
+from controlplane.services.errors import Invalid, Unprocessable
+from controlplane.services.projects import find_project
+
+# The most points that a request may ask for, and how many it gets at most if it names no step.
+MOST_POINTS, USUAL_POINTS = 1_500, 400
+# The steps among which the default is chosen, in seconds. The last gives enough room for all.
+STEPS = (60, 300, 900, 3_600, 14_400)
+COARSE = 60 * STEP
+# A caller who asks for all that is kept has worked out `from` some time before it is judged.
+LENIENCY = timedelta(hours=1)
+HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Point:
+    """What the samples of one step add up to."""
+
+    at: datetime
+    # By the names of FIELDS.
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Series:
+    endpoint: Endpoint
+    # Rounded to whole steps; `until` is exclusive.
+    since: datetime
+    until: datetime
+    # Seconds.
+    step: int
+    # Only steps in which there are samples.
+    points: list[Point]
+
+
+@dataclass(frozen=True)
+class Current:
+    """The last sample of an endpoint."""
+
+    endpoint: Endpoint
+    # None if there is no sample.
+    sampled_at: datetime | None
+    # Gauges, which are 0 while it is not active, and the counters' totals, by their names.
+    values: Mapping[str, int]
+
+    @property
+    def is_active(self) -> bool:
+        return self.endpoint.current_state == EndpointState.ACTIVE
+
+
+def get_series(
+    account: Account,
+    project_id: str,
+    endpoint_id: str,
+    *,
+    since: datetime | None,
+    until: datetime | None,
+    step: int | None,
+) -> Series:
+    """The endpoint's metrics from `since` (by default an hour before the end) to `until` (by
+    default now), in steps of `step` seconds. Samples that are only kept in steps of five minutes
+    are not divided: the step is then at least that. Raises NotFound, Invalid, Unprocessable."""
+    endpoint = own_endpoint(account, project_id, endpoint_id)
+    now = clock.now()
+    until = min(until or now, now)
+    since = since or until - HOUR
+    if since > now:
+        raise Unprocessable("from is in the future", fields=["from"])
+    if until < since:
+        raise Invalid("invalid request: to is before from", fields=["to"])
+    if since < now - KEPT - LENIENCY:
+        raise Unprocessable(
+            f"from is more than {KEPT.days} days ago: older metrics are not kept", fields=["from"]
+        )
+    seconds = _step(step, since, until, is_coarse=since < now - KEPT_RECENT + HOUR)
+    since, until = _floor(since, seconds), _floor(until, seconds) + timedelta(seconds=seconds)
+    steps: dict[datetime, list[Numbers]] = {}
+    for at, numbers in _samples(endpoint, since, until):
+        if since <= at < until:
+            steps.setdefault(_floor(at, seconds), []).append(numbers)
+    points = [
+        Point(at, dict(zip(FIELDS, merged(several), strict=True)))
+        for at, several in sorted(steps.items())
+    ]
+    return Series(endpoint, since, until, seconds, points)
+
+
+def _step(wanted: int | None, since: datetime, until: datetime, *, is_coarse: bool) -> int:
+    """The length of a step in seconds. Raises Unprocessable if there would be too many."""
+    length = (until - since).total_seconds()
+    if wanted is None:
+        wanted = next(one for one in STEPS if length / one <= USUAL_POINTS)
+    # In whole coarse steps, so that each has as many samples as the others.
+    step = -(-wanted // COARSE) * COARSE if is_coarse else wanted
+    if length / step > MOST_POINTS:
+        raise Unprocessable(
+            f"there would be {int(length / step)} points, and at most {MOST_POINTS:,} are "
+            "returned: send a larger step or a shorter time",
+            fields=["step"],
+        )
+    return step
+
+
+def _floor(at: datetime, seconds: int) -> datetime:
+    whole = int(at.timestamp())
+    return datetime.fromtimestamp(whole - whole % seconds, UTC)
+
+
+def _samples(
+    endpoint: Endpoint, since: datetime, until: datetime
+) -> Iterator[tuple[datetime, Numbers]]:
+    """The samples of all rows that overlap the time, each as fine as it is kept."""
+    # A row may begin before the time and end in it. The last one may be there without its samples.
+    recent = RecentMetrics.objects.filter(
+        endpoint=endpoint, start__gte=begin_of(since, RECENT_SPAN), start__lt=until
+    ).exclude(samples=b"")
+    fine = set()
+    for start, samples in recent.values_list("start", "samples"):
+        fine.add(start)
+        midnight = start.replace(hour=0, minute=0)
+        for minute, numbers in minutes_of(bytes(samples)).items():
+            yield midnight + timedelta(minutes=minute), numbers
+    past = PastMetrics.objects.filter(
+        endpoint=endpoint, start__gte=begin_of(since, PAST_SPAN), start__lt=until
+    )
+    for start, block in past.values_list("start", "block"):
+        for step, numbers in steps_of(bytes(block)).items():
+            at = start + timedelta(minutes=step * STEP)
+            if begin_of(at, RECENT_SPAN) not in fine:
+                yield at, numbers
+
+
+def current_metrics(account: Account, project_id: str) -> list[Current]:
+    """The last samples of all endpoints of the project, oldest endpoint first. Raises NotFound."""
+    project = find_project(account, project_id)
+    endpoints = ENDPOINTS.rows({"project": project}, project=project.id)
+    newest = (
+        RecentMetrics.objects.filter(endpoint__in=[endpoint.id for endpoint in endpoints])
+        .order_by("endpoint_id", "-start")
+        .distinct("endpoint_id")
+        .defer("samples")
+    )
+    rows = {row.endpoint_id: row for row in newest}
+    return [_current(endpoint, rows.get(endpoint.id)) for endpoint in endpoints]
+
+
+def _current(endpoint: Endpoint, last: RecentMetrics | None) -> Current:
+    if last is None:
+        return Current(endpoint, None, {"wakes": endpoint.starts})
+    state = State.unpacked(bytes(last.state))
+    is_active = endpoint.current_state == EndpointState.ACTIVE
+    gauges = {
+        name: value if is_active or name == "database_bytes" else 0
+        for name, value in zip(GAUGES, state.gauges, strict=True)
+    }
+    totals = dict(zip(COUNTERS, state.totals, strict=True))
+    return Current(endpoint, last.sampled_at, {**gauges, **totals, "wakes": endpoint.starts})
