@@ -19,27 +19,40 @@ from packaging.requirements import Requirement
 from tests.support.stack import ROOT
 
 SOURCES = (
-    *("manage.py", "pyproject.toml", "Procfile", "README.md", "LICENSE"),
-    *("console", "controlplane", "deploy", "templates", "static", "tests"),
+    *("manage.py", "pyproject.toml", "Procfile", "README.md", "CHANGELOG.md", "LICENSE"),
+    *(".ci", "console", "controlplane", "deploy", "templates", "static", "tests"),
 )
-BUILD_SOURCES = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+# The time of the commit that is built, in seconds.
+BUILT_AT = "1700000000"
+
+
+def fresh_clone(place: Path) -> Path:
+    """Copy the sources to `place`, without what earlier builds have left in the checkout."""
+    place.mkdir(parents=True)
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "node_modules")
+            shutil.copytree(ROOT / name, place / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, place / name)
+    return place
+
+
+def build(clone: Path, built: Path, *tag: str) -> "subprocess.CompletedProcess[str]":
+    """Run .ci/build in the clone, as a release does."""
+    return subprocess.run(
+        [clone / ".ci" / "build", built, *tag],
+        env={**os.environ, "PYTHON": sys.executable, "SOURCE_DATE_EPOCH": BUILT_AT},
+        capture_output=True,
+        text=True,
+    )
 
 
 def build_wheel(place: Path) -> Path:
     """Build the wheel from the source distribution, as for a release. Returns its path."""
-    checkout, built = place / "checkout", place / "built"
-    checkout.mkdir()
-    for name in SOURCES:
-        if (ROOT / name).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / name, checkout / name, ignore=ignored)
-        else:
-            shutil.copy(ROOT / name, checkout / name)
-    _run(sys.executable, "-c", BUILD_SOURCES, built, cwd=checkout)
-    (sources,) = built.glob("*.tar.gz")
-    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(built)]
-    _run(sys.executable, "-m", "pip", "wheel", *options, sources, cwd=place)
-    (wheel,) = built.glob("*.whl")
+    done = build(fresh_clone(place / "checkout"), place / "built")
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    (wheel,) = (place / "built").glob("*.whl")
     return wheel
 
 
@@ -85,14 +98,14 @@ def install(wheel: Path, place: Path, *extras: str) -> Installation:
     _run(sys.executable, "-m", "pip", "--python", python, "install", *options, wheel, cwd=place)
     (site,) = installation.path.glob("lib/python*/site-packages")
     (perch,) = metadata.distributions(name="perch", path=[str(site)])
-    for distribution in _needed(perch, extras):
+    for distribution in needed(perch, extras):
         _link(distribution, site)
         for script in distribution.entry_points.select(group="console_scripts"):
             _write_script(script, installation.bin)
     return installation
 
 
-def _needed(
+def needed(
     distribution: metadata.Distribution, extras: tuple[str, ...]
 ) -> Iterator[metadata.Distribution]:
     """Return what the distribution with these extras requires, directly and indirectly."""
