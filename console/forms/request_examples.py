@@ -1,6 +1,7 @@
 """Shows the API request that a form sends, for curl and, if it has such a command, for neonctl.
 
-The key is never part of it. `static/command_line.js` updates both while the form is filled in.
+The key is never part of it. `static/commands/command_line.js` updates both while the form is
+filled in.
 """
 
 import json
