@@ -163,6 +163,8 @@
     shown = xhr.getResponseHeader("ETag") ?? "";
     if (!isProblem) {
       known = null;
+      // The title tells the state, such as that of an endpoint.
+      document.title = region().dataset.title ?? document.title;
       comeBack();
       Perch.listen();
     }

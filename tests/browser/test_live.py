@@ -190,7 +190,8 @@ def test_a_double_click_on_an_opener_keeps_what_was_typed(page: Page, shop: Proj
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.locator("#edit-settings").dblclick()
-    field = page.locator("dialog[open]").get_by_label("Suspend timeout")
+    page.locator("dialog[open]").get_by_label("Suspend after").select_option("own")
+    field = page.locator("dialog[open]").get_by_label("Minutes without activity")
     field.fill("77")
     # Act as a second answer that arrives late.
     page.evaluate("document.getElementById('edit-settings').click()")
@@ -404,7 +405,8 @@ def test_a_page_stays_when_the_user_signs_out_elsewhere(page: Page, stack: Stack
     open_page(page, project)
     dialog = page.locator("dialog[open]")
     page.locator("#create-endpoint").click()
-    dialog.get_by_label("Suspend timeout").fill("77")
+    dialog.get_by_label("Suspend after").select_option("own")
+    dialog.get_by_label("Minutes without activity").fill("77")
 
     other = page.context.new_page()
     other.goto("/")
@@ -415,7 +417,7 @@ def test_a_page_stays_when_the_user_signs_out_elsewhere(page: Page, stack: Stack
     send = dialog.get_by_role("button", name="Create endpoint")
     send.click()
     expect(dialog.get_by_role("alert")).to_contain_text("You are not signed in")
-    expect(dialog.get_by_label("Suspend timeout")).to_have_value("77")
+    expect(dialog.get_by_label("Minutes without activity")).to_have_value("77")
 
     with page.context.expect_page() as signing_in:
         dialog.get_by_role("link", name="Sign in again").click()
@@ -425,7 +427,7 @@ def test_a_page_stays_when_the_user_signs_out_elsewhere(page: Page, stack: Stack
     send.click()
     expect(dialog).to_have_count(0)
     expect(page.locator(".endpoints tbody tr")).to_have_count(2)
-    assert {e["suspend_timeout_seconds"] for e in project.endpoints()} >= {77}
+    assert {e["suspend_timeout_seconds"] for e in project.endpoints()} >= {77 * 60}
     assert_not_reloaded(page)
 
 

@@ -1,5 +1,6 @@
 """A project's page, and creating, renaming and deleting one."""
 
+import json
 import re
 
 import pytest
@@ -52,7 +53,7 @@ def test_the_deletion_form_names_what_will_be_lost(carol: Person, still_shop: Sh
 def test_each_endpoint_shows_host_type_region_and_state(carol: Person, still_shop: Shop) -> None:
     # Specification, section 1.
     row = Page(carol.get(still_shop.url)).row(f"{still_shop.endpoint_id}.localhost")
-    for words in ("read_write in local", "Active"):
+    for words in ("Read-write · local", "Active"):
         assert words in row
 
 
@@ -206,3 +207,28 @@ def test_a_project_without_history_retention_shows_none(
 ) -> None:
     misbehaving.body = b'{"project": {"id": "p"}}'
     assert "History" not in Page(dave.get("/projects/p/settings")).text
+
+
+def test_the_palette_ranks_what_is_called_exactly_so_first(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    answers = {
+        "/projects/p": {"project": {"id": "p", "name": "shop"}},
+        "/projects/p/endpoints": {"endpoints": [{"id": "ep-a", "branch_id": "br-main"}]},
+        "/projects/p/branches": {
+            "branches": [
+                {"id": "br-other", "name": "remain"},
+                {"id": "br-mains", "name": "mains"},
+                {"id": "br-main", "name": "main"},
+            ]
+        },
+    }
+
+    def respond(asked: str) -> bytes:
+        path = asked.partition("?")[0].split("/api/v2")[-1]
+        return json.dumps(answers.get(path, {"projects": []})).encode()
+
+    misbehaving.respond = respond
+    html = dave.get("/go?project=p&q=main").content.decode()
+    labels = re.findall(r'<span class="name">([^<]*)', html)
+    assert labels == ["main", "mains", "ep-a", "remain"]
