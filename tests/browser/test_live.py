@@ -5,7 +5,7 @@ import time
 
 import psycopg
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Request, expect
 
 from tests.browser.conftest import Elsewhere, opened
 from tests.browser.looking import cut_off, expect_accessible, wire
@@ -131,7 +131,12 @@ def test_any_number_of_windows_share_one_stream(page: Page, stack: Stack, shop: 
         project.done(project.start())
     open_page(page, shop)
     streams: list[str] = []
-    page.context.on("request", lambda one: "/changes" in one.url and streams.append(one.url))
+
+    def note(request: Request) -> None:
+        if "/changes" in request.url:
+            streams.append(request.url)
+
+    page.context.on("request", note)
     pages = [page] + [page.context.new_page() for _ in range(7)]
     for number, one in enumerate(pages[1:-1]):
         project = (other, shop)[number % 2]
