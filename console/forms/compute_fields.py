@@ -43,7 +43,7 @@ class NumberSelect(forms.Select):
 class SizeSelect(NumberSelect):
     def __init__(self) -> None:
         sizes = [f"{cu:g}" for cu in SIZES]
-        super().__init__((cu, f"{cu} CU, {float(cu) * MEMORY:g} GB memory") for cu in sizes)
+        super().__init__((cu, f"{cu} CU · {float(cu) * MEMORY:g} GB") for cu in sizes)
 
     def words(self, value: str) -> str:
         return f"{value} CU"

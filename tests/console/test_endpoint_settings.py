@@ -140,6 +140,6 @@ def test_when_to_suspend_is_a_choice_with_minutes_of_ones_own(
 
 def test_sizes_are_steps_with_their_memory() -> None:
     html = SizeSelect().render("max_cu", "3.5")
-    assert ">0.25 CU, 1 GB memory<" in html
-    assert ">8 CU, 32 GB memory<" in html
+    assert ">0.25 CU · 1 GB<" in html
+    assert ">8 CU · 32 GB<" in html
     assert '<option value="3.5" selected>3.5 CU<' in html
