@@ -53,8 +53,11 @@ JS = Kind(
 KINDS = {
     "css": CSS,
     "js": JS,
+    "commands.js": replace(JS, first=()),
     "history.css": replace(CSS, first=()),
     "history.js": replace(JS, first=()),
+    "schema.css": replace(CSS, first=()),
+    "timelines.css": replace(CSS, first=()),
     "svg": Kind("image/svg+xml", (), "\n", str.strip),
 }
 

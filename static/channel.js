@@ -1,5 +1,5 @@
-// The live channel: the server says that something has changed, and the page renews its region.
-// A page has a channel while it is visible and has a live region. If the channel does not get
+// The live channel: the server says that something has changed, and the page renews its region. The
+// stream is shared with other windows (shared_source.js). A page has a channel while it is visible and has a live region. If the channel does not get
 // through, the page polls instead, every 5 seconds.
 "use strict";
 
@@ -29,10 +29,10 @@
   Perch.listen = () => {
     isRefused = false;
     if (source || looking || !canListen()) return;
-    if (!window.EventSource) return look();
+    if (!window.EventSource || !window.BroadcastChannel) return look();
     const url = new URL(address, location.href);
     if (seen) url.searchParams.set("seen", seen);
-    source = new EventSource(url);
+    source = Perch.sharedSource(url);
     source.onmessage = heard;
     source.onerror = lost;
     waiting = setTimeout(look, FIRST_WORD);
@@ -62,6 +62,8 @@
     Perch.trouble("");
     seen = message.lastEventId || seen;
     if (message.data === "changed") renewSoon();
+    // The server has no room for another project.
+    if (message.data === "full") look();
   }
 
   // Several changes in quick succession renew the page at most once a second.

@@ -37,9 +37,12 @@ window.Perch = {};
       // A modal dialog covers everything else, so notices have to be inside it to be seen.
       moveNotices(dialog);
       dialog.showModal();
+      // The browser itself would choose the first link or button.
+      Perch.focusFirst(dialog);
     }
     expectTypedIds();
     fadeNotices();
+    loadScripts();
   });
 
   document.addEventListener("htmx:oobAfterSwap", fadeNotices);
@@ -71,6 +74,15 @@ window.Perch = {};
     if (dialog.contains(event.target)) dialog.close();
     Perch.renewAfterChange();
   });
+
+  // Scripts that only some dialogs and pages need.
+
+  function loadScripts() {
+    for (const { dataset } of document.querySelectorAll("[data-script]")) {
+      if (document.querySelector(`script[src="${dataset.script}"]`)) continue;
+      document.head.append(Object.assign(document.createElement("script"), { src: dataset.script }));
+    }
+  }
 
   // Deleting: the button is disabled until the id has been typed.
 
@@ -141,7 +153,10 @@ window.Perch = {};
   }
 
   document.addEventListener("DOMContentLoaded", () => {
+    // On a phone, the tabs scroll sideways.
+    document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     expectTypedIds();
     fadeNotices();
+    loadScripts();
   });
 })();

@@ -4,6 +4,7 @@
 
 (() => {
   const FOCUSABLE = "a[href], button:not(:disabled), summary, input:not([type=hidden]):not(:disabled), select:not(:disabled), textarea:not(:disabled)";
+  const FIELDS = "form :is(input:not([type=hidden]), select, textarea):not(:disabled, [readonly])";
   const isSeen = (element) => element.isConnected && element.checkVisibility();
 
   // The control that had the focus last and, for each of its ancestors, the index among its
@@ -69,13 +70,22 @@
     if (hadFocus) menu.querySelector("summary").focus();
   };
 
+  // The first field of a dialog or, if it has none, the button that changes nothing.
+  Perch.focusFirst = (dialog) => {
+    const places = ["[aria-invalid=true]", "[autofocus]", FIELDS, "footer [data-close]", FOCUSABLE];
+    for (const place of places) {
+      const found = [...dialog.querySelectorAll(place)].find(isSeen);
+      if (found) return found.focus();
+    }
+  };
+
   // After a sent form was replaced, focus the first field with an error.
   document.addEventListener("htmx:afterSwap", (event) => {
     const wrong = event.detail.elt?.closest("#form")?.querySelector("[aria-invalid=true]");
     if (wrong) wrong.focus();
     const dialog = document.querySelector("dialog[open]");
     if (!dialog || dialog.contains(document.activeElement)) return;
-    dialog.querySelector(`[aria-invalid=true], [autofocus], ${FOCUSABLE}`)?.focus();
+    Perch.focusFirst(dialog);
   });
 
   // A button is disabled while its request is under way, and so loses the focus.

@@ -41,11 +41,16 @@
     },
   });
 
-  // Renewing. An answer requested before another renewal does not replace that renewal's answer.
+  // Renewing. Only one renewal is under way at a time; if more is asked for meanwhile, another one
+  // follows. An answer is dropped if a newer one is shown already, or if the user has changed,
+  // searched or filtered something since its request.
 
-  let renewals = 0;
-  let renewing = 0;
-  const sentAfter = new WeakMap();
+  let isRenewing = false;
+  let isAskedAgain = false;
+  // The requests of the region by number, and the number up to which answers are dropped.
+  let sent = 0;
+  let outdated = 0;
+  const numbers = new WeakMap();
   // The requests under way that search or filter.
   const steering = new Set();
   // The requests sent while a problem is shown. An answer to one of them hides the problem.
@@ -60,15 +65,26 @@
   Perch.renew = () => {
     const live = region();
     if (!live) return;
-    renewals += 1;
-    renewing += 1;
-    const over = () => { renewing -= 1; };
+    if (isRenewing) {
+      isAskedAgain = true;
+      return;
+    }
+    isRenewing = true;
+    const over = () => {
+      isRenewing = false;
+      if (!isAskedAgain) return;
+      isAskedAgain = false;
+      Perch.renew();
+    };
     htmx.ajax("GET", live.dataset.live, { target: "#live", swap: "morph" }).then(over, over);
   };
 
   Perch.renewAfterChange = () => {
     known ??= document.getElementById("poll")?.dataset.newest ?? "";
+    outdated = sent;
     Perch.renew();
+    // The answer under way would be dropped, so the next request need not wait for it.
+    if (isAskedAgain) htmx.trigger(document.body, "htmx:abort");
   };
 
   // While the page says that the service is down, check regularly whether that is still so.
@@ -98,12 +114,12 @@
 
   document.addEventListener("htmx:beforeRequest", (event) => {
     // The answer to a poll would replace that of a renewal or search under way.
-    if (event.detail.elt.id === "poll" && (document.hidden || renewing || steering.size)) event.preventDefault();
+    if (event.detail.elt.id === "poll" && (document.hidden || isRenewing || steering.size)) event.preventDefault();
   });
 
   document.addEventListener("htmx:beforeSend", ({ detail }) => {
     if (isRenewal(detail) && detail.elt.matches("form")) steer(detail);
-    sentAfter.set(detail.xhr, renewals);
+    numbers.set(detail.xhr, ++sent);
     if (!document.getElementById("trouble").hidden) sentInTrouble.add(detail.xhr);
   });
 
@@ -114,7 +130,7 @@
     const filled = [...requestConfig.formData].filter(([, value]) => value);
     const query = filled.length ? `?${new URLSearchParams(filled)}` : "";
     dataset.live = dataset.live.replace(/\?.*|$/, query);
-    renewals += 1;
+    outdated = sent;
     steering.add(xhr);
   }
 
@@ -126,12 +142,16 @@
       event.detail.shouldSwap = false;
       if (target.id === "live") Perch.trouble("The console returned an error. Retrying.");
       else Perch.failed("The console returned an error. Try again.");
-    } else if (xhr.status === 304 || (isOlder(event.detail) && !steering.has(xhr))) {
+    } else if (xhr.status === 304 || (isOutdated(event.detail) && !steering.has(xhr))) {
       event.detail.shouldSwap = false;
+      if (xhr.status === 304 && isRegions(target)) outdate(xhr);
     }
   });
 
-  const isOlder = ({ target, xhr }) => isRegions(target) && sentAfter.get(xhr) < renewals;
+  const isOutdated = ({ target, xhr }) => isRegions(target) && numbers.get(xhr) <= outdated;
+
+  // What was requested before this answer, which is shown, is older.
+  const outdate = (xhr) => { outdated = Math.max(outdated, numbers.get(xhr)); };
 
   // The region or, if it could not be read, its status line.
   const isRegions = (target) => ["live", "poll"].includes(target.id);
@@ -143,6 +163,8 @@
     shown = xhr.getResponseHeader("ETag") ?? "";
     if (!isProblem) {
       known = null;
+      // The title tells the state, such as that of an endpoint.
+      document.title = region().dataset.title ?? document.title;
       comeBack();
       Perch.listen();
     }
@@ -153,7 +175,8 @@
     document.dispatchEvent(new CustomEvent("perch:renewed"));
     Perch.keepFocus();
     // The answer to a search is shown even if it is outdated, as the page's address comes with it.
-    if (steering.has(xhr) && isOlder(event.detail)) Perch.renew();
+    if (steering.has(xhr) && isOutdated(event.detail)) Perch.renew();
+    outdate(xhr);
   });
 
   document.addEventListener("perch:gone", () => {

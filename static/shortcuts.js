@@ -24,17 +24,29 @@
 
   // The palette: typing filters it, arrows move through it, Enter opens the first match.
 
+  // The goals of each list in the order in which the server sent them.
+  const unsorted = new WeakMap();
+
   const goals = () => [...document.querySelectorAll("#dialog .goals a, main .goals a")]
     .filter((goal) => !goal.parentElement.hidden);
 
   document.addEventListener("input", (event) => {
     if (!event.target.matches("[data-palette]")) return;
-    const words = event.target.value.toLowerCase().split(/\s+/);
+    const wanted = event.target.value.toLowerCase().trim().split(/\s+/);
     const palette = event.target.closest(".palette");
-    for (const item of palette.querySelectorAll(".goals li")) {
+    const list = palette.querySelector(".goals");
+    if (!unsorted.has(list)) unsorted.set(list, [...list.children]);
+    for (const item of list.children) {
       const text = item.textContent.toLowerCase();
-      item.hidden = !words.every((word) => text.includes(word));
+      item.hidden = !wanted.every((word) => text.includes(word));
     }
+    const query = wanted.join(" ");
+    const rank = (item) => {
+      const [label, detail] = item.querySelectorAll(".name, small:not(.kind)");
+      const [name, more] = [label, detail].map((part) => part?.textContent.trim().toLowerCase());
+      return !query ? 0 : name === query || more === query ? 1 : name.startsWith(query) ? 2 : 3;
+    };
+    list.append(...[...unsorted.get(list)].sort((one, other) => rank(one) - rank(other)));
     palette.querySelector(".none").hidden = goals().length > 0;
   });
 

@@ -60,6 +60,12 @@ class Goal:
         text = f"{self.label} {self.kind} {self.detail}".lower()
         return all(word in text for word in words)
 
+    def rank(self, query: str) -> int:
+        """Order what answers a query: what is called exactly so, then what begins so, then the
+        rest. The browser does the same (`static/shortcuts.js`)."""
+        label = self.label.lower()
+        return 0 if query in (label, self.detail.lower()) else 1 if label.startswith(query) else 2
+
 
 @require_safe
 def go(request: ConsoleRequest) -> HttpResponse:
@@ -69,9 +75,10 @@ def go(request: ConsoleRequest) -> HttpResponse:
     here = request.GET.get("project") or _project_of(_shown(request))
     account = sign_in.account
     goals = [*_here(request, here), *_pages(account), *_projects(request), *_of_console(account)]
-    words = query.lower().split()
+    wanted = " ".join(query.lower().split())
+    found = [goal for goal in goals if goal.answers(wanted.split())]
     context = {
-        "goals": [goal for goal in goals if goal.answers(words)],
+        "goals": sorted(found, key=lambda goal: goal.rank(wanted)) if wanted else found,
         "asked": query,
         "project_id": here,
     }

@@ -164,7 +164,7 @@ def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         which = f"The webhook sends to {found[0].url}" if found else f"The webhook is {webhook_id}"
         return FormPage(
             title="Delete webhook",
-            intro=f"{which}. This cannot be undone. It deletes:",
+            intro=f"{which}. This permanently deletes:",
             submit="Delete webhook",
             danger=True,
             back=reverse("webhook", args=[webhook_id]),

@@ -151,7 +151,7 @@ class ServerError(APIError):
 class NonsenseAnswer(APIError):
     """The answer is not what this API promises: it is not JSON, or lacks a required field."""
 
-    title = "The management API sent an invalid response"
+    title = "The management API sent an unexpected response"
     advice = "Is MANAGEMENT_API_URL the address of a management API, with /api/v2 at its end?"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from console.api.changes import ChangeCalls
-from console.api.errors import NonsenseAnswer, NotFound
+from console.api.errors import NonsenseAnswer, NotFound, NotOffered
 from console.api.fields import JSONObject, Page, objects, one, required, text
 from console.api.resources.api_keys import ApiKey, KeyLimits, NewApiKey, OwnKey, User
 from console.api.resources.branches import Branch, BranchCalls
@@ -117,6 +117,9 @@ class ManagementAPI:
         """Return the state of the account's projects, except those without anything in them."""
         with may_be_missing("The server does not report the state of projects."):
             data = self._transport.get("projects", "states")
+        if not isinstance(data, Mapping) or "projects" not in data:
+            # To other servers, "states" is the id of a project, and some answer for any id.
+            raise NotOffered("The server does not report the state of projects.")
         return [ProjectState.read(item) for item in objects(data, "projects")]
 
     def project(self, project_id: str) -> Project:

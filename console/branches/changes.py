@@ -16,6 +16,7 @@ from console.forms.api_requests import body_of
 from console.forms.fields import ConfirmForm, LifetimeFields, RenameForm
 from console.pages.addresses import back
 from console.pages.form_errors import problems_beside
+from console.pages.listing import by_name
 from console.pages.responses import FormPage, act, choices, done, show_form
 from console.request import ConsoleRequest
 
@@ -227,7 +228,7 @@ def _deletion_page(
 ) -> FormPage:
     return FormPage(
         title=title,
-        intro="" if blocked else "This cannot be undone. It deletes:",
+        intro="" if blocked else "This permanently deletes:",
         submit="Delete branch",
         danger=True,
         back=url,
@@ -257,7 +258,7 @@ def _found(branches: list[Branch], branch_id: str) -> tuple[Branch, list[Branch]
     if branch is None:
         raise NotFound("branch not found", status=404)
     children = [one for one in branches if one.parent_id == branch_id]
-    return branch, sorted(children, key=lambda child: child.name)
+    return branch, sorted(children, key=lambda child: by_name(child.name))
 
 
 def _page(request: ConsoleRequest, project_id: str, branch_id: str) -> str:

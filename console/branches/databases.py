@@ -88,7 +88,7 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         branch_name = branch.name
     page = FormPage(
         title=f"Delete database {name}",
-        intro=f"This cannot be undone. On {branch_name}, it deletes:",
+        intro=f"On {branch_name}, this permanently deletes:",
         submit="Delete database",
         danger=True,
         back=url,

@@ -17,7 +17,7 @@ from console.endpoints.rows import endpoint_row
 from console.forms.api_requests import body_of
 from console.pages.addresses import back
 from console.pages.form_errors import problems_beside
-from console.pages.listing import Listing, Order, listing
+from console.pages.listing import Listing, Order, by_name, listing
 from console.pages.live_regions import Polling, page_and_region, polling
 from console.pages.outcomes import Existing
 from console.pages.responses import FormPage, choices, done, show_form
@@ -28,15 +28,15 @@ ROWS_A_PAGE = 20
 DESCENT = "descent"
 
 
-def _by_endpoint(row: BranchRow) -> tuple[int, str]:
+def _by_endpoint(row: BranchRow) -> tuple[Any, ...]:
     states = [*ENDPOINT_STATES, None]
-    return (states.index(row.endpoint.state if row.endpoint else None), row.branch.name)
+    return (states.index(row.endpoint.state if row.endpoint else None), by_name(row.branch.name))
 
 
 ORDERS: Mapping[str, Order[BranchRow]] = {
     # The rows already come in this order.
     DESCENT: Order("Tree", lambda row: 0),
-    "name": Order("Name", lambda row: row.branch.name.casefold()),
+    "name": Order("Name", lambda row: by_name(row.branch.name)),
     "newest": Order(
         "Newest first",
         lambda row: row.branch.created_at.timestamp() if row.branch.created_at else 0.0,

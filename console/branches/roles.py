@@ -112,7 +112,7 @@ def _deletion_page(name: str, branch_name: str, url: str, owned: Sequence[str] =
         )
     return FormPage(
         title=f"Delete role {name}",
-        intro=f"This cannot be undone. On {branch_name}, it deletes:",
+        intro=f"On {branch_name}, this permanently deletes:",
         submit="Delete role",
         danger=True,
         back=url,

@@ -4,9 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from console.api.resources.branches import Branch
 from console.endpoints.rows import EndpointRow
+from console.pages.listing import by_name
 from console.pages.statuses import branch_word
 
 # Pixels: the width of one level, and the most for all levels. On a phone, more would leave too
@@ -47,10 +49,10 @@ class BranchRow:
     def stays_because(self) -> str:
         """Why it cannot be deleted now; "" if it can."""
         if self.branch.default:
-            return "The default branch cannot be deleted"
+            return "Can't delete: default branch"
         if self.branch.protected:
-            return "A protected branch cannot be deleted"
-        return "A branch with children cannot be deleted" if self.children else ""
+            return "Can't delete: protected"
+        return "Can't delete: has child branches" if self.children else ""
 
     @property
     def tree_width(self) -> float:
@@ -119,5 +121,5 @@ def _tree_lines(goes_on: Sequence[bool], step: float) -> list[TreeLine]:
     ]
 
 
-def _age(branch: Branch) -> tuple[datetime, str]:
-    return (branch.created_at or datetime.min.replace(tzinfo=UTC), branch.name)
+def _age(branch: Branch) -> tuple[datetime, Any]:
+    return (branch.created_at or datetime.min.replace(tzinfo=UTC), by_name(branch.name))

@@ -107,7 +107,7 @@ def delete(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpRe
         found = choices(request, lambda: _list_of_one(request, project_id, snapshot_id))
         return FormPage(
             title=f"Delete snapshot {found[0].name}" if found else "Delete snapshot",
-            intro="This cannot be undone. It deletes:",
+            intro="This permanently deletes:",
             submit="Delete snapshot",
             danger=True,
             back=url,

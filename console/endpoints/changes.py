@@ -96,7 +96,6 @@ def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: st
             title=change.title,
             intro=f"{endpoint_id} {change.effect}",
             submit=change.submit,
-            danger=True,
             back=url,
         )
 
@@ -115,7 +114,7 @@ def delete(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
     lost = choices(request, lambda: _losses(request, project_id, endpoint_id))
     page = FormPage(
         title=f"Delete endpoint {endpoint_id}",
-        intro="This cannot be undone. It deletes:",
+        intro="This permanently deletes:",
         submit="Delete endpoint",
         danger=True,
         back=back(request, project_url),

@@ -6,6 +6,7 @@ from typing import Any
 from django import forms
 
 from console.api.resources.endpoints import Endpoint
+from console.forms.compute_fields import SizeSelect, SuspendSelect
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS, EndpointSetting
 from console.forms.fields import DEFAULTED, PLAIN, OpenChoiceField, split_lines
 
@@ -37,8 +38,8 @@ def _field(setting: EndpointSetting) -> forms.Field:
         widget = forms.TextInput(attrs={**PLAIN, **DEFAULTED})
         return forms.CharField(widget=widget, **given)
     if setting.kind is int:
-        return forms.IntegerField(widget=forms.NumberInput(attrs=DEFAULTED), **given)
-    return forms.FloatField(widget=forms.NumberInput(attrs={**DEFAULTED, "step": "any"}), **given)
+        return forms.IntegerField(widget=SuspendSelect(), **given)
+    return forms.FloatField(widget=SizeSelect(), **given)
 
 
 class EndpointForm(SettingFields):
@@ -67,11 +68,18 @@ class EndpointSettingsForm(SettingFields):
         for one in self.offered:
             if one.is_returned(endpoint):
                 self.initial[one.field] = one.typed(endpoint)
+                self._drop_default(one.field)
             else:
                 del self.fields[one.field]
         self.initial["pg_settings"] = "\n".join(
             f"{name} = {value}" for name, value in sorted(endpoint.pg_settings.items())
         )
+
+    def _drop_default(self, name: str) -> None:
+        """Remove the choice "Default", because the endpoint has a value already."""
+        widget = self.fields[name].widget
+        if isinstance(widget, forms.Select):
+            widget.choices = [choice for choice in widget.choices if choice[0] != ""]
 
     def clean_pg_settings(self) -> dict[str, str]:
         settings: dict[str, str] = {}

@@ -184,7 +184,6 @@ def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
         intro=f"{endpoint_id} keeps its host and moves to another branch. Open connections "
         "are closed; the next connection wakes it on the new branch.",
         submit="Reassign",
-        danger=True,
         back=url,
         blocked="" if free or form.is_bound else ALL_TAKEN,
     )
@@ -206,7 +205,7 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     form = EndpointSettingsForm(request.POST or None)
     # Set this before the field is used first, which fixes how it is shown.
     form.fields["pg_settings"].help_text = format_html(
-        'One per line: name = value. <a href="{}" target="_blank">All settings</a>, '
+        'One per line: name = value. <a href="{}" target="_blank">Available settings</a>, '
         "with units, ranges and defaults.",
         reverse("endpoint_pg_settings", args=[project_id, endpoint_id]),
     )

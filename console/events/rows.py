@@ -1,13 +1,9 @@
-"""What the activity pages show: events by day, each with its actor, its changes and its links."""
+"""An event as pages show it, with its actor, its changes and its links."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
-from itertools import groupby
 from typing import Any
-
-from django.utils.timezone import localtime
 
 from console.api.resources.events import Event
 from console.events.types import EventType, event_type
@@ -42,6 +38,9 @@ class Link:
     label: str
     # "" if it is deleted, or if its id cannot be part of an address.
     url: str
+    # What it leads to: "project", "endpoint", "branch" or "run".
+    kind: str
+    # Whether the label is an id, because there is no name.
     is_id: bool = False
     is_gone: bool = False
 
@@ -77,53 +76,20 @@ class EventRow:
         return quoted(summary), ""
 
 
-@dataclass(frozen=True)
-class Day:
-    name: str
-    rows: Sequence[EventRow]
-
-
 # What exists in each project, by project id: None if the project is deleted, NOT_READ if that has
 # not been read.
 Known = Mapping[str, Existing | None]
 
 
-def days(
-    events: Iterable[Event],
-    known: Known,
-    names: Mapping[str, str],
-    *,
-    with_project: bool,
-) -> list[Day]:
-    """Group events by day in the reader's time zone, keeping their order.
-
-    `names` are the names of projects and branches, by id.
-    """
-    rows = [
-        event_row(
-            event,
-            known.get(event.project_id, NOT_READ),
-            names,
-            with_project=with_project,
-        )
+def event_rows(
+    events: Iterable[Event], known: Known, names: Mapping[str, str], *, with_project: bool
+) -> list[EventRow]:
+    """Make the rows, in the order of the events. `names` are the names of projects and branches, by
+    id."""
+    return [
+        event_row(event, known.get(event.project_id, NOT_READ), names, with_project=with_project)
         for event in events
     ]
-    return [Day(_day_name(day), list(found)) for day, found in groupby(rows, key=_day)]
-
-
-def _day(row: EventRow) -> date | None:
-    return localtime(row.event.at).date() if row.event.at else None
-
-
-def _day_name(day: date | None) -> str:
-    if day is None:
-        return "Unknown date"
-    today = localtime().date()
-    if day == today:
-        return "Today"
-    if day == today - timedelta(days=1):
-        return "Yesterday"
-    return f"{day:%A}, {day.day} {day:%B %Y}"
 
 
 def event_row(
@@ -204,26 +170,28 @@ def _links(
     found = []
     if with_project:
         is_gone = gone or (is_over and about == "project")
-        label = names.get(project_id, project_id)
-        found.append(_link(label, "project", project_id, is_gone=is_gone))
+        found.append(_link(names.get(project_id, ""), "project", project_id, is_gone=is_gone))
     for kind, thing_id, ids in (
         ("endpoint", event.endpoint_id, existing.endpoints),
         ("branch", event.branch_id, existing.branches),
     ):
         if thing_id:
             is_gone = gone or (is_over and about == kind) or not _is_among(thing_id, ids)
-            label = names.get(thing_id, thing_id)
-            found.append(_link(label, kind, project_id, thing_id, is_gone=is_gone))
+            # An endpoint has no name; that of its branch says more than its id.
+            name = "" if is_gone and kind == "endpoint" else names.get(event.branch_id, "")
+            found.append(_link(name, kind, project_id, thing_id, is_gone=is_gone))
+            break
     # The operations of one request are shown on one page, to which the first one leads.
     if event.operation_ids and not gone:
         operation_id = event.operation_ids[0]
-        found.append(Link("Run", url_or_none("operation", project_id, operation_id)))
-    return [link for link in found if link.is_id or link.url]
+        found.append(Link("View run", url_or_none("operation", project_id, operation_id), "run"))
+    return [link for link in found if link.kind != "run" or link.url]
 
 
 def _is_among(thing_id: str, ids: frozenset[str] | None) -> bool:
     return ids is None or thing_id in ids
 
 
-def _link(label: str, name: str, *ids: str, is_gone: bool) -> Link:
-    return Link(label, "" if is_gone else url_or_none(name, *ids), is_id=True, is_gone=is_gone)
+def _link(label: str, kind: str, *ids: str, is_gone: bool) -> Link:
+    url = "" if is_gone else url_or_none(kind, *ids)
+    return Link(label or ids[-1], url, kind, is_id=not label, is_gone=is_gone)

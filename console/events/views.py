@@ -15,7 +15,8 @@ from console.api.resources.actors import actor_choices
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.events import Event
-from console.events.rows import Known, days
+from console.events.rows import Known, event_rows
+from console.events.things import days
 from console.events.types import type_choices
 from console.forms.fields import ANY, FilterForm, OpenChoiceField
 from console.pages.live_regions import Polling, page_and_region
@@ -50,7 +51,8 @@ class EventFilters(FilterForm):
             del self.fields[name]
 
 
-EVENTS_A_PAGE = 30
+# One thing that happened has up to about four events.
+EVENTS_A_PAGE = 100
 # On an account's page, the most projects for which the console reads what still exists in them.
 PROJECTS_ASKED = 8
 # The most projects that are read for their names.
@@ -135,7 +137,7 @@ def _context(
     older = filters.chosen | {"cursor": page.cursor}
     return {
         "filters": filters,
-        "days": days(page.items, known, names, with_project=with_project),
+        "days": days(event_rows(page.items, known, names, with_project=with_project)),
         "older_query": urlencode(older) if page.cursor else "",
         "is_first_page": not request.GET.get("cursor"),
         "is_filtered": bool(filters.chosen),

@@ -1,7 +1,8 @@
 """The API requests of the console's forms, by the names of the forms' URLs.
 
 Views send the body that this table makes of a form. `request_examples` shows the same request for
-curl and neonctl, and `static/command_line.js` keeps it up to date while the form is filled in.
+curl and neonctl, and `static/commands/command_line.js` keeps it up to date while the form is
+filled in.
 """
 
 import re

@@ -1,7 +1,8 @@
 """Shows the API request that a form sends: as a curl command and, if there is one, as a command of
 neonctl.
 
-Neither contains the API key. `static/command_line.js` updates both while the form is filled in.
+Neither contains the API key. `static/commands/command_line.js` updates both while the form is
+filled in.
 """
 
 import json

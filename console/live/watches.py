@@ -50,7 +50,8 @@ class Watch:
         self._name = secrets.token_hex(4)
         self._news = threading.Condition()
         self._changes = 0
-        self._readers = 0
+        # Set at each change, one for each reader.
+        self._listeners: list[threading.Event] = []
         self._left_at = time.monotonic()
         self._looks = 0
         self._seen: dict[str, str] = {}
@@ -68,40 +69,31 @@ class Watch:
     def mark(self) -> str:
         return f"{self._name}.{self._changes}" if self._changes else ""
 
-    def await_change(self, seen: str, *, within: float) -> str:
-        """Wait until the mark differs from `seen`, at most `within` seconds. Returns the mark."""
-
-        def is_news() -> bool:
-            return self.has_ended or self.mark not in ("", seen)
-
-        with self._news:
-            self._news.wait_for(is_news, within)
-            return self.mark
-
     @property
     def readers(self) -> int:
-        return self._readers
+        return len(self._listeners)
 
     def begin(self) -> None:
         threading.Thread(target=self._run, name="changes", daemon=True).start()
 
-    def join(self) -> bool:
-        """Count one more reader. Returns False if the watch has ended."""
+    def join(self, news: threading.Event) -> bool:
+        """Add a reader, for which `news` is set at each change and at the end. Returns False if the
+        watch has ended."""
         with self._news:
             if self.has_ended:
                 return False
-            self._readers += 1
+            self._listeners.append(news)
             return True
 
-    def leave(self) -> None:
+    def leave(self, news: threading.Event) -> None:
         with self._news:
-            self._readers -= 1
+            self._listeners.remove(news)
             self._left_at = time.monotonic()
 
     def end(self) -> None:
         with self._news:
             self.has_ended = True
-            self._news.notify_all()
+            self._notify()
 
     def _run(self) -> None:
         try:
@@ -115,7 +107,7 @@ class Watch:
 
     def _goes_on(self) -> bool:
         with self._news:
-            is_wanted = self._readers or time.monotonic() - self._left_at < LINGERS
+            is_wanted = self._listeners or time.monotonic() - self._left_at < LINGERS
             # Set under the lock: a reader that joins now is either counted or told that the watch
             # has ended.
             self.has_ended = self.has_ended or not is_wanted
@@ -180,7 +172,12 @@ class Watch:
     def _tell(self) -> None:
         with self._news:
             self._changes += 1
-            self._news.notify_all()
+            self._notify()
+
+    def _notify(self) -> None:
+        self._news.notify_all()
+        for news in self._listeners:
+            news.set()
 
 
 def _doubled(seconds: float, times: int, *, most: float) -> float:
@@ -200,14 +197,15 @@ def mark(calls: ChangeCalls, project_id: str) -> str:
 
 
 @contextmanager
-def watching(calls: ChangeCalls, project_id: str) -> Iterator[Watch | None]:
-    """Join the watch for as long as the block lasts; None if there can be none."""
-    watch = _joined(calls, project_id)
+def watching(calls: ChangeCalls, project_id: str, news: threading.Event) -> Iterator[Watch | None]:
+    """Join the watch for as long as the block lasts; None if there can be none. `news` is set at
+    each change, and when the watch ends."""
+    watch = _joined(calls, project_id, news)
     try:
         yield watch
     finally:
         if watch:
-            watch.leave()
+            watch.leave(news)
 
 
 def has_room(calls: ChangeCalls, project_id: str) -> bool:
@@ -225,7 +223,7 @@ def _has_room(calls: ChangeCalls, project_id: str) -> bool:
     return readers < MOST_READERS and not (is_new and len(own) >= MOST_WATCHES)
 
 
-def _joined(calls: ChangeCalls, project_id: str) -> Watch | None:
+def _joined(calls: ChangeCalls, project_id: str, news: threading.Event) -> Watch | None:
     name = (calls.identity, project_id)
     # Hold the lock until the reader has joined, so that others count it.
     with _lock:
@@ -235,7 +233,7 @@ def _joined(calls: ChangeCalls, project_id: str) -> Watch | None:
         if watch is None:
             watch = _watches[name] = Watch(calls, project_id)
             watch.begin()
-        return watch if watch.join() else None
+        return watch if watch.join(news) else None
 
 
 def stop() -> None:

@@ -43,7 +43,6 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
         "cancelled too.",
         submit="Cancel operation",
         dismiss="Go back",
-        danger=True,
         back=back(request, reverse("operation", args=[project_id, operation_id])),
         blocked=blocked,
     )
@@ -57,7 +56,6 @@ def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Htt
         intro=f"All operations of this run are cancelled. {WHAT_CANCELLING_DOES}",
         submit="Cancel all",
         dismiss="Go back",
-        danger=True,
         back=back(request, reverse("run", args=[project_id, chain_id])),
     )
     return _confirm_cancel(request, project_id, ("chains", chain_id), page)

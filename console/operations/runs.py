@@ -3,12 +3,13 @@ server that knows no chains, each operation is a run of its own."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
 from console.api.resources.actors import Actor
 from console.api.resources.branches import Branch
 from console.api.resources.operations import Operation
+from console.api.resources.snapshots import Snapshot
 from console.pages.outcomes import not_run_for, shown_status
 from console.pages.statuses import (
     OPERATION_STATUSES,
@@ -179,15 +180,38 @@ def runs_of(newest_first: Iterable[Operation]) -> list[Run]:
 # What was requested
 
 
+# A snapshot and its operation have times that differ by less than this.
+AT_ONCE = timedelta(seconds=1)
+
+
 @dataclass(frozen=True)
 class Names:
     """The names for what operations are about."""
 
     branches: Mapping[str, Branch]
+    snapshots: Sequence[Snapshot] = ()
 
     @classmethod
-    def of(cls, branches: Iterable[Branch]) -> "Names":
-        return cls({branch.id: branch for branch in branches})
+    def of(cls, branches: Iterable[Branch], snapshots: Iterable[Snapshot] = ()) -> "Names":
+        return cls({branch.id: branch for branch in branches}, list(snapshots))
+
+    def lacks(self, run: Run) -> bool:
+        """Whether the run copied a branch's data for what is not among the project's branches: a
+        snapshot, whose data is a hidden branch, or a branch that has been deleted since."""
+        actions = [operation.action for operation in run.operations]
+        is_copy = actions == ["create_branch"] and bool(self.branches)
+        return is_copy and run.branch_id not in self.branches
+
+    def snapshot(self, run: Run) -> str:
+        """Return the name of the snapshot that the run made; "" if it is unknown. Both were made in
+        one transaction."""
+        at = run.began_at
+        made = [
+            (abs(at - one.created_at), one.name)
+            for one in self.snapshots
+            if at and one.created_at and abs(at - one.created_at) < AT_ONCE
+        ]
+        return min(made)[1] if made else ""
 
     def branch(self, branch_id: str) -> str:
         found = self.branches.get(branch_id)
@@ -240,8 +264,9 @@ SAID_OTHERWISE = {
 }
 RESTORE = "Restore branch {branch}"
 RESTORE_OR_CREATE = "Copy the data of branch {branch} again"
-# Its branch is not among the project's: it is deleted, or it is the hidden branch of a snapshot.
-SNAPSHOT_OR_CREATE = "Create snapshot, or create branch {branch}"
+CREATE_SNAPSHOT = "Create snapshot {name}"
+# What it made has been deleted since.
+CREATE_GONE = "Create branch or snapshot, now deleted"
 
 
 def asked(run: Run, names: Names) -> str:
@@ -249,9 +274,10 @@ def asked(run: Run, names: Names) -> str:
     actions = tuple(operation.action for operation in run.operations)
     begun_by = run.initiator.type if run.initiator else ""
     words = SAID_OTHERWISE.get((begun_by, actions)) or WHOLE_REQUESTS.get(actions)
-    if actions == ("create_branch",) and names.branches and run.branch_id not in names.branches:
-        words = SNAPSHOT_OR_CREATE
-    elif actions == ("create_branch",):
+    if names.lacks(run):
+        name = names.snapshot(run)
+        return CREATE_SNAPSHOT.format(name=name) if name else CREATE_GONE
+    if actions == ("create_branch",):
         is_restore = names.is_restore(run)
         words = RESTORE_OR_CREATE if is_restore is None else RESTORE if is_restore else words
     about = {"branch": names.branch(run.branch_id), "endpoint": run.endpoint_id}

@@ -106,7 +106,8 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     )
     filters.offer_all(branches, endpoints or ())
     can_filter = _can_filter(page, filters)
-    names, existing = Names.of(branches), Existing.of(endpoints, branches)
+    names = _names(api, project_id, branches, [*page.items, *(latest or ())])
+    existing = Existing.of(endpoints, branches)
     listed = [run for run in runs_of(page.items) if not run.chain_id or run.chain_id != place.shown]
     # The last run may continue on the next page, and of filtered runs some operations are missing.
     in_doubt = listed if filters.chosen else listed[-1:] if page.cursor else []
@@ -124,7 +125,7 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
         "can_filter": can_filter,
         "is_filtered": is_filtered,
         "filter_query": filters.query,
-        "timeline": latest and _timeline(project, latest, hours, branches, endpoints),
+        "timeline": latest and _timeline(project, latest, hours, names, endpoints),
         "timeline_url": reverse("operations", args=[project_id]),
     }
     query = filters.chosen | place.query | ({"hours": str(hours)} if "hours" in request.GET else {})
@@ -143,6 +144,20 @@ def _can_filter(page: Page[Operation], filters: OperationFilters) -> bool:
     if page.items:
         return page.items[0].can_be_steered
     return filters.is_in_use
+
+
+def _names(
+    api: ManagementAPI,
+    project_id: str,
+    branches: Sequence[Branch],
+    operations: Iterable[Operation],
+) -> Names:
+    """Return the names of what the runs are about. The snapshots are read only if a run may have
+    made one."""
+    names = Names.of(branches)
+    if not any(map(names.lacks, runs_of(operations))):
+        return names
+    return Names.of(branches, or_none(lambda: api.snapshots.list(project_id))() or ())
 
 
 @dataclass(frozen=True)
@@ -210,7 +225,9 @@ def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, 
     )
     context = {
         "project": project,
-        "timeline": _timeline(project, latest, hours, branches, endpoints),
+        "timeline": _timeline(
+            project, latest, hours, _names(api, project_id, branches, latest), endpoints
+        ),
         "timeline_url": reverse("timeline", args=[project_id]),
     }
     url = reverse("timeline_live", args=[project_id])
@@ -235,10 +252,10 @@ def _timeline(
     project: Project,
     operations: Sequence[Operation],
     hours: int | None,
-    branches: Sequence[Branch],
+    names: Names,
     endpoints: Sequence[Endpoint] | None,
 ) -> Timeline:
-    existing = Existing.of(endpoints, branches)
+    existing = Existing.of(endpoints, names.branches.values())
     shown = hours or hours_of(project.created_at)
     since = None if hours else project.created_at
-    return timeline(project.id, operations, shown, Names.of(branches), existing, since=since)
+    return timeline(project.id, operations, shown, names, existing, since=since)

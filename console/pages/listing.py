@@ -1,5 +1,6 @@
 """Lists that are searched, sorted and divided into pages, by plain GET parameters."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -10,6 +11,8 @@ from django.http import HttpRequest
 T = TypeVar("T")
 
 ROWS_A_PAGE = 25
+# The pages beside the present one to which there are links.
+NEIGHBOURS = 2
 # Characters of a search. No name or id is longer.
 LONGEST_SEARCH = 200
 
@@ -46,6 +49,19 @@ class Listing(Generic[T]):
         return self.query_of(self.page)
 
     @property
+    def numbers(self) -> list[tuple[int, str]]:
+        """The numbers of pages with links, each with its query: the first, the last, and those
+        beside the present one. A 0 stands for pages that are left out."""
+        near = range(self.page - NEIGHBOURS, self.page + NEIGHBOURS + 1)
+        shown = sorted({1, self.pages, *(one for one in near if 1 <= one <= self.pages)})
+        found: list[tuple[int, str]] = []
+        for number in shown:
+            if found and number > found[-1][0] + 1:
+                found.append((0, ""))
+            found.append((number, self.query_of(number)))
+        return found
+
+    @property
     def previous_query(self) -> str:
         return self.query_of(self.page - 1)
 
@@ -60,6 +76,12 @@ class Listing(Generic[T]):
             "page": str(page) if page > 1 else "",
         }
         return urlencode({name: value for name, value in parameters.items() if value})
+
+
+def by_name(name: str) -> tuple[list[tuple[int, str]], str]:
+    """A key that sorts names as people do: numbers in them by value, so that 2 is before 10."""
+    parts = re.split(r"([0-9]{1,15})", name.casefold())
+    return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)], name
 
 
 def listing(

@@ -9,6 +9,7 @@ from django import forms
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils.encoding import iri_to_uri
 
 from console.api.errors import APIError, Unauthorized
@@ -72,7 +73,29 @@ def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> Http
     status = 422 if form.errors else 200
     example = request_example(request, form, page.sent_too)
     context = {"form": form, "page": page, "example": example, "heading": _heading(request)}
+    context["crumbs"] = _crumbs(request)
     return render(request, template, context, status=status)
+
+
+def _crumbs(request: ConsoleRequest) -> list[tuple[str, str]]:
+    """Return the pages above a form that is a page of its own: the label and the address of each.
+    The form has not read the names of its project and the rest, so that they are ids."""
+    match = request.resolver_match
+    if match is None or not sessions.present(request):
+        return []
+    name, ids = match.url_name or "", match.kwargs
+    for of, label, url in (
+        ("webhook", "Webhooks", "webhooks"),
+        ("api_key", "API keys", "api_keys"),
+    ):
+        if name.startswith(of):
+            return [(label, reverse(url))]
+    found = [("Projects", reverse("dashboard"))]
+    project_id = ids.get("project_id", "")
+    if project_id:
+        found.append((project_id, reverse("project", args=[project_id])))
+    within = [(kind, ids.get(f"{kind}_id", "")) for kind in ("endpoint", "branch")]
+    return found + [(own, reverse(kind, args=[project_id, own])) for kind, own in within if own]
 
 
 def show_confirmation(

@@ -55,9 +55,9 @@ ACTIONS = {
     "apply_config": ("Apply configuration", "applying…"),
     "check_availability": ("Check availability", "checking…"),
     "create_branch": ("Create branch", "creating branch…"),
-    "create_timeline": ("Create timeline", "creating branch…"),
-    "delete_tenant": ("Delete tenant", "deleting…"),
-    "delete_timeline": ("Delete timeline", "deleting…"),
+    "create_timeline": ("Create first branch", "creating branch…"),
+    "delete_tenant": ("Delete project", "deleting…"),
+    "delete_timeline": ("Delete branch", "deleting…"),
     "start_compute": ("Start compute", "starting…"),
     "suspend_compute": ("Suspend compute", "suspending…"),
 }

@@ -158,7 +158,7 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
     name, lost = found[0] if found else (project_id, [])
     page = FormPage(
         title=f"Delete project {name}",
-        intro="This cannot be undone. It deletes:",
+        intro="This permanently deletes:",
         submit="Delete project",
         danger=True,
         back=reverse("project_settings", args=[project_id]),

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.events import Event
 from console.api.resources.projects import Project, ProjectState
-from console.events.rows import EventRow, event_row
-from console.pages.listing import Order
+from console.events.rows import event_row
+from console.events.things import Thing
+from console.pages.listing import Order, by_name
 from console.pages.outcomes import NOT_READ
 from console.pages.statuses import ACTIVE, IDLE, STOPPED, Status, endpoint_state
 
@@ -33,14 +34,6 @@ class ProjectRow:
     @property
     def active(self) -> int:
         return sum(count for state, count in self.states or () if state is ACTIVE)
-
-
-@dataclass(frozen=True)
-class Lately:
-    """A recent event, with the name of its project."""
-
-    row: EventRow
-    project_name: str
 
 
 @dataclass(frozen=True)
@@ -115,14 +108,14 @@ def totals(rows: Sequence[ProjectRow]) -> Totals:
     )
 
 
-def latest(events: Sequence[Event], projects: Sequence[Project], *, most: int) -> list[Lately]:
+def latest(events: Sequence[Event], projects: Sequence[Project], *, most: int) -> list[Thing]:
     """Return the `most` newest events. Failures are kept before all others."""
     names = {project.id: project.name for project in projects}
     known = [event for event in events if event.project_id in names]
     failed = [event for event in known if event.type == FAILED][:most]
     others = [event for event in known if event.type != FAILED][: most - len(failed)]
     chosen = sorted([*failed, *others], key=_at, reverse=True)
-    return [Lately(event_row(event, NOT_READ, names), names[event.project_id]) for event in chosen]
+    return [Thing([event_row(event, NOT_READ, names, with_project=True)]) for event in chosen]
 
 
 def _at(event: Event) -> datetime:
@@ -136,7 +129,7 @@ def _age(row: ProjectRow) -> float:
 
 ORDERS: Mapping[str, Order[ProjectRow]] = {
     "newest": Order("Newest first", _age, reverse=True),
-    "name": Order("Name", lambda row: row.project.name.lower()),
+    "name": Order("Name", lambda row: by_name(row.project.name)),
     "active": Order("Most active", lambda row: (row.active, row.woke, _age(row)), reverse=True),
     "trouble": Order(
         "Problems first", lambda row: (row.failed, row.unfinished or 0, _age(row)), reverse=True

@@ -58,6 +58,19 @@ def in_a_line(words: str) -> str:
 
 
 @register.filter
+def sentence(words: str) -> str:
+    """Begin with a capital letter, unless the first word is an address, a name or code."""
+    first = words.split(maxsplit=1)[0] if words.strip() else ""
+    return words[:1].upper() + words[1:] if first.rstrip(",.:;").isalpha() else words
+
+
+@register.filter
+def endpoint_type(value: str) -> str:
+    """ "read_write" as “Read-write”."""
+    return value.replace("_", "-").capitalize()
+
+
+@register.filter
 def operation_links(words: str, project_id: str) -> SafeString:
     """Make each operation id in the words a link to the operation."""
     parts = OPERATION_ID.split(words)

@@ -181,7 +181,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     # Delete the project.
     page.get_by_role("link", name="shop").click()
     open_tab(page, "Settings")
-    project_id = page.locator(".about code").first.inner_text()
+    project_id = page.locator(".project-head .id code").first.inner_text()
     page.get_by_role("button", name="Delete").click()
     dialog.get_by_label("Type its id to confirm").fill(project_id)
     dialog.get_by_role("button", name="Delete project").click()

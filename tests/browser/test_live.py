@@ -5,7 +5,7 @@ import time
 
 import psycopg
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Request, expect
 
 from tests.browser.conftest import Elsewhere, opened
 from tests.browser.looking import cut_off, expect_accessible, wire
@@ -66,6 +66,100 @@ def test_a_change_made_elsewhere_appears_at_once(page: Page, shop: Project, path
     assert_not_reloaded(page)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("pause", [0.3, 0.8, 3.0])
+def test_every_change_is_shown_however_slow_the_answers_are(
+    elsewhere: Elsewhere, shop: Project, pause: float
+) -> None:
+    """A branch gets another name each second, for longer than an answer takes."""
+    page, api = elsewhere.page, elsewhere.relay
+    open_page(page, shop)
+    page.evaluate(
+        """() => {
+            window.seen = [];
+            const note = () => {
+                const name = /state-(\\d+)/.exec(document.getElementById("live").textContent);
+                if (name) seen.push([Number(name[1]), Date.now() / 1000]);
+            };
+            const all = {childList: true, characterData: true, subtree: true};
+            new MutationObserver(note).observe(document.body, all);
+        }"""
+    )
+    api.pause = pause
+    branch = shop.branch_path(rest="")
+    changed = {}
+    for number in range(max(8, int(4 * pause))):
+        shop.client.patch(branch, {"branch": {"name": f"state-{number}"}})
+        changed[number] = time.time()
+        idle(page, 1)
+    page.wait_for_function("last => seen.some(([n]) => n >= last)", arg=number)
+    answer = page.evaluate(
+        """() => Math.max(...performance.getEntriesByType("resource")
+            .filter((one) => one.name.includes("/live")).map((one) => one.duration)) / 1000"""
+    )
+    # A change is in the answer under way or in the next one.
+    seen = page.evaluate("seen")
+    late = {
+        number: round(first - at, 2)
+        for number, at in changed.items()
+        if (first := min(when for n, when in seen if n >= number)) - at > 2 * answer + 1
+    }
+    assert not late, (answer, late, seen)
+
+
+@pytest.mark.thorough
+def test_after_the_users_own_change_no_older_answer_is_shown(
+    elsewhere: Elsewhere, shop: Project
+) -> None:
+    page, api = elsewhere.page, elsewhere.relay
+    shop.done(shop.suspend())
+    open_page(page, shop)
+    api.pause = 0.8
+    page.evaluate("Perch.renew()")
+    page.get_by_role("button", name="Start").first.click()
+    expect(page.locator("#live .state").first).to_contain_text(
+        re.compile("starting|Active"), timeout=SOON + 2_000
+    )
+    expect(page.locator("#live .state").first).to_have_text("Active", timeout=10_000)
+
+
+@pytest.mark.thorough
+def test_any_number_of_windows_share_one_stream(page: Page, stack: Stack, shop: Project) -> None:
+    """Browsers open six connections to a server, and a stream occupies one for ever."""
+    other = Project.create(stack, shop.client, name="other")
+    for project in (shop, other):
+        project.done(project.start())
+    open_page(page, shop)
+    streams: list[str] = []
+
+    def note(request: Request) -> None:
+        if "/changes" in request.url:
+            streams.append(request.url)
+
+    page.context.on("request", note)
+    pages = [page] + [page.context.new_page() for _ in range(7)]
+    for number, one in enumerate(pages[1:-1]):
+        project = (other, shop)[number % 2]
+        one.goto(f"/projects/{project.id}")
+    pages[-1].goto("/")
+
+    def expect_state(word: str) -> None:
+        for one in pages[:-1]:
+            expect(one.locator("#live .state").first).to_contain_text(word, timeout=SOON)
+        expect(pages[-1].locator("#live .states").first).to_contain_text(word, timeout=SOON)
+
+    expect_state("ctive")
+    assert len({url.split("?")[0] for url in streams}) <= 1, streams
+    for project in (shop, other):
+        project.suspend()
+    expect_state("dle")
+    # The window with the stream is closed, and another one takes over.
+    pages.pop(0).close()
+    for project in (shop, other):
+        project.start()
+    expect_state("ctive")
+
+
 def test_an_idle_page_costs_almost_no_bytes(page: Page, shop: Project) -> None:
     shop.start()
     page.clock.install()
@@ -101,7 +195,8 @@ def test_a_double_click_on_an_opener_keeps_what_was_typed(page: Page, shop: Proj
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.locator("#edit-settings").dblclick()
-    field = page.locator("dialog[open]").get_by_label("Suspend timeout")
+    page.locator("dialog[open]").get_by_label("Suspend after").select_option("own")
+    field = page.locator("dialog[open]").get_by_label("Minutes without activity")
     field.fill("77")
     # Act as a second answer that arrives late.
     page.evaluate("document.getElementById('edit-settings').click()")
@@ -315,7 +410,8 @@ def test_a_page_stays_when_the_user_signs_out_elsewhere(page: Page, stack: Stack
     open_page(page, project)
     dialog = page.locator("dialog[open]")
     page.locator("#create-endpoint").click()
-    dialog.get_by_label("Suspend timeout").fill("77")
+    dialog.get_by_label("Suspend after").select_option("own")
+    dialog.get_by_label("Minutes without activity").fill("77")
 
     other = page.context.new_page()
     other.goto("/")
@@ -326,7 +422,7 @@ def test_a_page_stays_when_the_user_signs_out_elsewhere(page: Page, stack: Stack
     send = dialog.get_by_role("button", name="Create endpoint")
     send.click()
     expect(dialog.get_by_role("alert")).to_contain_text("You are not signed in")
-    expect(dialog.get_by_label("Suspend timeout")).to_have_value("77")
+    expect(dialog.get_by_label("Minutes without activity")).to_have_value("77")
 
     with page.context.expect_page() as signing_in:
         dialog.get_by_role("link", name="Sign in again").click()
@@ -336,7 +432,7 @@ def test_a_page_stays_when_the_user_signs_out_elsewhere(page: Page, stack: Stack
     send.click()
     expect(dialog).to_have_count(0)
     expect(page.locator(".endpoints tbody tr")).to_have_count(2)
-    assert {e["suspend_timeout_seconds"] for e in project.endpoints()} >= {77}
+    assert {e["suspend_timeout_seconds"] for e in project.endpoints()} >= {77 * 60}
     assert_not_reloaded(page)
 
 

@@ -63,15 +63,15 @@ OUTAGES: dict[str, tuple[Callable[[Relay], None], str]] = {
     "423": (refuses(423), "Other operations are in progress"),
     "429": (refuses(429), "Too many requests"),
     "500": (refuses(500), "failed"),
-    "HTML": (says(HTML, kind="text/html"), "sent an invalid response"),
+    "HTML": (says(HTML, kind="text/html"), "sent an unexpected response"),
     "HTML with 404": (
         says(HTML, kind="text/html", status=404),
         "Not found|Not supported",
     ),
-    "broken JSON": (says(b'{"project": {"id": "p"'), "sent an invalid response"),
+    "broken JSON": (says(b'{"project": {"id": "p"'), "sent an unexpected response"),
     "wrong types": (
         says(b'{"project": 1, "projects": 2, "branches": 3}'),
-        "sent an invalid response",
+        "sent an unexpected response",
     ),
     "closed half-way": (lambda api: setattr(api, "breaks_off", True), "Lost the connection"),
 }

@@ -128,7 +128,11 @@ def test_the_palette_works_by_keyboard_alone(signed_in: Page, shop: Project) -> 
     expect_accessible(page)
     # Letters typed into the palette are not shortcuts.
     page.keyboard.type("g p ?")
-    expect(dialog.get_by_text("No results.")).to_be_visible()
+    expect(dialog.get_by_text("No matches.")).to_be_visible()
+    # What is called exactly so comes before what only contains it.
+    page.locator("#palette-q").fill("main")
+    first = dialog.locator(".goals li:visible").first
+    expect(first).to_have_text(re.compile(r"^main br-\S+ branch$"))
     page.locator("#palette-q").fill("endpoint main")
     expect(dialog.locator(".goals li:visible")).to_have_count(1)
     page.keyboard.press("ArrowDown")
@@ -251,7 +255,7 @@ def test_a_read_only_key_is_offered_no_changes(page: Page, stack: Stack, shop: P
 def test_the_command_line_follows_the_form(signed_in: Page, shop: Project) -> None:
     page = signed_in
     page.goto(f"/projects/{shop.id}/new-branch")
-    page.get_by_text("Command line").click()
+    page.get_by_text("Show as curl").click()
     page.get_by_label("Name").fill("it's")
     curl, neonctl = page.locator("code[data-kind]").all()
     expect(curl).to_contain_text("""-d '{"branch":{"name":"it'"'"'s\"""")

@@ -76,6 +76,9 @@ def test_pooler_enabled_sends_the_plain_host_through_the_pooler(shop: Place) -> 
         asked = "SELECT pg_backend_pid()"
         assert one.execute(asked).fetchone() == other.execute(asked).fetchone()
     assert shop.pooler() is not None
+    # No pooler keeps the first setting; every pooler keeps the second.
+    assert shop.query("SHOW statement_timeout", options="-c statement_timeout=7s") == ("7s",)
+    assert shop.query("SHOW timezone", options="-c timezone=Asia/Tokyo") == ("Asia/Tokyo",)
     shop.change(pooler_enabled=False)
     with shop.connect() as one, shop.connect() as other:
         assert one.execute(asked).fetchone() != other.execute(asked).fetchone()
@@ -147,8 +150,11 @@ def test_roles_share_no_server_connection(shop: Place) -> None:
 
 
 def test_a_pooled_client_gets_the_reason_for_what_is_not_possible(shop: Place) -> None:
-    assert "unsupported startup parameter" in str(
-        shop.refusal(pooled=True, options="-c work_mem=5MB")
+    error = shop.refusal(pooled=True, options="-c work_mem=5MB")
+    assert "unsupported startup parameter in options: work_mem" in str(error)
+    assert "without -pooler" in str(error)
+    assert shop.query("SHOW timezone", pooled=True, options="-c timezone=Asia/Tokyo") == (
+        "Asia/Tokyo",
     )
     error = shop.refusal(pooled=True, dbname="there is none")
     assert 'database "there is none" does not exist' in str(error)

@@ -1,6 +1,7 @@
 """Activity: who did what and when, of a project and of the account."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
         event(1, "project.deleted", at=yesterday),
     )
     page = Page(dave.get("/activity"))
-    assert "by key laptop from 192.0.2.7" in page.text
+    assert "by API key “laptop” from 192.0.2.7" in page.text
     assert "maximum size 0.5 → 1" in page.text
     assert "pooling no → yes" in page.text
     # Of the settings, only those that changed.
@@ -87,7 +88,7 @@ def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     # The sentence says it already, or there is no change to list.
     assert "current state" not in page.text
     assert "same" not in page.text
-    assert "by idleness" in page.text
+    assert "by auto-suspend" in page.text
     assert (
         page.text.index("Today") < page.text.index("endpoint.idle") < page.text.index("Yesterday")
     )
@@ -111,7 +112,7 @@ def test_the_former_address_redirects_to_the_activity(dave: Person) -> None:
 
 
 def test_filters_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
-    answer_with(misbehaving, *[event(n, "branch.created") for n in range(30)], cursor="c 2")
+    answer_with(misbehaving, *[event(n, "branch.created") for n in range(100)], cursor="c 2")
     chosen = {"type": "branch.created", "actor": "user", "since": "2026-11-20T08:30", "until": ""}
     page = Page(dave.browser.get("/activity", {**chosen, "cursor": "c 1"}))
     (asked,) = [path for path in misbehaving.asked if "/events" in path]
@@ -139,7 +140,7 @@ def test_a_change_made_in_the_console_is_listed(alice: Person, shop: Shop) -> No
     alice.post(f"{shop.url}/rename", {"name": "store"})
     page = Page(alice.get(f"{shop.url}/events?type=project.updated&actor=user"))
     assert "name shop → store" in page.text
-    assert "by key tests from 127.0.0.1" in page.text
+    assert "by API key “tests” from 127.0.0.1" in page.text
     assert "No event matches." in Page(alice.get(f"{shop.url}/events?actor=expiry")).text
     account = Page(alice.get("/activity"))
     assert "name shop → store" in account.text
@@ -180,3 +181,97 @@ def test_an_empty_list_says_that_there_is_no_activity(
     answer_with(misbehaving)
     assert "No events yet." in Page(dave.get("/activity")).text
     assert "No event matches." in Page(dave.get("/activity?actor=user")).text
+
+
+def the_rest(number: int, kind: str, seconds: float, *operations: str, **fields: Any) -> Any:
+    at = (NOW - timedelta(seconds=seconds)).isoformat()
+    told = {"at": at, "operation_ids": list(operations), "endpoint_id": "ep-a", **fields}
+    return event(number, kind, **told)
+
+
+def lines(page: Page) -> list[str]:
+    """Return what is on the line of each thing, without its details."""
+    found = re.findall(r'<li class="\w+" id="event-\d+">(.*?)<details>', page.html, re.DOTALL)
+    return [" ".join(re.sub("<[^>]+>", " ", line).split()) for line in found]
+
+
+def ended(number: int, seconds: float, operation: str, action: str, error: str = "") -> Any:
+    kind = "operation.failed" if error else "operation.finished"
+    about = {"id": operation, "action": action, "error": error or None}
+    return the_rest(number, kind, seconds, operation, operation=about, actor=None)
+
+
+SUSPEND = [
+    ended(3, 1.0, "o-1", "suspend_compute"),
+    the_rest(2, "endpoint.idle", 1.0, "o-1"),
+    the_rest(1, "endpoint.suspend_requested", 2.2, "o-1"),
+]
+
+
+def test_the_events_of_one_request_are_one_line(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(misbehaving, *SUSPEND)
+    page = Page(dave.get("/activity"))
+    (line,) = lines(page)
+    assert re.fullmatch(
+        r"Suspend requested: Endpoint suspended p ep-a 1\.2 s by laptop \d\d:\d\d:\d\d", line
+    )
+    # The details have each event, in order.
+    details = page.html.split("<details>")[-1]
+    told = [details.index(f"{one} happened") for one in ("suspend_requested", "endpoint.idle")]
+    assert told == sorted(told)
+    assert "The operation “Suspend compute” has finished" in details
+    assert 'id="event-1"' in page.html
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        (
+            [
+                ended(2, 0, "o", "start_compute", "no memory"),
+                the_rest(1, "endpoint.start_requested", 1, "o"),
+            ],
+            ["Start failed no memory p ep-a 1.0 s by laptop"],
+        ),
+        (
+            [
+                ended(2, 0, "o", "suspend_compute"),
+                the_rest(1, "endpoint.idle", 0, "o", actor={"type": "idleness"}),
+            ],
+            ["Endpoint suspended p ep-a by Auto-suspend"],
+        ),
+        (
+            [
+                ended(2, 0, "o", "start_compute"),
+                the_rest(1, "endpoint.active", 0.1, "o", actor={"type": "client", "name": "app"}),
+            ],
+            ["Endpoint woken p ep-a 100 ms by app"],
+        ),
+        # It is still under way.
+        (
+            [the_rest(1, "endpoint.start_requested", 0, "o")],
+            ["endpoint.start_requested happened. p ep-a by laptop"],
+        ),
+        # The request of two operations comes last, and joins what they told; others are apart.
+        (
+            [
+                ended(5, 0, "o-2", "start_compute"),
+                the_rest(4, "branch.created", 0.2, "o-9", endpoint_id=None, branch_id="br-a"),
+                ended(3, 0.5, "o-1", "create_branch"),
+                the_rest(2, "endpoint.created", 2, "o-1", "o-2"),
+                the_rest(1, "role.password_revealed", 3, endpoint_id=None),
+            ],
+            [
+                "endpoint.created happened. p ep-a 2.0 s by laptop",
+                "branch.created happened. p br-a by laptop",
+                "role.password_revealed happened. p by laptop",
+            ],
+        ),
+    ],
+)
+def test_a_line_tells_the_outcome_of_what_was_requested(
+    dave: Person, misbehaving: Misbehaving, events: list[Any], expected: list[str]
+) -> None:
+    answer_with(misbehaving, *events)
+    shown = lines(Page(dave.get("/activity")))
+    assert [re.sub(r"^[\w ]+: | \d\d:\d\d:\d\d$", "", line) for line in shown] == expected

@@ -119,7 +119,7 @@ def test_an_answer_without_a_password_shows_an_error(dave: Person, api: Misbehav
     for path in ("role/password?name=r", "role/new-password?name=r"):
         answer = dave.post(f"{URL}/{path}")
         assert answer.status_code == 422
-        assert "invalid response" in Page(answer).text
+        assert "unexpected response" in Page(answer).text
     answer = dave.post(f"{URL}/new-role", {"name": "r"})
     assert answer.status_code == 422
 
@@ -129,8 +129,8 @@ def test_an_error_about_a_setting_names_its_field(dave: Person, api: Misbehaving
     api.refuse(422, words)
     answer = dave.post("/projects/p/endpoints/e/settings", {"min_cu": "3", "max_cu": "2"})
     page = Page(answer)
-    assert "“Minimum size (CU)” 3 is more than “Maximum size (CU)” 2." in page.text
-    assert "utoscaling_limit" not in page.text.partition("Command line")[0]
+    assert "“Minimum size” 3 is more than “Maximum size” 2." in page.text
+    assert "utoscaling_limit" not in page.text.partition("Show as curl")[0]
     assert page.html.index('id="id_min_cu_error"') < page.html.index('name="max_cu"')
 
 

@@ -56,6 +56,34 @@ def rows(branches: Sequence[Branch], endpoints: Sequence[Any] = ()) -> list[Bran
     return branch_rows(branches, endpoints)
 
 
+def test_branches_are_sorted_by_the_numbers_in_their_names() -> None:
+    names = ("b100", "b2", "b10", "B1", "a", "b2-10", "b2-9", "10", "9")
+    found = branch_list(
+        RequestFactory().get("/?sort=name"),
+        rows([branch(n, None, name=name) for n, name in enumerate(names)]),
+    )
+    shown = [row.branch.name for row in found.rows]
+    assert shown == ["9", "10", "a", "B1", "b2", "b2-9", "b2-10", "b10", "b100"]
+
+
+@pytest.mark.parametrize(
+    ("page", "numbers"),
+    [
+        (1, [1, 2, 3, 0, 21]),
+        (2, [1, 2, 3, 4, 0, 21]),
+        (10, [1, 0, 8, 9, 10, 11, 12, 0, 21]),
+        (21, [1, 0, 19, 20, 21]),
+    ],
+)
+def test_every_page_links_to_the_first_the_last_and_its_neighbours(
+    page: int, numbers: list[int]
+) -> None:
+    request = RequestFactory().get(f"/?sort=name&page={page}")
+    found = branch_list(request, rows(star(20 * ROWS_A_PAGE + 1))).listing
+    assert [number for number, _ in found.numbers] == numbers
+    assert (21, "sort=name&page=21") in found.numbers
+
+
 def test_each_level_below_six_has_its_own_indentation() -> None:
     drawn = with_tree_lines(rows(chain(20)))
     assert [row.level for row in drawn] == list(range(20))

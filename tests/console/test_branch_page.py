@@ -124,7 +124,7 @@ def test_protection(alice: Person, shop: Shop) -> None:
     assert alice.post(f"{url}/protection", {"to": "on"})["Location"] == url
     page = Page(alice.get(url))
     assert "dev protected" in page.text
-    assert "A protected branch cannot be deleted" in page.text
+    assert "Can't delete: protected" in page.text
     assert "This branch is protected." in Page(alice.get(f"{url}/reset")).text
     assert "This branch is protected." in Page(alice.get(f"{url}/restore")).text
     assert "dev is protected." in Page(alice.get(f"{url}/delete")).text

@@ -16,7 +16,9 @@ def test_code_of_others_is_unchanged() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [*sources("js"), *sources("history.js")], ids=lambda path: path.name
+    "path",
+    [*sources("js"), *sources("commands.js"), *sources("history.js")],
+    ids=lambda path: path.name,
 )
 def test_spaces_in_strings_are_kept(path: Path) -> None:
     source = re.sub(r"(?m)^\s*//.*$|/\*[\s\S]*?\*/", "", path.read_text())

@@ -1,6 +1,7 @@
 """The live channel: what it sends, which API calls it makes, and how it ends."""
 
 import itertools
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -44,6 +45,10 @@ def listening(person: Person, url: str) -> Iterator[list[str]]:
         watch.end()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def watching(calls: ChangeCalls, project_id: str) -> Any:
+    return watches.watching(calls, project_id, threading.Event())
 
 
 def changed(said: list[str]) -> int:
@@ -113,6 +118,29 @@ def test_the_accounts_channel_reports_changes_of_all_projects(alice: Person) -> 
         wait_for(lambda: changed(said) == 1, "the beginning")
         alice.api.new_project(name="fresh", wait=False)
         wait_for(lambda: changed(said) > 1, "the new project", timeout=3)
+
+
+def test_a_stream_reports_the_projects_of_other_windows_too(
+    alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = alice.api.new_project(name="other")["project"]["id"]
+    # What does not name a project and its mark is ignored.
+    also = f"also={other}~&also=~&also=no&also=a/b~1"
+    with listening(alice, f"{shop.url}/changes?{also}") as said:
+        wait_for(lambda: changed(said) >= 3, "the beginning of all three")
+        sent = "".join(said)
+        assert re.search(r"^id: .+\ndata: changed$", sent, re.M)
+        assert f"data: changed {other}~" in sent
+        assert "data: changed ~" in sent
+        assert "a/b" not in sent
+        before = len(said)
+        alice.api.patch(f"/projects/{other}", {"project": {"name": "another"}})
+        wait_for(lambda: f"data: changed {other}~" in "".join(said[before:]), "its change")
+        assert "data: changed\n" not in "".join(said[before:])
+    monkeypatch.setattr(watches, "MOST_WATCHES", 1)
+    with listening(alice, f"{shop.url}/changes?also={other}~") as said:
+        wait_for(lambda: f"data: full {other}\n" in "".join(said), "the refusal")
+        wait_for(lambda: changed(said) == 1, "the page's own project")
 
 
 def test_a_page_that_is_up_to_date_is_not_notified(carol: Person, still_shop: Shop) -> None:
@@ -316,7 +344,7 @@ def test_a_watch_without_readers_ends(
 ) -> None:
     monkeypatch.setattr(watches, "LOOK_EVERY", 0.02)
     monkeypatch.setattr(watches, "LINGERS", 0.1)
-    with watches.watching(ChangeCalls(Transport("daves-key", default_server())), "p") as watch:
+    with watching(ChangeCalls(Transport("daves-key", default_server())), "p") as watch:
         assert watch
         wait_for(lambda: watch.mark, "the beginning")
     wait_for(lambda: watch.has_ended, "the end")
@@ -324,7 +352,7 @@ def test_a_watch_without_readers_ends(
     time.sleep(0.1)
     assert len(misbehaving.asked) == asked
     # The next reader gets a new watch.
-    with watches.watching(ChangeCalls(Transport("daves-key", default_server())), "p") as another:
+    with watching(ChangeCalls(Transport("daves-key", default_server())), "p") as another:
         assert another is not watch
 
 
@@ -333,14 +361,14 @@ def test_readers_beyond_the_limit_get_no_stream(
 ) -> None:
     monkeypatch.setattr(watches, "MOST_READERS", 1)
     calls = ChangeCalls(Transport("daves-key", default_server()))
-    with watches.watching(calls, "p") as one, watches.watching(calls, "q") as two:
+    with watching(calls, "p") as one, watching(calls, "q") as two:
         assert one
         assert two is None
         # Their pages poll, as they do without a stream.
         for path in ("/changes", "/projects/p/changes", "/projects/q/changes"):
             assert dave.get(path).status_code == 429
         other = ChangeCalls(Transport("another-key", default_server()))
-        with watches.watching(other, "p") as three:
+        with watching(other, "p") as three:
             assert three
     answer = dave.get("/projects/p/changes")
     assert list(itertools.islice(answer.streaming_content, 1))
@@ -352,14 +380,14 @@ def test_the_watches_of_a_key_are_limited(
 ) -> None:
     monkeypatch.setattr(watches, "MOST_WATCHES", 2)
     calls = ChangeCalls(Transport("a-key", default_server()))
-    with watches.watching(calls, "p") as p, watches.watching(calls, "q") as q:
+    with watching(calls, "p") as p, watching(calls, "q") as q:
         assert p
         assert q
-        with watches.watching(calls, "r") as r, watches.watching(calls, "p") as again:
+        with watching(calls, "r") as r, watching(calls, "p") as again:
             assert r is None
             assert again is p
         p.end()
-        with watches.watching(calls, "r") as r:
+        with watching(calls, "r") as r:
             assert r
 
 

@@ -92,7 +92,7 @@ def test_it_shows_what_is_in_progress_and_what_has_failed(alice: Person, shop: S
     alice.api.finish(alice.api.patch(path, wrong))
     page = Page(alice.get("/"))
     row = page.row("shop")
-    for words in ("1 failed", "woke", "suspended"):
+    for words in ("1 failed", "start", "suspend"):
         assert words in row
     assert "1 failed in the last day" in page.text
     assert "“Apply configuration” has failed" in page.text
@@ -144,7 +144,7 @@ def test_a_failure_is_found_among_many_wakes(dave: Person, misbehaving: Misbehav
     assert "1 failed in the last day" in page.text
     assert "at least" not in page.text
     assert "Failure 1." in page.text
-    assert "1 failed 300+ woke" in page.row("shop")
+    assert "1 failed 300+ starts" in page.row("shop")
 
 
 def test_failures_beyond_those_read_are_counted_as_at_least(
@@ -200,6 +200,16 @@ def test_another_server_is_asked_only_for_the_projects_shown(
     # Nothing is known of the operations of this project.
     assert "quiet" not in page.text
     assert all("1 Idle" in row for row in page.rows())
+
+
+def test_a_server_that_takes_states_for_the_id_of_a_project_has_none(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    misbehaving.body = PROJECTS[:-1] + b', "events": []}'
+    misbehaving.apart = {"/projects/states": (200, b'{"project": {"id": "states"}}')}
+    page = Page(dave.get("/"))
+    assert "shop" in page.row("shop")
+    assert 'class="error"' not in page.html
 
 
 def test_a_broken_cursor_shows_an_error_page(carol: Person, still_shop: Shop) -> None:

@@ -1,6 +1,7 @@
 """Each setting of endpoints is declared once in the console. Every part of the console uses it."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from console.forms.api_requests import (
     field_values,
     fill_body,
 )
+from console.forms.compute_fields import SizeSelect, SuspendSelect
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS, EndpointSetting, setting_rows
 from console.forms.fields import WORDS_OF_ATTRIBUTES
 from tests.console.conftest import Misbehaving, Person
@@ -64,7 +66,7 @@ def test_perchs_document_describes_the_setting(
 def test_the_page_shows_the_values() -> None:
     assert setting_rows(endpoint(**PRESENT)) == [
         ("Compute size", "0.25 to 2 CU"),
-        ("Suspend timeout", "90 s"),
+        ("Suspend after", "90 s"),
         ("Pooling", "On, transaction mode"),
     ]
     assert INVENTED.row(endpoint(greeting="hello")) == "hello"
@@ -108,6 +110,36 @@ def test_a_setting_that_the_server_lacks(dave: Person, misbehaving: Misbehaving)
     misbehaving.body = json.dumps({**answer, "events": []}).encode()
     page = Page(dave.get("/projects/p/endpoints/e"))
     assert "Compute size" in page.text
-    assert "Suspend timeout" not in page.text
+    assert "Suspend after" not in page.text
     assert "max_cu" in Page(dave.get("/projects/p/endpoints/e/settings")).fields
     assert "suspend_timeout" not in Page(dave.get("/projects/p/endpoints/e/settings")).fields
+
+
+@pytest.mark.parametrize(
+    ("present", "chosen", "minutes"),
+    [
+        ("900", "900", ""),
+        ("0", "0", ""),
+        ("-1", "-1", ""),
+        ("", "", ""),
+        # As it was set by the API.
+        ("90", "90", ""),
+        ("4620", "own", "77"),
+        ("much minutes", "own", "much"),
+    ],
+)
+def test_when_to_suspend_is_a_choice_with_minutes_of_ones_own(
+    present: str, chosen: str, minutes: str
+) -> None:
+    html = SuspendSelect().render("suspend_timeout", present)
+    assert re.findall(r'value="([^"]*)" selected', html) == [chosen]
+    assert re.findall(r'_minutes" value="([^"]*)"', html) == [minutes]
+    sent = {"suspend_timeout": chosen, "suspend_timeout_minutes": minutes}
+    assert SuspendSelect().value_from_datadict(sent, {}, "suspend_timeout") == present
+
+
+def test_sizes_are_steps_with_their_memory() -> None:
+    html = SizeSelect().render("max_cu", "3.5")
+    assert ">0.25 CU · 1 GB<" in html
+    assert ">8 CU · 32 GB<" in html
+    assert '<option value="3.5" selected>3.5 CU<' in html

@@ -2,6 +2,7 @@
 server, or links elsewhere; and the server gets nothing from other servers' pages."""
 
 import re
+import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
@@ -115,7 +116,7 @@ def test_a_line_without_end_is_refused(calls: ChangeCalls, monkeypatch: Any) -> 
 def test_a_flood_of_events_is_read_in_portions(calls: ChangeCalls, monkeypatch: Any) -> None:
     rests: list[float] = []
     watch = watches.Watch(calls, "")
-    watch.join()
+    watch.join(threading.Event())
     monkeypatch.setattr(watch, "_rest", rests.append)
     monkeypatch.setattr(Transport, "stream", lambda *path: iter([b"data: {}\n"] * 50))
     watch._follow()

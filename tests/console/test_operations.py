@@ -16,11 +16,11 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
     names = [row.split(" | ")[0] for row in page.rows()]
     assert names == [
         "Create branch dev",
-        "Create the project with branch main Create timeline : OK Start compute : OK",
+        "Create the project with branch main Create first branch : OK Start compute : OK",
     ]
     row = page.row("Create branch dev")
     assert "OK" in row
-    assert "key tests" in row
+    assert "API key “tests”" in row
     assert " ms" in row or " s" in row
     assert not page.polls
     assert "Older" not in page.text
@@ -52,7 +52,7 @@ def test_a_run_is_found_by_any_of_its_operations_and_shown_whole(
 ) -> None:
     answer = carol.get(f"{still_shop.url}/operations?action=start_compute")
     (row,) = answer.context["runs"]
-    assert [part.name for part in row.operations] == ["Create timeline", "Start compute"]
+    assert [part.name for part in row.operations] == ["Create first branch", "Start compute"]
 
 
 def test_a_broken_cursor_shows_a_page_with_a_link_out(carol: Person, still_shop: Shop) -> None:
@@ -67,7 +67,7 @@ def test_a_run_shows_its_steps(carol: Person, still_shop: Shop) -> None:
     first = carol.api.get(f"/projects/{still_shop.id}/operations")["operations"][-1]
     page = Page(carol.get(f"{still_shop.url}/runs/{first['chain_id']}"))
     for words in (
-        *("Create the project with branch main", "by key tests", "OK", "Started", "Duration"),
+        *("Create the project with branch main", "by API key “tests”", "OK", "Started", "Duration"),
         *("The project “shop” was created", "Starting Postgres", "Waiting for", "Started"),
         *(still_shop.endpoint_id, "start_compute"),
     ):

@@ -1,5 +1,6 @@
 """A project's page, and creating, renaming and deleting one."""
 
+import json
 import re
 from typing import Any, cast
 
@@ -57,7 +58,7 @@ def test_the_deletion_form_names_what_will_be_lost(carol: Person, still_shop: Sh
 def test_each_endpoint_shows_host_type_region_and_state(carol: Person, still_shop: Shop) -> None:
     # Specification, section 1.
     row = Page(carol.get(still_shop.url)).row(f"{still_shop.endpoint_id}.localhost")
-    for words in ("read_write in local", "Active"):
+    for words in ("Read-write · local", "Active"):
         assert words in row
 
 
@@ -228,3 +229,28 @@ def test_the_form_offers_the_versions_of_postgres_if_there_are_several(alice: Pe
     form = ProjectForm({"name": "shop", "pg_version": "15"})
     assert form.is_valid()
     assert body_of(form, "project_create")["project"] == {"name": "shop", "pg_version": 15}
+
+
+def test_the_palette_ranks_what_is_called_exactly_so_first(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    answers = {
+        "/projects/p": {"project": {"id": "p", "name": "shop"}},
+        "/projects/p/endpoints": {"endpoints": [{"id": "ep-a", "branch_id": "br-main"}]},
+        "/projects/p/branches": {
+            "branches": [
+                {"id": "br-other", "name": "remain"},
+                {"id": "br-mains", "name": "mains"},
+                {"id": "br-main", "name": "main"},
+            ]
+        },
+    }
+
+    def respond(asked: str) -> bytes:
+        path = asked.partition("?")[0].split("/api/v2")[-1]
+        return json.dumps(answers.get(path, {"projects": []})).encode()
+
+    misbehaving.respond = respond
+    html = dave.get("/go?project=p&q=main").content.decode()
+    labels = re.findall(r'<span class="name">([^<]*)', html)
+    assert labels == ["main", "mains", "ep-a", "remain"]

@@ -78,6 +78,16 @@ def test_a_query_wakes_an_idle_endpoint(alice: Person, shop: Shop) -> None:
     assert "awake" in page.rows()[-1]
 
 
+def test_a_query_runs_on_an_endpoint_with_pooling(alice: Person, shop: Shop) -> None:
+    path = f"{shop.path}/endpoints/{shop.endpoint_id}"
+    data = {"branch": shop.main_id, "database": "neondb", "role": "neondb_owner"}
+    for is_on in (True, False):
+        changed = {"endpoint": {"pooler_enabled": is_on}}
+        shop.client.finish(shop.client.patch(path, changed))
+        page = Page(alice.post(f"{shop.url}/query", {**data, "sql": "SHOW statement_timeout"}))
+        assert page.rows()[-1] == "30s"
+
+
 def test_several_statements_run_in_one_transaction(asked: Any) -> None:
     page = asked(
         "CREATE TEMP TABLE t (n int); INSERT INTO t VALUES (1), (2);\nSELECT sum(n) FROM t;",

@@ -102,7 +102,7 @@ def test_a_role_is_deleted(alice: Person, shop: Shop, url: str) -> None:
     asked = f"{url}/role/delete?name={quote('for a day')}"
     page = Page(alice.get(asked))
     assert "Delete role for a day" in page.text
-    assert "On dev, it deletes" in page.text
+    assert "On dev, this permanently deletes" in page.text
     assert alice.post(asked)["Location"] == url
     assert "for a day" not in roles(alice, shop)
 

@@ -66,7 +66,7 @@ def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving, told(), told(id="two", action="start_compute"))
     page = Page(dave.get(RUN))
     assert "Create branch, then Start compute" in page.text
-    assert "by key laptop" in page.text
+    assert "by API key “laptop”" in page.text
     assert "Waiting for operation other-1" in page.text
     assert 'href="/projects/p/operations/other-1"' in page.html
     assert "Copying the data 42 MB of 84 MB | +1.0 s |  | 2.5 s" in page.row("Copying the data")
@@ -214,7 +214,7 @@ def test_a_wait_for_an_operation_of_the_same_run_has_its_name(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     answer_with(misbehaving, told(), told(id="other-1", action="create_timeline"))
-    assert "Waiting for “Create timeline”" in Page(dave.get(RUN)).text
+    assert "Waiting for “Create first branch”" in Page(dave.get(RUN)).text
 
 
 def test_another_servers_run_is_shown_without_steps(dave: Person, misbehaving: Misbehaving) -> None:
@@ -226,7 +226,7 @@ def test_another_servers_run_is_shown_without_steps(dave: Person, misbehaving: M
         misbehaving.asked.clear()
         page = Page(dave.get("/projects/p/operations/one"))
         assert "Create branch" in page.text
-        for words in (" by key", "Try", "Cancel…", "Request"):
+        for words in (" by API key", "Try", "Cancel…", "Request"):
             assert words not in page.text, status
         assert "<form" not in page.html.partition('id="live"')[2].partition("</main>")[0]
         # It is not asked for calls that it does not have.

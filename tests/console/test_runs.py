@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from console.api.resources.branches import Branch
 from console.api.resources.operations import Operation
+from console.api.resources.snapshots import Snapshot
 from console.operations.runs import Names, Run, asked, runs_of
 from console.operations.timeline import timeline
 from console.operations.timescale import Scale
@@ -16,10 +17,11 @@ from console.pages.outcomes import Existing
 
 AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
 BORN = {"br-a": AT, "br-old": AT - timedelta(days=1)}
-NAMES = Names.of(
+BRANCHES = [
     Branch.read({"id": branch_id, "name": branch_id[3:], "created_at": at.isoformat()})
     for branch_id, at in BORN.items()
-)
+]
+NAMES = Names.of(BRANCHES)
 
 
 def operation(action: str, status: str = "finished", **fields: Any) -> Operation:
@@ -36,6 +38,20 @@ def run(*actions: str, **fields: Any) -> Run:
     return Run([operation(action, endpoint_id="ep-a", **fields) for action in actions])
 
 
+def test_the_run_of_a_snapshot_has_the_snapshots_name() -> None:
+    snapshots = [
+        Snapshot.read({"id": f"snap-{name}", "name": name, "created_at": at.isoformat()})
+        for name, at in (
+            ("other", AT - timedelta(minutes=1)),
+            ("nightly", AT - timedelta(microseconds=3)),
+            ("near", AT + timedelta(milliseconds=900)),
+        )
+    ]
+    made = run("create_branch", branch_id="br-hidden")
+    assert asked(made, Names.of(BRANCHES, snapshots)) == "Create snapshot nightly"
+    assert not NAMES.lacks(run("create_branch"))
+
+
 @pytest.mark.parametrize(
     ("actions", "fields", "words"),
     [
@@ -43,7 +59,11 @@ def run(*actions: str, **fields: Any) -> Run:
         (("create_branch", "start_compute"), {}, "Create branch a with its endpoint"),
         (("create_branch",), {}, "Create branch a"),
         (("create_branch",), {"branch_id": "br-old"}, "Restore branch old"),
-        (("create_branch",), {"branch_id": "br-gone"}, "Create snapshot, or create branch br-gone"),
+        (
+            ("create_branch",),
+            {"branch_id": "br-gone"},
+            "Create branch or snapshot, now deleted",
+        ),
         (("suspend_compute", "create_branch", "start_compute"), {}, "Restore branch a"),
         (("suspend_compute", "start_compute"), {}, "Restart endpoint ep-a"),
         (("start_compute",), {}, "Start endpoint ep-a"),

@@ -16,7 +16,7 @@ from console.pages.statuses import (
     endpoint_state,
     pending_word,
 )
-from console.templatetags.console_tags import NOTHING, ago, duration, in_a_line, size
+from console.templatetags.console_tags import NOTHING, ago, duration, in_a_line, sentence, size
 
 
 def endpoint(**fields: object) -> Endpoint:
@@ -87,3 +87,20 @@ def test_the_oldest_unfinished_operation_is_the_pending_one() -> None:
     assert pending_word(endpoint(), [operation("start_compute", "finished")]) == ""
     assert pending_word(endpoint(pending_state="active"), []) == "starting…"
     assert pending_word(endpoint(), [operation("teleport", "running")]) == "working…"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("project not found", "Project not found"),
+        ("no, it is not", "No, it is not"),
+        ("http://127.0.0.1:1 refused", "http://127.0.0.1:1 refused"),
+        ("ep-calm-river-1 is busy", "ep-calm-river-1 is busy"),
+        ("work_mem: too large", "work_mem: too large"),
+        ("", ""),
+    ],
+)
+def test_a_sentence_begins_with_a_capital_unless_its_first_word_is_an_address_or_a_name(
+    words: str, shown: str
+) -> None:
+    assert sentence(words) == shown

@@ -34,6 +34,8 @@ class Relay:
     is_away: bool = False
     # Seconds before each answer.
     delay: float = 0.0
+    # Seconds before each answer that is no stream.
+    pause: float = 0.0
     # The body of every answer instead of the real one, with its status and content type.
     says: bytes | None = None
     status: int = 200
@@ -52,7 +54,7 @@ class Relay:
 
     def be_well(self) -> None:
         self.missing.clear()
-        self.refuses, self.is_away, self.delay = 0, False, 0.0
+        self.refuses, self.is_away, self.delay, self.pause = 0, False, 0.0, 0.0
         self.says, self.status, self.kind = None, 200, "application/json"
         self.twists, self.breaks_off = None, False
 
@@ -94,6 +96,8 @@ def relay(api_url: str) -> Iterator[Relay]:
             self.send(status, json.dumps({"code": "", "message": "refused by the test"}).encode())
 
         def pass_on(self, path: str, body: bytes) -> None:
+            if "event-stream" not in self.headers.get("Accept", ""):
+                time.sleep(state.pause)
             headers = {k: v for k, v in self.headers.items() if k.lower() != "host"}
             with requests.request(
                 self.command,

@@ -210,7 +210,7 @@ def opened(page: Page, world: World, shoot: Shoot) -> None:
     shoot("opened_menu")
     page.get_by_role("link", name="Rename…").click()
     page.locator("dialog[open] form").wait_for()
-    page.locator("dialog[open]").get_by_text("Command line").click()
+    page.locator("dialog[open]").get_by_text("Show as curl").click()
     shoot("opened_dialog")
     page.goto(branch)
     page.goto(f"/projects/{world.shop.id}")

@@ -14,23 +14,29 @@ class ActorKind:
     # Before the actor's name, in “by …”. If the actor has no name, `alone` is shown instead.
     before_name: str
     alone: str
+    # The icon.
+    shape: str = "platform"
 
 
 ACTOR_KINDS = {
     kind.value: kind
     for kind in (
-        ActorKind("user", "API key", "key", "an API key"),
-        ActorKind("client", "Client connection", "client", "a client"),
-        ActorKind("retry", "Retry", "a retry with key", "a retry"),
-        ActorKind("idleness", "Idleness", "idleness of", "idleness"),
-        ActorKind("expiry", "Expiry", "expiry of", "expiry"),
+        ActorKind("user", "API key", "API key", "an API key", "account"),
+        ActorKind("client", "Client", "client", "a client", "client"),
+        ActorKind("retry", "Retry", "a retry with API key", "a retry", "account"),
+        ActorKind("idleness", "Auto-suspend", "auto-suspend of", "auto-suspend", "asleep"),
+        ActorKind("expiry", "Expiry", "expiry of", "expiry", "waiting"),
         ActorKind(
             "check", "Availability check", "an availability check of", "an availability check"
         ),
-        ActorKind("sql", "SQL", "SQL of", "SQL"),
+        ActorKind("sql", "SQL", "SQL of", "SQL", "client"),
         ActorKind("platform", "Perch", "Perch,", "Perch"),
     )
 }
+
+
+# The kinds whose name is that of an API key, which users choose.
+NAMES_OF_KEYS = ("user", "retry")
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,22 @@ class Actor:
     @property
     def words(self) -> str:
         """The words that follow “by”."""
-        kind = ACTOR_KINDS.get(self.type) or _unknown(self.type)
-        return f"{kind.before_name} {self.name}" if self.name else kind.alone
+        kind = self._kind
+        name = f"“{self.name}”" if kind.value in NAMES_OF_KEYS else self.name
+        return f"{kind.before_name} {name}" if self.name else kind.alone
+
+    @property
+    def label(self) -> str:
+        """The name alone, beside the icon; what it is, if it has none."""
+        return self.name or self._kind.label
+
+    @property
+    def shape(self) -> str:
+        return self._kind.shape
+
+    @property
+    def _kind(self) -> ActorKind:
+        return ACTOR_KINDS.get(self.type) or _unknown(self.type)
 
 
 def _unknown(value: str) -> ActorKind:

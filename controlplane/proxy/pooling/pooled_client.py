@@ -16,22 +16,13 @@ from controlplane.proxy.relaying.client import Client, wait_for_input
 from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection, ComputeGone
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
-from controlplane.proxy.wire.destination import Destination
+from controlplane.proxy.wire.destination import APPLIED_BY_POOLER, Destination
 from controlplane.proxy.wire.errors import ComputeUnreachable, ConnectionLost, ProtocolViolation
 from controlplane.proxy.wire.message_stream import MessageStream
 from controlplane.proxy.wire.readiness import Readiness
 
 log = logging.getLogger(__name__)
 
-# The parameters that PgBouncer applies for its client to each server connection.
-_APPLIED_PARAMETERS = (
-    b"DateStyle",
-    b"IntervalStyle",
-    b"TimeZone",
-    b"application_name",
-    b"client_encoding",
-    b"standard_conforming_strings",
-)
 # The first version of PgBouncer that applies a parameter, if not all versions do.
 _APPLIED_SINCE = {b"IntervalStyle": (1, 20)}
 _SYNC = messages.message(b"S", b"")
@@ -165,7 +156,7 @@ class PooledClient:
                 if self._conversation.note_parameter(status):
                     news += messages.message(kind, status)
         ours = {name.lower() for name in sent}
-        for name in _APPLIED_PARAMETERS:
+        for name in APPLIED_BY_POOLER:
             if name.lower() not in ours and name in self._conversation.parameters:
                 self._defaults[name] = self._conversation.parameters[name]
         return news
@@ -193,4 +184,4 @@ class PooledClient:
 
 def _is_applied(name: bytes, address: ComputeAddress) -> bool:
     version, since = address.pooler_version, _APPLIED_SINCE.get(name)
-    return name in _APPLIED_PARAMETERS and (version is None or since is None or version >= since)
+    return name in APPLIED_BY_POOLER and (version is None or since is None or version >= since)

@@ -11,6 +11,7 @@ from controlplane.proxy.wire.errors import (
     InconsistentEndpoint,
     MalformedEndpoint,
     MissingEndpoint,
+    OptionThroughPooler,
     ReplicationThroughPooler,
     UnreadableParameter,
 )
@@ -18,6 +19,7 @@ from controlplane.proxy.wire.errors import (
 _POOLER_SUFFIX = "-pooler"
 # Postgres splits `options` likewise: at whitespace that no backslash escapes.
 _OPTION = re.compile(rb"(?:\\.|[^\s\\])+", re.DOTALL)
+_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _ENDPOINT_OPTION = re.compile(rb"(?:endpoint|project)=(.*)", re.DOTALL)
 # The options that neonctl sends for `connection-string branch@timestamp` and `branch@lsn`.
 _MOMENT_OPTION = re.compile(rb"(neon_(?:timestamp|lsn)):.*", re.DOTALL)
@@ -28,6 +30,22 @@ _ENDPOINT_ID = re.compile(r"[A-Za-z0-9-]{1,63}")
 
 # The values that Postgres reads as false; any other asks for a replication connection or is wrong.
 _NO = (b"false", b"off", b"no", b"0", b"f", b"n")
+# The parameters that PgBouncer applies for its client to each server connection.
+APPLIED_BY_POOLER = (
+    b"DateStyle",
+    b"IntervalStyle",
+    b"TimeZone",
+    b"application_name",
+    b"client_encoding",
+    b"standard_conforming_strings",
+)
+# The parameters that a client of the pooler may send, in lower case. PgBouncer ignores
+# extra_float_digits.
+_ACCEPTED_BY_POOLER = {name.lower() for name in APPLIED_BY_POOLER} | {
+    b"user",
+    b"database",
+    b"extra_float_digits",
+}
 # The bytes that Postgres replaces in an application name.
 _NOT_PRINTABLE = re.compile(rb"[^ -~]")
 
@@ -40,7 +58,11 @@ class Destination:
     parameters: dict[bytes, bytes]
 
     def with_pooler(self, always: bool) -> "Destination":
-        return replace(self, pooled=True) if always and not self.pooled else self
+        """Returns the destination for an endpoint whose plain host `always` leads to the pooler. A
+        client that asks for what no pooler can keep still gets a session of its own there."""
+        if self.pooled or not always or _needs_session(self.parameters):
+            return self
+        return replace(self, pooled=True)
 
 
 def find_destination(
@@ -127,8 +149,8 @@ def _is_within(server_name: str, region_host: str) -> bool:
 def for_the_pooler(destination: Destination) -> Destination:
     """Returns the destination, with its parameters converted if it leads to a pooler.
 
-    Raises ReplicationThroughPooler, because the pooler's server connections are for transactions,
-    and UnreadableParameter.
+    Raises ReplicationThroughPooler and OptionThroughPooler, because the pooler's server connections
+    are for transactions, and UnreadableParameter.
     """
     # PgBouncer passes parameters on by SQL statements. If Postgres refuses those, PgBouncer ends
     # the connection later, with a meaningless error or none.
@@ -137,11 +159,43 @@ def for_the_pooler(destination: Destination) -> Destination:
     parameters = dict(destination.parameters)
     if parameters.pop(b"replication", b"no").lower() not in _NO:
         raise ReplicationThroughPooler
+    options = parameters.pop(b"options", b"")
+    _check_readable(b"options", options)
+    settings = _settings_in(options)
+    for setting in settings:
+        if setting.lower() not in _ACCEPTED_BY_POOLER:
+            raise OptionThroughPooler(setting.decode())
+    # As in Postgres, a parameter of its own wins over the same one in `options`.
+    given = {name.lower() for name in parameters}
+    parameters |= {name: value for name, value in settings.items() if name.lower() not in given}
     if (name := parameters.get(b"application_name")) is not None:
         parameters[b"application_name"] = _NOT_PRINTABLE.sub(_written_out, name)
     for key, value in parameters.items():
         _check_readable(key, value)
     return replace(destination, parameters=parameters)
+
+
+def _needs_session(parameters: dict[bytes, bytes]) -> bool:
+    """True if the client asks for replication, or for a setting that PgBouncer does not apply."""
+    is_replication = parameters.get(b"replication", b"no").lower() not in _NO
+    names = {*parameters, *_settings_in(parameters.get(b"options", b""))}
+    own = {name.lower() for name in names} - {b"options", b"replication"}
+    return is_replication or not own <= _ACCEPTED_BY_POOLER
+
+
+def _settings_in(options: bytes) -> dict[bytes, bytes]:
+    """Returns the settings in `-c name=value` and `--name=value`. Any other option is returned as a
+    name too, without a value, so that the caller finds that no pooler accepts it."""
+    settings = {}
+    words = iter([_ESCAPED.sub(rb"\1", word) for word in _OPTION.findall(options)])
+    for word in words:
+        setting = next(words, b"") if word == b"-c" else word[2:]
+        name, is_setting, value = setting.partition(b"=")
+        if word[:2] in (b"-c", b"--") and is_setting:
+            settings[name.replace(b"-", b"_")] = value
+        else:
+            settings[word] = b""
+    return settings
 
 
 def _written_out(byte: re.Match[bytes]) -> bytes:

@@ -180,10 +180,20 @@ class UnreadableParameter(ProxyError):
 
 class ReplicationThroughPooler(ProxyError):
     sqlstate = "0A000"
-    hint = "Connect to the endpoint's own host, without -pooler, and with its pooler_enabled off."
+    hint = "Connect to the endpoint's own host, without -pooler."
 
     def __init__(self) -> None:
         super().__init__("replication connections are not supported through the pooler")
+
+
+class OptionThroughPooler(ProxyError):
+    """The words are PgBouncer's, whose newer versions read `options` themselves."""
+
+    sqlstate = "08P01"
+    hint = "Connect to the endpoint's own host, without -pooler."
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"unsupported startup parameter in options: {name}")
 
 
 class QuotaUsedUp(ProxyError):

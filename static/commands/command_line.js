@@ -30,6 +30,9 @@
       if (method === "PATCH") return field.checked === field.defaultChecked ? null : field.checked;
       return field.checked || null;
     }
+    // A number of minutes beside the choice, as the API's seconds.
+    const minutes = field.value === "own" && field.form.elements[`${field.name}_minutes`];
+    if (minutes) return minutes.value ? minutes.value * 60 : null;
     const isSame = field.matches("select")
       ? field.selectedOptions[0]?.defaultSelected
       : field.value === field.defaultValue;

@@ -1,0 +1,188 @@
+"""What happened, one line each: the events of one request, from the request to its end, are one
+thing. A suspend has three events, for example: it was requested, the endpoint became idle, and the
+operation has finished."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from itertools import groupby
+
+from django.utils.timezone import localtime
+
+from console.api.resources.actors import Actor
+from console.events.rows import EventRow, Link
+from console.events.types import BAD
+
+# What the requests of endpoints are called once they are done, and before or without that, by the
+# type of their first event. A wake and a suspend for idleness begin with the endpoint's new state.
+NAMES = {
+    "endpoint.start_requested": ("Endpoint started", "Start"),
+    "endpoint.suspend_requested": ("Endpoint suspended", "Suspend"),
+    "endpoint.restart_requested": ("Endpoint restarted", "Restart"),
+    "endpoint.active": ("Endpoint started", "Start"),
+    "endpoint.idle": ("Endpoint suspended", "Suspend"),
+}
+WOKEN = ("Endpoint woken", "Wake")
+# The state of an endpoint, by the type of event that reports it.
+STATES = ("endpoint.active", "endpoint.idle")
+# How the operations of a thing ended, by the type of event; the first that applies counts.
+FAILED, CANCELLED, FINISHED = "operation.failed", "operation.cancelled", "operation.finished"
+ENDINGS = {FAILED: BAD, CANCELLED: ("cancelled", "quiet"), FINISHED: ("check", "good")}
+
+
+@dataclass(frozen=True)
+class Thing:
+    # The newest first; at least one.
+    rows: Sequence[EventRow]
+
+    @property
+    def id(self) -> str:
+        """The id of the first event, which stays the same when others follow."""
+        return self.rows[-1].event.id
+
+    @property
+    def lead(self) -> EventRow:
+        """The first event that is not only about an operation."""
+        own = [row for row in self.rows if not row.event.type.startswith("operation.")]
+        return own[-1] if own else self.rows[-1]
+
+    @property
+    def _last(self) -> EventRow | None:
+        """The newest event that tells a result, other than that of an operation."""
+        own = [row for row in self.rows if not row.event.type.startswith("operation.")]
+        return own[0] if own and own[0] is not self.lead else None
+
+    @property
+    def ending(self) -> str:
+        """The type of event that decides how it ended; "" if it has not, or has no operations."""
+        types = {row.event.type for row in self.rows}
+        return next((ending for ending in ENDINGS if ending in types), "")
+
+    @property
+    def title(self) -> str:
+        lead = self.lead
+        kind = lead.event.type
+        named = NAMES.get(kind)
+        if named and kind == "endpoint.active" and self._is_by_a_client:
+            named = WOKEN
+        if named and (kind in STATES or self.ending):
+            done, asked = named
+            outcome = {FAILED: f"{asked} failed", CANCELLED: f"{asked} cancelled"}
+            return outcome.get(self.ending, done)
+        if kind.endswith("_requested") and self._last and not named:
+            lead = self._last
+        # The line links to the endpoint, so that its id need not be in the sentence too.
+        endpoint_id = lead.event.endpoint_id
+        return lead.sentence.replace(f" {endpoint_id} ", " ") if endpoint_id else lead.sentence
+
+    @property
+    def _is_by_a_client(self) -> bool:
+        return self.actor is not None and self.actor.type == "client"
+
+    @property
+    def reason(self) -> str:
+        return next((row.reason for row in self.rows if row.reason), "")
+
+    @property
+    def tone(self) -> str:
+        return self._look[1]
+
+    @property
+    def shape(self) -> str:
+        return self._look[0]
+
+    @property
+    def label(self) -> str:
+        return self.lead.type.label
+
+    @property
+    def _look(self) -> tuple[str, str]:
+        """The icon and its tone."""
+        if self.ending in (FAILED, CANCELLED):
+            return ENDINGS[self.ending]
+        if self.lead.event.type in NAMES and (
+            states := [row.type for row in self.rows if row.event.type in STATES]
+        ):
+            return states[0].shape, states[0].tone
+        if self.ending and self.lead.event.type.endswith("_requested"):
+            return ENDINGS[self.ending]
+        return self.lead.type.shape, self.lead.type.tone
+
+    @property
+    def actor(self) -> Actor | None:
+        return next((row.event.actor for row in self.rows[::-1] if row.event.actor), None)
+
+    @property
+    def at(self) -> datetime | None:
+        return self.rows[0].event.at
+
+    @property
+    def took_ms(self) -> int | None:
+        """Milliseconds from the first event to the last; None if it was only one."""
+        began = self.rows[-1].event.at
+        if len(self.rows) == 1 or self.at is None or began is None:
+            return None
+        return max(0, round((self.at - began).total_seconds() * 1000))
+
+    @property
+    def links(self) -> Sequence[Link]:
+        return self.lead.links
+
+    @property
+    def project_id(self) -> str:
+        return self.lead.event.project_id
+
+    @property
+    def in_order(self) -> Sequence[EventRow]:
+        """The events, the oldest first."""
+        return self.rows[::-1]
+
+
+def things(newest_first: Iterable[EventRow]) -> list[Thing]:
+    """Fold events into things, each at the place of its newest event. Events are of one thing if
+    they have an operation in common."""
+    groups: dict[int, list[EventRow]] = {}
+    # The number of the group that each operation belongs to, by project and operation.
+    group_of: dict[tuple[str, str], int] = {}
+    for number, row in enumerate(newest_first):
+        operations = [(row.event.project_id, one) for one in row.event.operation_ids]
+        known = sorted({group_of[one] for one in operations if one in group_of})
+        own, *others = known or [number]
+        members = groups.setdefault(own, [])
+        # A request comes after the ends of its operations, which were not known to belong together.
+        for other in others:
+            members.extend(groups.pop(other))
+            group_of.update({one: own for one, group in group_of.items() if group == other})
+        members.append(row)
+        group_of.update(dict.fromkeys(operations, own))
+    return [Thing(sorted(members, key=_newest_first)) for members in groups.values()]
+
+
+def _newest_first(row: EventRow) -> float:
+    return -row.event.at.timestamp() if row.event.at else 0.0
+
+
+@dataclass(frozen=True)
+class Day:
+    name: str
+    things: Sequence[Thing]
+
+
+def days(newest_first: Iterable[EventRow]) -> list[Day]:
+    """Group what happened by day in the reader's time zone, keeping the order."""
+    return [Day(_name(day), list(found)) for day, found in groupby(things(newest_first), key=_day)]
+
+
+def _day(thing: Thing) -> date | None:
+    return localtime(thing.at).date() if thing.at else None
+
+
+def _name(day: date | None) -> str:
+    if day is None:
+        return "Unknown date"
+    today = localtime().date()
+    if day == today:
+        return "Today"
+    if day == today - timedelta(days=1):
+        return "Yesterday"
+    return f"{day:%A}, {day.day} {day:%B %Y}"
