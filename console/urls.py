@@ -130,6 +130,7 @@ urlpatterns = [
     path(f"{CHAIN}/cancel", cancel_retry.cancel_chain, name="chain_cancel"),
     path(f"{CHAIN}/retry", cancel_retry.retry_chain, name="chain_retry"),
     path(f"{PROJECT}/query", query.show, name="query"),
+    path(f"{PROJECT}/query/cancel", query.cancel, name="query_cancel"),
     path("webhooks", webhooks.index, name="webhooks"),
     path("webhooks-live", webhooks.index_live, name="webhooks_live"),
     path("webhooks/new", webhooks.create, name="webhook_create"),

@@ -176,16 +176,16 @@ def under_way(page: Page, world: World, shoot: Shoot) -> None:
 
 def queries(page: Page, world: World, shoot: Shoot) -> None:
     page.goto(f"/projects/{world.shop.id}/query")
-    page.locator("[data-run]").fill(WRONG)
+    page.get_by_label("SQL", exact=True).fill(WRONG)
     page.locator("#run").click()
     page.locator(".failure").wait_for()
     shoot("query_refused")
-    page.locator("[data-run]").fill(SEVERAL)
+    page.get_by_label("SQL", exact=True).fill(SEVERAL)
     page.locator("#run").click()
     page.locator(".cells td").first.wait_for()
     shoot("query_of_several")
-    page.get_by_role("button", name="Explain").click()
-    page.wait_for_load_state("networkidle")
+    page.get_by_role("button", name="Explain and run").click()
+    page.locator(".plan-tree").first.wait_for()
     shoot("query_explained")
 
 
