@@ -97,6 +97,10 @@ class SqlFailed(Exception):
         self.notices = notices
 
 
+class TooLarge(SqlFailed):
+    """The statements have run, but their answer is larger than the console reads."""
+
+
 @dataclass(frozen=True)
 class Column:
     name: str
@@ -188,7 +192,7 @@ def run(
                     read_whole(answer, longest=LONGEST_ANSWER), most_values=LONGEST_ANSWER
                 )
     except TooLong as error:
-        raise SqlFailed(
+        raise TooLarge(
             f"The statements have run, but the result is larger than {LONGEST_ANSWER >> 20} "
             "MiB. Select fewer rows, with LIMIT, or fewer columns."
         ) from error

@@ -5,10 +5,12 @@ Nothing is stored on the server: what is typed is sent with the form, and result
 
 import time
 from typing import Any
+from urllib.parse import urlencode
 
 from django import forms
 from django.http import HttpResponse, JsonResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.errors import APIError, NotOffered
@@ -143,7 +145,10 @@ def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str)
     if act == "tables":
         answer = _run(request, project_id, chosen, [TABLES])
         if "results" in answer:
-            return {"schemas": by_schema(answer["results"][0])}
+            names = ("past_endpoint", "moment", "branch", "database", "role")
+            place = urlencode({name: chosen[name] for name in names if chosen[name]})
+            rows_url = f"{reverse('tables', args=[project_id])}?{place}"
+            return {"schemas": by_schema(answer["results"][0]), "rows_url": rows_url}
         return answer
     typed: str = chosen["sql"].replace("\r\n", "\n")
     statements = split(typed)
