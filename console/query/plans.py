@@ -53,7 +53,7 @@ def read_plan(text: str) -> Plan | None:
         whole = json.loads(text)[0]
         plan = whole["Plan"]
         has_run = "Actual Total Time" in plan
-        root = _step(plan, max(_total(plan, has_run=has_run), 1e-9), has_run=has_run, level=1)
+        root = _step(plan, max(_total(plan, has_run=has_run), 1e-9), has_run=has_run)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return None
     spent = [
@@ -64,29 +64,46 @@ def read_plan(text: str) -> Plan | None:
     return Plan(root, "time" if has_run else "cost", ", ".join(spent) if has_run else "")
 
 
-def _step(node: Mapping[str, Any], whole: float, *, has_run: bool, level: int) -> Step:
+def _step(
+    node: Mapping[str, Any],
+    whole: float,
+    *,
+    has_run: bool,
+    level: int = 1,
+    is_limited: bool = False,
+) -> Step:
     if level > DEEPEST:
         raise ValueError("too deep")
     below = [one for one in node.get("Plans", []) if isinstance(one, Mapping)]
     own = _total(node, has_run=has_run) - sum(_total(one, has_run=has_run) for one in below)
     expected, loops = _number(node.get("Plan Rows")), _number(node.get("Actual Loops"))
     came = _number(node.get("Actual Rows"))
-    figures = [f"cost {_number(node.get('Total Cost')):,.2f}", f"{expected:,.0f} rows expected"]
+    figures = [f"cost {_number(node.get('Total Cost')):,.2f}", f"{_rows(expected)} expected"]
     if has_run and loops:
-        figures = [f"{_total(node, has_run=True):,.2f} ms", f"{came:,.0f} rows", *figures[1:]]
+        figures = [f"{_total(node, has_run=True):,.2f} ms", _rows(came), *figures[1:]]
         figures += [f"{loops:,.0f} times"] if loops > 1 else []
     if has_run and not loops:
         figures = ["never executed"]
     off = max(came, 1) / max(expected, 1)
+    # A step below a limit is stopped early, so that it may return fewer rows.
+    is_far_off = off >= FAR_OFF or (off <= 1 / FAR_OFF and not is_limited)
+    is_limited = is_limited or node.get("Node Type") == "Limit"
     return Step(
         name=_name(node),
         on=_on(node),
         share=min(100, max(0, round(100 * own / whole))),
         figures=", ".join(figures),
-        is_far_off=bool(has_run and loops) and not 1 / FAR_OFF < off < FAR_OFF,
+        is_far_off=bool(has_run and loops) and is_far_off,
         details=_details(node),
-        steps=[_step(one, whole, has_run=has_run, level=level + 1) for one in below],
+        steps=[
+            _step(one, whole, has_run=has_run, level=level + 1, is_limited=is_limited)
+            for one in below
+        ],
     )
+
+
+def _rows(count: float) -> str:
+    return f"{count:,.0f} row{'' if round(count) == 1 else 's'}"
 
 
 def _total(node: Mapping[str, Any], *, has_run: bool) -> float:

@@ -16,6 +16,12 @@
     { tag: [tags.comment, tags.lineComment, tags.blockComment], class: "sql-comment" },
   ]);
 
+  // Words that Postgres does not reserve, and that are mostly names of columns and functions.
+  const NAMES = new Set(["avg", "count", "id", "key", "max", "min", "name", "nothing", "sum", "value"]);
+  const { spec } = CodeMirror.PostgreSQL;
+  const keywords = spec.keywords.split(" ").filter((word) => !NAMES.has(word)).join(" ");
+  const DIALECT = CodeMirror.SQLDialect.define({ ...spec, keywords });
+
   // The names that are completed: those of the tree of tables, once it is shown. After a table's name
   // and a dot CodeMirror offers its columns; elsewhere, those of the tables that are named anywhere.
   const language = new Compartment();
@@ -40,10 +46,9 @@
         }));
       }
     }
-    const { PostgreSQL } = CodeMirror;
     return [
-      CodeMirror.sql({ dialect: PostgreSQL, schema, defaultSchema: "public", upperCaseKeywords: true }),
-      PostgreSQL.language.data.of({ autocomplete: columns }),
+      CodeMirror.sql({ dialect: DIALECT, schema, defaultSchema: "public", upperCaseKeywords: true }),
+      DIALECT.language.data.of({ autocomplete: columns }),
     ];
   }
 

@@ -3,5 +3,5 @@ export { EditorView, keymap, lineNumbers, placeholder, drawSelection, highlightA
 export { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
 export { HighlightStyle, syntaxHighlighting, bracketMatching } from "@codemirror/language";
 export { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "@codemirror/autocomplete";
-export { sql, PostgreSQL } from "@codemirror/lang-sql";
+export { sql, PostgreSQL, SQLDialect } from "@codemirror/lang-sql";
 export { tags } from "@lezer/highlight";

@@ -96,7 +96,7 @@ def test_explaining_runs_nothing(asked: Any) -> None:
     page = asked("SELECT pg_sleep(100)", act="explain")
     assert "Result cost 0." not in page.html
     assert "Each step with its share of the cost" in page.text
-    assert "1 rows expected" in page.text
+    assert "1 row expected" in page.text
     page = asked("SELECT * FROM nowhere", act="explain")
     assert "<mark>nowhere</mark>" in page.html
 
