@@ -11,6 +11,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
+from console.pages.responses import READ_ONLY
 from console.query.csv_text import UnreadableCsv, read_csv
 from console.query.place import PlaceRefused, failure_words, run
 from console.query.schema_tree import read_table
@@ -157,14 +158,15 @@ class ImportForm(forms.Form):
 @require_http_methods(["GET", "HEAD", "POST"])
 def import_csv(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Insert the rows of a file: all of them or, if one is refused, none."""
+    is_read_only = require_perch(request)
     back = _back(request, project_id)
     is_sent = request.method == "POST"
     form = ImportForm(request.POST, request.FILES) if is_sent else ImportForm()
     context: dict[str, Any] = {"form": form, "back": back, "here": request.get_full_path()}
     context["table"] = read_table(request.GET.get("table", ""))
     try:
-        if context["table"] is None:
-            raise Refused("Choose a table.")
+        if is_read_only or context["table"] is None:
+            raise Refused(READ_ONLY if is_read_only else "Choose a table.")
         if is_sent and form.is_valid():
             request.api.require_current()
             described = _described(request, project_id)
