@@ -99,8 +99,8 @@ class LeanMiddleware(GZipMiddleware):
 
     A secret that is compressed together with text that somebody else has put into the page can be
     guessed from the length (BREACH). So every secret is shown only in the answer to a POST, which
-    no other site can have sent, and which is not compressed. The tokens of forms are masked
-    differently in each answer.
+    no other site can have sent, and which is not compressed; nor are the rows of tables, which are
+    shown to a GET. The tokens of forms are masked differently in each answer.
     """
 
     def process_response(
@@ -114,7 +114,8 @@ class LeanMiddleware(GZipMiddleware):
             for name in FOR_DOCUMENTS:
                 del response[name]
         # The pieces of a stream must be sent as they arrive.
-        if response.streaming or request.method not in ("GET", "HEAD"):
+        shows_secrets = getattr(request, "shows_secrets", False)
+        if response.streaming or shows_secrets or request.method not in ("GET", "HEAD"):
             return response
         return super().process_response(request, response)
 
@@ -185,7 +186,10 @@ class ProblemMiddleware:
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         # Django bounds what it keeps of a form in memory, but not the files that it would write to
         # disk. So large bodies are refused before they are read, and before the user is known.
-        if int(request.META.get("CONTENT_LENGTH") or 0) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
+        longest = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        if request.path.endswith(settings.IMPORT_PATH):
+            longest = settings.LONGEST_IMPORT
+        if int(request.META.get("CONTENT_LENGTH") or 0) > longest:
             return too_large(request)
         response = self.get_response(request)
         return wrong_method(request) if response.status_code == 405 else response

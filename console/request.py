@@ -16,6 +16,8 @@ class ConsoleRequest(HttpRequest):
     api: ManagementAPI
     # The address of the live channel, which reports changes to a live page.
     channel: str
+    # The answer may hold secrets, so it is not compressed (middleware.LeanMiddleware).
+    shows_secrets: bool
     # A person sent this request, so it keeps the session awake.
     keeps_awake: bool
     # The form was made before a sign-in or sign-out, so it must not change anything.

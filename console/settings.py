@@ -89,6 +89,8 @@ STATE_DIR = env(
 
 # Bytes of a form. A longer one is not read (middleware.ProblemMiddleware).
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
+# Bytes of the form that imports a file into a table, at addresses that end so.
+LONGEST_IMPORT, IMPORT_PATH = 9 << 20, "/tables/import"
 
 ROOT_URLCONF = "console.urls"
 WSGI_APPLICATION = "console.wsgi.application"

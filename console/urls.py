@@ -25,6 +25,7 @@ from console.operations import cancel_retry, run_views
 from console.operations import views as operations
 from console.projects import changes as project_changes
 from console.projects import views as projects
+from console.query import table_changes, tables
 from console.query import views as query
 
 PROJECT = "projects/<slug:project_id>"
@@ -130,6 +131,11 @@ urlpatterns = [
     path(f"{CHAIN}/cancel", cancel_retry.cancel_chain, name="chain_cancel"),
     path(f"{CHAIN}/retry", cancel_retry.retry_chain, name="chain_retry"),
     path(f"{PROJECT}/query", query.show, name="query"),
+    path(f"{PROJECT}/query/cancel", query.cancel, name="query_cancel"),
+    path(f"{PROJECT}/tables", tables.index, name="tables"),
+    path(f"{PROJECT}/tables/row", table_changes.edit, name="table_row"),
+    path(f"{PROJECT}/tables/import", table_changes.import_csv, name="table_import"),
+    path(f"{PROJECT}/tables/export", tables.export, name="table_export"),
     path("webhooks", webhooks.index, name="webhooks"),
     path("webhooks-live", webhooks.index_live, name="webhooks_live"),
     path("webhooks/new", webhooks.create, name="webhook_create"),

@@ -118,7 +118,7 @@ class Photographer:
         if answer.status >= 400:
             print(f"  {name}: {answer.status}")
         if name == "query":
-            page.locator("[data-run]").fill(shown.QUERY)
+            page.get_by_label("SQL", exact=True).fill(shown.QUERY)
             page.locator("#run").click()
             page.locator(".cells td").first.wait_for()
         self.shoot(page, name)

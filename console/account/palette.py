@@ -149,7 +149,7 @@ def _of_project(project: Project, account: Account) -> Iterator[Goal]:
     if account.has_activity:
         tabs["Events"] = "project_activity"
     if account.is_perch:
-        tabs["Query"] = "query"
+        tabs |= {"Query": "query", "Tables": "tables"}
     for label, name in tabs.items():
         yield Goal(f"{label} of {project.name}", reverse(name, args=[project.id]), "page")
     if not account.read_only:

@@ -4,15 +4,18 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 
-from console.query.sql_over_http import Column, Query, Result, SqlFailed
+from console.query.plans import Plan, read_plan
+from console.query.sql_over_http import Column, Notice, Result, SqlFailed
 from console.query.statements import Statement
 
 # The most that is shown: rows of a result, characters of a value, and characters of a page. Each
 # cell counts as at least LEAST_CELL characters, because even a short one takes time to draw.
 MOST_ROWS, LONGEST_VALUE, MOST_CHARACTERS, LEAST_CELL = 500, 1000, 400_000, 20
-EXPLAIN = "EXPLAIN "
+# Written before each statement to be explained.
+EXPLAIN, ANALYZE = "EXPLAIN (FORMAT JSON) ", "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
 WORD = re.compile(r"\w+|\S|$")
 
 
@@ -37,6 +40,10 @@ class ShownResult:
     statement: str = ""
     # How many characters of the page it takes.
     size: int = 0
+    notices: Sequence[Notice] = ()
+    notices_left_out: int = 0
+    # A plan in JSON, as it came; "" if it is none.
+    plan_json: str = ""
 
     @property
     def is_cut(self) -> bool:
@@ -45,6 +52,10 @@ class ShownResult:
     @property
     def is_plan(self) -> bool:
         return [column.name for column in self.columns] == ["QUERY PLAN"]
+
+    @cached_property
+    def plan_tree(self) -> Plan | None:
+        return read_plan(self.plan_json) if self.plan_json else None
 
     @property
     def plan(self) -> str:
@@ -72,8 +83,25 @@ def _shown(result: Result, statement: str, *, room: int) -> ShownResult:
             break
         rows.append(cells)
     return ShownResult(
-        result.command, result.row_count, result.columns, rows, len(result.rows), statement, size
+        result.command,
+        result.row_count,
+        result.columns,
+        rows,
+        len(result.rows),
+        statement,
+        size,
+        result.notices,
+        result.notices_left_out,
+        _plan_json(result),
     )
+
+
+def _plan_json(result: Result) -> str:
+    columns = [(column.name, column.type) for column in result.columns]
+    if columns != [("QUERY PLAN", "json")] or len(result.rows) != 1:
+        return ""
+    (value,) = result.rows[0]
+    return value if isinstance(value, str) else ""
 
 
 def _cell(value: str | None, is_number: bool) -> Cell:
@@ -120,69 +148,3 @@ def mark_of(
         start=start,
         end=end,
     )
-
-
-# The table browser. It uses the role's own rights, by SQL like any other.
-
-TABLES = Query("""\
-SELECT n.nspname, c.relname, c.relkind
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
-  AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
-ORDER BY n.nspname, c.relname LIMIT 1000""")
-COLUMNS = """\
-SELECT a.attname AS "column", pg_catalog.format_type(a.atttypid, a.atttypmod) AS type,
-  CASE WHEN a.attnotnull THEN 'no' ELSE 'yes' END AS nullable,
-  pg_catalog.pg_get_expr(d.adbin, d.adrelid) AS "default"
-FROM pg_catalog.pg_attribute a
-JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped
-ORDER BY a.attnum"""
-FIRST_ROWS = 20
-KINDS = {"v": "view", "m": "materialized view", "f": "foreign table", "p": "partitioned"}
-
-
-@dataclass(frozen=True)
-class Table:
-    schema: str
-    name: str
-    # "" for an ordinary table.
-    kind: str
-
-    @property
-    def value(self) -> str:
-        """The value of the table's button."""
-        return json.dumps([self.schema, self.name])
-
-
-def read_table(value: str) -> Table | None:
-    """Read the value of a table's button; None if it is invalid."""
-    try:
-        schema, name = json.loads(value)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    is_one = isinstance(schema, str) and isinstance(name, str) and "\0" not in schema + name
-    return Table(schema, name, "") if is_one else None
-
-
-def look_at(table: Table) -> list[Query]:
-    """Return the queries for a table's columns and for its first rows."""
-    name = f"{_quoted(table.schema)}.{_quoted(table.name)}"
-    return [
-        Query(COLUMNS, (table.schema, table.name)),
-        Query(f"SELECT * FROM {name} LIMIT {FIRST_ROWS}"),  # noqa: S608 # quoted
-    ]
-
-
-def by_schema(result: Result) -> list[tuple[str, list[Table]]]:
-    found: dict[str, list[Table]] = {}
-    for row in result.rows:
-        if len(row) == 3 and isinstance(row[0], str) and isinstance(row[1], str):
-            found.setdefault(row[0], []).append(Table(row[0], row[1], KINDS.get(str(row[2]), "")))
-    return list(found.items())
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -6,8 +6,7 @@ loopback addresses only if the API is at one as well.
 """
 
 import logging
-import ssl
-import time
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import requests
 
 from console.api.bounded_http import (
-    BoundedAdapter,
     TooLong,
     host_in_url,
     is_loopback,
@@ -27,54 +25,47 @@ from console.api.bounded_http import (
 )
 from console.api.fields import number, text
 from console.api.servers import Server
-
-TYPES = {
-    16: "boolean", 17: "bytea", 18: "char", 19: "name", 20: "bigint", 21: "smallint",
-    23: "integer", 24: "regproc", 25: "text", 26: "oid", 27: "tid", 28: "xid", 114: "json",
-    142: "xml", 600: "point", 601: "lseg", 602: "path", 603: "box", 604: "polygon", 628: "line",
-    650: "cidr", 700: "real", 701: "double precision", 705: "unknown", 718: "circle",
-    790: "money", 829: "macaddr", 869: "inet", 1042: "character", 1043: "character varying",
-    1082: "date", 1083: "time", 1114: "timestamp", 1184: "timestamptz", 1186: "interval",
-    1266: "timetz", 1560: "bit", 1562: "bit varying", 1700: "numeric", 2205: "regclass",
-    2206: "regtype", 2249: "record", 2278: "void", 2950: "uuid", 3220: "pg_lsn",
-    3614: "tsvector", 3615: "tsquery", 3802: "jsonb", 3904: "int4range", 3906: "numrange",
-    3908: "tsrange", 3910: "tstzrange", 3912: "daterange", 3926: "int8range", 4072: "jsonpath",
-    1000: "boolean[]", 1001: "bytea[]", 1003: "name[]", 1005: "smallint[]", 1007: "integer[]",
-    1009: "text[]", 1015: "character varying[]", 1016: "bigint[]", 1021: "real[]",
-    1022: "double precision[]", 1028: "oid[]", 1034: "aclitem[]", 1115: "timestamp[]",
-    1182: "date[]", 1185: "timestamptz[]", 1231: "numeric[]", 199: "json[]", 2951: "uuid[]",
-    3807: "jsonb[]",
-}  # fmt: skip
-# Values of these types are aligned to the right.
-NUMBERS = frozenset(
-    {"bigint", "smallint", "integer", "real", "double precision", "numeric", "money", "oid"}
-)
-
-
-def type_name(oid: object) -> str:
-    """Return the name of a type; "" for a user-defined one, whose name the answer lacks."""
-    return TYPES.get(oid, "") if isinstance(oid, int) else ""
-
+from console.query.authority import CONNECT_WITHIN, session_for
+from console.query.pg_types import NUMBERS, type_name
 
 log = logging.getLogger(__name__)
 
-# Seconds to connect, and seconds beyond the time of the statements: for waking and transport.
-CONNECT_WITHIN, BESIDES = 5, 40
+# Seconds beyond the time of the statements: for waking and transport.
+BESIDES = 40
 # The most seconds that all statements together may take.
 LONGEST_WAIT = 600
 # Bytes of an answer. Much less of it is shown.
 LONGEST_ANSWER = 8 << 20
-# Seconds for which the service's certificate authority is cached.
-AUTHORITY_KEPT = 300
-# The path of the management API. The service's certificate authority is beside it.
-API_PATH = "/api/v2"
+# What the sessions are called in Postgres; a run that can be cancelled has its marker behind it.
+APPLICATION = "perch-console"
+
+
+@dataclass(frozen=True)
+class Query:
+    text: str
+    # Texts, None for NULL, and lists of them for arrays.
+    parameters: Sequence[object] = ()
 
 
 # Sent before each statement if it may only read. Postgres does not let a transaction become
 # read-write once it has run a query, and a single statement cannot end the block and then do more.
-# If a statement ends the block, as COMMIT does, the next one is in a new block. A BEGIN inside a
-# block causes only a warning.
+# If a statement ends the block, the next one is in a new block. A BEGIN inside a block only warns.
 READ_ONLY = ("BEGIN READ ONLY", "SELECT 1")
+# Some statements write in such a block nevertheless, as EXPLAIN ANALYZE CREATE TABLE AS does. So
+# nothing is committed: this is sent at the end, and in the place of each statement that commits.
+# Functions and procedures cannot commit within a block.
+UNDO = Query("ROLLBACK")
+COMMITS = re.compile(r"commit\b|end\b|prepare\b(?!\s+\w+\s+as\b)", re.IGNORECASE | re.ASCII)
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What a statement says besides its result, as by RAISE NOTICE."""
+
+    severity: str
+    message: str
+    detail: str = ""
+    hint: str = ""
 
 
 class SqlFailed(Exception):
@@ -90,6 +81,7 @@ class SqlFailed(Exception):
         hint: str = "",
         position: int = 0,
         statement: int = 0,
+        notices: Sequence[Notice] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -101,12 +93,12 @@ class SqlFailed(Exception):
         self.position = position
         # Index of the statement that failed; the number of statements if the commit failed.
         self.statement = statement
+        # Those of that statement.
+        self.notices = notices
 
 
-@dataclass(frozen=True)
-class Query:
-    text: str
-    parameters: Sequence[str] = ()
+class TooLarge(SqlFailed):
+    """The statements have run, but their answer is larger than the console reads."""
 
 
 @dataclass(frozen=True)
@@ -128,33 +120,64 @@ class Result:
     row_count: int | None
     columns: Sequence[Column]
     rows: Sequence[Sequence[str | None]]
+    notices: Sequence[Notice] = ()
+    # How many more notices there were.
+    notices_left_out: int = 0
+
+
+def cancel(server: Server, uri: str, marker: str) -> bool:
+    """Cancel what runs with this marker, as the role of `uri`. Return False if nothing does.
+
+    It is asked for by SQL, because the run may be in another process of the console, and other
+    servers have no other way. Raises SqlFailed.
+    """
+    (result,) = run(
+        server, uri, [Query(CANCEL, (_application(marker),))], seconds=10, read_only=False
+    )
+    return any(row == ["t"] for row in result.rows)
+
+
+CANCEL = """\
+SELECT pg_catalog.pg_cancel_backend(pid) FROM pg_catalog.pg_stat_activity
+WHERE application_name = $1 AND state = 'active' AND usename = CURRENT_USER"""
 
 
 def run(
-    server: Server, uri: str, queries: Sequence[Query], *, seconds: int, read_only: bool
+    server: Server,
+    uri: str,
+    queries: Sequence[Query],
+    *,
+    seconds: int,
+    read_only: bool,
+    marker: str = "",
 ) -> list[Result]:
     """Run the queries at the database of `uri`, a connection string from `server`.
 
     Several queries run in one transaction. Each may take `seconds`. With `read_only`, they can
-    change nothing, and nothing in their text can circumvent that. Raises SqlFailed.
+    change nothing, and nothing in their text can circumvent that. `marker` names this run to
+    `cancel`. Raises SqlFailed.
     """
     url = _address(server, uri)
-    before = [Query(text) for text in READ_ONLY] if read_only else []
+    sent = list(queries)
+    if read_only:
+        before = [Query(text) for text in READ_ONLY]
+        kept = [UNDO if COMMITS.match(query.text) else query for query in queries]
+        sent = [one for query in kept for one in (*before, query)] + [UNDO]
     # Each query is the last of `step` statements sent.
-    step = len(before) + 1
-    statements = [
-        {"query": one.text, "params": list(one.parameters)}
-        for query in queries
-        for one in (*before, query)
-    ]
+    step = len(READ_ONLY) + 1 if read_only else 1
+    statements = [{"query": one.text, "params": list(one.parameters)} for one in sent]
     headers = {
-        "Neon-Connection-String": _with_options(uri, seconds=seconds, read_only=read_only),
+        "Neon-Connection-String": _with_options(
+            uri, seconds=seconds, read_only=read_only, marker=marker
+        ),
+        # Only Perch knows this header.
+        "Perch-Notices": "true",
         "Neon-Raw-Text-Output": "true",
         "Neon-Array-Mode": "true",
     }
     body = {"queries": statements} if len(statements) != 1 else statements[0]
     try:
-        with _session(server) as session:
+        with session_for(server) as session:
             answer = session.post(
                 url,
                 json=body,
@@ -169,7 +192,7 @@ def run(
                     read_whole(answer, longest=LONGEST_ANSWER), most_values=LONGEST_ANSWER
                 )
     except TooLong as error:
-        raise SqlFailed(
+        raise TooLarge(
             f"The statements have run, but the result is larger than {LONGEST_ANSWER >> 20} "
             "MiB. Select fewer rows, with LIMIT, or fewer columns."
         ) from error
@@ -200,74 +223,18 @@ def _address(server: Server, uri: str) -> str:
     return f"https://{host_in_url(host)}:{port or 5432}/sql"
 
 
-def _with_options(uri: str, *, seconds: int, read_only: bool) -> str:
+def _application(marker: str) -> str:
+    return f"{APPLICATION} {marker}".strip()
+
+
+def _with_options(uri: str, *, seconds: int, read_only: bool, marker: str = "") -> str:
     parts = urlsplit(uri)
     query = dict(parse_qsl(parts.query))
     options = [query.get("options", ""), f"-c statement_timeout={seconds * 1000}"]
     if read_only:
         options.append("-c default_transaction_read_only=on")
-    query |= {"options": " ".join(options).strip(), "application_name": "perch-console"}
+    query |= {"options": " ".join(options).strip(), "application_name": _application(marker)}
     return parts._replace(query=urlencode(query)).geturl()
-
-
-class _Trusting(BoundedAdapter):
-    """Trusts the service's own certificate authority besides the system's."""
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._context = context
-        super().__init__()
-
-    def init_poolmanager(self, *args: Any, **named: Any) -> None:
-        super().init_poolmanager(*args, ssl_context=self._context, **named)
-
-
-def _session(server: Server) -> requests.Session:
-    context = ssl.create_default_context()
-    if pem := _authority(server):
-        try:
-            context.load_verify_locations(cadata=pem)
-        except ssl.SSLError:
-            log.warning("the service's authority cannot be read", extra={"url": server.url})
-    session = requests.Session()
-    session.mount("https://", _Trusting(context))
-    return session
-
-
-# By server's address: the PEM found there, and when, a time of time.monotonic().
-_authorities: dict[str, tuple[str, float]] = {}
-
-
-def _authority(server: Server) -> str:
-    """Return the service's certificate authority in PEM.
-
-    It is "" if the operator uses other certificates.
-    """
-    pem, found_at = _authorities.get(server.url, ("", float("-inf")))
-    if time.monotonic() - found_at < AUTHORITY_KEPT:
-        return pem
-    url = f"{server.url.removesuffix(API_PATH)}/certificate-authority.pem"
-    with requests.Session() as session:
-        session.mount("http://", BoundedAdapter())
-        session.mount("https://", BoundedAdapter())
-        try:
-            answer = session.get(
-                url,
-                timeout=CONNECT_WITHIN,
-                stream=True,
-                proxies=proxies_for(url),
-                allow_redirects=False,
-            )
-            with answer:
-                pem = (
-                    read_whole(answer, longest=1 << 20).decode("ascii")
-                    if answer.status_code == 200
-                    else ""
-                )
-        except (requests.RequestException, ValueError) as error:
-            log.warning("no authority", extra={"url": url, "error": type(error).__name__})
-            return pem
-    _authorities[server.url] = pem, time.monotonic()
-    return pem
 
 
 def _unreachable(url: str, error: requests.RequestException) -> SqlFailed:
@@ -291,6 +258,7 @@ def _refused(data: Mapping[str, Any], *, step: int) -> SqlFailed:
         hint=text(data, "hint"),
         position=int(position) if position.isdecimal() and len(position) < 9 else 0,
         statement=int(number(data, "perch:statement")) // step,
+        notices=_notices(data),
     )
 
 
@@ -305,4 +273,15 @@ def _result(data: Mapping[str, Any]) -> Result:
         row_count=int(count) if count >= 0 else None,
         columns=[Column(text(one, "name"), type_name(one.get("dataTypeID"))) for one in columns],
         rows=[row for row in rows if isinstance(row, list)] if isinstance(rows, list) else [],
+        notices=_notices(data),
+        notices_left_out=int(number(data, "perch:notices_left_out")),
     )
+
+
+def _notices(data: Mapping[str, Any]) -> list[Notice]:
+    found = data.get("perch:notices")
+    return [
+        Notice(*(text(one, name) for name in ("severity", "message", "detail", "hint")))
+        for one in (found if isinstance(found, list) else [])
+        if isinstance(one, Mapping)
+    ]

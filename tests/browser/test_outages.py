@@ -327,7 +327,7 @@ def test_an_open_query_page_survives_each_outage(scene: Scene, query: Page, outa
             expect(query.locator(".htmx-request")).to_have_count(0)
             expect(part.locator(".error")).to_have_count(1)
             expect(part.locator(".error")).to_contain_text(said)
-            expect(sql).to_have_value(typed)
+            expect(query.locator("#id_sql")).to_have_value(typed)
         expect(query.locator(".notice.failure")).to_have_count(0)
         expect(query.locator("#trouble")).to_be_hidden()
         assert "Traceback" not in query.content()

@@ -34,13 +34,17 @@ NO_PAGES = {
             *("switch", "sign_out", "endpoint_start", "endpoint_enable", "endpoint_pooling"),
             *("endpoint_connection_string", "branch_protection", "branch_set_default"),
             *("branch_history_query", "operation_retry", "chain_retry"),
-            *("webhook_enable", "webhook_test", "webhook_resend"),
+            *("webhook_enable", "webhook_test", "webhook_resend", "query_cancel", "table_export"),
         ),
         "it answers to a button alone",
     ),
 }
+ONE_TABLE = "?table=%5B%22public%22%2C%22eggs%22%5D"
 # The query with which a page is requested.
 QUERIES = {
+    "tables": ONE_TABLE,
+    "table_row": f"{ONE_TABLE}&branch={{main}}&database={DATABASE}&role={ROLE}&key=%5B%221%22%5D",
+    "table_import": f"{ONE_TABLE}&branch={{main}}&database={DATABASE}&role={ROLE}",
     "branch_create": "?parent={branch_id}",
     **dict.fromkeys(
         ("branch_history", "branch_history_create", "branch_history_restore"), "?moment={moment}"
@@ -157,6 +161,10 @@ def world(stack: Stack) -> Iterator[World]:
     shop.new_branch_id(name="safe", parent_id=shop.branch_id, protected=True)
     taken = shop.done(operator.post(shop.branch_path(dev, "/snapshot"), {"name": "old"}))
     shop.change(settings={"pg_settings": {"work_mem": "7MB", "statement_timeout": "30s"}})
+    shop.sql("CREATE TABLE eggs (id int PRIMARY KEY, kind text, note json)")
+    shop.sql(
+        "INSERT INTO eggs SELECT n, repeat('speckled ', n), NULL FROM generate_series(1, 60) n"
+    )
     shop.suspend(asleep)
     shop.change(disabled, disabled=True)
     asked = {"url": f"https://hooks.invalid/{'x' * 60}", "event_types": ["*"]}
@@ -255,8 +263,8 @@ def _ask(sql: str, *, shows: str) -> Callable[[Page], None]:
 
 
 def _tables(page: Page) -> None:
-    page.get_by_role("button", name="Show tables").click()
-    expect(page.get_by_role("heading", name="Tables")).to_be_visible()
+    page.locator("#show-tables").click()
+    expect(page.get_by_role("button", name="Refresh")).to_be_visible()
 
 
 def _secret(button: str, **typed: str) -> Callable[[Page], None]:
@@ -318,6 +326,15 @@ STATES = {
     "an address of a button": State(ENDPOINT + "/start"),
     "no endpoint": State("/projects/{bare}"),
     "no endpoint to ask": State("/projects/{bare}/query"),
+    "no endpoint to read": State("/projects/{bare}/tables"),
+    "no such table": State(PROJECT + "/tables?table=%5B%22public%22%2C%22none%22%5D"),
+    "a table sorted and filtered": State(
+        PROJECT + "/tables" + ONE_TABLE + "&sort=kind&desc=1&column=id&op=gt&value=7"
+    ),
+    "a change to confirm": State(
+        PROJECT + "/tables/row" + QUERIES["table_row"],
+        _send("Show SQL", kind="plain"),
+    ),
     "no endpoint to connect to": State("/projects/{bare}/connect"),
     "no branch to perch on": State("/projects/{failing}/new-endpoint"),
     "one branch": State("/projects/{bare}/branches"),

@@ -8,16 +8,20 @@ import pytest
 from console.bundles import KINDS, bundle, sources
 
 
-def test_code_of_others_is_unchanged() -> None:
-    content = bundle("js").content.decode()
-    for path in sources("js"):
+@pytest.mark.parametrize("name", ["js", "query.js"])
+def test_code_of_others_is_unchanged(name: str) -> None:
+    content = bundle(name).content.decode()
+    for path in sources(name):
         if "vendor" in path.parts or "django_htmx" in path.parts:
             assert path.read_text().strip() in content, path.name
 
 
 @pytest.mark.parametrize(
     "path",
-    [*sources("js"), *sources("commands.js"), *sources("history.js")],
+    [
+        *(*sources("js"), *sources("commands.js"), *sources("history.js")),
+        *sources("query.js")[1:],
+    ],
     ids=lambda path: path.name,
 )
 def test_spaces_in_strings_are_kept(path: Path) -> None:

@@ -210,7 +210,10 @@ def test_missing_fields_and_unknown_values_do_no_harm(
 ) -> None:
     misbehaving.respond = Twisted(carol, TWISTS[twist])
     for name, address in addresses(real_ids):
-        if name.startswith(("snapshot_", "webhook", "status", "query")) and name != "webhooks":
+        if (
+            name.startswith(("snapshot_", "webhook", "status", "query", "table"))
+            and name != "webhooks"
+        ):
             # No such resource exists, the status is only for operators, and Dave's server is
             # not Perch.
             continue

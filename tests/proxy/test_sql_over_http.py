@@ -5,6 +5,7 @@ import concurrent.futures
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import requests
@@ -152,6 +153,30 @@ def test_a_batch_is_one_transaction(sql: SqlClient) -> None:
     assert [result["rows"] for result in answer["results"]] == [[], [["7"]], [["7", "t"]]]
     assert [result["command"] for result in answer["results"]] == ["CREATE", "INSERT", "SELECT"]
     assert sql.post({"queries": []}).json() == {"results": []}
+
+
+RAISES = "DO $$BEGIN RAISE NOTICE 'at %', 'work' USING HINT = 'none'; RAISE WARNING 'ä'; END$$"
+FAILS = "DO $$BEGIN RAISE NOTICE 'first'; PERFORM 1/0; END$$"
+
+
+def noticed(answer: Any) -> list[tuple[str, str]]:
+    return [(one["severity"], one["message"]) for one in answer.get("perch:notices", [])]
+
+
+def test_notices_are_answered_if_they_are_asked_for(sql: SqlClient) -> None:
+    assert "perch:notices" not in sql.query(RAISES)
+    asked = {"Perch-Notices": "true"}
+    sql.session.headers.update(asked)
+    answer = sql.query(RAISES)
+    assert noticed(answer) == [("NOTICE", "at work"), ("WARNING", "ä")]
+    assert answer["perch:notices"][0]["hint"] == "none"
+    several = sql.post({"queries": [{"query": one} for one in ("SELECT 1", RAISES, "SELECT 2")]})
+    assert [len(noticed(one)) for one in several.json()["results"]] == [0, 2, 0]
+    # The ones before an error come with it.
+    assert noticed(sql.refusal(FAILS)) == [("NOTICE", "first")]
+    many = "DO $$BEGIN FOR n IN 1..130 LOOP RAISE NOTICE '%', n; END LOOP; END$$"
+    answer = sql.query(many)
+    assert (len(noticed(answer)), answer["perch:notices_left_out"]) == (100, 30)
 
 
 def test_a_failed_batch_has_no_effect(sql: SqlClient, postgres: BarePostgres) -> None:

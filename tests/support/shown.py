@@ -57,6 +57,7 @@ def _fill(shop: Project) -> dict[str, str]:
     client, main = shop.client, shop.branch_id
     with psycopg.connect(shop.created["connection_uris"][0]["connection_uri"]) as connection:
         connection.execute(BIRDS)
+        connection.execute("ALTER TABLE birds ADD PRIMARY KEY (id)")
 
     def branch(name: str, parent: str, *, reached: bool = False) -> tuple[str, str]:
         made = shop.new_branch(endpoint=reached, name=name, parent_id=parent)
@@ -176,17 +177,31 @@ def under_way(page: Page, world: World, shoot: Shoot) -> None:
 
 def queries(page: Page, world: World, shoot: Shoot) -> None:
     page.goto(f"/projects/{world.shop.id}/query")
-    page.locator("[data-run]").fill(WRONG)
+    page.get_by_label("SQL", exact=True).fill(WRONG)
     page.locator("#run").click()
     page.locator(".failure").wait_for()
     shoot("query_refused")
-    page.locator("[data-run]").fill(SEVERAL)
+    page.get_by_label("SQL", exact=True).fill(SEVERAL)
     page.locator("#run").click()
     page.locator(".cells td").first.wait_for()
     shoot("query_of_several")
-    page.get_by_role("button", name="Explain").click()
-    page.wait_for_load_state("networkidle")
+    page.get_by_role("button", name="Explain and run").click()
+    page.locator(".plan-tree").first.wait_for()
     shoot("query_explained")
+
+
+def tables(page: Page, world: World, shoot: Shoot) -> None:
+    page.goto(f"/projects/{world.shop.id}/tables")
+    page.get_by_role("link", name="birds").click()
+    page.locator(".cells td").first.wait_for()
+    shoot("tables_rows")
+    if page.get_by_role("link", name="Edit row 1", exact=True).count():
+        page.get_by_role("link", name="Edit row 1", exact=True).click()
+        shoot("tables_edited")
+        page.locator("textarea:not([readonly])").last.fill("7")
+        page.get_by_role("button", name="Show SQL").click()
+        page.locator("pre.review").wait_for()
+        shoot("tables_reviewed")
 
 
 def secrets(page: Page, world: World, shoot: Shoot) -> None:
@@ -274,6 +289,7 @@ SCENES: tuple[Callable[[Page, World, Shoot], None], ...] = (
     failed,
     under_way,
     queries,
+    tables,
     secrets,
     opened,
     refused,

@@ -216,6 +216,8 @@ class ComputeSession:
                     results.describe(self._buffer, start)
                 elif kind in (b"C", b"I"):
                     results.complete(self._buffer[start:end].rstrip(b"\0").decode(errors="replace"))
+                elif kind == b"N":
+                    results.add_notice(bytes(self._buffer[start:end]))
                 elif kind == b"E":
                     failure = failure or _failure(self._buffer[start:end], results)
                 elif kind in (b"G", b"H", b"W"):
@@ -269,4 +271,5 @@ async def _cancel_within(connection: ComputeConnection, readiness: Readiness) ->
 
 def _failure(payload: bytearray, results: Results) -> StatementFailed:
     fields = messages.error_fields(bytes(payload))
-    return StatementFailed(fields, statement=results.ended if results.is_batch else None)
+    statement = results.ended if results.is_batch else None
+    return StatementFailed(fields, statement=statement, notices=results.notices)

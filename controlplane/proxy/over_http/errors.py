@@ -2,7 +2,7 @@
 are those that Neon's clients know."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from controlplane.proxy.over_http.request import Response
 from controlplane.proxy.wire import messages
@@ -86,16 +86,24 @@ class StatementFailed(ProxyError):
     last statement's is the commit's.
     """
 
-    def __init__(self, fields: Mapping[str, str], *, statement: int | None = None) -> None:
+    def __init__(
+        self,
+        fields: Mapping[str, str],
+        *,
+        statement: int | None = None,
+        notices: Sequence[Mapping[str, object]] = (),
+    ) -> None:
         super().__init__(fields.get("M", ""))
         self.fields = fields
         self.statement = statement
+        # Those that came before the error, as `named` returns them, if they were asked for.
+        self.notices = notices
 
 
 def error_response(error: ProxyError) -> Response:
     """Returns the error as the answer for clients."""
     if isinstance(error, StatementFailed):
-        return Response(400, _body(error.fields, statement=error.statement))
+        return Response(400, _body(error.fields, statement=error.statement, notices=error.notices))
     if isinstance(error, ComputeRefused):
         return Response(400, _body(messages.error_fields(error.packet()[messages.HEADER_SIZE :])))
     fields = {"S": "FATAL", "C": error.sqlstate, "M": str(error)}
@@ -113,12 +121,24 @@ def _status(error: ProxyError) -> int:
     return 500 if error.sqlstate == _INTERNAL_STATE else 400
 
 
+def named(fields: Mapping[str, str]) -> dict[str, object]:
+    """Returns the fields of an ErrorResponse or NoticeResponse by their names, None for those that
+    it lacks."""
+    return {name: fields.get(code) for code, name in FIELDS.items()}
+
+
 def _body(
-    fields: Mapping[str, str], *, retryable: bool = False, statement: int | None = None
+    fields: Mapping[str, str],
+    *,
+    retryable: bool = False,
+    statement: int | None = None,
+    notices: Sequence[Mapping[str, object]] = (),
 ) -> bytes:
-    named: dict[str, object] = {name: fields.get(code) for code, name in FIELDS.items()}
+    body = named(fields)
     if statement is not None:
-        named["perch:statement"] = statement
+        body["perch:statement"] = statement
+    if notices:
+        body["perch:notices"] = notices
     if retryable:
-        named["neon:retryable"] = True
-    return json.dumps(named, ensure_ascii=False).encode(errors="replace")
+        body["neon:retryable"] = True
+    return json.dumps(body, ensure_ascii=False).encode(errors="replace")

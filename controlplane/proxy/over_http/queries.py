@@ -26,6 +26,7 @@ from controlplane.proxy.over_http.statements import (
     CONNECTION_STRING,
     DEFERRABLE,
     ISOLATION_LEVEL,
+    NOTICES,
     POOL_OPT_IN,
     RAW_TEXT_OUTPUT,
     READ_ONLY,
@@ -51,7 +52,7 @@ _HEADERS = ", ".join(
     header.title()
     for header in (
         *("authorization", "content-type", CONNECTION_STRING, RAW_TEXT_OUTPUT, ARRAY_MODE),
-        *(POOL_OPT_IN, ISOLATION_LEVEL, READ_ONLY, DEFERRABLE),
+        *(POOL_OPT_IN, ISOLATION_LEVEL, READ_ONLY, DEFERRABLE, NOTICES),
     )
 )
 _ALLOWED = Response(

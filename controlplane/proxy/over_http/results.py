@@ -5,8 +5,10 @@ import json
 import struct
 from collections.abc import Callable
 
+from controlplane.proxy.over_http.errors import named
 from controlplane.proxy.over_http.statements import Batch, Statement
 from controlplane.proxy.over_http.values import UnreadableArray, encoder
+from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.messages import MalformedMessage
 
 _COUNT = struct.Struct("!H")
@@ -15,6 +17,9 @@ _LENGTH = struct.Struct("!i")
 _COLUMN = struct.Struct("!IhIhih")
 
 Row = list[str | None]
+
+# The most notices of a statement that are passed on, and their bytes. A loop may raise any number.
+MOST_NOTICES, MOST_NOTICE_BYTES = 100, 65_536
 
 
 def row_of(buffer: bytearray, start: int) -> Row:
@@ -53,6 +58,10 @@ class Results:
         self._has_rows = False
         self._has_results = False
         self._is_open = False
+        # Those of the current statement, each by the names of its fields; their bytes, and how many
+        # more there were.
+        self.notices: list[dict[str, object]] = []
+        self._notice_bytes = self._notices_left_out = 0
         self.written = 0
         # How many statements have completed.
         self.ended = 0
@@ -75,6 +84,18 @@ class Results:
         except struct.error as error:
             raise MalformedMessage("invalid DataRow") from error
 
+    def add_notice(self, payload: bytes) -> None:
+        """Takes a NoticeResponse; keeps it if the client has asked for notices."""
+        # In a transaction, those of BEGIN and COMMIT belong to no statement.
+        if not self._batch.with_notices or self._statement is None:
+            return
+        size = self._notice_bytes + len(payload)
+        if len(self.notices) == MOST_NOTICES or size > MOST_NOTICE_BYTES:
+            self._notices_left_out += 1
+        else:
+            self._notice_bytes = size
+            self.notices.append(named(messages.error_fields(payload)))
+
     def write(self) -> None:
         """Writes the rows taken since the last call. Raises MalformedMessage."""
         if not self._rows:
@@ -95,9 +116,16 @@ class Results:
             self.write()
             self._open()
             command, count = _parse_tag(tag)
-            self._add("]," + json.dumps({"command": command, "rowCount": count})[1:])
+            end: dict[str, object] = {"command": command, "rowCount": count}
+            if self.notices:
+                end["perch:notices"] = self.notices
+            if self._notices_left_out:
+                end["perch:notices_left_out"] = self._notices_left_out
+            self._add("]," + json.dumps(end, ensure_ascii=False)[1:])
         self._statement = next(self._statements, None)
         self._fields, self._has_rows, self._is_open = [], False, False
+        self.notices = []
+        self._notice_bytes = self._notices_left_out = 0
 
     def body(self) -> bytes:
         """Returns the whole answer."""

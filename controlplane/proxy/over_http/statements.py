@@ -18,6 +18,8 @@ POOL_OPT_IN = "neon-pool-opt-in"
 ISOLATION_LEVEL = "neon-batch-isolation-level"
 READ_ONLY = "neon-batch-read-only"
 DEFERRABLE = "neon-batch-deferrable"
+# Perch's own: the answer has the notices of each statement.
+NOTICES = "perch-notices"
 
 _ISOLATION_LEVELS = {
     "ReadUncommitted": "READ UNCOMMITTED",
@@ -66,6 +68,8 @@ class Batch:
     begin: bytes | None
     # True for columns as the text that Postgres gives, False for JSON's own types.
     as_text: bool
+    # True if the answer is to have the notices.
+    with_notices: bool = False
 
 
 def read_connection_string(headers: Headers) -> ConnectionString:
@@ -133,6 +137,7 @@ def read_batch(headers: Headers, body: bytes) -> Batch:
         statements=[_statement(one, as_arrays=as_arrays) for one in several],
         begin=_begin(headers) if is_batch else None,
         as_text=_is_on(headers, RAW_TEXT_OUTPUT),
+        with_notices=_is_on(headers, NOTICES),
     )
 
 

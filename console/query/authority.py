@@ -1,0 +1,82 @@
+"""TLS to the service's proxy. The console trusts the service's own certificate authority besides
+the system's; the API serves its certificate."""
+
+import logging
+import ssl
+import time
+from typing import Any
+
+import requests
+
+from console.api.bounded_http import BoundedAdapter, proxies_for, read_whole
+from console.api.servers import Server
+
+log = logging.getLogger(__name__)
+
+# Seconds to connect.
+CONNECT_WITHIN = 5
+# Seconds for which the service's certificate authority is cached.
+AUTHORITY_KEPT = 300
+# The path of the management API. The service's certificate authority is beside it.
+API_PATH = "/api/v2"
+
+
+class _Trusting(BoundedAdapter):
+    """Trusts the service's own certificate authority besides the system's."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **named: Any) -> None:
+        super().init_poolmanager(*args, ssl_context=self._context, **named)
+
+
+def session_for(server: Server) -> requests.Session:
+    """Return a session for requests to the proxy that belongs to this server."""
+    context = ssl.create_default_context()
+    if pem := authority(server):
+        try:
+            context.load_verify_locations(cadata=pem)
+        except ssl.SSLError:
+            log.warning("the service's authority cannot be read", extra={"url": server.url})
+    session = requests.Session()
+    session.mount("https://", _Trusting(context))
+    return session
+
+
+# By server's address: the PEM found there, and when, a time of time.monotonic().
+_authorities: dict[str, tuple[str, float]] = {}
+
+
+def authority(server: Server) -> str:
+    """Return the service's certificate authority in PEM.
+
+    It is "" if the operator uses other certificates.
+    """
+    pem, found_at = _authorities.get(server.url, ("", float("-inf")))
+    if time.monotonic() - found_at < AUTHORITY_KEPT:
+        return pem
+    url = f"{server.url.removesuffix(API_PATH)}/certificate-authority.pem"
+    with requests.Session() as session:
+        session.mount("http://", BoundedAdapter())
+        session.mount("https://", BoundedAdapter())
+        try:
+            answer = session.get(
+                url,
+                timeout=CONNECT_WITHIN,
+                stream=True,
+                proxies=proxies_for(url),
+                allow_redirects=False,
+            )
+            with answer:
+                pem = (
+                    read_whole(answer, longest=1 << 20).decode("ascii")
+                    if answer.status_code == 200
+                    else ""
+                )
+        except (requests.RequestException, ValueError) as error:
+            log.warning("no authority", extra={"url": url, "error": type(error).__name__})
+            return pem
+    _authorities[server.url] = pem, time.monotonic()
+    return pem

@@ -1,0 +1,47 @@
+"""CSV as Postgres's COPY writes and reads it: an empty field is NULL, and "" is an empty text."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+Row = Sequence[str | None]
+
+NEEDS_QUOTES = re.compile(r'[",\r\n]|\A\s|\s\Z|\A\\\.\Z|\A\Z')
+FIELD = re.compile(
+    r'(?:"(?P<quoted>(?:[^"]|"")*+)"|(?P<plain>[^",\r\n]*+))(?P<end>,|\r\n|\r|\n|\Z)'
+)
+
+
+class UnreadableCsv(ValueError):
+    """The text is not CSV. The message is for the user."""
+
+
+def write_csv(rows: Iterable[Row]) -> str:
+    return "".join(",".join(map(_field, row)) + "\r\n" for row in rows)
+
+
+def _field(value: str | None) -> str:
+    if value is None:
+        return ""
+    return '"' + value.replace('"', '""') + '"' if NEEDS_QUOTES.search(value) else value
+
+
+def read_csv(text: str) -> Iterator[tuple[int, list[str | None]]]:
+    """Yield the number of the line, from 1, and the fields of each row. Raises UnreadableCsv."""
+    position, line = 0, 1
+    row: list[str | None] = []
+    begins_at = line
+    while position < len(text) or row:
+        found = FIELD.match(text, position)
+        if found is None:
+            raise UnreadableCsv(f"Line {line}: a quote is not closed, or text follows it.")
+        quoted = found["quoted"]
+        row.append((found["plain"] or None) if quoted is None else quoted.replace('""', '"'))
+        line += (quoted or "").count("\n")
+        position = found.end()
+        if found["end"] == ",":
+            continue
+        # A blank line at the end is no row.
+        if row != [None] or position < len(text):
+            yield begins_at, row
+        line += found["end"] != ""
+        row, begins_at = [], line

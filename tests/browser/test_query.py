@@ -1,0 +1,162 @@
+"""The query page in a browser: the editor, cancelling, what the browser keeps, plans, downloads."""
+
+import gzip
+import re
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import opened
+from tests.browser.looking import expect_accessible
+from tests.browser.test_journey import sign_in
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import ROOT, Stack
+
+EDITOR_BYTES = 150_000
+
+
+@pytest.fixture(scope="module")
+def shop(stack: Stack) -> Project:
+    shop = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    shop.sql("CREATE TABLE birds (id int PRIMARY KEY, name text)")
+    shop.sql("INSERT INTO birds VALUES (1, 'wren')")
+    dev = shop.new_branch_id(name="dev", parent_id=shop.branch_id)
+    shop.create_endpoint(dev)
+    return shop
+
+
+@pytest.fixture
+def query(page: Page, shop: Project) -> Page:
+    sign_in(page, shop.client.key)
+    page.goto(f"{shop.path}/query")
+    return page
+
+
+def ask(page: Page, sql: str) -> None:
+    page.get_by_label("SQL", exact=True).fill(sql)
+    page.get_by_role("button", name="Run", exact=True).click()
+
+
+def test_the_editor_completes_names_and_marks_words(query: Page) -> None:
+    page = query
+    # The endpoint is awake, so the tables are shown at once.
+    expect(page.locator("[data-table=birds]")).to_be_visible()
+    editor = page.get_by_label("SQL", exact=True)
+    editor.press_sequentially("SELECT nam FROM bir")
+    page.get_by_role("option", name="birds").click()
+    expect(page.locator("#id_sql")).to_have_value("SELECT nam FROM birds")
+    for _ in " FROM birds":
+        page.keyboard.press("ArrowLeft")
+    page.keyboard.press("e")
+    page.get_by_role("option", name=re.compile("^name")).click()
+    expect(page.locator(".sql-keyword").first).to_have_text("SELECT")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("cell", name="wren")).to_be_visible()
+    expect_accessible(page)
+    # Tab leaves the editor.
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_focused()
+
+
+def test_the_editor_is_small_and_loaded_only_there(query: Page, shop: Project) -> None:
+    page = query
+    scripts = "[...document.scripts].map((one) => one.src)"
+    (script,) = [one for one in page.evaluate(scripts) if "query.js" in one]
+    assert len(gzip.compress(page.request.get(script).body())) <= EDITOR_BYTES
+    page.goto(shop.path)
+    assert not any("query" in one for one in page.evaluate(scripts))
+    assert "MIT" in (ROOT / "static/vendor/codemirror.LICENSE.md").read_text()
+
+
+def test_a_query_is_cancelled_in_postgres(query: Page, shop: Project) -> None:
+    page = query
+    running = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(31)'"
+    running += " AND state = 'active'"
+    ask(page, "SELECT pg_sleep(31)")
+    elapsed = page.get_by_role("timer")
+    expect(elapsed).to_have_text(re.compile(r"^\d\.\d s$"))
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("The query was cancelled.")
+    expect(elapsed).to_be_hidden()
+    expect(page.get_by_role("button", name="Cancel", exact=True)).to_be_hidden()
+    ask(page, running)
+    expect(page.get_by_role("cell", name="0", exact=True)).to_be_visible()
+
+
+@pytest.mark.thorough
+def test_the_browser_keeps_queries_and_forgets_them(
+    browser: Browser, stack: Stack, query: Page, shop: Project
+) -> None:
+    page = query
+    ask(page, "SELECT 'one'")
+    history = page.locator("#history")
+    expect(history).to_contain_text(re.compile(r"SELECT 'one'.*main.*just now.*ms"))
+    ask(page, "ALTER ROLE neondb_owner PASSWORD 'secret'")
+    expect(page.get_by_role("alert")).to_contain_text("read-only")
+    ask(page, "SELECT nowhere")
+    expect(history.locator("li")).to_have_count(2)
+    expect(history.locator("li").first).to_contain_text("Failed")
+    history.get_by_role("button", name="SELECT 'one'").click()
+    expect(page.locator("#id_sql")).to_have_value("SELECT 'one'")
+    page.get_by_role("button", name="Save query…").click()
+    page.get_by_label("Name of the query").fill("first one")
+    page.keyboard.press("Enter")
+    # What is kept, and what is typed, is there after leaving and coming back.
+    page.get_by_label("SQL", exact=True).fill("SELECT 'half-typed")
+    page.goto(shop.path)
+    page.go_back()
+    expect(page.locator("#id_sql")).to_have_value("SELECT 'half-typed")
+    page.get_by_role("button", name="first one", exact=True).click()
+    expect(page.locator("#id_sql")).to_have_value("SELECT 'one'")
+    expect_accessible(page)
+    kept = page.evaluate("JSON.stringify({...localStorage})")
+    assert "secret" not in kept
+    # Another account in the same browser sees none of it.
+    state = page.context.storage_state()
+    state["cookies"] = []
+    other = Project.create(stack, Client(stack.api_url, stack.new_key()), name="other")
+    with opened(browser, stack.console_url, storage_state=state) as foreign:
+        sign_in(foreign, other.client.key)
+        foreign.goto(f"{other.path}/query")
+        expect(foreign.locator("#history li, #saved li")).to_have_count(0)
+    page.get_by_role("button", name="Delete the saved query first one").click()
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator("#history li, #saved li")).to_have_count(0)
+    assert "SELECT" not in page.evaluate("JSON.stringify({...localStorage})")
+
+
+@pytest.mark.thorough
+def test_a_query_runs_on_another_branch(query: Page) -> None:
+    page = query
+    page.get_by_label("Read only").uncheck()
+    ask(page, "CREATE TABLE here AS SELECT 1 AS n")
+    expect(page.locator(".done")).to_be_visible()
+    page.get_by_label("SQL", exact=True).fill("SELECT to_regclass('here') IS NULL AS missing")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("cell", name="f", exact=True)).to_be_visible()
+    page.get_by_text("Run on another branch").click()
+    page.get_by_role("button", name="dev", exact=True).click()
+    expect(page.get_by_role("heading", name="Result on dev")).to_be_visible()
+    expect(page.get_by_role("cell", name="t", exact=True)).to_be_visible()
+    expect(page.get_by_label("Branch")).to_contain_text("main")
+
+
+@pytest.mark.thorough
+def test_plans_notices_and_downloads(query: Page) -> None:
+    page = query
+    page.get_by_label("SQL", exact=True).fill(
+        "SELECT * FROM birds JOIN generate_series(1, 9) n ON n = id"
+    )
+    page.get_by_role("button", name="Explain and run").click()
+    tree = page.locator(".plan-tree")
+    expect(tree).to_contain_text("Join")
+    expect(tree.locator("li li").first).to_be_visible()
+    expect_accessible(page)
+    ask(page, "DO $$BEGIN RAISE NOTICE 'hello'; END$$; SELECT id, name FROM birds")
+    expect(page.get_by_role("list", name="Notices")).to_contain_text("hello")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download CSV").click()
+    assert download.value.path().read_text() == "id,name\n1,wren\n"
+    # The page stays as it is.
+    expect(page.get_by_role("cell", name="wren")).to_be_visible()

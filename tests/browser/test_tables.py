@@ -1,0 +1,139 @@
+"""The page of tables in a browser: pages, sorting, filters, a change with its SQL, CSV."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import opened
+from tests.browser.looking import expect_accessible
+from tests.browser.test_journey import sign_in
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack
+
+
+@pytest.fixture(scope="module")
+def shop(stack: Stack) -> Project:
+    shop = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    shop.sql("CREATE TABLE birds (id int PRIMARY KEY, name text, note text)")
+    shop.sql(
+        "INSERT INTO birds SELECT n, 'bird ' || n % 7, nullif(n % 3, 0)::text "
+        "FROM generate_series(1, 120) n"
+    )
+    return shop
+
+
+@pytest.fixture
+def tables(page: Page, shop: Project) -> Page:
+    sign_in(page, shop.client.key)
+    page.goto(f"{shop.path}/tables")
+    page.get_by_role("link", name="birds").click()
+    return page
+
+
+def turn(page: Page, name: str) -> list[str]:
+    with page.expect_navigation():
+        page.get_by_role("link", name=name).click()
+    return first_cells(page)
+
+
+def first_cells(page: Page) -> list[str]:
+    return page.locator("tbody td:first-child").all_inner_texts()
+
+
+def test_rows_are_paged_changed_and_sent_both_ways(
+    tables: Page, shop: Project, tmp_path: Path
+) -> None:
+    page = tables
+    assert first_cells(page)[::49] == ["1", "50"]
+    page.get_by_role("link", name="Next").click()
+    expect(page.locator("tbody td").first).to_have_text("51")
+    page.get_by_role("link", name="Previous").click()
+    expect(page.locator("tbody td").first).to_have_text("1")
+    expect_accessible(page)
+    page.get_by_label("Filter").select_option("name")
+    page.get_by_label("Comparison").select_option("contains")
+    page.get_by_label("Value", exact=True).fill("BIRD 6")
+    page.keyboard.press("Enter")
+    expect(page.locator("tbody tr")).to_have_count(17)
+    page.get_by_role("link", name="Edit row 1", exact=True).click()
+    page.get_by_label("name text", exact=True).fill("it's \\ a\nheron")
+    page.get_by_role("button", name="Show SQL").click()
+    expect(page.locator("pre")).to_have_text(
+        'UPDATE "public"."birds" SET "name" = E\'it\'\'s \\\\ a\nheron\''
+        " WHERE \"id\" = '6' AND \"name\" = 'bird 6'"
+    )
+    assert shop.sql("SELECT name FROM birds WHERE id = 6") == [("bird 6",)]
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator("#notices")).to_contain_text("was changed")
+    assert shop.sql("SELECT name FROM birds WHERE id = 6") == [("it's \\ a\nheron",)]
+    # It is filtered still, and so is the export.
+    expect(page.locator("tbody tr")).to_have_count(16)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export CSV").click()
+    exported = download.value.path().read_text()
+    assert exported.splitlines()[:2] == ["id,name,note", "13,bird 6,1"]
+    file = tmp_path / "more.csv"
+    file.write_text('id,name,note\r\n1000,"a ""b"", c",\r\n1001,"",""\r\n')
+    page.get_by_role("button", name="Import CSV…").click()
+    page.get_by_label("CSV file").set_input_files(file)
+    page.get_by_role("button", name="Import").click()
+    expect(page.locator("#notices")).to_contain_text("2 rows imported into birds")
+    rows = shop.sql("SELECT name, note FROM birds WHERE id >= 1000 ORDER BY id")
+    assert rows == [('a "b", c', None), ("", "")]
+    # The same rows are refused as a whole, and the page says where.
+    page.get_by_role("button", name="Import CSV…").click()
+    file.write_text("id\n2000\n1000\n")
+    page.get_by_label("CSV file").set_input_files(file)
+    page.get_by_role("button", name="Import").click()
+    expect(page.get_by_role("alert")).to_contain_text("lines 2 to 3")
+    assert shop.sql("SELECT count(*) FROM birds WHERE id = 2000") == [(0,)]
+    shop.sql("DELETE FROM birds WHERE id >= 1000")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("column", ["note", "name", "id"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_every_row_is_on_one_page(tables: Page, column: str, times: int) -> None:
+    page = tables
+    for _ in range(times):
+        page.get_by_role("columnheader", name=re.compile(f"^{column}")).get_by_role("link").click()
+    expect(page.locator("[aria-sort]")).to_have_attribute(
+        "aria-sort", "ascending" if times == 1 else "descending"
+    )
+    seen = [first_cells(page)]
+    while page.get_by_role("link", name="Next").count():
+        seen.append(turn(page, "Next"))
+    assert sorted(int(cell) for cells in seen for cell in cells) == list(range(1, 121))
+    for before in reversed(seen[:-1]):
+        assert turn(page, "Previous") == before
+
+
+@pytest.mark.thorough
+def test_a_row_that_was_changed_meanwhile_is_not_overwritten(tables: Page, shop: Project) -> None:
+    page = tables
+    page.get_by_role("link", name="Edit row 2", exact=True).click()
+    page.get_by_label("NULL for note").check()
+    page.get_by_role("button", name="Show SQL").click()
+    shop.sql("UPDATE birds SET note = 'theirs' WHERE id = 2")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("Nothing was changed")
+    assert shop.sql("SELECT note FROM birds WHERE id = 2") == [("theirs",)]
+
+
+@pytest.mark.thorough
+def test_tables_work_without_scripts_and_without_a_key(
+    browser: Browser, stack: Stack, shop: Project
+) -> None:
+    shop.sql("CREATE TABLE keyless AS SELECT n FROM generate_series(1, 60) n")
+    shop.sql("CREATE VIEW few AS SELECT 'seen' AS word")
+    with opened(browser, stack.console_url, java_script_enabled=False) as page:
+        sign_in(page, shop.client.key)
+        page.goto(f"{shop.path}/tables")
+        page.get_by_role("link", name="keyless").click()
+        assert len(turn(page, "Next")) == 10
+        expect(page.get_by_text("cannot be changed here")).to_be_visible()
+        page.get_by_role("link", name="few").click()
+        expect(page.get_by_role("cell", name="seen")).to_be_visible()
