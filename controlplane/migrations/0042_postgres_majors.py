@@ -24,7 +24,7 @@ ALTER TABLE controlplane_postgressettings
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('controlplane', '0039_history_usage'),
+        ('controlplane', '0041_traces'),
     ]
 
     operations = [

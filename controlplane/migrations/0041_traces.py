@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = (("controlplane", "0039_history_usage"),)
+    dependencies = (("controlplane", "0040_endpoint_metrics"),)
 
     operations = (
         migrations.AddField(
