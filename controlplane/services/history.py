@@ -104,11 +104,7 @@ class History:
                 fields=[field],
             )
         if moment.lsn is not None:
-            known = any(
-                chain.first_lsn <= moment.lsn <= chain.last_lsn + _unpublished(chain)
-                for chain in self.chains
-            )
-            if not known:
+            if not self._has_position(moment.lsn):
                 self._refuse(field)
             return
         assert moment.at is not None
@@ -120,6 +116,18 @@ class History:
             ):
                 return
         self._refuse(field)
+
+    def _has_position(self, lsn: int) -> bool:
+        """Whether a chain has the position. A branch that was restored had some positions twice:
+        the latest is meant, even where that one is in a gap."""
+        following: HistoryChain | None = None
+        for chain in reversed(self.chains):
+            if chain.first_lsn <= lsn <= chain.last_lsn + _unpublished(chain):
+                return True
+            if following is not None and chain.last_lsn < lsn < following.first_lsn:
+                return False
+            following = chain
+        return False
 
     def _refuse(self, field: str) -> None:
         assert self.earliest is not None

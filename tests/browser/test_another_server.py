@@ -44,7 +44,9 @@ def addresses() -> Iterator[str]:
         assert isinstance(pattern, URLPattern)
         if pattern.name in PAGES:
             own = {name: 3 if name == "key_id" else ID for name in pattern.pattern.converters}
-            query = QUERIES.get(pattern.name, "").format(branch_id=ID, moment="2026-01-31T12:00Z")
+            query = QUERIES.get(pattern.name, "").format(
+                main=ID, branch_id=ID, moment="2026-01-31T12:00Z"
+            )
             yield reverse(pattern.name, kwargs=own) + query
 
 

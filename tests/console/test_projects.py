@@ -32,6 +32,7 @@ def test_each_tab_is_a_page_of_its_own(carol: Person, still_shop: Shop) -> None:
         "/operations",
         "/events",
         "/query",
+        "/tables",
         "/settings",
     ]
     for tab in tabs:

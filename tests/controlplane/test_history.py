@@ -2,11 +2,15 @@
 
 import random
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from controlplane.models import Branch, HistoryChain
+from controlplane.services.errors import Unprocessable
+from controlplane.services.history import History, PastMoment
 from tests.selection import first_of
 from tests.support.past import history, left_of_history, notes, with_history, write
 from tests.support.project import Project, refusal
@@ -176,6 +180,24 @@ def test_a_moment_outside_of_the_history_is_refused(fresh_project: Project) -> N
     body = {"branch": {"parent_lsn": "FF/0"}}
     assert project.client.call("POST", project.path + "/branches", json=body).status_code == 422
     assert len(project.client.get(project.path + "/branches")["branches"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("lsn", "is_known"),
+    [(99, False), (450, True), (550, True), (650, False), (750, True), (950, True)],
+)
+def test_of_a_position_that_a_restored_branch_had_twice_the_latest_is_meant(
+    lsn: int, is_known: bool
+) -> None:
+    """After a restore to 500, 650 was written anew, but not kept; the 650 before is not meant."""
+    now = datetime.now(UTC)
+    chains = [
+        HistoryChain(first_lsn=first, last_lsn=last, first_at=now, last_at=now, ended_at=ended)
+        for first, last, ended in [(100, 900, now), (500, 600, now), (700, 800, None)]
+    ]
+    asked = History(Branch(), chains, now)
+    with nullcontext() if is_known else pytest.raises(Unprocessable, match="outside"):
+        asked.refuse_outside(PastMoment(lsn=lsn), "parent_lsn")
 
 
 @pytest.mark.thorough

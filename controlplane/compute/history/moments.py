@@ -79,10 +79,17 @@ def find_time(branch_id: str, at: datetime) -> Moment:
 
 def find_lsn(branch_id: str, lsn: int) -> Moment:
     """The moment that the position names. Positions of different chains overlap where the branch
-    was given other data; the latest chain that has the position is meant. Raises NoSuchMoment."""
+    was given other data; the latest is meant, even where that one is in a gap. Raises
+    NoSuchMoment."""
+    following_begins = 0
     for chain in reversed(chains_of(branch_id)):
         bases = chain.bases()
-        if not bases or lsn < bases[0].end or lsn > chain.copied:
+        if not bases:
+            continue
+        if chain.copied < lsn < following_begins:
+            break
+        following_begins = bases[0].end
+        if lsn < bases[0].end or lsn > chain.copied:
             continue
         last = following = None
         for commit in commits_from(chain, bases[0].end):
