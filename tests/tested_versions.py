@@ -6,7 +6,7 @@ with `--check` only compares: it ends with an error if another version is instal
 
 import argparse
 import sys
-from importlib import metadata
+import tomllib
 
 from packaging.utils import canonicalize_name
 
@@ -14,7 +14,6 @@ from tests.packaging.installation import needed
 from tests.support.stack import ROOT
 
 FILE = ROOT / "constraints.txt"
-EXTRAS = ("controlplane", "test", "docs")
 HEAD = """\
 # The versions with which this version of Perch was tested, on Python 3.11. Use them by
 # `pip install -c constraints.txt`. Written by `python -m tests.tested_versions`.
@@ -24,8 +23,15 @@ HEAD = """\
 def installed() -> dict[str, str]:
     """The installed version of each package that Perch and its extras need, by name. Raises
     metadata.PackageNotFoundError if one is missing."""
-    found = needed(metadata.distribution("perch"), EXTRAS)
+    found = needed(requirements())
     return dict(sorted((canonicalize_name(one.name), one.version) for one in found))
+
+
+def requirements() -> list[str]:
+    """What pyproject.toml requires, with all extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = (project["dependencies"], *project["optional-dependencies"].values())
+    return [line for one in lists for line in one]
 
 
 def written() -> dict[str, str]:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -98,7 +98,7 @@ def install(wheel: Path, place: Path, *extras: str) -> Installation:
     _run(sys.executable, "-m", "pip", "--python", python, "install", *options, wheel, cwd=place)
     (site,) = installation.path.glob("lib/python*/site-packages")
     (perch,) = metadata.distributions(name="perch", path=[str(site)])
-    for distribution in needed(perch, extras):
+    for distribution in needed(perch.requires or (), extras):
         _link(distribution, site)
         for script in distribution.entry_points.select(group="console_scripts"):
             _write_script(script, installation.bin)
@@ -106,13 +106,14 @@ def install(wheel: Path, place: Path, *extras: str) -> Installation:
 
 
 def needed(
-    distribution: metadata.Distribution, extras: tuple[str, ...]
+    requirements: Iterable[str], extras: tuple[str, ...] = ()
 ) -> Iterator[metadata.Distribution]:
-    """Return what the distribution with these extras requires, directly and indirectly."""
-    pending, known = [(distribution, extras)], set()
+    """Return what these requirements need, directly and indirectly, of a package with `extras`.
+    Raises metadata.PackageNotFoundError."""
+    pending, known = [(requirements, extras)], set()
     while pending:
-        asking, asked = pending.pop()
-        for line in asking.requires or ():
+        lines, asked = pending.pop()
+        for line in lines:
             wanted = Requirement(line)
             scopes = [{"extra": extra} for extra in ("", *asked)]
             if wanted.marker and not any(map(wanted.marker.evaluate, scopes)):
@@ -121,7 +122,7 @@ def needed(
                 continue
             known.add(key)
             found = metadata.distribution(wanted.name)
-            pending.append((found, tuple(wanted.extras)))
+            pending.append((found.requires or (), tuple(wanted.extras)))
             yield found
 
 
