@@ -13,6 +13,7 @@ from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.http_client import RawHttp, SqlClient, headers, request
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
+from tests.support.bare_postgres import BarePostgres
 from tests.support.stack import free_port
 from tests.support.waiting import wait_for
 
@@ -196,7 +197,7 @@ def test_idle_connections_make_room_for_others(
 
 
 def test_a_stop_answers_waiting_requests_and_closes_the_others(
-    identity: TlsIdentity, directory: MemoryDirectory
+    identity: TlsIdentity, directory: MemoryDirectory, postgres: BarePostgres
 ) -> None:
     with (
         running_proxy(identity, directory) as proxy,
@@ -206,7 +207,7 @@ def test_a_stop_answers_waiting_requests_and_closes_the_others(
         idle.post(ONE)
         assert is_one(idle.answer())
         waiting.post(b'{"query": "SELECT pg_sleep(600)"}')
-        wait_for(lambda: len(proxy.proxy.sessions.of_endpoint(ENDPOINT)) == 1, "the query")
+        wait_for(lambda: postgres.runs("SELECT pg_sleep(600)"), "the query to run")
         proxy.call(proxy.proxy.stop())
         status, named, body = waiting.answer()
         assert (status, named["connection"], body["code"]) == (503, "close", "57P01")

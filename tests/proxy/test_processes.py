@@ -22,9 +22,7 @@ from tests.support.processes import is_alive
 from tests.support.waiting import wait_for
 
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
-SLEEPING = (
-    "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(61)' AND state = 'active'"
-)
+SLEEP = "SELECT pg_sleep(61)"
 PROGRAM = """
 import sys, time
 from controlplane.proxy.processes import run_processes
@@ -48,8 +46,8 @@ def test_a_cancel_request_reaches_the_process_that_has_the_query(
         second.connect(ENDPOINT, **ALICE, max_protocol_version="3.0") as connection,
         ThreadPoolExecutor() as pool,
     ):
-        sleeping = pool.submit(connection.execute, "SELECT pg_sleep(61)")
-        wait_for(lambda: postgres.execute(SLEEPING) == [(1,)], "the query to run")
+        sleeping = pool.submit(connection.execute, SLEEP)
+        wait_for(lambda: postgres.runs(SLEEP), "the query to run")
         messenger = RawClient((first, second)[asked].port)
         pid = connection.pgconn.backend_pid
         secret = second.secret_of(pid)

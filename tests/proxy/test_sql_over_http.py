@@ -460,7 +460,8 @@ def test_a_request_gets_an_error_when_its_endpoint_is_dropped(
 ) -> None:
     with concurrent.futures.ThreadPoolExecutor() as threads:
         answer = threads.submit(sql.refusal, "SELECT pg_sleep(600)", status=503)
-        wait_for(lambda: proxy.drop(ENDPOINT) == 1, "the request")
+        wait_for(lambda: postgres.runs("SELECT pg_sleep(600)"), "the query to run")
+        assert proxy.drop(ENDPOINT) == 1
         error = answer.result()
     assert error["code"] == "57P01"
     assert error["message"] == "terminating connection due to administrator command"

@@ -7,7 +7,6 @@ import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -369,13 +368,13 @@ def test_a_client_that_waits_for_its_compute_may_disconnect(
     wait_for(lambda: endpoint.cancelled_wakes == 1, "the wake to be given up")
 
 
-def test_a_query_is_cancelled_by_its_key(proxy: RunningProxy) -> None:
+def test_a_query_is_cancelled_by_its_key(proxy: RunningProxy, postgres: BarePostgres) -> None:
     with opened(proxy) as connection:
         connection.send(startup() + password())
         reader = Reader(connection)
         keys = dict(reader.until(b"Z"))[b"K"]
         connection.send(query("SELECT pg_sleep(600)"))
-        time.sleep(0.2)
+        wait_for(lambda: postgres.runs("SELECT pg_sleep(600)"), "the query to run")
         with opened(proxy, host="localhost") as canceller:
             pid, secret = struct.unpack("!I", keys[:4])[0], keys[4:]
             canceller.send(messages.cancel_request(pid, secret))

@@ -164,6 +164,11 @@ class BarePostgres:
         )
         return int(rows[0][0])
 
+    def runs(self, query: str) -> bool:
+        """Whether one session executes exactly this query now."""
+        asked = "SELECT count(*) FROM pg_stat_activity WHERE query = %s AND state = 'active'"
+        return self.execute(asked, query) == [(1,)]
+
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop it. SIGINT means a fast shutdown, SIGQUIT an immediate one."""
         if self._process is not None:
