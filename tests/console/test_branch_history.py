@@ -15,7 +15,8 @@ from console.branches.moments import read_moment
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 
-NOW = datetime.now(UTC)
+# Later than any test runs, so that it counts as now.
+NOW = datetime.now(UTC) + timedelta(hours=1)
 BEGIN = NOW - timedelta(hours=24)
 URL = "/projects/p/branches/br-a/history"
 AT = "2026-01-31T14:03:00.123456Z"

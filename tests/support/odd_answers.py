@@ -8,7 +8,7 @@ from typing import Any
 # Without these fields, nothing has a name or a link.
 NEEDED = re.compile(
     r"^(id|name|.*_id|project|projects|endpoint|endpoints|branch|branches|operation"
-    r"|operations|events|roles|databases|snapshots|webhook|webhooks|deliveries|action"
+    r"|operations|events|history|roles|databases|snapshots|webhook|webhooks|deliveries|action"
     r"|type|status|ur[il]|hosts?|regions|region_id|pg_settings|user|login|current_state)$"
 )
 ENUMERATED = {
