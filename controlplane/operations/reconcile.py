@@ -27,6 +27,7 @@ from controlplane.models import (
     Operation,
     Region,
 )
+from controlplane.operations.disk import why_stopped
 from controlplane.operations.locks import locked_project
 from controlplane.operations.queue import enqueue_operation
 from controlplane.operations.states import enter
@@ -99,7 +100,11 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
                     endpoint,
                     EndpointState.IDLE,
                     now=_ended_at(endpoint, project.region.computes_seen_at),
-                    reason="its compute exited on its own",
+                    reason=(
+                        "it was filling this host's disk"
+                        if why_stopped(branch_id)
+                        else "its compute exited on its own"
+                    ),
                     actor=PLATFORM,
                 )
                 # What SQL changed last is known only after a reading; see `availability`.

@@ -167,6 +167,9 @@ def test_only_the_writer_that_fills_the_disk_is_stopped(small: Stack, place: Pla
         (start,) = place.client.finish(place.client.post(place.endpoint_path(None, "/start")))
         assert "it was filling this host's disk" in start["error"]
         assert "start again once there is space" in start["error"]
+        events = place.client.get(f"{place.path}/events")["events"]
+        (ended,) = (one for one in events if "became idle" in one["summary"])
+        assert ended["summary"].endswith("became idle: it was filling this host's disk")
     finally:
         place.client.delete(place.path)
         other.client.delete(other.path)
