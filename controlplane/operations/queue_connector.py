@@ -6,14 +6,17 @@ transaction. That is four round trips, and a client that waits for its compute w
 """
 
 import select
-from typing import Any
+from typing import Any, TypeVar
 
 from procrastinate import PsycopgConnector
 from procrastinate.contrib.django.utils import connector_params
 from psycopg import AsyncConnection
+from psycopg.abc import PQGen
 from psycopg_pool import AsyncConnectionPool
 
 from controlplane.database.connection_counts import QUEUE
+
+Result = TypeVar("Result")
 
 
 def queue_connector() -> PsycopgConnector:
@@ -27,9 +30,21 @@ def queue_connector() -> PsycopgConnector:
     )
 
 
+class _Connection(AsyncConnection[Any]):
+    """Waits without looking ten times a second whether the wait should end, which for the lanes'
+    LISTEN connections was most of what an idle worker did. An answer, a notification and a
+    cancellation end the wait at once."""
+
+    async def wait(
+        self, gen: PQGen[Result], interval: float = 60.0, timeout: float | None = None
+    ) -> Result:
+        return await super().wait(gen, interval, timeout)
+
+
 def _pool(**arguments: Any) -> AsyncConnectionPool[AsyncConnection[Any]]:
     # Procrastinate passes its own check, which queries the server; replace it.
-    return AsyncConnectionPool(**{**arguments, "check": _check})
+    own = {"check": _check, "connection_class": _Connection}
+    return AsyncConnectionPool(**{**arguments, **own})
 
 
 async def _configure(connection: AsyncConnection[Any]) -> None:

@@ -300,6 +300,7 @@ def query(browser: Browser, _scene: Scene) -> Iterator[Page]:
     page.context.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("outage", first_of(OUTAGES))
 def test_an_open_query_page_survives_each_outage(scene: Scene, query: Page, outage: str) -> None:
     begin, words = OUTAGES[outage]

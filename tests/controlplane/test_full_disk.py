@@ -138,7 +138,6 @@ def test_a_project_that_did_not_fit_is_completed_by_a_connection_or_removed(smal
         first.client.delete(first.path)
 
 
-@pytest.mark.thorough
 def test_on_a_full_disk_everything_else_continues(small: Stack, place: Place) -> None:
     ballast = small.state_dir / "ballast"
     wait_for(lambda: ballast.exists(), "the ballast")
@@ -155,6 +154,7 @@ def test_on_a_full_disk_everything_else_continues(small: Stack, place: Place) ->
     wait_for(lambda: asked_for_branch(place).ok, "branches to be made again")
 
 
+@pytest.mark.thorough
 def test_only_the_writer_that_fills_the_disk_is_stopped(small: Stack, place: Place) -> None:
     other = new_place(small)
     writer = threading.Thread(target=write_without_end, args=(place,))

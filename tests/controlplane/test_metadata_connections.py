@@ -33,6 +33,7 @@ COUNT = (
 CALLERS = 24
 
 
+@pytest.mark.thorough
 def test_no_process_has_more_than_documented(project: Project) -> None:
     most: Counter[str] = Counter()
 

@@ -162,7 +162,8 @@ async def run_jobs(app: App, queue: str, name: str, slots: int) -> None:
         name=name,
         concurrency=slots,
         delete_jobs="always",
-        fetch_job_polling_interval=0.5,
+        # A new job is notified. This finds what becomes due: jobs that are tried again.
+        fetch_job_polling_interval=2.0,
         update_heartbeat_interval=HEARTBEAT,
         stalled_worker_timeout=DEAD_AFTER,
         shutdown_graceful_timeout=60,
