@@ -9,6 +9,7 @@ A branch's account number is the group of the branch's directory, which root own
 stored nowhere else, and the account itself cannot change it.
 """
 
+import fcntl
 import functools
 import os
 import pwd
@@ -16,7 +17,8 @@ import shutil
 import socket
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,10 +53,9 @@ def service_account() -> Account:
     """
     if os.geteuid() != 0:
         return own_account()
-    try:
-        return _named(SERVICE_ACCOUNT)
-    except KeyError:
-        _add_account(SERVICE_ACCOUNT)
+    with _one_at_a_time():
+        if not _exists(SERVICE_ACCOUNT):
+            _add_account(SERVICE_ACCOUNT)
     return _named(SERVICE_ACCOUNT)
 
 
@@ -189,6 +190,21 @@ def _named(name: str) -> Account:
     return Account(entry.pw_uid, entry.pw_gid)
 
 
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Hold this host's lock on adding accounts.
+
+    Programs that run `useradd` at the same time can each add the same name with another number.
+    The lock is on the directory /etc, because `useradd` replaces the files in it.
+    """
+    directory = os.open("/etc", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
 def _add_account(name: str) -> None:
     program = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin")
     if program is None:
@@ -203,7 +219,7 @@ def _add_account(name: str) -> None:
         capture_output=True,
         text=True,
     )
-    # Another process may have created the account meanwhile.
+    # An administrator may have created the account meanwhile.
     if done.returncode and not _exists(name):
         raise AccountUnusable(f'the account "{name}" cannot be created: {done.stderr.strip()}')
 

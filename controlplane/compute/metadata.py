@@ -49,16 +49,18 @@ def create_metadata_cluster() -> None:
     staging = data.with_name(".metadata")
     remove_tree(staging)
     _make(staging)
-    subprocess.run(
+    done = subprocess.run(
         [
             postgres_bin() / "initdb",
             *("--pgdata", staging, "--username", USER, "--encoding", "UTF8"),
             *("--auth", "peer", "--no-locale", "--no-sync", "--no-instructions"),
         ],
-        check=True,
         capture_output=True,
+        text=True,
         **running_as(service_account()),
     )
+    if done.returncode:
+        raise RuntimeError(f"initdb failed: {done.stderr.strip()}")
     sync_tree(staging)
     durable.rename(staging, data)
 

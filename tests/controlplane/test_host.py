@@ -3,23 +3,41 @@ processes."""
 
 import os
 import pwd
+import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from controlplane.compute.account_numbers import new_account
-from controlplane.compute.accounts import Account, own_account
+from controlplane.compute.accounts import SERVICE_ACCOUNT, Account, own_account
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.tree import TreeUntrusted, clone_tree
 from tests.controlplane.branch_directories import coming_and_going
 from tests.support.processes import postmaster_in
 from tests.support.project import Project
-from tests.support.stack import Stack
+from tests.support.stack import ROOT, Stack
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
+# Calls `service_account` in eight processes at the same moment, and prints what each gets.
+EIGHT_AT_ONCE = """
+import multiprocessing
+from controlplane.compute.accounts import service_account
+
+def work(barrier):
+    barrier.wait()
+    print(service_account().uid, flush=True)
+
+barrier = multiprocessing.Barrier(8)
+processes = [multiprocessing.Process(target=work, args=[barrier]) for _ in range(8)]
+for process in processes:
+    process.start()
+for process in processes:
+    process.join()
+"""
 SECRETS = ("PERCH_SECRET_KEY", "DATABASE_URL", "API_KEY")
 
 
@@ -39,6 +57,31 @@ class TestAccounts:
         with coming_and_going(tmp_path):
             for _ in range(50):
                 assert new_account(tmp_path).uid >= 50_000
+
+    @as_root
+    def test_programs_that_start_at_once_add_the_account_once(self, tmp_path: Path) -> None:
+        etc = tmp_path / "etc"
+        etc.mkdir()
+        for name in ("passwd", "group", "shadow", "gshadow", "login.defs", "nsswitch.conf"):
+            if (original := Path("/etc") / name).exists():
+                shutil.copy2(original, etc)
+        for name in ("passwd", "group", "shadow", "gshadow"):
+            lines = (etc / name).read_text().splitlines(keepends=True)
+            kept = [line for line in lines if not line.startswith(f"{SERVICE_ACCOUNT}:")]
+            (etc / name).write_text("".join(kept))
+        # Only this command sees the copy in place of /etc.
+        mounted = 'mount --bind "$0" /etc && exec "$@"'
+        given = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", mounted, etc, sys.executable, "-c", EIGHT_AT_ONCE],
+            cwd=ROOT,
+            env=os.environ | {"DJANGO_SETTINGS_MODULE": "controlplane.settings"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout.split()
+        assert len(given) == 8
+        assert len(set(given)) == 1
+        assert (etc / "passwd").read_text().count(f"{SERVICE_ACCOUNT}:") == 1
 
     @as_root
     def test_every_compute_and_the_metadata_have_their_own_account(
