@@ -16,6 +16,12 @@ TALKATIVE = {
     "log_min_error_statement": "debug5",
     "log_error_verbosity": "verbose",
 }
+# Whether a session of Perch waits for another transaction.
+WAITING = """
+SELECT EXISTS (
+    SELECT FROM pg_stat_activity WHERE usename = 'perch_platform' AND wait_event = 'transactionid'
+)
+"""
 
 
 @contextmanager
@@ -61,10 +67,12 @@ def test_no_password_reaches_the_log_or_pg_monitor(place: Place) -> None:
         place.new_role("ann")
         path = place.of_catalog("roles", "ann")
         place.done(place.client.post(f"{path}/reset_password"))
-        with place.connect() as connection:
-            # Its second creation fails, so the statement is logged as an error.
+        with place.connect() as connection, connection.transaction():
+            # Perch's creation of the role waits for this transaction and then fails, so that the
+            # statement is logged as an error. No reading of the catalog sees the role before.
             connection.execute("CREATE ROLE bob; GRANT bob TO perch_superuser")
-        made = place.client.post(place.branch_path(rest="/roles"), {"role": {"name": "bob"}})
+            made = place.client.post(place.branch_path(rest="/roles"), {"role": {"name": "bob"}})
+            wait_for(lambda: place.query(WAITING)[0], "the creation by Perch")
         assert [row["status"] for row in place.client.finish(made)] == ["failed"]
     log = place.stack.state_dir / "branches" / place.branch_id / "postgres.log"
     # The log comes through a pipe that the worker reads.
