@@ -20,6 +20,7 @@ import pytest
 from django.conf import settings as django_settings
 from django.test import Client as Browser
 
+from tests.console.pages import Page
 from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack, session_stack
@@ -163,6 +164,27 @@ def _shop(stack: Stack, person: Person) -> Shop:
     made = Shop.create(stack, person.api, name="shop")
     made.dev_id = made.new_branch_id(name="dev")
     return made
+
+
+@pytest.fixture(scope="module")
+def run_sql(carol: Person, still_shop: Shop) -> Any:
+    """Returns a function that sends a query as Carol and returns the page with the answer."""
+
+    def ask(sql: str, *, htmx: bool = False, read_only: bool = True, **fields: str) -> Page:
+        data = {
+            "branch": still_shop.main_id,
+            "database": "neondb",
+            "role": "neondb_owner",
+            "sql": sql,
+            **({"read_only": "on"} if read_only else {}),
+            **fields,
+        }
+        path = f"{still_shop.url}/query"
+        answer = carol.htmx_post(path, data, at=path) if htmx else carol.post(path, data)
+        assert answer.status_code == 200
+        return Page(answer)
+
+    return ask
 
 
 @dataclass
