@@ -25,7 +25,7 @@ from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack, session_stack
 
-# Set for good: the settings must have a value also while a test ends.
+# Set for the whole run: code that runs while a test ends needs these settings too.
 django_settings.SECRET_KEY = "a secret of the tests"
 django_settings.ALLOWED_HOSTS = ["testserver"]
 django_settings.STATE_DIR = tempfile.mkdtemp(prefix="perch-tests-")
@@ -279,7 +279,7 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
 
 @pytest.fixture
 def dave(misbehaving: Misbehaving, settings: Any) -> Person:
-    """A user who is signed in at the server that is not an API. His tests need no service."""
+    """A user who is signed in at the server of `misbehaving`. Tests with him need no service."""
     settings.MANAGEMENT_API_URL = misbehaving.url
     misbehaving.body = b'{"login": "dave"}'
     person = _signed_in(Client(misbehaving.url, "daves-key"))

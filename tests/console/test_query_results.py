@@ -75,4 +75,4 @@ def test_the_results_shown_fit_on_one_page() -> None:
     results = all_shown([wide] * 5)
     cells = sum(len(row) for one in results for row in one.rows)
     assert 1600 < cells <= MOST_CHARACTERS / LEAST_CELL
-    assert [one.came for one in results] == [500] * 5
+    assert [one.received for one in results] == [500] * 5

@@ -28,7 +28,7 @@ from tests.controlplane.rows import make_project
 from tests.support.bare_postgres import SUPERUSER, BarePostgres
 from tests.support.stack import ROOT, Stack
 
-# It shifts the time that C returns to Python, whatever name a module has imported.
+# It shifts the time that C returns to Python, however a module has imported its functions.
 time_machine = pytest.importorskip("time_machine")
 HOUR = 3600.0
 
@@ -83,11 +83,11 @@ class TestWrongClock:
         assert abs(started.dispatched_at - database_time()) < timedelta(seconds=1)
 
     def test_a_job_is_retried_at_its_time(self) -> None:
-        asked: list[datetime] = []
+        retried_at: list[datetime] = []
 
         class Queue(InMemoryConnector):
             async def execute_query_async(self, query: str, **arguments: Any) -> None:
-                asked.append(arguments["retry_at"])
+                retried_at.append(arguments["retry_at"])
 
         job = Job(
             id=1, queue="q", lock=None, queueing_lock=None, task_name="t", worker_id=1, attempts=0
@@ -96,7 +96,7 @@ class TestWrongClock:
         asyncio.run(lane.retry_job(job))
         # Procrastinate computes this by the host's clock.
         asyncio.run(lane.retry_job(job, datetime.now(UTC) + timedelta(seconds=1)))
-        at_once, later = (at - database_time() for at in asked)
+        at_once, later = (at - database_time() for at in retried_at)
         assert abs(at_once) < timedelta(seconds=1)
         assert timedelta(0) < later < timedelta(seconds=2)
 
@@ -185,7 +185,7 @@ def test_a_process_with_a_wrong_clock_reports_a_healthy_service(
         "DJANGO_SETTINGS_MODULE": "controlplane.settings",
         "PERCH_STATE_DIR": str(stack.state_dir),
     }
-    asked = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROCESS, str(seconds)],
         cwd=ROOT,
         env=environment,
@@ -194,4 +194,4 @@ def test_a_process_with_a_wrong_clock_reports_a_healthy_service(
         timeout=60,
         check=True,
     )
-    assert asked.stdout.strip() == "[]", asked.stderr
+    assert process.stdout.strip() == "[]", process.stderr
