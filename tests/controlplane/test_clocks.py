@@ -118,12 +118,12 @@ def test_a_host_whose_clock_is_behind_takes_work(region: Region) -> None:
 def test_a_late_answer_does_not_make_the_clock_less_accurate() -> None:
     clock._offset, right = None, datetime.now(UTC)
     began = clock.running_for()
-    clock.adjust(right, asked=began - 0.001, answered=began + 0.001)
+    clock.adjust(right, sent_at=began - 0.001, answered_at=began + 0.001)
     exact = right.timestamp() - began
     # The answer was read ten seconds after it was sent.
-    clock.adjust(right + timedelta(seconds=1), asked=began + 1, answered=began + 11)
+    clock.adjust(right + timedelta(seconds=1), sent_at=began + 1, answered_at=began + 11)
     assert clock._offset == pytest.approx(exact, abs=0.001)
-    clock.adjust(right + timedelta(seconds=HOUR), asked=began, answered=began)
+    clock.adjust(right + timedelta(seconds=HOUR), sent_at=began, answered_at=began)
     assert clock._offset == pytest.approx(exact + HOUR, abs=0.01)
 
 
