@@ -40,8 +40,8 @@ class Sent:
     # By field: what else the body has if that field is not empty, as its place and its value.
     ticked: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
     # neonctl's command for the same request, "" if it has none; names in brackets are fields. Its
-    # options by field, each with the field's value. Its flags by field: the flag if the field is not
-    # empty, and the flag if it is.
+    # options by field, each with the field's value. Its flags by field: the flag if the field is
+    # not empty, and the flag if it is.
     neonctl: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, tuple[str, str]] = field(default_factory=dict)

@@ -28,7 +28,8 @@ class Step:
     name: str
     # What it reads; "" if it reads other steps only.
     on: str
-    # Of the whole plan's time if it has run, else of its cost: 0 to 100, without the steps below.
+    # Percent of the whole plan's time if it has run, else of its cost. The steps below it do not
+    # count.
     share: int
     figures: str
     # True if it returned far more or fewer rows than expected.
@@ -43,7 +44,7 @@ class Plan:
     root: Step
     # What shares are of: "time" if the statement has run, else "cost".
     measure: str
-    # Of planning and execution; "" if it has not run.
+    # How long planning and execution took; "" if the statement has not run.
     times: str
 
 
