@@ -30,8 +30,8 @@ class Sign:
     running: Mapping[str, datetime | None] = field(default_factory=dict)
 
     def lost_since(self, branch_id: str, copied_at: datetime) -> datetime | None:
-        """From when on commits of the branch may be lost, if it was copied until `copied_at`; None
-        if it did not run at the time of the sign."""
+        """Return the time since which commits of the branch may be lost, if it was copied until
+        `copied_at`; None if it did not run at the time of the sign."""
         if branch_id not in self.running:
             return None
         return max(copied_at, self.running[branch_id] or copied_at)
