@@ -182,8 +182,8 @@ class TestQuota:
         body = {"endpoints": [{"type": "read_write"}]}
         assert refusal(place.client.call("POST", f"{place.path}/branches", json=body))[0] == 423
         made = place.new_branch_id()
-        body = {"endpoint": {"branch_id": made, "type": "read_write"}}
-        response = place.client.call("POST", f"{place.path}/endpoints", json=body)
+        endpoint = {"endpoint": {"branch_id": made, "type": "read_write"}}
+        response = place.client.call("POST", f"{place.path}/endpoints", json=endpoint)
         assert refusal(response)[0] == 423
 
     @pytest.mark.thorough
