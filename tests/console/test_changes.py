@@ -16,7 +16,7 @@ from console.live import watches
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.listening import changed, listening, watching
 from tests.selection import first_of
-from tests.support.relay import Relay, relay
+from tests.support.relay import relay
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -136,20 +136,6 @@ def test_many_pages_share_one_watch(settings: Any, carol: Person, still_shop: Sh
             assert [one for one in api.asked if one != "GET /status"] == [
                 f"GET /projects/{still_shop.id}/events"
             ]
-
-
-@pytest.mark.thorough
-def test_an_api_outage_and_its_end_are_reported(
-    plain_api: Relay, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The page is notified, so that it reads again and shows what it finds."""
-    monkeypatch.setattr(watches, "LOOK_EVERY", 0.1)
-    with listening(alice, f"{shop.url}/changes") as received:
-        wait_for(lambda: changed(received) == 1, "the beginning")
-        plain_api.is_away = True
-        wait_for(lambda: changed(received) == 2, "the outage to be reported")
-        plain_api.is_away = False
-        wait_for(lambda: changed(received) == 3, "the end of the outage to be reported")
 
 
 @pytest.mark.thorough

@@ -133,3 +133,17 @@ def test_a_stream_without_line_ends_is_replaced_by_polling(
     misbehaving.body = b"x" * 100_000
     with listening(dave, "/projects/p/changes") as received:
         wait_for(lambda: changed(received) == 1, "a poll instead")
+
+
+@pytest.mark.thorough
+def test_an_api_outage_and_its_end_are_reported(
+    plain_api: Relay, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page is notified, so that it reads again and shows what it finds."""
+    monkeypatch.setattr(watches, "LOOK_EVERY", 0.1)
+    with listening(alice, f"{shop.url}/changes") as received:
+        wait_for(lambda: changed(received) == 1, "the beginning")
+        plain_api.is_away = True
+        wait_for(lambda: changed(received) == 2, "the outage to be reported")
+        plain_api.is_away = False
+        wait_for(lambda: changed(received) == 3, "the end of the outage to be reported")
