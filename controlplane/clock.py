@@ -33,21 +33,22 @@ def now() -> datetime:
 
 
 def is_due() -> bool:
-    """Whether the caller should ask the database for its time."""
+    """Return whether the caller should ask the database for its time."""
     return _offset is None or running_for() - _asked_at > GOOD_FOR
 
 
-def adjust(there: datetime, *, asked: float, answered: float) -> None:
-    """Note that the database's time was `there` at some moment between two values of `running_for`:
-    `asked`, before the question was sent, and `answered`, after the answer was received.
+def adjust(database_time: datetime, *, sent_at: float, answered_at: float) -> None:
+    """Note that the database's time was `database_time` at some moment between two values of
+    `running_for`: `sent_at`, before the question was sent, and `answered_at`, after the answer was
+    received.
 
     The exact moment is not known. If the present offset agrees with the answer, it does not change,
     so an answer that a busy machine delivered late does not make the clock less accurate.
     """
     global _offset, _asked_at
-    least, most = there.timestamp() - answered, there.timestamp() - asked
+    least, most = database_time.timestamp() - answered_at, database_time.timestamp() - sent_at
     _offset = (least + most) / 2 if _offset is None else min(max(_offset, least), most)
-    _asked_at = answered
+    _asked_at = answered_at
 
 
 def to_host(at: datetime) -> datetime:

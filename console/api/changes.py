@@ -37,17 +37,17 @@ class ChangeCalls:
         NotOffered if the server has no such stream.
         """
         path = ("projects", project_id, "events") if project_id else ("events",)
-        rest = bytearray()
+        unfinished_line = bytearray()
         for piece in self._transport.again().stream(*path):
             # Search only the new piece. Searching the whole line again for each piece would let a
             # server that sends single bytes occupy a processor.
             first, *others = piece.split(b"\n")
-            rest += first
-            if len(rest) > LONGEST_LINE:
+            unfinished_line += first
+            if len(unfinished_line) > LONGEST_LINE:
                 raise NonsenseAnswer("The stream of events has a line without end.")
             if others:
-                lines = [bytes(rest), *others[:-1]]
-                rest = bytearray(others[-1])
+                lines = [bytes(unfinished_line), *others[:-1]]
+                unfinished_line = bytearray(others[-1])
                 yield any(map(_tells_of_change, lines))
             else:
                 yield False

@@ -35,9 +35,9 @@ def rename(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     form = RenameForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
-            name = form.cleaned_data["name"]
-            request.api.branching.update(project_id, branch_id, {"name": name})
-            return done(request, url, f"Branch renamed to {name}.")
+            changes = body_of(form, "branch_rename")["branch"]
+            request.api.branching.update(project_id, branch_id, changes)
+            return done(request, url, f"Branch renamed to {form.cleaned_data['name']}.")
     if request.method != "POST":
         form.initial["name"] = request.api.branch(project_id, branch_id).name
     page = FormPage(title="Rename branch", submit="Rename", back=url)

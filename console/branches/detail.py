@@ -50,12 +50,13 @@ class BranchContents:
 
     @property
     def can_be_steered(self) -> bool:
-        """Whether the server filters operations by branch: those that can cancel and retry do."""
+        """Return whether the server filters operations by branch. Servers that offer cancel and
+        retry do."""
         return any(operation.can_be_steered for operation in self.operations)
 
 
 def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchContents:
-    """Read the branch. Raises NotFound if the list of branches is without it."""
+    """Read the branch. Raises NotFound if the list of branches does not contain it."""
     # Operations are read before what they change, as on the project's page.
     page, project, made, history = in_parallel(
         lambda: api.operations(project_id, limit=OPERATIONS_READ, branch_id=branch_id),

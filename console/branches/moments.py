@@ -37,8 +37,8 @@ BEFORE_ZONE = re.compile(r"\s+(?=(?:Z|UTC|[+-]\d\d(?::?\d\d)?)$)", re.IGNORECASE
 FIELD = re.compile(r"\A(?:timestamp|lsn)\b", re.IGNORECASE)
 UNREADABLE = "Enter a time such as 2026-01-31 14:03:00Z, or an LSN such as 0/1A2B3C4D."
 NONE_CHOSEN = "Choose a moment first."
-# The least difference between two moments.
-JUST = timedelta(microseconds=1)
+# The smallest difference between two moments.
+ONE_MICROSECOND = timedelta(microseconds=1)
 REMOVALS_SHOWN = 10
 
 
@@ -60,24 +60,24 @@ def read_moment(text: str) -> PastMoment:
 
 @dataclass(frozen=True)
 class Found:
-    """The chosen moment, and what it stands for or why it cannot be had."""
+    """The chosen moment, and what it stands for or why it is not available."""
 
-    asked: PastMoment | None = None
+    chosen: PastMoment | None = None
     moment: ResolvedMoment | None = None
-    wrong: str = ""
+    problem: str = ""
 
     @property
     def at(self) -> datetime | None:
         """Its place on the band: for a position in the log, the time of the last commit."""
         moment = self.moment
         known = moment and (moment.last or moment.base)
-        return (self.asked and self.asked.at) or (known.at if known else None)
+        return (self.chosen and self.chosen.at) or (known.at if known else None)
 
     @property
     def before_last(self) -> str:
         """The moment that leaves out the last commit as well."""
         last = self.moment and self.moment.last
-        return PastMoment(last.at - JUST).text if last else ""
+        return PastMoment(last.at - ONE_MICROSECOND).text if last else ""
 
     @property
     def with_following(self) -> str:
@@ -130,24 +130,24 @@ def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
 
 
 def _found(request: ConsoleRequest, project_id: str, branch_id: str, typed: str) -> Found:
-    """Return what is chosen; nothing if nothing is typed."""
+    """Return the chosen moment; an empty `Found` if nothing is typed."""
     if not typed.strip():
         return Found()
     try:
-        asked = read_moment(typed)
+        chosen = read_moment(typed)
     except forms.ValidationError as error:
-        return Found(wrong=error.messages[0])
+        return Found(problem=error.messages[0])
     try:
-        return Found(asked, request.api.history.resolve(project_id, branch_id, asked))
+        return Found(chosen, request.api.history.resolve(project_id, branch_id, chosen))
     except Unauthorized:
         raise
-    except APIError as problem:
-        return Found(asked, wrong=FIELD.sub("This moment", in_plain_words(spell_out(problem))))
+    except APIError as error:
+        return Found(chosen, problem=FIELD.sub("This moment", in_plain_words(spell_out(error))))
 
 
 def _undos(history: History) -> Sequence[Undo]:
     newest = list(reversed(history.removals))[:REMOVALS_SHOWN]
-    return [Undo(one, PastMoment(one.at - JUST).text) for one in newest]
+    return [Undo(one, PastMoment(one.at - ONE_MICROSECOND).text) for one in newest]
 
 
 def _chosen(request: ConsoleRequest) -> PastMoment | None:
@@ -158,21 +158,21 @@ def _chosen(request: ConsoleRequest) -> PastMoment | None:
         return None
 
 
-def _add_moment(form: forms.Form, asked: PastMoment | None) -> None:
+def _add_moment(form: forms.Form, chosen: PastMoment | None) -> None:
     """Show the moment as the form's first field, which cannot be changed there."""
-    if asked is None:
+    if chosen is None:
         return
-    local = localtime(asked.at) if asked.at else None
-    form.fields[asked.field] = forms.CharField(
-        label="LSN" if asked.lsn else "Moment",
+    local = localtime(chosen.at) if chosen.at else None
+    form.fields[chosen.field] = forms.CharField(
+        label="LSN" if chosen.lsn else "Moment",
         required=False,
-        initial=asked.text,
+        initial=chosen.text,
         help_text=f"{local:%Y-%m-%d %H:%M:%S} in your time zone."
         if local and local.utcoffset()
         else "",
         widget=forms.TextInput(attrs={**PLAIN, "readonly": True}),
     )
-    form.order_fields([asked.field])
+    form.order_fields([chosen.field])
 
 
 class BranchOfMomentForm(LifetimeFields):
@@ -189,12 +189,12 @@ class RestoreToMomentForm(forms.Form):
 @require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Create a branch of a past moment, with an endpoint."""
-    asked = _chosen(request)
+    chosen = _chosen(request)
     form = BranchOfMomentForm(request.POST if request.method == "POST" else None)
-    _add_moment(form, asked)
-    if request.method == "POST" and asked and form.is_valid():
+    _add_moment(form, chosen)
+    if request.method == "POST" and chosen and form.is_valid():
         with problems_beside(form, "name"):
-            body = body_of(form, "branch_history_create", **{asked.field: asked.text})
+            body = body_of(form, "branch_history_create", **{chosen.field: chosen.text})
             body["branch"]["parent_id"] = branch_id
             branch = request.api.branching.create(project_id, body)
             url = reverse("branch", args=[project_id, branch.id])
@@ -206,7 +206,7 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         "roles, passwords and databases of then, and an endpoint.",
         submit="Create branch",
         back=_page(request, project_id, branch_id),
-        blocked="" if asked else NONE_CHOSEN,
+        blocked="" if chosen else NONE_CHOSEN,
         sent_too={"branch": {"parent_id": branch_id}},
     )
     return show_form(request, form, page)
@@ -215,12 +215,12 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
 @require_http_methods(["GET", "HEAD", "POST"])
 def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Replace the branch's data with its own of a past moment."""
-    asked = _chosen(request)
+    chosen = _chosen(request)
     form = RestoreToMomentForm(request.POST if request.method == "POST" else None)
-    _add_moment(form, asked)
-    if request.method == "POST" and asked and form.is_valid():
+    _add_moment(form, chosen)
+    if request.method == "POST" and chosen and form.is_valid():
         with problems_beside(form, "preserve_under_name"):
-            body = body_of(form, "branch_history_restore", **{asked.field: asked.text})
+            body = body_of(form, "branch_history_restore", **{chosen.field: chosen.text})
             body["source_branch_id"] = branch_id
             url = reverse("branch", args=[project_id, branch_id])
             return replace_data(request, project_id, branch_id, body, url)
@@ -235,7 +235,7 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
         submit="Restore branch",
         danger=True,
         back=_page(request, project_id, branch_id),
-        blocked=_why_not(asked, branch) if request.method != "POST" else "",
+        blocked=_why_not(chosen, branch) if request.method != "POST" else "",
         sent_too={"source_branch_id": branch_id},
     )
     return show_form(request, form, page)
@@ -244,12 +244,12 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
 @require_POST
 def query(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Create an endpoint that reads the moment, and open the query page with it."""
-    asked = _chosen(request)
-    if asked is None:
+    chosen = _chosen(request)
+    if chosen is None:
         raise BadRequest(NONE_CHOSEN)
-    endpoint = request.api.history.travel(project_id, branch_id, asked)
-    chosen = {"branch": branch_id, "past_endpoint": endpoint.id, "moment": asked.text}
-    return done(request, f"{reverse('query', args=[project_id])}?{urlencode(chosen)}")
+    endpoint = request.api.history.travel(project_id, branch_id, chosen)
+    place = {"branch": branch_id, "past_endpoint": endpoint.id, "moment": chosen.text}
+    return done(request, f"{reverse('query', args=[project_id])}?{urlencode(place)}")
 
 
 def _name_kept(form: forms.Form, branch: Branch | None, children: Sequence[Branch]) -> None:
@@ -263,12 +263,12 @@ def _name_kept(form: forms.Form, branch: Branch | None, children: Sequence[Branc
     form.fields["preserve_under_name"].help_text = words
 
 
-def _why_not(asked: PastMoment | None, branch: Branch | None) -> str:
-    return why_not_replaced(branch, "", True) if asked else NONE_CHOSEN
+def _why_not(chosen: PastMoment | None, branch: Branch | None) -> str:
+    return why_not_replaced(branch, "", True) if chosen else NONE_CHOSEN
 
 
 def _page(request: ConsoleRequest, project_id: str, branch_id: str) -> str:
-    """Return the page that the form came from; by default the one on which it is chosen."""
+    """Return the page that the form came from; by default the page on which moments are chosen."""
     url = reverse("branch_history", args=[project_id, branch_id])
     query = urlencode({"moment": request.GET.get("moment", "")})
     return back(request, f"{url}?{query}")

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods
 
 from console.api.parallel import in_parallel, part
 from console.branches.forms import RoleForm
+from console.forms.api_requests import body_of
 from console.forms.losses import Loss
 from console.pages.form_errors import problems_beside
 from console.pages.responses import FormPage, done, show_confirmation, show_form, show_secret
@@ -29,7 +30,8 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
             name = form.cleaned_data["name"]
-            password = request.api.catalog.create_role(project_id, branch_id, name)
+            body = body_of(form, "role_create")
+            password = request.api.catalog.create_role(project_id, branch_id, body)
             return _show(request, project_id, branch_id, name, password, is_new=True)
     page = FormPage(
         title="Create role",

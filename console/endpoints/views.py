@@ -174,9 +174,11 @@ def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     form = ReassignForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, "branch_id"):
-            branch_id = form.cleaned_data["branch_id"]
-            request.api.update_endpoint(project_id, endpoint_id, {"branch_id": branch_id})
-            return done(request, url, f"Endpoint {endpoint_id} is moving to {branch_id}.")
+            changes = body_of(form, "endpoint_reassign")["endpoint"]
+            request.api.update_endpoint(project_id, endpoint_id, changes)
+            return done(
+                request, url, f"Endpoint {endpoint_id} is moving to {changes['branch_id']}."
+            )
     free = choices(request, lambda: _free_branches(request, project_id))
     offer_branches(form, "branch_id", free)
     page = FormPage(

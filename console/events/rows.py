@@ -55,14 +55,14 @@ class EventRow:
     @property
     def sentence(self) -> str:
         """What happened; for an operation that failed, without the reason."""
-        return self._told[0]
+        return self._sentence_and_reason[0]
 
     @property
     def reason(self) -> str:
-        return self._told[1]
+        return self._sentence_and_reason[1]
 
     @property
-    def _told(self) -> tuple[str, str]:
+    def _sentence_and_reason(self) -> tuple[str, str]:
         event = self.event
         if event.operation and (sentence := SENTENCES.get(event.type)):
             return sentence.format(action_name(event.operation.action)), event.operation.error
@@ -120,7 +120,7 @@ def _changes(event: Event) -> list[Change]:
 
 
 def _is_said_already(event: Event, name: str) -> bool:
-    """Whether the event's sentence already states this change, as it does for an outcome."""
+    """Return whether the event's sentence already states this change, as it does for an outcome."""
     return (name == "status" and event.type.startswith("operation.")) or name == "current_state"
 
 

@@ -66,8 +66,8 @@ class Thing:
         if named and kind == "endpoint.active" and self._is_by_a_client:
             named = WOKEN
         if named and (kind in STATES or self.ending):
-            done, asked = named
-            outcome = {FAILED: f"{asked} failed", CANCELLED: f"{asked} cancelled"}
+            done, requested = named
+            outcome = {FAILED: f"{requested} failed", CANCELLED: f"{requested} cancelled"}
             return outcome.get(self.ending, done)
         if kind.endswith("_requested") and self._last and not named:
             lead = self._last

@@ -54,7 +54,7 @@ class EventFilters(FilterForm):
 # One thing that happened has up to about four events.
 EVENTS_A_PAGE = 100
 # On an account's page, the most projects for which the console reads what still exists in them.
-PROJECTS_ASKED = 8
+PROJECTS_CHECKED = 8
 # The most projects that are read for their names.
 PROJECTS_NAMED = 100
 
@@ -107,7 +107,7 @@ def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") 
 def _known(api: ManagementAPI, events: Iterable[Event]) -> Known:
     """Read what still exists in the events' projects, so that no link leads to a deleted thing."""
     projects = list(dict.fromkeys(event.project_id for event in events if event.project_id))
-    read = each_or_none(lambda project_id: _existing(api, project_id), projects[:PROJECTS_ASKED])
+    read = each_or_none(lambda project_id: _existing(api, project_id), projects[:PROJECTS_CHECKED])
     return {
         project_id: found[0]
         for project_id, found in zip(projects, read, strict=False)

@@ -35,17 +35,17 @@ class Sent:
     path: str
     # Where the value of each of the form's fields goes in the body.
     fields: Mapping[str, str] = field(default_factory=dict)
-    # What the body has whatever is filled in, by where it goes.
+    # The parts of the body that do not depend on the form.
     always: Mapping[str, Any] = field(default_factory=dict)
-    # What else the body has if a field is not empty: where it goes, and its value.
+    # By field: what else the body has if that field is not empty, as its place and its value.
     ticked: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
-    # neonctl's command for the same, "" if it has none; names in brackets are fields. Its options
-    # by field, which have the field's value. Its flags by field: the one for a field that is not
-    # empty, and the one for an empty field.
+    # neonctl's command for the same request, "" if it has none; names in brackets are fields. Its
+    # options by field, each with the field's value. Its flags by field: the flag if the field is
+    # not empty, and the flag if it is.
     neonctl: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    # Whether the form sends unchanged values too, with PATCH.
+    # True if the form sends unchanged values too, with PATCH.
     is_whole: bool = False
 
     @property

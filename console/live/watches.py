@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 # Seconds between two looks (`ChangeCalls.look`) while there is no stream. A page is to show a
 # change made elsewhere within three seconds: after at most two looks and its own request.
 LOOK_EVERY = 1.25
-# Seconds until a stream that broke off is requested again: AFTER_A_BREAK, doubled each time that
-# one breaks off which lasted less than NOT_LONG, because each break makes all pages renew
+# Seconds until a stream that broke off is requested again: AFTER_A_BREAK, and twice as long after
+# each further stream that lasted less than NOT_LONG, because each break makes all pages renew
 # themselves. AFTER_TOO_MANY after the server has answered 429.
 AFTER_A_BREAK, AFTER_TOO_MANY, NOT_LONG = 1.0, 30.0, 10.0
 # Seconds until a stream is requested again from a server that said that it has none: AFTER_NONE,

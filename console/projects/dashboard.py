@@ -70,16 +70,16 @@ def project_rows(
     """Make the rows. `endpoints` are by project id: they are read one by one for some projects if
     the server has no `states`."""
     known = {state.project_id: state for state in states or ()}
-    lately: dict[str, Counter[str]] = defaultdict(Counter)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     for event in events:
-        lately[event.project_id][event.type] += 1
+        counts[event.project_id][event.type] += 1
     rows = []
     for project in projects:
         found: Sequence[tuple[Status, int]] | None = states_of(known.get(project.id))
         if states is None:
             own = endpoints.get(project.id)
             found = None if own is None else states_among(own)
-        happened = lately[project.id]
+        happened = counts[project.id]
         own_state = known.get(project.id)
         unfinished = own_state.unfinished_operations if own_state else 0
         rows.append(

@@ -40,14 +40,14 @@ OPERATIONS_READ = 50
 def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     api = request.api
     cursor = request.GET.get("cursor", "")
-    page, told, failures, turns = in_parallel(
+    page, listed_states, failures, turns = in_parallel(
         lambda: api.projects(limit=LONGEST_PAGE, cursor=cursor),
         part(api.project_states),
         # Failures are read separately: among many wakes, none might be in the newest events.
         part(lambda: _lately(api, FAILED)),
         part(lambda: _lately(api, WOKE, SLEPT)),
     )
-    states = None if told.problem else told.items
+    states = None if listed_states.problem else listed_states.items
     happened = [*failures.items, *turns.items]
 
     def listed(endpoints: Mapping[str, Sequence[Endpoint] | None]) -> Listing[ProjectRow]:
@@ -73,7 +73,7 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
         "listing": projects,
         "here": reverse("dashboard"),
         "totals": totals(rows) if states is not None else None,
-        "problem": first_problem(told, failures, turns),
+        "problem": first_problem(listed_states, failures, turns),
         "knows_events": not (failures.problem or turns.problem),
         "more_failed": failures.is_cut,
         "more_turned": turns.is_cut,

@@ -1,5 +1,5 @@
 """Where SQL runs: a branch, or a past moment of one, a database and a role. Pages choose it by the
-fields of `PlaceForm`, and `run` asks for the password each time."""
+fields of `PlaceForm`. `run` requests the password from the API each time."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -103,15 +103,16 @@ def offer_places(request: ConsoleRequest, project_id: str, form: PlaceForm) -> d
 
 
 def without_choices(project_id: str, form: PlaceForm) -> dict[str, Any]:
-    """Return what a page shows instead if the choices cannot be read: what was chosen stays."""
+    """Return the context of a page whose choices cannot be read. It keeps what was chosen."""
     form.offer_branches([], [])
     form.offer_place([], [])
     return {"project": Project.read({"id": project_id}), "has_branch": True}
 
 
 def connection_uri(request: ConsoleRequest, project_id: str, chosen: dict[str, Any]) -> str:
-    """Return the connection string for what a valid form has chosen, with the password. It is
-    requested each time, and kept only until the queries have ended. Raises PlaceRefused."""
+    """Return the connection string, with the password, of the place that a valid form has chosen.
+    The string is requested each time and kept only until the queries have ended. Raises
+    PlaceRefused."""
     past = chosen.get("past_endpoint", "")
     try:
         request.api.require_current()
@@ -135,7 +136,7 @@ def run(
     *,
     read_only: bool = True,
 ) -> list[Result]:
-    """Run the queries where a valid form has chosen. Raises PlaceRefused, SqlFailed."""
+    """Run the queries at the place that a valid form has chosen. Raises PlaceRefused, SqlFailed."""
     uri = connection_uri(request, project_id, chosen)
     return sql_over_http.run(
         request.api.server,

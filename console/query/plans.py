@@ -1,6 +1,6 @@
 """A plan of EXPLAIN (FORMAT JSON) as a tree: what each step does, and its share of the whole.
 
-The plan comes from the server that was asked, so nothing is taken for granted.
+The plan comes from a server that is not trusted, so missing and wrong values must do no harm.
 """
 
 import json
@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Levels of a tree that are shown. A deeper plan is shown as text.
+# The most levels of a tree. A deeper plan is shown as text.
 DEEPEST = 60
-# How many times more or fewer rows than expected are pointed out.
+# A step is marked if it returned this many times more or fewer rows than expected.
 FAR_OFF = 10
-# The properties that the heading and the figures of a step have.
+# The properties that the heading and the figures of a step show already.
 IN_HEADING = frozenset(
     {
         *("Node Type", "Plans", "Startup Cost", "Total Cost", "Plan Rows", "Plan Width"),
@@ -28,10 +28,11 @@ class Step:
     name: str
     # What it reads; "" if it reads other steps only.
     on: str
-    # Of the whole plan's time if it has run, else of its cost: 0 to 100, without the steps below.
+    # Percent of the whole plan's time if it has run, else of its cost. The steps below it do not
+    # count.
     share: int
     figures: str
-    # Whether far more or fewer rows came than were expected.
+    # True if it returned far more or fewer rows than expected.
     is_far_off: bool
     # Conditions, keys and the like.
     details: Sequence[tuple[str, str]]
@@ -41,9 +42,9 @@ class Step:
 @dataclass(frozen=True)
 class Plan:
     root: Step
-    # "time" if the statement has run, else "cost".
+    # What shares are of: "time" if the statement has run, else "cost".
     measure: str
-    # Of planning and execution; "" if it has not run.
+    # How long planning and execution took; "" if the statement has not run.
     times: str
 
 
@@ -77,16 +78,16 @@ def _step(
     below = [one for one in node.get("Plans", []) if isinstance(one, Mapping)]
     own = _total(node, has_run=has_run) - sum(_total(one, has_run=has_run) for one in below)
     expected, loops = _number(node.get("Plan Rows")), _number(node.get("Actual Loops"))
-    came = _number(node.get("Actual Rows"))
+    returned = _number(node.get("Actual Rows"))
     figures = [f"cost {_number(node.get('Total Cost')):,.2f}", f"{_rows(expected)} expected"]
     if has_run and loops:
-        figures = [f"{_total(node, has_run=True):,.2f} ms", _rows(came), *figures[1:]]
+        figures = [f"{_total(node, has_run=True):,.2f} ms", _rows(returned), *figures[1:]]
         figures += [f"{loops:,.0f} times"] if loops > 1 else []
     if has_run and not loops:
         figures = ["never executed"]
-    off = max(came, 1) / max(expected, 1)
+    ratio = max(returned, 1) / max(expected, 1)
     # A step below a limit is stopped early, so that it may return fewer rows.
-    is_far_off = off >= FAR_OFF or (off <= 1 / FAR_OFF and not is_limited)
+    is_far_off = ratio >= FAR_OFF or (ratio <= 1 / FAR_OFF and not is_limited)
     is_limited = is_limited or node.get("Node Type") == "Limit"
     return Step(
         name=_name(node),

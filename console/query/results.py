@@ -24,7 +24,7 @@ class Cell:
     text: str
     is_null: bool = False
     is_number: bool = False
-    # The number of characters, if the text is only the first of them; otherwise 0.
+    # The number of characters of the value if `text` is only its beginning; otherwise 0.
     whole: int = 0
 
 
@@ -34,20 +34,20 @@ class ShownResult:
     row_count: int | None
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
-    # How many rows were received. `rows` are fewer if only the first are shown.
-    came: int
+    # How many rows were received. If there are many, `rows` has only the first ones.
+    received: int
     # The statement of this result, if there are several.
     statement: str = ""
     # How many characters of the page it takes.
     size: int = 0
     notices: Sequence[Notice] = ()
     notices_left_out: int = 0
-    # A plan in JSON, as it came; "" if it is none.
+    # The plan in JSON, as received; "" if the result is no plan.
     plan_json: str = ""
 
     @property
     def is_cut(self) -> bool:
-        return len(self.rows) < self.came
+        return len(self.rows) < self.received
 
     @property
     def is_plan(self) -> bool:
@@ -63,7 +63,7 @@ class ShownResult:
 
 
 def all_shown(results: Sequence[Result], statements: Sequence[str] = ()) -> list[ShownResult]:
-    """Return what is shown of each result. Earlier ones use up the page's room first."""
+    """Return what is shown of each result. Earlier results use up the page's characters first."""
     found, room = [], MOST_CHARACTERS
     for result, statement in zip_longest(results, statements[: len(results)], fillvalue=""):
         assert isinstance(result, Result)
@@ -128,7 +128,8 @@ class Mark:
 def mark_of(
     failure: SqlFailed, typed: str, statements: Sequence[Statement], *, prefix: str = ""
 ) -> Mark | None:
-    """Return the position of the error; None if Postgres gives none, or none in what was typed."""
+    """Return the position of the error; None if Postgres gives none, or one outside what was
+    typed."""
     place = failure.position - 1 - len(prefix)
     if not 0 <= failure.statement < len(statements) or failure.position < 1 or place < 0:
         return None

@@ -1,5 +1,5 @@
-"""The tree of schemas, tables and columns beside the query page, read with the role's own rights by
-SQL like any other."""
+"""The tree of schemas, tables and columns beside the query page. It is read by SQL with the rights
+of the chosen role."""
 
 import json
 from collections.abc import Sequence
@@ -48,8 +48,8 @@ def read_table(value: str) -> Table | None:
         schema, name = json.loads(value)
     except (ValueError, TypeError, RecursionError):
         return None
-    is_one = isinstance(schema, str) and isinstance(name, str) and "\0" not in schema + name
-    return Table(schema, name) if is_one else None
+    is_valid = isinstance(schema, str) and isinstance(name, str) and "\0" not in schema + name
+    return Table(schema, name) if is_valid else None
 
 
 def by_schema(result: Result) -> list[tuple[str, list[Table]]]:

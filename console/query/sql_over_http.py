@@ -30,13 +30,13 @@ from console.query.pg_types import NUMBERS, type_name
 
 log = logging.getLogger(__name__)
 
-# Seconds beyond the time of the statements: for waking and transport.
-BESIDES = 40
+# Seconds beyond the time of the statements, for the wake and the transport.
+WAKE_AND_TRANSPORT = 40
 # The most seconds that all statements together may take.
 LONGEST_WAIT = 600
 # Bytes of an answer. Much less of it is shown.
 LONGEST_ANSWER = 8 << 20
-# What the sessions are called in Postgres; a run that can be cancelled has its marker behind it.
+# The sessions' `application_name`. That of a run that can be cancelled ends with the run's marker.
 APPLICATION = "perch-console"
 
 
@@ -47,9 +47,9 @@ class Query:
     parameters: Sequence[object] = ()
 
 
-# Sent before each statement if it may only read. Postgres does not let a transaction become
-# read-write once it has run a query, and a single statement cannot end the block and then do more.
-# If a statement ends the block, the next one is in a new block. A BEGIN inside a block only warns.
+# Sent before each statement of a read-only run. After its first query, Postgres lets no transaction
+# become read-write, and a single statement cannot end the block and then do more. If a statement
+# ends the block, the next one is in a new block. A BEGIN inside a block only warns.
 READ_ONLY = ("BEGIN READ ONLY", "SELECT 1")
 # Some statements write in such a block nevertheless, as EXPLAIN ANALYZE CREATE TABLE AS does. So
 # nothing is committed: this is sent at the end, and in the place of each statement that commits.
@@ -60,7 +60,7 @@ COMMITS = re.compile(r"commit\b|end\b|prepare\b(?!\s+\w+\s+as\b)", re.IGNORECASE
 
 @dataclass(frozen=True)
 class Notice:
-    """What a statement says besides its result, as by RAISE NOTICE."""
+    """A message of a statement beside its result, as by RAISE NOTICE."""
 
     severity: str
     message: str
@@ -128,8 +128,8 @@ class Result:
 def cancel(server: Server, uri: str, marker: str) -> bool:
     """Cancel what runs with this marker, as the role of `uri`. Return False if nothing does.
 
-    It is asked for by SQL, because the run may be in another process of the console, and other
-    servers have no other way. Raises SqlFailed.
+    This sends SQL, because another process of the console may have sent the run, and servers other
+    than Perch offer no other way. Raises SqlFailed.
     """
     (result,) = run(
         server, uri, [Query(CANCEL, (_application(marker),))], seconds=10, read_only=False
@@ -182,7 +182,10 @@ def run(
                 url,
                 json=body,
                 headers=headers,
-                timeout=(CONNECT_WITHIN, min(seconds * len(queries), LONGEST_WAIT) + BESIDES),
+                timeout=(
+                    CONNECT_WITHIN,
+                    min(seconds * len(queries), LONGEST_WAIT) + WAKE_AND_TRANSPORT,
+                ),
                 allow_redirects=False,
                 proxies=proxies_for(url),
                 stream=True,

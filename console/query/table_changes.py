@@ -117,7 +117,8 @@ def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
 def _typed(
     request: ConsoleRequest, described: Description, before: Sequence[str | None]
 ) -> list[str | None]:
-    """Return what is typed for each column. A browser sends every line break as two characters."""
+    """Return the value of each column as typed. A browser sends every line break as two characters,
+    so a value that differs only in this counts as unchanged."""
     typed: list[str | None] = []
     for n, (column, was) in enumerate(zip(described.columns, before, strict=True)):
         text = request.POST.get(f"value{n}")

@@ -1,6 +1,6 @@
 """SQL for the rows of a table: pages by keyset, filters, and changes with their values written out.
 
-A page begins behind a row, named by its values in the sorted column and in the key, so that the
+A page begins after a row, which is named by its values in the sorted column and in the key. So the
 thousandth page costs as much as the first.
 """
 
@@ -46,7 +46,7 @@ class TableColumn:
     name: str
     type: str
     is_nullable: bool = True
-    # Postgres computes its values.
+    # True if Postgres computes its values.
     is_generated: bool = False
 
     @property
@@ -61,10 +61,10 @@ CTID = TableColumn("ctid", "tid", is_nullable=False, is_generated=True)
 class Description:
     table: Table
     columns: Sequence[TableColumn]
-    # What identifies a row, in order; nothing for views without it.
+    # The columns that identify a row, in order; none for a view without them.
     key: Sequence[TableColumn]
-    # By the planner's last count; -1 if it has not counted.
-    about_rows: int
+    # The planner's estimate; -1 if the table was never analyzed.
+    estimated_rows: int
 
     @property
     def is_editable(self) -> bool:
@@ -83,7 +83,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class PageOf:
-    """Which page of a table: in which order, and behind or before which row."""
+    """Which page of a table: in which order, and after or before which row."""
 
     sort: TableColumn | None = None
     is_descending: bool = False
@@ -152,8 +152,8 @@ def _condition(only: Filter, parameters: list[str]) -> str:
 
 
 def _behind(page: PageOf, key: Sequence[TableColumn], goes_up: bool, value: object) -> str:
-    """Return the condition for the rows behind the page's row, in the direction of reading. NULL
-    is behind every value going up, and before every value going down."""
+    """Return the condition for the rows after the page's row, in the direction of reading. NULL
+    comes after every value in ascending order, and before every value in descending order."""
     assert callable(value)
     sign = ">" if goes_up else "<"
 
@@ -177,7 +177,7 @@ def _behind(page: PageOf, key: Sequence[TableColumn], goes_up: bool, value: obje
 
 
 def read_row_name(text: str, length: int) -> list[str | None] | None:
-    """Read the values that name a row, as an address has them; None if they are invalid."""
+    """Read the values that name a row in an address; None if they are invalid."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
@@ -198,8 +198,8 @@ def update_sql(
     key: Sequence[str | None],
     changed: Sequence[tuple[TableColumn, str | None, str | None]],
 ) -> str:
-    """Return the statement that changes a row: for each column its value before and its new one.
-    It changes nothing if another value is there meanwhile."""
+    """Return the statement that changes a row. `changed` has each column with its old and its new
+    value. The statement changes nothing if a column has another value than the old one by then."""
     sets = ", ".join(f"{column.quoted} = {literal(new)}" for column, _, new in changed)
     still = [_is(column, before) for column, before, _ in changed]
     where = " AND ".join([_is_row(described, key), *still])

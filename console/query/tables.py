@@ -109,7 +109,7 @@ def index(request: ConsoleRequest, project_id: str) -> HttpResponse:
     request.shows_secrets = True
     is_read_only = require_perch(request)
     form = PlaceForm()
-    # To choose a branch does not send this form.
+    # Choosing a branch must not send this form.
     form.fields["branch"].widget.attrs.clear()
     context = offer_places(request, project_id, form) | {"form": form}
     given = request.GET.dict() | {name: form[name].value() or "" for name in PLACE}
@@ -187,7 +187,7 @@ def _heading(
 
 @require_POST
 def export(request: ConsoleRequest, project_id: str) -> HttpResponseBase:
-    """Answer with the rows that the filter leaves, in their order, as CSV.
+    """Answer with the filtered rows, in their order, as CSV.
 
     SQL over HTTP has no COPY. The rows are read page by page, each page in a transaction of its
     own, so that a table of any size can be exported.

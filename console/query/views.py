@@ -71,7 +71,8 @@ class QueryForm(PlaceForm):
 
 
 def require_perch(request: ConsoleRequest) -> bool:
-    """Return whether the key may only read, so that it sees no passwords. Raises NotOffered."""
+    """Return True if the key is read-only, and so gets no passwords. Raises NotOffered if the
+    server is not Perch."""
     sign_in = sessions.present(request)
     if sign_in is not None and not sign_in.account.is_perch:
         raise NotOffered("Queries need a Perch server.")
@@ -83,7 +84,7 @@ def show(request: ConsoleRequest, project_id: str) -> HttpResponse:
     is_read_only = require_perch(request)
     form = QueryForm(request.POST or None)
     act = request.POST.get("act", "")
-    answer: dict[str, Any] = {"asked_tables": act == "tables", "project_id": project_id}
+    answer: dict[str, Any] = {"shows_tables": act == "tables", "project_id": project_id}
     if is_read_only:
         answer["refused"] = READ_ONLY
     elif request.method == "POST" and act != "choose":
@@ -125,20 +126,21 @@ def _download(text: str) -> HttpResponse:
 
 
 def _place(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[str, Any]:
-    """Fill the form's choices. If they cannot be read, what was typed and answered still stays."""
-    is_asked_for = request.POST.get("act") == "choose"
+    """Fill the form's choices. If they cannot be read, the page keeps what was typed, and the
+    answer."""
+    is_choosing = request.POST.get("act") == "choose"
     try:
         return offer_places(request, project_id, form)
     except APIError as problem:
         # An open page shows the problem, and keeps the choices that it has.
-        if request.method != "POST" or (request.htmx and is_asked_for):
+        if request.method != "POST" or (request.htmx and is_choosing):
             raise
-        refused = {"refused": words_beside(problem)} if is_asked_for else {}
+        refused = {"refused": words_beside(problem)} if is_choosing else {}
         return without_choices(project_id, form) | refused
 
 
 def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str) -> dict[str, Any]:
-    """Return the template context for what was asked for."""
+    """Return the template context of the answer to the form."""
     if not form.is_valid():
         return {"refused": UNKNOWN}
     chosen = form.cleaned_data
@@ -189,7 +191,7 @@ def _run(
     except PlaceRefused as refused:
         return {"refused": str(refused)}
     except SqlFailed as failure:
-        asked_csv = "csv" in request.POST
+        is_download = "csv" in request.POST
         is_read_only = chosen["read_only"]
-        return {"failure": failure, "is_read_only": is_read_only, "asked_csv": asked_csv}
+        return {"failure": failure, "is_read_only": is_read_only, "is_download": is_download}
     return {"results": results, "ms": round((time.perf_counter() - began) * 1000)}

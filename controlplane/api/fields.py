@@ -36,8 +36,8 @@ UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 class Stated:
     """Adds a validator's rule to the OpenAPI document, because pydantic cannot derive it."""
 
-    def __init__(self, **said: Any) -> None:
-        self.said = said
+    def __init__(self, **keywords: Any) -> None:
+        self.keywords = keywords
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -48,7 +48,7 @@ class Stated:
         for pattern, values in described.pop("patternProperties", {}).items():
             described["additionalProperties"] = values
             described["propertyNames"] = {**described.get("propertyNames", {}), "pattern": pattern}
-        return {**described, **self.said}
+        return {**described, **self.keywords}
 
 
 def several(names: Iterable[str]) -> str:
@@ -201,7 +201,7 @@ Identifier = Annotated[
     AfterValidator(storable),
     AfterValidator(_postgres_identifier),
     # The limit is 63 bytes, which JSON Schema cannot express. For ASCII, 63 characters is the same.
-    Stated(**_PLAIN.said, maxLength=63),
+    Stated(**_PLAIN.keywords, maxLength=63),
 ]
 # In `Annotated`, write the bounds of a number before this; otherwise the document lacks them.
 WHOLE = BeforeValidator(_whole)

@@ -187,10 +187,10 @@ class Turns:
         return counted < BESIDE_OTHERS or not self._are_others(account, now)
 
     def _are_others(self, account: _Account, now: float) -> bool:
-        """Whether another account has sent a request of late, or has one under way."""
+        """Return whether another account has sent a request recently, or has one under way."""
         latest = islice(reversed(self._accounts.values()), 2)
-        lately = any(one is not account and now - one.last < THERE_FOR for one in latest)
-        return lately or not self._active <= {account}
+        another_is_recent = any(one is not account and now - one.last < THERE_FOR for one in latest)
+        return another_is_recent or not self._active <= {account}
 
     def _kept_from(self, following: _Request) -> float:
         """Seconds for which the turn is still kept for the current request instead of being given

@@ -19,12 +19,8 @@ from controlplane import clock
 from controlplane.backup.manifest import BranchCopy, size_of
 from controlplane.compute import compute
 from controlplane.compute.accounts import own_account
-from controlplane.compute.branch_data import (
-    OF_THE_PROCESS,
-    NoSuchBranchData,
-    back_up,
-    data_dir,
-)
+from controlplane.compute.base_backup import OF_THE_PROCESS, back_up
+from controlplane.compute.branch_data import NoSuchBranchData, data_dir
 from controlplane.compute.filesystem import lock_branches, remove_tree
 from controlplane.compute.occupants import is_leased
 from controlplane.compute.patience import looking

@@ -27,7 +27,8 @@ BOUND = 60.0  # seconds
 
 
 def ask_postgres(major: int) -> dict[str, Any]:
-    """{name: {vartype, unit, min, max, values, default, about}} for every setting, in lower case.
+    """Return {name: {vartype, unit, min, max, values, default, about}} of every setting, with names
+    in lower case.
 
     The answer comes from the programs of the major version, which run computes, on a copy of the
     template that nothing else uses. Raises RuntimeError, PostgresUnusable, AccountUnusable,

@@ -30,7 +30,8 @@ def metadata_socket_dir() -> Path:
 
 
 def create_metadata_cluster() -> None:
-    """Make the cluster's directory if it does not exist, and write down who may connect.
+    """Make the cluster's directory if it does not exist, and write the files that say who may
+    connect.
 
     Raises PostgresUnusable if another major version of Postgres made it.
     """
@@ -42,7 +43,7 @@ def create_metadata_cluster() -> None:
             "how to change to another major version"
         )
     _make(metadata_socket_dir())
-    _let_us_in()
+    _write_access_files()
     if data.exists():
         clear_stale_pid_file(data, sockets=metadata_socket_dir())
         return
@@ -66,9 +67,9 @@ def create_metadata_cluster() -> None:
 
 
 def metadata_command(*, mark: str) -> list[str]:
-    """The command line that runs the cluster in the foreground, on its socket only.
+    """Return the command line that runs the cluster in the foreground, on its socket only.
 
-    Of our environment it gets only `mark`, NAME=value, by which the process can be found again.
+    Its environment has nothing of ours but `mark`, NAME=value, by which the process can be found.
     """
     return [
         *("env", "-i", mark, *(f"{name}={value}" for name, value in ENVIRONMENT.items())),
@@ -107,9 +108,9 @@ def why_unreachable(url: str) -> str | None:
     return None
 
 
-def _let_us_in() -> None:
-    """Admit only the account that we run as. The kernel names the account that connects, so neither
-    a compute's account nor the cluster's own gets in."""
+def _write_access_files() -> None:
+    """Write the files that admit only the account that we run as. Postgres learns the account of a
+    client from the kernel, so neither a compute's account nor the cluster's own can connect."""
     ours = pwd.getpwuid(os.geteuid()).pw_name
     quoted = ours.replace('"', '""')
     for name, line in (

@@ -39,12 +39,12 @@ log = logging.getLogger(__name__)
 
 # Seconds that a start may make no progress without being ready.
 STILL_START = 15.0
-# The signals of a stop, a fast shutdown and then an immediate one, and how many seconds each may
-# make no progress.
+# The signals of a stop: a fast shutdown and then an immediate one, and for how many seconds each
+# may make no progress.
 STILL_STOPS = ((signal.SIGINT, 3.0), (signal.SIGQUIT, 2.0))
 CHECK_BOUND = 30.0  # seconds for Postgres to check a configuration
 HEED_INTERVAL = 0.25  # seconds
-TELL_RECOVERY_EVERY = 5.0  # seconds
+LOG_RECOVERY_EVERY = 5.0  # seconds
 LONGEST_PID_FILE = 4096  # bytes
 LONGEST_ERROR = 400  # characters
 
@@ -163,7 +163,8 @@ def clear_stale_pid_file(data_dir: Path, *, sockets: Path | None = None) -> None
     if running_postmaster(data_dir) is not None:
         return
     if os.path.lexists(data_dir / "postmaster.pid"):
-        # Only this file keeps a new Postgres away from what a killed one has left running.
+        # Without this file a new Postgres would start beside the processes that a killed one has
+        # left.
         end_processes_in(data_dir)
         remove_from(data_dir, "postmaster.pid")
     if sockets is not None:
@@ -177,9 +178,9 @@ def reload_postgres(data_dir: Path) -> None:
 
 
 def check_configuration(data_dir: Path, config_file: Path) -> str | None:
-    """What Postgres objects to in `config_file`; None if it accepts it.
+    """Return Postgres's errors about `config_file`; None if it accepts the file.
 
-    Raises StartFailed if it does not answer in time, patience.Cancelled.
+    Raises StartFailed if the check does not end in time, patience.Cancelled.
     """
     bound = min(CHECK_BOUND, remaining())
     with subprocess.Popen(
@@ -193,13 +194,13 @@ def check_configuration(data_dir: Path, config_file: Path) -> str | None:
         text=True,
         errors="replace",
         **running_as(account_of(data_dir.parent)),
-    ) as asked:
+    ) as check:
         try:
-            words = _said_within(bound, asked)
+            words = _errors_within(bound, check)
         except BaseException:
-            asked.kill()
+            check.kill()
             raise
-    return None if asked.returncode == 0 else _complaints(words)
+    return None if check.returncode == 0 else _complaints(words)
 
 
 def last_words(log_file: Path) -> str:
@@ -269,7 +270,7 @@ def _give_up(child: "subprocess.Popen[bytes]", data_dir: Path) -> None:
 
 
 class _Start:
-    """A Postgres that is being waited for as it starts: which step it is in, and how far."""
+    """A Postgres that is starting: which step it is in, and how far it has come."""
 
     def __init__(
         self,
@@ -285,7 +286,7 @@ class _Start:
         self._parts = parts
         self._is_to_recover = recovers
         self._recovering: Step | None = None
-        self._told_at = -TELL_RECOVERY_EVERY
+        self._logged_at = -LOG_RECOVERY_EVERY
 
     def is_over(self) -> bool:
         """True if Postgres is ready, or has ended."""
@@ -300,8 +301,8 @@ class _Start:
         return self._child.poll() is not None
 
     def look(self) -> Movement:
-        if self._recovering and time.monotonic() - self._told_at >= TELL_RECOVERY_EVERY:
-            self._told_at = time.monotonic()
+        if self._recovering and time.monotonic() - self._logged_at >= LOG_RECOVERY_EVERY:
+            self._logged_at = time.monotonic()
             if (left := bytes_to_redo(self._data_dir, self._child.pid)) is not None:
                 self._recovering.detail.setdefault("bytes", left)
                 self._recovering.detail["bytes_left"] = left
@@ -310,18 +311,18 @@ class _Start:
         return self._watch.look()
 
 
-def _said_within(bound: float, asked: "subprocess.Popen[str]") -> str:
-    """What the program wrote to standard error until it ended. Raises StartFailed after `bound`
-    seconds, patience.Cancelled."""
+def _errors_within(bound: float, check: "subprocess.Popen[str]") -> str:
+    """Return what the check of the configuration wrote to standard error until it ended. Raises
+    StartFailed after `bound` seconds, patience.Cancelled."""
     deadline = time.monotonic() + bound
     while True:
         try:
-            return asked.communicate(timeout=HEED_INTERVAL)[1]
+            return check.communicate(timeout=HEED_INTERVAL)[1]
         except subprocess.TimeoutExpired as error:
             heed_cancel()
             if time.monotonic() >= deadline:
                 raise StartFailed(
-                    f"Postgres did not reload its settings within {bound:.0f} s"
+                    f"Postgres did not check its settings within {bound:.0f} s"
                 ) from error
 
 

@@ -1,6 +1,6 @@
 """Samples a running compute: what its sessions do, what its databases have read and written, and
-what its processes use. A sample is taken in the session of a look, so it costs no connection, and
-like the look it is no activity."""
+what its processes use. A sample is taken in the session of a look, so it opens no connection of its
+own. Neither of them counts as activity."""
 
 import logging
 import os
@@ -20,9 +20,9 @@ from controlplane.compute.session import Session, session, socket_dir, values_of
 
 log = logging.getLogger(__name__)
 
-# The statement's first columns, of the databases that clients use: counts since the statistics were
-# last reset, as by a crash. It calls the functions behind `pg_stat_database`, because a new session
-# would first have to read that view's definition.
+# The first columns of STATEMENT: sums over the databases that clients use, since the statistics
+# were last reset, as by a crash. It calls the functions behind `pg_stat_database`, because a new
+# session would first have to read that view's definition.
 DATABASES = ("cache_hits", "cache_misses", "rows_read", "rows_written", "deadlocks")
 STATEMENT = f"""
 SELECT sum(pg_stat_get_db_blocks_hit(oid))::bigint,
@@ -41,11 +41,11 @@ BYTES_PER_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True)
 class Sample:
-    # Which data and which process the counts are of: with another one they begin anew. The counts
-    # of `data` are all but `cpu_milliseconds`.
+    # The data and the process that the counters belong to. The counter `cpu_milliseconds` begins
+    # anew with another process, all others with other data.
     data: str
     process: str
-    # By the names of `models.packed_samples`. Counts are since the beginning.
+    # By the names of `models.packed_samples`. Counters are totals.
     values: Mapping[str, int]
 
 
@@ -57,7 +57,7 @@ class _Process:
     started: int
 
 
-# The postmaster of each endpoint, as last found. To find one takes some tenths of a millisecond.
+# The postmaster of each endpoint, as last found. Finding one takes some tenths of a millisecond.
 _postmasters: dict[str, _Process] = {}
 
 
@@ -92,8 +92,8 @@ def _sample(connection: Session, look: Look, endpoint_id: str, branch_id: str) -
 
 
 def _used(endpoint_id: str, branch_id: str) -> tuple[str, int, int]:
-    """Which process runs on the branch, the milliseconds that it and its children have computed,
-    and their bytes of memory. What they share counts once. Raises OSError."""
+    """Return which process runs on the branch, the milliseconds of processor time that it and its
+    children have used, and their bytes of memory. Shared memory counts once. Raises OSError."""
     found = _postmasters.get(endpoint_id)
     if found is None or _started(found.pid) != found.started:
         postmaster = running_postmaster(data_dir(branch_id))
@@ -107,32 +107,32 @@ def _used(endpoint_id: str, branch_id: str) -> tuple[str, int, int]:
     for child in children_of(found.pid):
         with suppress(OSError):  # it has just ended
             ticks += sum(map(int, _stat(child)[OWN_TICKS]))
-            own, common = _pages(child)
-            private, shared = private + own, max(shared, common)
+            child_private, child_shared = _pages(child)
+            private, shared = private + child_private, max(shared, child_shared)
     process = f"{found.pid}:{found.started}"
     return process, ticks * MILLISECONDS_PER_TICK, (private + shared) * BYTES_PER_PAGE
 
 
 def _started(pid: int) -> int | None:
-    """When the process started, in ticks since the host did; None if it has ended."""
+    """Return when the process started, in ticks since the host's start; None if it has ended."""
     with suppress(OSError):
         return int(_stat(pid)[STARTED])
     return None
 
 
 def _stat(pid: int) -> list[bytes]:
-    """The fields of proc(5)'s `stat` after the name, so the first one is the state."""
+    """Return the fields of `stat` (proc(5)) after the program's name; the first is the state."""
     return _read(pid, "stat").rpartition(b")")[2].split()
 
 
 def _pages(pid: int) -> tuple[int, int]:
-    """The process's pages in memory: those of its own, and those that it may share."""
+    """Return the process's pages in memory: its own, and those that it may share."""
     _, resident, shared, *_ = map(int, _read(pid, "statm").split())
     return resident - shared, shared
 
 
 def _read(pid: int, name: str) -> bytes:
-    """Read a file of the process in one step. Many are read in each minute."""
+    """Read a file of the process without buffering: many are read every minute."""
     descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
     try:
         return os.read(descriptor, 4096)

@@ -106,7 +106,7 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
         **{**options, "env": {**ENVIRONMENT, **name}},
     ) as process:
         try:
-            said, complaint = _read(process)
+            output, complaint = _read(process)
         finally:
             process.kill()
     if process.returncode:
@@ -114,7 +114,7 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
         if is_lock_timeout(words):
             words = LOCK_HELD
         raise SchemaUnreadable(words or "pg_dump was terminated")
-    return _without_passwords(_comparable(said.decode(errors="replace")))
+    return _without_passwords(_comparable(output.decode(errors="replace")))
 
 
 def schema_as_tables(endpoint_id: str, database: str) -> str:
@@ -134,10 +134,10 @@ def _read(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
     """The program's output and errors, once it has ended. Raises SchemaUnreadable."""
     assert process.stdout is not None
     assert process.stderr is not None
-    said, complaint = bytearray(), bytearray()
+    output, complaint = bytearray(), bytearray()
     deadline = time.monotonic() + DUMP_BOUND
     with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ, said)
+        selector.register(process.stdout, selectors.EVENT_READ, output)
         selector.register(process.stderr, selectors.EVENT_READ, complaint)
         while selector.get_map():
             heed_cancel()
@@ -149,14 +149,14 @@ def _read(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
                 if not part:
                     selector.unregister(key.fileobj)
                 key.data.extend(part)
-            if len(said) > LONGEST:
+            if len(output) > LONGEST:
                 raise SchemaUnreadable(_too_long())
             del complaint[LONGEST_COMPLAINT:]
     try:
         process.wait(max(1.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired as error:
         raise SchemaUnreadable(_too_slow()) from error
-    return bytes(said), bytes(complaint)
+    return bytes(output), bytes(complaint)
 
 
 def is_lock_timeout(complaint: str) -> bool:

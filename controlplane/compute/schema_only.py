@@ -267,12 +267,12 @@ def _run(
         "PGOPTIONS": f"{pinned_options(STILL, major)} -c lock_timeout={LOCK_WAIT}",
         "PGAPPNAME": "perch",
     }
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [postgres_bin(major) / program, "--no-password", f"--dbname={to}", *options],
             stdin=stdin or subprocess.DEVNULL,
             stdout=stdout or subprocess.DEVNULL,
-            stderr=said,
+            stderr=errors,
             **options_of_run,
         )
         try:
@@ -283,8 +283,8 @@ def _run(
         if not in_time:
             raise SchemaNotCopied(f"{program} made no progress for {STILL:.0f} s")
         if process.returncode:
-            said.seek(max(0, os.fstat(said.fileno()).st_size - LONGEST_WORDS))
-            words = said.read().decode(errors="replace").strip()
+            errors.seek(max(0, os.fstat(errors.fileno()).st_size - LONGEST_WORDS))
+            words = errors.read().decode(errors="replace").strip()
             if is_lock_timeout(words):
                 raise SchemaUnreadable(LOCK_HELD)
             if is_connection_lost(words):

@@ -95,7 +95,7 @@ def check_good(connection: BoundedConnection) -> None:
 def set_clock(connection: BoundedConnection, first: str = "") -> None:
     """Execute the statements `first`, if given, and set `clock` from the database's time, in one
     round trip. Raises psycopg.Error."""
-    asked = clock.running_for()
+    sent_at = clock.running_for()
     statements = "; ".join(filter(None, (first, "SELECT clock_timestamp()")))
     # A string with several statements cannot be prepared.
     cursor = connection.execute(statements.encode(), prepare=False)
@@ -103,7 +103,7 @@ def set_clock(connection: BoundedConnection, first: str = "") -> None:
         pass
     answer = cursor.fetchone()
     assert answer is not None
-    clock.adjust(answer[0], asked=asked, answered=clock.running_for())
+    clock.adjust(answer[0], sent_at=sent_at, answered_at=clock.running_for())
 
 
 READ_ADAPTERS = AdaptersMap(psycopg.adapters)

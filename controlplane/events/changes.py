@@ -7,7 +7,15 @@ from typing import Any
 
 from controlplane.actors import Actor
 from controlplane.events.differences import Changes, made_with
-from controlplane.events.recording import LONGEST_SUMMARY, happened
+from controlplane.events.recording import happened
+from controlplane.events.subjects import (
+    fields_of,
+    names_of,
+    of_branch,
+    of_endpoint,
+    of_operations,
+    of_project,
+)
 from controlplane.events.types import EventType
 from controlplane.models import (
     ATTRIBUTES,
@@ -37,14 +45,14 @@ ENDED: Mapping[str, EventType] = {
 def project_created(project: Project, operations: Iterable[Operation]) -> Event:
     made = made_with(name=project.name, region_id=project.region_id, pg_version=project.pg_version)
     summary = f'The project "{project.name}" was created'
-    return _of_project(EventType.PROJECT_CREATED, project, summary, operations, made)
+    return of_project(EventType.PROJECT_CREATED, project, summary, operations, made)
 
 
 def project_updated(
     project: Project, changes: Changes, operations: Iterable[Operation] = ()
 ) -> Event:
-    summary = f'The project "{project.name}" was changed: {_named(changes)}'
-    return _of_project(EventType.PROJECT_UPDATED, project, summary, operations, changes)
+    summary = f'The project "{project.name}" was changed: {names_of(changes)}'
+    return of_project(EventType.PROJECT_UPDATED, project, summary, operations, changes)
 
 
 def project_deleted(project: Project, operations: Iterable[Operation]) -> Event:
@@ -52,19 +60,19 @@ def project_deleted(project: Project, operations: Iterable[Operation]) -> Event:
     if project.recoverable_until is not None:
         until = project.recoverable_until.strftime("%Y-%m-%d %H:%M UTC")
         summary = f'The project "{project.name}" was deleted; it can be recovered until {until}'
-    return _of_project(EventType.PROJECT_DELETED, project, summary, operations)
+    return of_project(EventType.PROJECT_DELETED, project, summary, operations)
 
 
 def project_recovered(project: Project) -> Event:
     summary = f'The project "{project.name}" was recovered with everything in it'
-    return _of_project(EventType.PROJECT_RECOVERED, project, summary, ())
+    return of_project(EventType.PROJECT_RECOVERED, project, summary, ())
 
 
 def project_removed(project: Project, operations: Iterable[Operation]) -> Event:
     """A deleted project can no longer be recovered: its time is over, the account has deleted more
     projects than its plan keeps, or the disk space is needed."""
     summary = f'The deleted project "{project.name}" can no longer be recovered'
-    return _of_project(EventType.PROJECT_REMOVED, project, summary, operations)
+    return of_project(EventType.PROJECT_REMOVED, project, summary, operations)
 
 
 def branch_created(project: Project, branch: Branch, operations: Iterable[Operation]) -> Event:
@@ -81,7 +89,7 @@ def branch_created(project: Project, branch: Branch, operations: Iterable[Operat
 
 
 def branch_updated(project: Project, branch: Branch, changes: Changes) -> Event:
-    summary = f'The branch "{branch.name}" was changed: {_named(changes)}'
+    summary = f'The branch "{branch.name}" was changed: {names_of(changes)}'
     return of_branch(EventType.BRANCH_UPDATED, project, branch, summary, (), changes)
 
 
@@ -165,7 +173,7 @@ def snapshot_created(
 
 
 def snapshot_updated(project: Project, snapshot: Snapshot, changes: Changes) -> Event:
-    summary = f'The snapshot "{snapshot.name}" was changed: {_named(changes)}'
+    summary = f'The snapshot "{snapshot.name}" was changed: {names_of(changes)}'
     return of_branch(
         EventType.SNAPSHOT_UPDATED, project, snapshot.source_branch_id, summary, (), changes
     )
@@ -201,22 +209,20 @@ def endpoint_created(
         },
     )
     summary = f"The endpoint {endpoint.id} was created"
-    return _of_endpoint(EventType.ENDPOINT_CREATED, project, endpoint, summary, operations, made)
+    return of_endpoint(EventType.ENDPOINT_CREATED, project, endpoint, summary, operations, made)
 
 
 def endpoint_updated(
     project: Project, endpoint: Endpoint, changes: Changes, operations: Iterable[Operation]
 ) -> Event:
-    summary = f"The endpoint {endpoint.id} was changed: {_named(changes)}"
-    return _of_endpoint(EventType.ENDPOINT_UPDATED, project, endpoint, summary, operations, changes)
+    summary = f"The endpoint {endpoint.id} was changed: {names_of(changes)}"
+    return of_endpoint(EventType.ENDPOINT_UPDATED, project, endpoint, summary, operations, changes)
 
 
 def endpoint_went_back(operation: Operation, endpoint: Endpoint, changes: Changes) -> Event:
-    summary = f"The endpoint {endpoint.id} has its previous settings again: {_named(changes)}"
+    summary = f"The endpoint {endpoint.id} has its previous settings again: {names_of(changes)}"
     project = operation.project
-    return _of_endpoint(
-        EventType.ENDPOINT_UPDATED, project, endpoint, summary, [operation], changes
-    )
+    return of_endpoint(EventType.ENDPOINT_UPDATED, project, endpoint, summary, [operation], changes)
 
 
 def endpoint_returned(operation: Operation, endpoint: Endpoint, *, left: str) -> Event:
@@ -224,7 +230,7 @@ def endpoint_returned(operation: Operation, endpoint: Endpoint, *, left: str) ->
     branch that it was reassigned to."""
     summary = f"The endpoint {endpoint.id} went back to its previous branch"
     changes = {"branch_id": {"from": left, "to": endpoint.branch_id}}
-    return _of_endpoint(
+    return of_endpoint(
         EventType.ENDPOINT_UPDATED, operation.project, endpoint, summary, [operation], changes
     )
 
@@ -233,14 +239,14 @@ def endpoint_deleted(
     project: Project, endpoint: Endpoint, operations: Iterable[Operation] = ()
 ) -> Event:
     summary = f"The endpoint {endpoint.id} was deleted"
-    return _of_endpoint(EventType.ENDPOINT_DELETED, project, endpoint, summary, operations)
+    return of_endpoint(EventType.ENDPOINT_DELETED, project, endpoint, summary, operations)
 
 
 def endpoint_requested(
     kind: EventType, project: Project, endpoint: Endpoint, operations: Iterable[Operation]
 ) -> Event:
     summary = f"{REQUESTED[kind]} of the endpoint {endpoint.id} was requested"
-    return _of_endpoint(kind, project, endpoint, summary, operations)
+    return of_endpoint(kind, project, endpoint, summary, operations)
 
 
 def endpoint_entered(
@@ -255,7 +261,7 @@ def endpoint_entered(
     """The endpoint changes to `state`, active or idle. Its row still has the former state."""
     is_active = state == EndpointState.ACTIVE
     summary = f"The endpoint {endpoint.id} became {state.value}" + (reason and f": {reason}")
-    return _of_endpoint(
+    return of_endpoint(
         EventType.ENDPOINT_ACTIVE if is_active else EventType.ENDPOINT_IDLE,
         project,
         endpoint,
@@ -284,19 +290,19 @@ def quota_exceeded(
     )
     made = made_with(quota=quota, limit=limit, used=used)
     kind = EventType.QUOTA_EXCEEDED
-    return _of_endpoint(kind, project, endpoint, summary, operations, made)
+    return of_endpoint(kind, project, endpoint, summary, operations, made)
 
 
 def cancelling_requested(project: Project, operations: Sequence[Operation]) -> Event:
     """`operations` are the operation to cancel, and after it those that are cancelled with it."""
     summary = f"Cancellation of the operation {operations[0].action} was requested"
     kind = EventType.OPERATION_CANCEL_REQUESTED
-    return _of_operations(kind, project, operations[0], summary, operations)
+    return of_operations(kind, project, operations[0], summary, operations)
 
 
 def operation_retried(project: Project, first: Operation, made: Iterable[Operation]) -> Event:
     summary = f"The operation {first.action} was retried"
-    return _of_operations(EventType.OPERATION_RETRIED, project, first, summary, made)
+    return of_operations(EventType.OPERATION_RETRIED, project, first, summary, made)
 
 
 def operation_ended(operation: Operation, status: OperationStatus, error: str | None) -> Event:
@@ -313,7 +319,7 @@ def operation_ended(operation: Operation, status: OperationStatus, error: str | 
         endpoint=operation.endpoint_id,
         operations=[operation],
         changes={"status": {"from": str(operation.status), "to": status.value}},
-        operation=_described(operation, error),
+        operation=fields_of(operation, error),
     )
 
 
@@ -353,94 +359,3 @@ def _identity(key: ApiKey) -> dict[str, Any]:
 
 def _source(source: Branch) -> str:
     return "a snapshot" if source.hidden else f'the branch "{source.name}"'
-
-
-def _named(changes: Changes) -> str:
-    return ", ".join(changes)
-
-
-def _of_project(
-    kind: EventType,
-    project: Project,
-    summary: str,
-    operations: Iterable[Operation],
-    changes: Changes | None = None,
-) -> Event:
-    return happened(
-        kind,
-        summary=summary,
-        account_id=project.account_id,
-        project=project,
-        operations=operations,
-        changes=changes,
-    )
-
-
-def _of_operations(
-    kind: EventType,
-    project: Project,
-    first: Operation,
-    summary: str,
-    operations: Iterable[Operation],
-) -> Event:
-    """An event about the branch and endpoint of the operation `first`."""
-    return happened(
-        kind,
-        summary=summary,
-        account_id=project.account_id,
-        project=project,
-        branch=first.branch_id,
-        endpoint=first.endpoint_id,
-        operations=operations,
-        operation=_described(first),
-    )
-
-
-def _described(operation: Operation, error: str | None = None) -> dict[str, str | None]:
-    """The operation that an event is about, without what another field of the event has."""
-    summary = error and error[:LONGEST_SUMMARY]
-    return {"id": str(operation.id), "action": str(operation.action), "error": summary}
-
-
-def of_branch(
-    kind: EventType,
-    project: Project,
-    branch: Branch | str | None,
-    summary: str,
-    operations: Iterable[Operation] = (),
-    changes: Changes | None = None,
-) -> Event:
-    """An event about a branch, about something on it, or about a snapshot of it. `branch` may be
-    the branch's id."""
-    return happened(
-        kind,
-        summary=summary,
-        account_id=project.account_id,
-        project=project,
-        branch=branch,
-        operations=operations,
-        changes=changes,
-    )
-
-
-def _of_endpoint(
-    kind: EventType,
-    project: Project,
-    endpoint: Endpoint,
-    summary: str,
-    operations: Iterable[Operation],
-    changes: Changes | None = None,
-    *,
-    actor: Actor | None = None,
-) -> Event:
-    return happened(
-        kind,
-        summary=summary,
-        account_id=project.account_id,
-        project=project,
-        branch=endpoint.branch_id,
-        endpoint=endpoint,
-        operations=operations,
-        changes=changes,
-        actor=actor,
-    )

@@ -177,7 +177,7 @@ def _divided(taken: Tallies, *, is_last: bool) -> tuple[Tallies, Tallies]:
 def _written_lately(accounts: set[int | None]) -> Mapping[tuple[str, int | None], int]:
     """How many events of refusals were written in the last day, by kind and account."""
     written: dict[tuple[str, int | None], int] = {}
-    lately = Event.objects.filter(
+    recent = Event.objects.filter(
         type__in=(
             EventType.API_KEY_REFUSED,
             EventType.CONNECTION_REFUSED,
@@ -186,7 +186,7 @@ def _written_lately(accounts: set[int | None]) -> Mapping[tuple[str, int | None]
         at__gt=clock.now() - timedelta(days=1),
     )
     known = [account for account in accounts if account is not None]
-    for events in (lately.filter(account__in=known), lately.filter(account=None)):
+    for events in (recent.filter(account__in=known), recent.filter(account=None)):
         for kind, account, count in events.values_list("type", "account").annotate(Count("id")):
             written[kind, account] = count
     return written

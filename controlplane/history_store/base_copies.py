@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from controlplane import clock
-from controlplane.compute.branch_data import OF_THE_PROCESS, data_dir
+from controlplane.compute.base_backup import OF_THE_PROCESS
+from controlplane.compute.branch_data import data_dir
 from controlplane.compute.compute import running_endpoint
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.history.bases import NOT_IN_A_BASE

@@ -1,4 +1,4 @@
-"""Tries out whether branches can be restored from the store: makes each in a place of its own, from
+"""Checks whether branches can be restored from the store: restores each in a place of its own, from
 its newest base and the log, reads its catalog, checks its indexes and tables with amcheck, reads
 all checksums, and removes it."""
 
@@ -47,14 +47,14 @@ class Verified:
     """The result of a drill with one branch."""
 
     branch_id: str
-    # Until when its commits were there.
+    # The moment until which its commits were restored.
     at: datetime | None = None
     # Why it could not be restored; "" if it could.
     error: str = ""
 
 
 def drill(copier: Copier) -> None:
-    """Try out one branch that the store has, chosen at random, and note the result."""
+    """Check one branch of the store, chosen at random, and note the result."""
     copies, results = copier.copies, list[Verified]()
     try:
         results = verify(copies.store, copies.host, say=lambda words: None, at_most=1)
@@ -77,8 +77,8 @@ def verify(
     branch_ids: Sequence[str] = (),
     at_most: int | None = None,
 ) -> list[Verified]:
-    """Try out these branches, or as many as `at_most` of the host's branches in the store, chosen
-    at random. `host` is the host's folder. Raises LockTimeout if another drill is under way,
+    """Check these branches, or at most `at_most` of the host's branches in the store, chosen at
+    random. `host` is the host's folder. Raises LockTimeout if another drill is under way,
     StoreFails."""
     # Without this lock, the worker would end what runs here as left by a compute.
     with lock_branches(DRILL, timeout=0):
@@ -91,7 +91,7 @@ def verify(
             if at_most is not None and len(results) >= at_most:
                 break
             result = _verify(store, branch_folder(host, branch_id), branch_id)
-            # What was never copied completely, and nobody named, proves nothing.
+            # A branch chosen at random that has no complete copy yet is passed over.
             if result is None and branch_ids:
                 result = Verified(branch_id, error="no base copy of it is complete in the store")
             if result is not None:

@@ -46,8 +46,8 @@ class WrongKey(Exception):
 
 class Keyring:
     """Derives the keys of objects from the operator's secret: 32 bytes in base64, or a passphrase
-    of any length. `salt` (16 bytes) is that of the objects which are written. `former` are secrets
-    that were used before, so that their objects can be read."""
+    of any length. New objects get the `salt` (16 bytes). `former` are earlier secrets, whose
+    objects can still be read."""
 
     def __init__(self, secret: str, salt: bytes, former: Iterable[str] = ()) -> None:
         self._secrets = [secret, *former]
@@ -143,17 +143,18 @@ def unpack(name: str, packed: Iterable[bytes], keyring: Keyring) -> Iterator[byt
 
 
 def reader_of(parts: Iterable[bytes]) -> Callable[[int], bytes]:
-    """A function that reads as many bytes of the parts as it is given, fewer only at the end."""
-    source, rest = iter(parts), bytearray()
+    """Return a function that reads the given number of bytes from the parts; fewer only at the
+    end."""
+    source, buffer = iter(parts), bytearray()
 
     def read(size: int) -> bytes:
-        while len(rest) < size:
+        while len(buffer) < size:
             part = next(source, None)
             if part is None:
                 break
-            rest.extend(part)
-        taken = bytes(rest[:size])
-        del rest[:size]
+            buffer.extend(part)
+        taken = bytes(buffer[:size])
+        del buffer[:size]
         return taken
 
     return read

@@ -1,6 +1,6 @@
-"""The last sign of a host in the store: when it was given, and until when the log of each running
-branch was copied then. From it follows what is lost with the host: an idle branch loses nothing,
-and a running one what was committed since, even if it had written nothing for hours.
+"""The last sign of life of a host in the store: its time, and how far the log of each running
+branch had been copied by then. It shows what is lost if the host is lost: of an idle branch
+nothing, and of a running branch what was committed since, even if it had written nothing for hours.
 
     regions/<region>/<host>/signs/<time>-…      JSON; the newest counts
 """
@@ -25,13 +25,13 @@ class Sign:
     """A host's sign: see the module."""
 
     at: datetime
-    # Of the running branches, until when all that was committed was in the store; None if that was
-    # not known.
+    # For each running branch, the time until which all that was committed is in the store; None if
+    # that is not known.
     running: Mapping[str, datetime | None] = field(default_factory=dict)
 
     def lost_since(self, branch_id: str, copied_at: datetime) -> datetime | None:
-        """From when on commits of the branch may be lost, if it was copied until `copied_at`; None
-        if it did not run at the time of the sign."""
+        """Return the time since which commits of the branch may be lost, if it was copied until
+        `copied_at`; None if it did not run at the time of the sign."""
         if branch_id not in self.running:
             return None
         return max(copied_at, self.running[branch_id] or copied_at)

@@ -4,7 +4,7 @@ Releases before Debian 13 and Ubuntu 24.04 have a PgBouncer that cannot keep pre
 package for pip contains PgBouncer. The source comes from the mirror that the host's own apt uses.
 apt checks its signature, with lists and files of its own in a scratch directory, so neither root's
 rights nor a change of the host's package sources are needed. libevent is linked statically, and TLS
-is left out, since poolers only use Unix sockets. So the program needs nothing but the C library.
+is left out, since poolers only use Unix sockets. So the program needs only the C library.
 """
 
 import os
@@ -38,8 +38,8 @@ class BuildFailed(Exception):
 
 
 def build_pgbouncer(say: Callable[[str], object]) -> Path:
-    """Build PgBouncer and put it in the state directory in place of an earlier one. Returns the
-    program. `say` is called with what is being done. Raises BuildFailed, OSError."""
+    """Build PgBouncer and put it in the state directory, in place of an earlier one. Return its
+    path. `say` is called with a line of text at each step. Raises BuildFailed, OSError."""
     if lacking := sorted(NEEDED[program] for program in NEEDED if not shutil.which(program)):
         raise BuildFailed(f"this needs programs of the packages {', '.join(lacking)}")
     with tempfile.TemporaryDirectory(prefix="perch-pgbouncer-") as scratch:
@@ -66,18 +66,22 @@ def _fetch(place: Path) -> None:
         # apt's own account cannot enter the directory.
         *("-o", "APT::Sandbox::User="),
     ]
-    for words in (["update"], ["source", "--download-only", "pgbouncer"], ["download", LIBEVENT]):
-        _run("apt-get", *options, *words, within=place)
+    for arguments in (
+        ["update"],
+        ["source", "--download-only", "pgbouncer"],
+        ["download", LIBEVENT],
+    ):
+        _run("apt-get", *options, *arguments, within=place)
 
 
 def _own_release() -> tuple[str, str, str]:
     """The distribution, its release and its mirror, from the host's own package sources."""
     fields = "$(ORIGIN) $(CODENAME) $(REPO_URI)"
-    said = _run("apt-get", "indextargets", "--format", fields, "Created-By: Packages")
-    for line in said.splitlines():
-        origin, _, rest = line.partition(" ")
-        release, _, mirror = rest.partition(" ")
-        # Not its updates, nor another archive of the same origin.
+    targets = _run("apt-get", "indextargets", "--format", fields, "Created-By: Packages")
+    for line in targets.splitlines():
+        origin, _, release_and_mirror = line.partition(" ")
+        release, _, mirror = release_and_mirror.partition(" ")
+        # Skip the release's updates, and other archives of the same origin.
         if origin in LATER and release and not {"-", "/"} & set(release):
             return origin, release, mirror
     raise BuildFailed("this host's apt has no package source of Debian or Ubuntu")
@@ -97,17 +101,17 @@ def _build(place: Path) -> Path:
             _run("patch", "--silent", "-p1", f"--input={patches / name}", within=source)
     library = _only(headers / "usr" / "lib", "*/libevent.a")
     include = headers / "usr" / "include"
-    found = {
+    libevent = {
         "LIBEVENT_CFLAGS": f"-I{include} -I{include / library.parent.name}",
         "LIBEVENT_LIBS": str(library),
     }
-    _run("./configure", "--without-openssl", "--without-cares", within=source, **found)
+    _run("./configure", "--without-openssl", "--without-cares", within=source, **libevent)
     _run("make", "pgbouncer", within=source)
     return source / "pgbouncer"
 
 
 def _install(built: Path) -> Path:
-    """Put the program in its place. Poolers that run keep the earlier one."""
+    """Put the program in its place. Running poolers go on with the earlier program."""
     _run(str(built), "--version")
     program = built_pgbouncer()
     program.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -126,7 +130,7 @@ def _only(place: Path, pattern: str) -> Path:
 
 
 def _run(*command: str, within: Path | None = None, **environment: str) -> str:
-    """Run the command; returns what it wrote. Raises BuildFailed with the end of its errors."""
+    """Run the command and return its output. Raises BuildFailed with the end of its errors."""
     try:
         done = subprocess.run(
             command,
@@ -141,6 +145,6 @@ def _run(*command: str, within: Path | None = None, **environment: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise BuildFailed(f"{command[0]} did not end within {BOUND:.0f} s") from error
     if done.returncode:
-        words = (done.stderr or done.stdout).strip()[-600:]
-        raise BuildFailed(f"{Path(command[0]).name} failed: {words}")
+        errors = (done.stderr or done.stdout).strip()[-600:]
+        raise BuildFailed(f"{Path(command[0]).name} failed: {errors}")
     return done.stdout

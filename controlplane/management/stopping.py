@@ -8,7 +8,7 @@ from controlplane.compute.outbound import release_outbound
 
 
 def stop_computes(branch_ids: Collection[str]) -> None:
-    """Stop the computes of the branches, and take back the host's rules about what computes may
+    """Stop the computes of the branches, and remove the host's rules about what computes may
     connect to. The worker must not run. Raises process.StopFailed, patience.OutOfPatience."""
     with ThreadPoolExecutor() as threads:
         list(threads.map(compute.stop, branch_ids))

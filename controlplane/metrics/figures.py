@@ -1,6 +1,7 @@
 """Perch's figures: those that its processes keep, and those that `manage.py metrics` reads itself.
-Each label has few possible values: none is an id or what a caller
-sent. docs/reference/metrics.md describes all figures."""
+
+Each label has few possible values: none is an id or something that a caller sent.
+docs/reference/metrics.md describes all figures."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 
@@ -20,7 +21,7 @@ def _counter(name: str, about: str, *labels: str) -> Counter:
 
 
 def _gauge(name: str, about: str, *labels: str) -> Gauge:
-    """A gauge of living processes, which are added up."""
+    """A gauge whose values in the living processes are added up."""
     return Gauge(name, about, labels, registry=REGISTRY, multiprocess_mode="livesum")
 
 
@@ -38,7 +39,7 @@ WAKES = _histogram(
 )
 WAKE_PARTS = _histogram(
     "perch_wake_part_seconds",
-    "The same by part, and the parts before and after it",
+    "Seconds of each part of a wake, and of the parts before and after it",
     "part",
     buckets=WAKE_BUCKETS,
 )
@@ -88,15 +89,15 @@ POOL = _gauge(
     *("process", "state"),
 )
 POOL_WAITS = _counter(
-    "perch_database_wait_seconds", "Seconds waited for such connections", "process"
+    "perch_database_wait_seconds", "Seconds waited for a connection of a pool", "process"
 )
 POOL_TIMEOUTS = _counter(
-    "perch_database_timeouts", "Waits for such a connection that were given up", "process"
+    "perch_database_timeouts", "Waits for a connection of a pool that were given up", "process"
 )
-POOL_WAITING = _gauge("perch_database_waiting", "Waiting for such a connection", "process")
+POOL_WAITING = _gauge("perch_database_waiting", "Waits for a connection of a pool", "process")
 
-# The gauges that no process keeps, each with its description and labels: `management.host_figures`
-# reads them.
+# The gauges that `management.host_figures` reads from the host and the database, each with its
+# description and labels. No process keeps them.
 READ_FROM_HOST = {
     "perch_info": ("The version of Perch", "version"),
     "perch_database_up": ("1 if Perch's own database answers",),
@@ -117,9 +118,12 @@ READ_FROM_HOST = {
         "When the newest backup that was verified was taken; 0 for none",
     ),
     "perch_disk_size_bytes": ("Size of the state directory's disk",),
-    "perch_disk_free_bytes": ("Its free bytes",),
+    "perch_disk_free_bytes": ("Free bytes on the state directory's disk",),
     "perch_disk_reserve_bytes": ("The bytes that branches must leave free",),
-    "perch_certificate_expiry_timestamp_seconds": ("When it ends, in Unix time", "certificate"),
+    "perch_certificate_expiry_timestamp_seconds": (
+        "When a certificate expires, in Unix time",
+        "certificate",
+    ),
 }
 
 

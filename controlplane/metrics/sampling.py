@@ -23,7 +23,7 @@ SAMPLE_EVERY = 5.0
 def begin(process: str) -> Callable[[], None]:
     """Keep this process's figures for `manage.py metrics` from now on, under the name `process`.
     Returns a function that samples what the process uses, which the caller calls every SAMPLE_EVERY
-    seconds. Must be called after the last fork."""
+    seconds. Call this after the last fork."""
     if settings.METRICS_LISTEN == "off":
         return lambda: None
     values.begin(Path(settings.METRICS_DIR), process, figures.known_names())
@@ -55,7 +55,7 @@ class _Sampler:
         try:
             self._sample()
         except (OSError, psutil.Error):
-            # Such as when no descriptor is left. The process itself is not affected.
+            # For example, no file descriptor is left. The process itself goes on.
             log.exception("figures not sampled")
 
     def _sample(self) -> None:

@@ -3,9 +3,9 @@ files, from which `manage.py metrics` reads those of all processes of the host.
 
 A process takes the lowest free **slot** of its name, such as `api-0`, and holds the slot's lock for
 as long as it lives. Its successor takes the slot, and counts on from the values in its files. So
-counters never go back, there are never more files than processes at one time, and it does not
-matter whether process ids are reused. A gauge is of a living process only: the kernel has released
-the lock of one that died.
+counters never decrease, there are never more files than processes at one time, and reused process
+ids do no harm. Gauges count for living processes only. The kernel releases the lock of a process
+that died, which shows that its gauges are out of date.
 
 The files' blocks are allocated when they are made. Writing to a mapped file for which a full disk
 has no block would kill the process.
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _merge: Any = MultiProcessCollector.merge
 _MappedFile: Any = MmapedDict
 
-# Bytes of each kind's file. The API needs most, for its histograms by route.
+# Bytes of each kind's file. The API needs the most, for its histograms by route.
 SIZES = {
     "counter": 1 << 19,
     "histogram": 1 << 20,
@@ -103,7 +103,7 @@ class _Slot:
 
     def __init__(self, directory: Path, process: str, known: Collection[str]) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Open, and so locked, until this process ends.
+        # The descriptor stays open, and the slot locked, until this process ends.
         self.name, self.descriptor = _take_slot(directory, process)
         self.files = {
             kind: _renewed(directory / f"{kind}_{self.name}.db", size, known)
@@ -133,7 +133,7 @@ def begin(directory: Path, process: str, known: Collection[str]) -> None:
 
 def collect(directory: Path) -> Iterable[Metric]:
     """The figures of all processes that keep them in `directory`, added up."""
-    found = [str(path) for path in sorted(directory.glob("*.db")) if _counts(path)]
+    found = [str(path) for path in sorted(directory.glob("*.db")) if _is_current(path)]
     metrics: Iterable[Metric] = _merge(found, accumulate=True)
     return metrics
 
@@ -152,7 +152,8 @@ def _take_slot(directory: Path, process: str) -> tuple[str, int]:
 
 
 def _renewed(path: Path, size: int, known: Collection[str]) -> Any:
-    """A new file in place of the slot's present one, with the values that are worth keeping."""
+    """Replace the slot's file by a new one with the counts of known figures. Return the new
+    file."""
     kept: list[tuple[str, float]] = []
     if not path.name.startswith("gauge_live"):
         try:
@@ -162,7 +163,7 @@ def _renewed(path: Path, size: int, known: Collection[str]) -> Any:
         except FileNotFoundError:
             pass
         except Exception as error:
-            # Its last holder was killed while it wrote, or the machine was.
+            # The slot's last holder was killed while it wrote, or the machine lost power.
             log.warning("figures lost", extra={"file": str(path), "error": repr(error)})
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
@@ -178,8 +179,8 @@ def _renewed(path: Path, size: int, known: Collection[str]) -> Any:
     return file
 
 
-def _counts(path: Path) -> bool:
-    """False for the gauges of a process that has ended."""
+def _is_current(path: Path) -> bool:
+    """Return False if the file has gauges of a process that has ended."""
     kind, _, slot = path.stem.rpartition("_")
     return not kind.startswith("gauge_live") or _is_held(_lock_file(path.parent, slot))
 

@@ -212,10 +212,10 @@ async def report_alive(
 ) -> None:
     """Write the proxy's sign of life with its problems, as {name, detail}, and set `clock` from the
     database's time."""
-    asked = clock.running_for()
+    sent_at = clock.running_for()
     cursor = await connection.execute(ALIVE, {"region": region, "problems": Json(problems)})
     if row := await cursor.fetchone():
-        clock.adjust(row[0], asked=asked, answered=clock.running_for())
+        clock.adjust(row[0], sent_at=sent_at, answered_at=clock.running_for())
 
 
 async def report_used(connection: Connection, endpoint_id: str, *, at: datetime) -> None:

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 # Seconds between two attempts for one endpoint: the first pause, which then doubles, and the
 # longest.
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 3600.0
-# The first pause if an operation has failed for everything that is left: its owner was told, and
+# The first pause if an operation has failed for each remaining change: its owner has seen why, and
 # has to remove the obstacle.
 PAUSE_OF_REFUSED = 60.0
 
@@ -70,7 +70,7 @@ def mend_catalogs(region: Region) -> None:
         del _behind[endpoint_id]
     now = time.monotonic()
     for endpoint in found.values():
-        is_refused = endpoint.__dict__["was_told"] and not endpoint.__dict__["is_untold"]
+        is_refused = endpoint.__dict__["was_reported"] and not endpoint.__dict__["has_unreported"]
         mending = _behind.setdefault(endpoint.id, Mending.begin(now, is_refused=is_refused))
         mending.is_refused = is_refused
         if now >= mending.next_at and not endpoint.__dict__["is_busy"]:
@@ -79,17 +79,18 @@ def mend_catalogs(region: Region) -> None:
 
 
 def endpoints_behind() -> int:
-    """Return how many endpoints were behind at the last look for a reason that no owner was told
-    of. An obstacle that an owner created does not concern the host's operator."""
+    """Return how many endpoints were behind at the last round for a reason that no operation has
+    reported to the owner. An obstacle that an owner created does not concern the host's
+    operator."""
     return sum(not mending.is_refused for mending in list(_behind.values()))
 
 
 def _endpoints_behind(region: Region) -> QuerySet[Endpoint]:
-    """Return the endpoints that are behind, each annotated with: whether an operation has failed
-    for some of the branch's rows (`was_told`), whether some were refused but no operation has
-    failed for them (`is_untold`), and whether operations hold the branch (`is_busy`)."""
+    """Return the endpoints that are behind, each annotated: `was_reported` if Postgres has refused
+    some of the branch's rows and an operation has failed for them, `has_unreported` if Postgres has
+    refused some and no operation has failed for them, `is_busy` if operations hold the branch."""
     refused = ~Q(catalog_error="")
-    answered = Q(catalog_error_of__isnull=False)
+    reported = Q(catalog_error_of__isnull=False)
     return (
         Endpoint.objects.select_related("branch")
         .filter(
@@ -102,8 +103,8 @@ def _endpoints_behind(region: Region) -> QuerySet[Endpoint]:
         )
         .exclude(Exists(_unfinished().exclude(initiator_type=ActorType.PLATFORM)))
         .annotate(
-            was_told=_any_row(refused & answered),
-            is_untold=_any_row(refused & ~answered),
+            was_reported=_any_row(refused & reported),
+            has_unreported=_any_row(refused & ~reported),
             is_busy=Exists(_unfinished()),
         )
     )

@@ -78,12 +78,12 @@ def _due(now: datetime) -> QuerySet[Branch]:
     restores = Operation.objects.filter(
         resources__contains=[OuterRef("id")], action=Action.CREATE_BRANCH, status__in=UNFINISHED
     )
-    lately = Q(status__in=GIVEN_UP, updated_at__gt=now - TRIED_AGAIN)
+    given_up_recently = Q(status__in=GIVEN_UP, updated_at__gt=now - TRIED_AGAIN)
     return Branch.objects.filter(
         ~Exists(Branch.objects.filter(parent=OuterRef("id"), deleted_at=None, hidden=False)),
         # A restore is going to make one more branch, which keeps the data that it replaces.
         ~Exists(restores),
-        ~Exists(deletions.filter(Q(status__in=UNFINISHED) | lately)),
+        ~Exists(deletions.filter(Q(status__in=UNFINISHED) | given_up_recently)),
         expires_at__lte=now,
         deleted_at=None,
         default=False,

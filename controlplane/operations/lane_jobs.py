@@ -130,8 +130,8 @@ class LaneJobs(JobManager):
         job = Job.from_row(rows[0])
         assert job.id is not None
         account = job.task_kwargs.get("account")
-        who = account if isinstance(account, int) else NOBODY
-        self._under_way[job.id] = _Taken(who, project, time.monotonic())
+        account_id = account if isinstance(account, int) else NOBODY
+        self._under_way[job.id] = _Taken(account_id, project, time.monotonic())
         return job
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
@@ -169,13 +169,15 @@ class LaneJobs(JobManager):
         under_way = self._under_way.values()
         free = self._slots - len(under_way)
         held = Counter(job.account for job in under_way if job.account != NOBODY)
-        have_share = [who for who, slots in held.items() if slots >= max(LEAST_SHARE, free)]
+        have_share = [account for account, slots in held.items() if slots >= max(LEAST_SHARE, free)]
         hangs_since = time.monotonic() - HANGS_AFTER
         quick = Counter(job.account for job in under_way if job.at > hangs_since)
         leaves_enough = free > self._slots * LEFT_FREE
-        partly = [who for who in have_share if leaves_enough and quick[who] < LEAST_SHARE]
+        partly = [
+            account for account in have_share if leaves_enough and quick[account] < LEAST_SHARE
+        ]
         return _Excluded(
-            accounts=[who for who in have_share if who not in partly],
+            accounts=[account for account in have_share if account not in partly],
             partly=partly,
             hanging_projects=[
                 job.project for job in under_way if job.project and job.at <= hangs_since

@@ -127,11 +127,11 @@ def _makes_room(region: Region) -> bool:
 def try_removals_again(region: Region) -> None:
     """Schedule failed removals again: no other code would ever remove the data."""
     removals = Operation.objects.filter(project=OuterRef("id"), action=Action.DELETE_TENANT)
-    lately = Q(created_at__gt=clock.now() - AGAIN_AFTER)
+    is_recent = Q(created_at__gt=clock.now() - AGAIN_AFTER)
     failed = Project.objects.filter(
         Exists(removals.filter(status=OperationStatus.FAILED)),
         ~Exists(removals.filter(Q(status=OperationStatus.FINISHED) | Q(status__in=UNFINISHED))),
-        ~Exists(removals.filter(lately)),
+        ~Exists(removals.filter(is_recent)),
         region=region,
         deleted_at__isnull=False,
         recoverable_until=None,

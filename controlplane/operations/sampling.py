@@ -1,5 +1,5 @@
-"""Samples active endpoints once a minute, in the looks of `idleness`, and stores what the samples
-show (`models.endpoint_metrics`)."""
+"""Chooses the active endpoints that a look of `idleness` samples, once a minute each, and stores
+their samples (`models.endpoint_metrics`)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -24,9 +24,10 @@ from controlplane.models.packed_samples import (
     steps_of,
 )
 
-# How long the samples are kept as they were taken, and in steps of five minutes.
+# How long samples are kept: as they were taken, and then in steps of five minutes.
 KEPT_RECENT, KEPT = timedelta(hours=3), timedelta(days=14)
-# Samples are packed so long after the end of their hour: the last may be noted until then.
+# How long after the end of an hour its samples are packed: its last sample may be stored until
+# then.
 PACKED_AFTER = timedelta(minutes=2)
 # The most rows that one round packs; the next round continues.
 AT_ONCE = 1_000
@@ -34,11 +35,12 @@ AT_ONCE = 1_000
 # An account's endpoints may be deleted and created again, so this also bounds an account's rows.
 _sampled_of_account: dict[int, set[str]] = defaultdict(set)
 _sampled_on: date | None = None
-# The minute of each endpoint's last sample, and how often it had been started then: the first
-# moments of each run are sampled.
+# The minute of each endpoint's last sample, and how often the endpoint had been started by then. An
+# endpoint that was started since is sampled at once, so that each run has a sample.
 _sampled: dict[str, tuple[datetime, int]] = {}
 
-# An endpoint's last row is kept for its state, without the samples.
+# Deletes rows that are no longer needed. An endpoint's newest row stays, because the next sample
+# needs its `state`; SPENT_SAMPLES removes only the samples from it.
 SPENT = """
 DELETE FROM controlplane_recentmetrics m WHERE start < %(old)s OR (is_packed AND start < %(spent)s
     AND EXISTS (SELECT FROM controlplane_recentmetrics later
@@ -51,7 +53,7 @@ WHERE is_packed AND start < %(spent)s AND samples <> ''
 
 
 def to_sample(endpoints: Iterable[Endpoint], now: datetime) -> dict[str, str]:
-    """Choose which of the endpoints are to be sampled now; return their branches' ids by theirs.
+    """Choose the endpoints to be sampled now. Return the ids of their branches by their own ids.
     The caller has read them with their projects."""
     global _sampled_on
     if _sampled_on != now.date():
@@ -72,7 +74,7 @@ def to_sample(endpoints: Iterable[Endpoint], now: datetime) -> dict[str, str]:
 
 
 def forget_inactive(active: Iterable[str]) -> None:
-    """Drop what is remembered of endpoints that are no longer active."""
+    """Forget the endpoints that are no longer active."""
     for endpoint_id in _sampled.keys() - set(active):
         del _sampled[endpoint_id]
         forget_postmaster(endpoint_id)
@@ -109,14 +111,14 @@ def _with_sample(
     counts = [values[name] for name in COUNTERS]
     before = State.unpacked(bytes(last.state)) if last is not None else None
     if last is None or before is None:
-        # What was counted before the first sample is not known.
+        # This is the endpoint's first sample, so nothing can be subtracted.
         added = [int(name == "wakes" and _has_just_woken(endpoint, now)) for name in COUNTERS]
         totals = added
     else:
         added = _added(last, before, sample, counts)
         totals = [total + more for total, more in zip(before.totals, added, strict=True)]
     start = begin_of(now, RECENT_SPAN)
-    had = bytes(last.samples) if last is not None and last.start == start else b""
+    earlier = bytes(last.samples) if last is not None and last.start == start else b""
     return RecentMetrics(
         endpoint=endpoint,
         start=start,
@@ -124,12 +126,12 @@ def _with_sample(
         data=sample.data,
         process=sample.process,
         state=State(gauges, counts, totals).packed(),
-        samples=appended(had, 60 * now.hour + now.minute, [*gauges, *added]),
+        samples=appended(earlier, 60 * now.hour + now.minute, [*gauges, *added]),
     )
 
 
 def begin_of(at: datetime, span: timedelta) -> datetime:
-    """Return the begin of the row that has this time (UTC)."""
+    """Return the start of the row that contains this time (UTC)."""
     midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
     return at - (at - midnight) % span
 
@@ -139,19 +141,19 @@ def _has_just_woken(endpoint: Endpoint, now: datetime) -> bool:
 
 
 def _added(last: RecentMetrics, before: State, sample: Sample, counts: Sequence[int]) -> list[int]:
-    """What was counted since the last sample, in the order of COUNTERS; 0 for other data, since
-    that is not known."""
+    """Return what each counter has grown by since the last sample, in the order of COUNTERS. For
+    other data that is not known, and 0 is returned."""
     added = []
-    for name, count, had in zip(COUNTERS, counts, before.counts, strict=True):
-        since = had
+    for name, count, last_count in zip(COUNTERS, counts, before.counts, strict=True):
+        base = last_count
         if name == "cpu_milliseconds" and sample.process != last.process:
-            since = 0
+            base = 0
         elif name not in ("cpu_milliseconds", "wakes") and sample.data != last.data:
-            since = count
+            base = count
         # A crash resets the statistics, but not the position in the log.
-        elif count < had and name != "log_bytes":
-            since = 0
-        added.append(max(0, count - since))
+        elif count < last_count and name != "log_bytes":
+            base = 0
+        added.append(max(0, count - base))
     return added
 
 

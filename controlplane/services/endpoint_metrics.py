@@ -1,4 +1,5 @@
-"""The metrics of endpoints: over a time, and at present (`models.endpoint_metrics`)."""
+"""The metrics of endpoints: a series over a range of time, and the last sample
+(`models.endpoint_metrics`)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,19 +24,22 @@ from controlplane.services.endpoints import ENDPOINTS, own_endpoint
 from controlplane.services.errors import Invalid, Unprocessable
 from controlplane.services.projects import find_project
 
-# The most points that a request may ask for, and how many it gets at most if it names no step.
+# The most points of an answer: if the request names a step, and if it does not.
 MOST_POINTS, USUAL_POINTS = 1_500, 400
-# The steps among which the default is chosen, in seconds. The last gives enough room for all.
+# The steps among which the default is chosen, in seconds. With the last one, the longest range has
+# at most USUAL_POINTS.
 STEPS = (60, 300, 900, 3_600, 14_400)
+# Seconds of a step of the older samples.
 COARSE = 60 * STEP
-# A caller who asks for all that is kept has worked out `from` some time before it is judged.
+# How much older than KEPT `from` may be: a caller who wants everything computes `from` some time
+# before the request is checked.
 LENIENCY = timedelta(hours=1)
 HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
 class Point:
-    """What the samples of one step add up to."""
+    """The samples of one step, added up."""
 
     at: datetime
     # By the names of FIELDS.
@@ -80,7 +84,8 @@ def get_series(
 ) -> Series:
     """The endpoint's metrics from `since` (by default an hour before the end) to `until` (by
     default now), in steps of `step` seconds. Samples that are only kept in steps of five minutes
-    are not divided: the step is then at least that. Raises NotFound, Invalid, Unprocessable."""
+    are not divided: the step is then at least five minutes. Raises NotFound, Invalid,
+    Unprocessable."""
     endpoint = own_endpoint(account, project_id, endpoint_id)
     now = clock.now()
     until = min(until or now, now)
@@ -111,7 +116,7 @@ def _step(wanted: int | None, since: datetime, until: datetime, *, is_coarse: bo
     length = (until - since).total_seconds()
     if wanted is None:
         wanted = next(one for one in STEPS if length / one <= USUAL_POINTS)
-    # In whole coarse steps, so that each has as many samples as the others.
+    # A multiple of COARSE, so that all steps have the same number of samples.
     step = -(-wanted // COARSE) * COARSE if is_coarse else wanted
     if length / step > MOST_POINTS:
         raise Unprocessable(
@@ -130,8 +135,8 @@ def _floor(at: datetime, seconds: int) -> datetime:
 def _samples(
     endpoint: Endpoint, since: datetime, until: datetime
 ) -> Iterator[tuple[datetime, Numbers]]:
-    """The samples of all rows that overlap the time, each as fine as it is kept."""
-    # A row may begin before the time and end in it. The last one may be there without its samples.
+    """Yield the samples of all rows that overlap the range, in the finest form that is stored."""
+    # A row may begin before the range and end in it. The newest row may have lost its samples.
     recent = RecentMetrics.objects.filter(
         endpoint=endpoint, start__gte=begin_of(since, RECENT_SPAN), start__lt=until
     ).exclude(samples=b"")

@@ -1,2 +1,2 @@
-"""The traces of requests, operations and wakes: which of them work belongs to (`context`), and what
-is sent of them to OpenTelemetry (`spans`)."""
+"""Traces of requests, operations and wakes: the trace that work belongs to (`context`), and the
+spans that are sent to OpenTelemetry (`spans`)."""

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Self
 
-# The version, the trace, the span, the flags, and what a later version may add.
+# Version, trace, span, flags, and what a later version may append.
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 1
 _SPAN = (1 << 64) - 1
@@ -26,7 +26,7 @@ class TraceContext:
     # 128 and 64 bits, not 0.
     trace: int
     span: int
-    # Whether its spans are recorded.
+    # True if its spans are recorded.
     is_sampled: bool = False
 
     @classmethod
@@ -35,15 +35,15 @@ class TraceContext:
         found = _FORM.fullmatch(header)
         if found is None:
             return None
-        version, trace, span, flags, rest = found.groups()
-        is_known = version != "ff" and (version != "00" or rest is None)
+        version, trace, span, flags, appended = found.groups()
+        is_known = version != "ff" and (version != "00" or appended is None)
         if not is_known or not int(trace, 16) or not int(span, 16):
             return None
         return cls(int(trace, 16), int(span, 16), bool(int(flags, 16) & _SAMPLED))
 
     @classmethod
     def new(cls) -> Self:
-        """Return a trace of its own."""
+        """Return the first span of a new trace."""
         return cls(random.getrandbits(128) or 1, new_span())
 
     @property
@@ -51,11 +51,11 @@ class TraceContext:
         return f"{self.trace:032x}"
 
     def of_operation(self, operation_id: uuid.UUID) -> "TraceContext":
-        """Return the context of the operation's own span, if this one has caused the operation."""
+        """Return the context of the operation's own span. This span has caused the operation."""
         return self.with_span(operation_id.int & _SPAN)
 
     def with_span(self, span: int) -> "TraceContext":
-        """Return the context for what another span of the trace causes."""
+        """Return the context of another span of the same trace."""
         return TraceContext(self.trace, span, self.is_sampled)
 
     def __str__(self) -> str:

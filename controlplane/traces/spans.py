@@ -1,10 +1,9 @@
 """Sends spans to OpenTelemetry, by its SDK. Without OTEL_EXPORTER_OTLP_ENDPOINT, or without the
 extra `traces`, nothing is imported, and every function returns at once.
 
-A span is handed over when it has ended, with its times. Its id is known before that, because others
-refer to it: an operation's row has the id of the span that caused it, and an operation's own is a
-part of its id. So no process has to tell another the id of a span.
-"""
+A span is handed to the SDK after it has ended, with its times. Its id is known earlier, because
+other spans refer to it. An operation's row has the id of the span that caused it, and the id of the
+operation's own span is part of the operation's id. So processes need not exchange ids of spans."""
 
 import logging
 import os
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IS_WANTED = bool(os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"))
-# The ids of the trace and the span that is handed over.
+# The ids of the span that is being handed to the SDK, and of its trace.
 _ids: ContextVar[TraceContext] = ContextVar("span_ids")
 _once = threading.Lock()
 _service = ""
@@ -76,9 +75,9 @@ def note(
     error: str = "",
     about: Mapping[str, str | float | bool | None],
 ) -> None:
-    """Hand over a span that has ended. `serves` is true if it answers somebody who is not a process
-    of Perch. `error` says why it failed. `about` has its
-    attributes; those that are None are left out."""
+    """Hand a span that has ended to the SDK. `serves` is true if the span answers a request from
+    outside Perch. `error` says why it failed. `about` has its attributes; those that are None are
+    left out."""
     provider = _provider() if IS_WANTED and span.is_sampled else None
     if provider is None:
         return
@@ -91,7 +90,7 @@ def note(
         context = trace.set_span_in_context(trace.NonRecordingSpan(before))
     token = _ids.set(span)
     try:
-        noted = provider.get_tracer("perch").start_span(
+        ended_span = provider.get_tracer("perch").start_span(
             name,
             context,
             kind=trace.SpanKind.SERVER if serves else trace.SpanKind.INTERNAL,
@@ -101,8 +100,8 @@ def note(
     finally:
         _ids.reset(token)
     if error:
-        noted.set_status(trace.StatusCode.ERROR, error)
-    noted.end(_nanoseconds(max(began, ended)))
+        ended_span.set_status(trace.StatusCode.ERROR, error)
+    ended_span.end(_nanoseconds(max(began, ended)))
 
 
 def _nanoseconds(at: datetime) -> int:
@@ -118,7 +117,8 @@ def _provider() -> "TracerProvider | None":
 
 @cache
 def _made_provider() -> "TracerProvider | None":
-    """Made when it is first needed, after the last fork of the process: it has a thread."""
+    """Make the provider when it is first needed. That is after the last fork of the process, which
+    the provider's thread would not survive."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource

@@ -1,5 +1,6 @@
 """Records the outcome of an attempt, in the delivery and in the state of its webhook."""
 
+import random
 import re
 import uuid
 from datetime import datetime, timedelta
@@ -11,7 +12,6 @@ from controlplane.actors import PLATFORM, acting_as
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.models import DeliveryStatus, Webhook, WebhookDelivery
-from controlplane.webhooks.pauses import LONGEST_HOLD, pause_after
 from controlplane.webhooks.posting import Outcome
 
 # A webhook whose receiver has failed all attempts for this long is disabled.
@@ -26,6 +26,28 @@ OF_A_NOTE = (
 LONGEST_EXCERPT = 1024
 # Characters that Postgres cannot store or a page cannot show.
 UNSHOWABLE = re.compile(r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\uffff\U00010000-\U0010ffff]")
+
+# The pause after the first failed attempt, after the second and so on. The last one repeats. A day
+# has about 15 attempts.
+PAUSES = [
+    timedelta(seconds=5),
+    timedelta(seconds=10),
+    timedelta(seconds=20),
+    timedelta(seconds=40),
+    timedelta(minutes=2),
+    timedelta(minutes=10),
+    timedelta(minutes=30),
+    timedelta(hours=1),
+    timedelta(hours=2),
+    timedelta(hours=4),
+]
+# Pauses vary at random by this share, so that receivers that failed at the same time are not all
+# called again at the same time.
+SPREAD = 0.2
+# How long a failed delivery delays the deliveries behind it at most. So this is the interval at
+# which a receiver that is down is called, and the time for which one delivery that the receiver
+# always refuses delays others.
+LONGEST_HOLD = timedelta(minutes=1)
 
 
 def note(delivery: WebhookDelivery, outcome: Outcome, *, sender: uuid.UUID) -> bool:
@@ -144,3 +166,9 @@ def _switch_off(webhook: Webhook, reason: str, now: datetime) -> None:
                 changes={"enabled": {"from": True, "to": False}},
             )
         )
+
+
+def pause_after(failures: int) -> timedelta:
+    """The pause after this number of failed attempts, which is at least 1."""
+    pause = PAUSES[min(failures, len(PAUSES)) - 1]
+    return pause * random.uniform(1 - SPREAD, 1 + SPREAD)  # noqa: S311 # keeps no secret

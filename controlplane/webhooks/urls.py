@@ -12,7 +12,7 @@ from controlplane.webhooks.addresses import may_be_called
 LONGEST = 2048
 DEFAULT_PORTS = {"http": 80, "https": 443}
 # The characters that a URL may contain. All others must be escaped.
-WRITTEN_IN = re.compile(r"[!-~]+")
+ALLOWED = re.compile(r"[!-~]+")
 HOST = re.compile(r"[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?\.?", re.IGNORECASE)
 
 
@@ -42,7 +42,7 @@ def target_of(url: str) -> Target:
     """
     if len(url) > LONGEST:
         raise NotAllowed(f"a URL may have at most {LONGEST} characters")
-    if not WRITTEN_IN.fullmatch(url):
+    if not ALLOWED.fullmatch(url):
         raise NotAllowed("a URL must be ASCII without spaces; escape other characters")
     try:
         parts = urlsplit(url)

@@ -171,8 +171,8 @@ def sign_in(browser: requests.Session, url: str, key: str) -> None:
 
 
 def median_of(ask: Callable[[Call], None], call: Call) -> float:
-    asked = timed(lambda: ask(call))
-    return statistics.median(asked() for _ in range(7))
+    measured = timed(lambda: ask(call))
+    return statistics.median(measured() for _ in range(7))
 
 
 def timed(call: Callable[[], object]) -> Callable[[], float]:

@@ -88,11 +88,13 @@ def measure_wakes(stack: Stack) -> None:
     steps = client.get(f"{path}/operations/{newest['id']}")["operation"]["steps"]
     recorded = recording_ms(len(steps) - 2)
     with stack.database() as connection:
-        plain, told, with_event = ends_ms(connection, newest["id"], json.dumps(steps))
+        plain, with_steps, with_event = ends_ms(connection, newest["id"], json.dumps(steps))
     print(f"{len(steps)} steps recorded in memory: {recorded:.3f} ms")
-    print(f"the end of an operation, p50: {plain:.3f} ms; with its steps {told - plain:+.3f} ms")
-    print(f"with an event as well {with_event - told:+.3f} ms")
-    added = recorded + told - plain
+    print(
+        f"the end of an operation, p50: {plain:.3f} ms; with its steps {with_steps - plain:+.3f} ms"
+    )
+    print(f"with an event as well {with_event - with_steps:+.3f} ms")
+    added = recorded + with_steps - plain
     print(f"a wake gains {added:.3f} ms by its steps (target: {MOST_OF_A_WAKE:g} ms)")
 
 
@@ -138,8 +140,8 @@ def ends_ms(
     for _ in range(ENDS):
         for kind, of_kind in zip(kinds, times, strict=True):
             of_kind.append(times_of(kind))
-    plain, told, with_event = map(statistics.median, times)
-    return plain, told, with_event
+    plain, with_steps, with_event = map(statistics.median, times)
+    return plain, with_steps, with_event
 
 
 def times_of(work: Callable[[], object]) -> float:

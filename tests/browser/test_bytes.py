@@ -7,8 +7,8 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import opened
 from tests.browser.looking import wire
+from tests.browser.open_pages import idle
 from tests.browser.test_journey import sign_in
-from tests.browser.test_live import idle
 from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack

@@ -6,8 +6,8 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.looking import focused, tab_to
+from tests.browser.open_pages import SOON, open_page
 from tests.browser.test_journey import sign_in
-from tests.browser.test_live import SOON, open_page
 from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack

@@ -124,11 +124,11 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     # Pooling. Without PgBouncer, the page gives the reason.
     open_menu(page, endpoint_id)
     page.get_by_role("button", name="Enable pooling").click()
-    told = page.locator(".notice.failure")
-    expect(row.get_by_role("cell", name="On", exact=True).or_(told)).to_be_visible()
-    if told.count():
-        expect(told).to_contain_text(re.compile("pgbouncer", re.IGNORECASE))
-        told.get_by_label("Dismiss").click()
+    failure = page.locator(".notice.failure")
+    expect(row.get_by_role("cell", name="On", exact=True).or_(failure)).to_be_visible()
+    if failure.count():
+        expect(failure).to_contain_text(re.compile("pgbouncer", re.IGNORECASE))
+        failure.get_by_label("Dismiss").click()
     expect_quiet(page)
 
     # Start and suspend.
@@ -164,11 +164,11 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     # Every operation, with what was requested, its duration and its outcome.
     open_tab(page, "Operations")
     rows = page.locator(".runs tbody tr")
-    asked = rows.locator(".lead > a").all_inner_texts()
-    assert asked[-1] == "Create the project with branch main"
-    assert {"Create branch dev", "Create branch preview"} <= set(asked)
+    titles = rows.locator(".lead > a").all_inner_texts()
+    assert titles[-1] == "Create the project with branch main"
+    assert {"Create branch dev", "Create branch preview"} <= set(titles)
     assert {f"{verb} endpoint {endpoint_id}" for verb in ("Change", "Start", "Suspend")} <= set(
-        asked
+        titles
     )
     for outcome in rows.locator(".status").all_inner_texts():
         assert outcome.strip() == "OK"
@@ -220,8 +220,8 @@ def test_a_hidden_tab_does_not_poll(signed_in: Page, stack: Stack) -> None:
     expect_quiet(page)
 
     hide(page)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if is_poll(request.url) else None)
+    polls: list[str] = []
+    page.on("request", lambda request: polls.append(request.url) if is_poll(request.url) else None)
     page.get_by_role("button", name="Suspend").click()
     page.locator("dialog[open]").get_by_role("button", name="Suspend").click()
     expect(page.locator("#poll")).to_contain_text("in progress")
@@ -229,7 +229,7 @@ def test_a_hidden_tab_does_not_poll(signed_in: Page, stack: Stack) -> None:
     page.wait_for_function(
         "start => performance.now() - start > 1200", arg=page.evaluate("performance.now()")
     )
-    assert asked == []
+    assert polls == []
 
 
 @pytest.mark.thorough

@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import new_page
+from tests.browser.open_pages import SOON
 from tests.browser.test_journey import assert_not_reloaded, hide, mark, sign_in
-from tests.browser.test_live import SOON
 from tests.selection import first_of, only
 from tests.support.another_console import another_console
 from tests.support.client import Client

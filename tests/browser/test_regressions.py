@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Elsewhere, opened
+from tests.browser.open_pages import SOON, open_page
 from tests.browser.test_journey import sign_in, sign_out
-from tests.browser.test_live import SOON, open_page
 from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack

@@ -97,16 +97,16 @@ def test_refusals_are_recorded_as_events(place: Place) -> None:
     for user in (place.role, "hunter2"):
         assert "is not allowed" in str(place.refusal(user=user))
 
-    def told() -> list[Any]:
+    def refusals() -> list[Any]:
         query = {"type": "connection.not_allowed", "endpoint_id": place.endpoint_id}
         found: list[Any] = place.client.get("/events", **query)["events"]
         return found
 
-    wait_for(lambda: len(told()) >= 2, "the events")
-    assert {event["actor"]["name"] for event in told()} == {place.role, ""}
-    assert {event["actor"]["address"] for event in told()} == {"127.0.0.1"}
-    assert "the address is not allowed" in told()[0]["summary"]
-    assert "hunter2" not in str(told())
+    wait_for(lambda: len(refusals()) >= 2, "the events")
+    assert {event["actor"]["name"] for event in refusals()} == {place.role, ""}
+    assert {event["actor"]["address"] for event in refusals()} == {"127.0.0.1"}
+    assert "the address is not allowed" in refusals()[0]["summary"]
+    assert "hunter2" not in str(refusals())
 
 
 @pytest.mark.thorough
@@ -147,12 +147,12 @@ def test_every_uri_connects_unchanged(stack: Stack, alice: Client, place: Place)
     )
     place.done(made)
     query = {"database_name": place.database, "role_name": place.role}
-    asked = f"{place.path}/connection_uri"
+    path = f"{place.path}/connection_uri"
     for uri in (
         place.created["connection_uris"][0]["connection_uri"],
         made["connection_uris"][0]["connection_uri"],
-        alice.get(asked, **query)["uri"],
-        alice.get(asked, **query, pooled="true")["uri"],
+        alice.get(path, **query)["uri"],
+        alice.get(path, **query, pooled="true")["uri"],
     ):
         with psycopg.connect(uri) as connection:
             assert serves(connection)

@@ -35,7 +35,7 @@ def write(place: Place, megabytes: int, *, table: str = "written") -> None:
 
 
 def set_quota(place: Place, **quota: int) -> None:
-    """Set the quota in the row, as the API does. The round and starts read the row."""
+    """Set the project's quota by the API."""
     body = {"project": {"settings": {"quota": quota}}}
     place.client.patch(place.path, body)
 
@@ -182,8 +182,8 @@ class TestQuota:
         body = {"endpoints": [{"type": "read_write"}]}
         assert refusal(place.client.call("POST", f"{place.path}/branches", json=body))[0] == 423
         made = place.new_branch_id()
-        wanted = {"endpoint": {"branch_id": made, "type": "read_write"}}
-        response = place.client.call("POST", f"{place.path}/endpoints", json=wanted)
+        endpoint = {"endpoint": {"branch_id": made, "type": "read_write"}}
+        response = place.client.call("POST", f"{place.path}/endpoints", json=endpoint)
         assert refusal(response)[0] == 423
 
     @pytest.mark.thorough

@@ -131,9 +131,9 @@ def test_enabling_it_suspends_active_endpoints_and_applies_from_the_next_start(
     assert refusal(place.client.call("PATCH", place.path, json=off))[0] == 422
     # A role that is created later may replicate too, and the slot still exists after a wake.
     place.new_role("bob")
-    asked = "SELECT rolreplication, (SELECT count(*) FROM pg_replication_slots) FROM pg_roles"
+    query = "SELECT rolreplication, (SELECT count(*) FROM pg_replication_slots) FROM pg_roles"
     place.suspend()
-    assert place.query(f"{asked} WHERE rolname = 'bob'") == (True, 1)
+    assert place.query(f"{query} WHERE rolname = 'bob'") == (True, 1)
 
 
 @pytest.mark.thorough

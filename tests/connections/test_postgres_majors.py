@@ -32,7 +32,7 @@ def version_of(place: Place, **parameters: Any) -> int:
 
 
 def branch_version(place: Place, made: Any) -> int:
-    """The major version that a branch runs, which has the owner's role of the place."""
+    """Return the major version of Postgres that the new branch `made` runs."""
     endpoint_id = made["endpoints"][0]["id"]
     place.start(endpoint_id)
     return int(place.sql("SHOW server_version_num", endpoint_id=endpoint_id)[0][0]) // 10000

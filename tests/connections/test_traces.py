@@ -89,12 +89,12 @@ def check_a_requests_trace(receiver: TraceReceiver, stack: Stack, place: Place) 
     with ThreadPoolExecutor(1) as client:
         with held_still(stack, "worker"), stack.database() as connection:
             operation = start(place, traceparent=header)
-            asked = client.submit(place.query, "SELECT 1")
+            answer = client.submit(place.query, "SELECT 1")
             wait_for(
                 lambda: connection.execute(WAITS_FOR, [operation]).fetchone() is not None,
                 "the client to wait for the start",
             )
-        assert asked.result() == (1,)
+        assert answer.result() == (1,)
     done = receiver.await_span("start_compute", operation=operation)
     woken = receiver.await_span("wake", operation=operation)
     request = next(span for span in receiver.in_trace(trace) if span.service == "perch-api")
@@ -123,7 +123,7 @@ def check_the_parts(receiver: TraceReceiver, done: Received, woken: Received) ->
 
 
 def children(receiver: TraceReceiver, parent: Received) -> list[str]:
-    """Return the names of the spans whose parent it is, by their time."""
+    """Return the names of the parent's child spans, in the order of time."""
     spans = [span for span in receiver.in_trace(parent.trace) if span.parent == parent.id]
     return [span.name for span in sorted(spans, key=lambda span: (span.began, span.ended))]
 
@@ -147,4 +147,7 @@ def check_a_failure(receiver: TraceReceiver, place: Place) -> None:
         client.kill()
         woken = receiver.await_span("wake", endpoint=place.endpoint_id, outcome="abandoned")
     assert (woken.parent, woken.failed) == ("", True)
-    wait_for(lambda: children(receiver, woken) == ["start_compute"], "the start all the same")
+    wait_for(
+        lambda: children(receiver, woken) == ["start_compute"],
+        "the span of the start, which goes on",
+    )

@@ -20,11 +20,12 @@ import pytest
 from django.conf import settings as django_settings
 from django.test import Client as Browser
 
+from tests.console.pages import Page
 from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack, session_stack
 
-# Set for good: the settings must have a value also while a test ends.
+# Set for the whole run: code that runs while a test ends needs these settings too.
 django_settings.SECRET_KEY = "a secret of the tests"
 django_settings.ALLOWED_HOSTS = ["testserver"]
 django_settings.STATE_DIR = tempfile.mkdtemp(prefix="perch-tests-")
@@ -165,6 +166,27 @@ def _shop(stack: Stack, person: Person) -> Shop:
     return made
 
 
+@pytest.fixture(scope="module")
+def run_sql(carol: Person, still_shop: Shop) -> Any:
+    """Returns a function that sends a query as Carol and returns the page with the answer."""
+
+    def ask(sql: str, *, htmx: bool = False, read_only: bool = True, **fields: str) -> Page:
+        data = {
+            "branch": still_shop.main_id,
+            "database": "neondb",
+            "role": "neondb_owner",
+            "sql": sql,
+            **({"read_only": "on"} if read_only else {}),
+            **fields,
+        }
+        path = f"{still_shop.url}/query"
+        answer = carol.htmx_post(path, data, at=path) if htmx else carol.post(path, data)
+        assert answer.status_code == 200
+        return Page(answer)
+
+    return ask
+
+
 @dataclass
 class Misbehaving:
     """A server in place of the API that answers as a test chooses, and can fail as a network
@@ -257,7 +279,7 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
 
 @pytest.fixture
 def dave(misbehaving: Misbehaving, settings: Any) -> Person:
-    """A user who is signed in at the server that is not an API. His tests need no service."""
+    """A user who is signed in at the server of `misbehaving`. Tests with him need no service."""
     settings.MANAGEMENT_API_URL = misbehaving.url
     misbehaving.body = b'{"login": "dave"}'
     person = _signed_in(Client(misbehaving.url, "daves-key"))

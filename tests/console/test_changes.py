@@ -2,10 +2,7 @@
 
 import itertools
 import re
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,52 +14,22 @@ from console.api.transport import Transport
 from console.live import channel as stream
 from console.live import watches
 from tests.console.conftest import Misbehaving, Person, Shop
+from tests.console.listening import changed, listening, watching
 from tests.selection import first_of
-from tests.support.relay import Relay, relay
+from tests.support.relay import relay
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
 
-@contextmanager
-def listening(person: Person, url: str) -> Iterator[list[str]]:
-    """Yields the list of what the channel at `url` sends to a page. It grows while the block
-    lasts."""
-    answer = person.get(url)
-    assert answer["Content-Type"].startswith("text/event-stream")
-    assert not answer.has_header("Content-Encoding")
-    said: list[str] = []
-
-    def hear() -> None:
-        for piece in answer.streaming_content:
-            said.append(piece.decode())  # noqa: PERF401 # in the order of arrival
-        said.append("")
-
-    thread = threading.Thread(target=hear, daemon=True)
-    thread.start()
-    yield said
-    for watch in watches._watches.values():
-        watch.end()
-    thread.join(10)
-    assert not thread.is_alive()
-
-
-def watching(calls: ChangeCalls, project_id: str) -> Any:
-    return watches.watching(calls, project_id, threading.Event())
-
-
-def changed(said: list[str]) -> int:
-    return sum("data: changed" in piece for piece in said)
-
-
 def test_it_works(alice: Person, shop: Shop) -> None:
     endpoint = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
-    with listening(alice, f"{shop.url}/changes") as said:
+    with listening(alice, f"{shop.url}/changes") as received:
         # A page without a mark may have missed a change before the watch began.
-        wait_for(lambda: changed(said) == 1, "the beginning")
-        assert "data: here" in said[0]
+        wait_for(lambda: changed(received) == 1, "the beginning")
+        assert "data: here" in received[0]
         alice.api.finish(alice.api.post(f"{endpoint}/suspend"))
-        wait_for(lambda: changed(said) > 1, "what has changed", timeout=3)
+        wait_for(lambda: changed(received) > 1, "what has changed", timeout=3)
         alice.api.finish(alice.api.post(f"{endpoint}/start"))
 
 
@@ -71,14 +38,14 @@ def test_reading_is_not_reported_as_a_change(carol: Person, still_shop: Shop) ->
         query = {"type": "role.password_revealed", "limit": 100}
         return len(carol.api.get(f"/projects/{still_shop.id}/events", **query)["events"])
 
-    with listening(carol, f"{still_shop.url}/changes") as said:
-        wait_for(lambda: changed(said) == 1, "the beginning")
+    with listening(carol, f"{still_shop.url}/changes") as received:
+        wait_for(lambda: changed(received) == 1, "the beginning")
         before = shown()
         # The reader asks for the password, which records an event.
         assert carol.post(f"{still_shop.endpoint_url}/connect").status_code == 200
         wait_for(lambda: shown() > before, "the event")
         time.sleep(1)
-        assert changed(said) == 1
+        assert changed(received) == 1
 
 
 @pytest.mark.parametrize(
@@ -104,20 +71,20 @@ def test_a_broken_stream_is_reported(settings: Any, alice: Person, shop: Shop) -
     """The page is notified, so that it reads again and shows what it finds."""
     with relay(settings.MANAGEMENT_API_URL) as api:
         settings.MANAGEMENT_API_URL = api.url
-        with listening(alice, f"{shop.url}/changes") as said:
-            wait_for(lambda: changed(said) == 1, "the beginning")
+        with listening(alice, f"{shop.url}/changes") as received:
+            wait_for(lambda: changed(received) == 1, "the beginning")
             api.is_away = True
-            wait_for(lambda: changed(said) == 2, "the outage to be reported", timeout=3)
+            wait_for(lambda: changed(received) == 2, "the outage to be reported", timeout=3)
             api.is_away = False
-            wait_for(lambda: changed(said) == 3, "the end of the outage to be reported")
+            wait_for(lambda: changed(received) == 3, "the end of the outage to be reported")
 
 
 @pytest.mark.thorough
 def test_the_accounts_channel_reports_changes_of_all_projects(alice: Person) -> None:
-    with listening(alice, "/changes") as said:
-        wait_for(lambda: changed(said) == 1, "the beginning")
+    with listening(alice, "/changes") as received:
+        wait_for(lambda: changed(received) == 1, "the beginning")
         alice.api.new_project(name="fresh", wait=False)
-        wait_for(lambda: changed(said) > 1, "the new project", timeout=3)
+        wait_for(lambda: changed(received) > 1, "the new project", timeout=3)
 
 
 def test_a_stream_reports_the_projects_of_other_windows_too(
@@ -126,21 +93,21 @@ def test_a_stream_reports_the_projects_of_other_windows_too(
     other = alice.api.new_project(name="other")["project"]["id"]
     # What does not name a project and its mark is ignored.
     also = f"also={other}~&also=~&also=no&also=a/b~1"
-    with listening(alice, f"{shop.url}/changes?{also}") as said:
-        wait_for(lambda: changed(said) >= 3, "the beginning of all three")
-        sent = "".join(said)
+    with listening(alice, f"{shop.url}/changes?{also}") as received:
+        wait_for(lambda: changed(received) >= 3, "the beginning of all three")
+        sent = "".join(received)
         assert re.search(r"^id: .+\ndata: changed$", sent, re.M)
         assert f"data: changed {other}~" in sent
         assert "data: changed ~" in sent
         assert "a/b" not in sent
-        before = len(said)
+        before = len(received)
         alice.api.patch(f"/projects/{other}", {"project": {"name": "another"}})
-        wait_for(lambda: f"data: changed {other}~" in "".join(said[before:]), "its change")
-        assert "data: changed\n" not in "".join(said[before:])
+        wait_for(lambda: f"data: changed {other}~" in "".join(received[before:]), "its change")
+        assert "data: changed\n" not in "".join(received[before:])
     monkeypatch.setattr(watches, "MOST_WATCHES", 1)
-    with listening(alice, f"{shop.url}/changes?also={other}~") as said:
-        wait_for(lambda: f"data: full {other}\n" in "".join(said), "the refusal")
-        wait_for(lambda: changed(said) == 1, "the page's own project")
+    with listening(alice, f"{shop.url}/changes?also={other}~") as received:
+        wait_for(lambda: f"data: full {other}\n" in "".join(received), "the refusal")
+        wait_for(lambda: changed(received) == 1, "the page's own project")
 
 
 def test_a_page_that_is_up_to_date_is_not_notified(carol: Person, still_shop: Shop) -> None:
@@ -171,127 +138,6 @@ def test_many_pages_share_one_watch(settings: Any, carol: Person, still_shop: Sh
             ]
 
 
-@pytest.fixture
-def plain_api(settings: Any, alice: Person) -> Iterator[Relay]:
-    """Alice's console at a server of this API without events."""
-    with relay(settings.MANAGEMENT_API_URL) as api:
-        api.missing = {"/events"}
-        settings.MANAGEMENT_API_URL = api.url
-        yield api
-
-
-@pytest.mark.thorough
-def test_a_server_without_events_is_polled(
-    plain_api: Relay, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watches, "LOOK_EVERY", 0.2)
-    endpoint = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
-    with listening(alice, f"{shop.url}/changes") as said:
-        wait_for(lambda: changed(said) == 1, "the beginning")
-        wait_for(lambda: plain_api.asked_for("/operations") > 6, "some polls")
-        # A new project's size may still be measured.
-        before = changed(said)
-        assert before <= 3
-        alice.api.finish(alice.api.post(f"{endpoint}/suspend"))
-        wait_for(lambda: changed(said) > before, "what has changed")
-    alice.api.finish(alice.api.post(f"{endpoint}/start"))
-
-
-@pytest.mark.thorough
-def test_polling_reports_a_change_soon_enough(plain_api: Relay, alice: Person, shop: Shop) -> None:
-    """A change has to appear within three seconds, which include reading the page."""
-    dev = f"/projects/{shop.id}/branches/{shop.dev_id}"
-    with listening(alice, f"{shop.url}/changes") as said:
-        wait_for(lambda: changed(said), "the beginning")
-        for name in ("renamed", "dev"):
-            before = changed(said)
-            alice.api.patch(dev, {"branch": {"name": name}})
-            wait_for(lambda: changed(said) > before, "the branch's new name", timeout=2)  # noqa: B023
-
-
-@pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the watches a hundred times as fast."""
-    for name in ("LOOK_EVERY", "AFTER_A_BREAK", "AFTER_TOO_MANY", "AFTER_NONE", "MOST_AFTER_ONE"):
-        monkeypatch.setattr(watches, name, getattr(watches, name) / 100)
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("hurried")
-def test_a_server_without_events_is_asked_for_them_less_and_less_often(
-    dave: Person, misbehaving: Misbehaving
-) -> None:
-    misbehaving.apart["/events"] = (404, b"")
-    with listening(dave, "/projects/p/changes"):
-        wait_for(lambda: misbehaving.asked_for("/branches") > 60, "many polls")
-        first = misbehaving.asked_for("/events")
-        assert 3 <= first <= 9
-        wait_for(lambda: misbehaving.asked_for("/branches") > 120, "as many polls again")
-        assert misbehaving.asked_for("/events") - first <= 2
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("hurried")
-def test_a_server_that_had_events_is_soon_asked_for_them_again(
-    dave: Person, misbehaving: Misbehaving
-) -> None:
-    """Also if it has answered several times that it has none, as a proxy before it may."""
-    stream = (200, b"data: {}\n\n")
-    misbehaving.headers = {"Content-Type": "text/event-stream"}
-    misbehaving.apart["/events"] = stream
-    with listening(dave, "/projects/p/changes") as said:
-        wait_for(lambda: changed(said), "the beginning")
-        misbehaving.apart["/events"] = (404, b"")
-        wait_for(lambda: misbehaving.asked_for("/branches") > 100, "many polls")
-        misbehaving.apart["/events"] = stream
-        before = changed(said)
-        wait_for(lambda: changed(said) > before, "the stream", timeout=2)
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("hurried")
-def test_a_server_that_asks_for_a_pause_is_polled_less_often(
-    dave: Person, misbehaving: Misbehaving
-) -> None:
-    misbehaving.refuse(429)
-    with listening(dave, "/projects/p/changes") as said:
-        wait_for(lambda: changed(said), "the beginning")
-        wait_for(lambda: misbehaving.asked_for("/branches") > 4, "some polls")
-        before = misbehaving.asked_for("/branches")
-        time.sleep(1)
-        # At intervals of LOOK_EVERY, there would be eighty.
-        assert misbehaving.asked_for("/branches") - before <= 10
-        misbehaving.status = 200
-        wait_for(lambda: misbehaving.asked_for("/branches") - before > 40, "polling again")
-
-
-def test_an_account_is_polled_a_few_projects_at_a_time(
-    dave: Person, misbehaving: Misbehaving
-) -> None:
-    projects = ", ".join(f'{{"id": "p{number}"}}' for number in range(20))
-    misbehaving.body = f'{{"projects": [{projects}], "endpoints": []}}'.encode()
-    calls = ChangeCalls(Transport("daves-key", default_server()))
-    for turn in range(3):
-        calls.look("", turn)
-    asked = [path.split("?")[0] for path in misbehaving.asked if "endpoints" in path]
-    assert len(asked) == 20
-    assert len(set(asked)) == 20
-
-
-@pytest.mark.thorough
-def test_an_api_outage_and_its_end_are_reported(
-    plain_api: Relay, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The page is notified, so that it reads again and shows what it finds."""
-    monkeypatch.setattr(watches, "LOOK_EVERY", 0.1)
-    with listening(alice, f"{shop.url}/changes") as said:
-        wait_for(lambda: changed(said) == 1, "the beginning")
-        plain_api.is_away = True
-        wait_for(lambda: changed(said) == 2, "the outage to be reported")
-        plain_api.is_away = False
-        wait_for(lambda: changed(said) == 3, "the end of the outage to be reported")
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "body", first_of([b"", b"{", b"[]", b'{"operations": 1}', b"data: {}\n\n"], count=2)
@@ -312,19 +158,9 @@ def test_each_different_answer_of_the_api_is_reported_once(
             # The API answers that there is no such project.
             continue
         misbehaving.asked.clear()
-        with listening(dave, url) as said:
+        with listening(dave, url) as received:
             wait_for(lambda: len(misbehaving.asked) > 8, "some polls")
-            assert changed(said) == 1
-
-
-def test_a_stream_without_line_ends_is_replaced_by_polling(
-    dave: Person, misbehaving: Misbehaving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("console.api.changes.LONGEST_LINE", 1000)
-    misbehaving.headers = {"Content-Type": "text/event-stream"}
-    misbehaving.body = b"x" * 100_000
-    with listening(dave, "/projects/p/changes") as said:
-        wait_for(lambda: changed(said) == 1, "a poll instead")
+            assert changed(received) == 1
 
 
 @pytest.mark.thorough
@@ -332,10 +168,10 @@ def test_signing_out_ends_the_channel(
     alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "HEARTBEAT", 0.1)
-    with listening(alice, f"{shop.url}/changes") as said:
-        wait_for(lambda: changed(said) == 1, "the beginning")
+    with listening(alice, f"{shop.url}/changes") as received:
+        wait_for(lambda: changed(received) == 1, "the beginning")
         alice.post("/sign-out")
-        wait_for(lambda: said[-1] == "", "its end")
+        wait_for(lambda: received[-1] == "", "its end")
     assert alice.get(f"{shop.url}/changes", Accept="text/event-stream").status_code == 401
 
 
@@ -397,10 +233,10 @@ def test_a_project_that_does_not_exist_is_not_watched(
 ) -> None:
     """Otherwise anybody could start any number of watches by inventing ids."""
     misbehaving.refuse(404, "project not found")
-    with listening(dave, "/projects/p/changes") as said:
-        wait_for(lambda: said[-1] == "", "its end")
+    with listening(dave, "/projects/p/changes") as received:
+        wait_for(lambda: received[-1] == "", "its end")
         # An open page of a deleted project is notified, and finds the project missing.
-        assert changed(said) == 1
+        assert changed(received) == 1
     asked = len(misbehaving.asked)
     assert 0 < asked < 6
 
@@ -409,8 +245,8 @@ def test_a_project_that_does_not_exist_is_not_watched(
 def test_no_channel_reports_changes_of_another_account(
     alice: Person, bob: Person, shop: Shop
 ) -> None:
-    with listening(alice, f"{shop.url}/changes") as said:
-        wait_for(lambda: changed(said) == 1, "the beginning")
+    with listening(alice, f"{shop.url}/changes") as received:
+        wait_for(lambda: changed(received) == 1, "the beginning")
         html = bob.get("/").content.decode()
         assert "seen=" not in html.split("data-changes")[1].split(">")[0]
         with listening(bob, f"{shop.url}/changes") as bobs:

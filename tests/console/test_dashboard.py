@@ -67,8 +67,8 @@ def test_projects_are_searched_and_sorted(alice: Person) -> None:
     for name in ("xx 1bee", "xx 2ant", "xx 3cat"):
         alice.api.new_project(name=name, wait=False)
 
-    def names(**asked: str) -> list[str]:
-        rows = alice.browser.get("/", asked).context["listing"].rows
+    def names(**query: str) -> list[str]:
+        rows = alice.browser.get("/", query).context["listing"].rows
         return [row.project.name for row in rows]
 
     assert names() == ["xx 3cat", "xx 2ant", "xx 1bee"]
@@ -227,9 +227,9 @@ def test_names_with_markup_are_text(alice: Person) -> None:
 def test_projects_of_all_pages_can_be_chosen(
     dave: Person, misbehaving: Misbehaving, path: str
 ) -> None:
-    def page_of_100(asked: str) -> bytes:
-        first = int(re.search(r"cursor=(\d+)|$", asked)[1] or 0)  # type: ignore[index]
-        if asked.partition("?")[0].endswith("/api_keys"):
+    def page_of_100(path: str) -> bytes:
+        first = int(re.search(r"cursor=(\d+)|$", path)[1] or 0)  # type: ignore[index]
+        if path.partition("?")[0].endswith("/api_keys"):
             return b'[{"id": 1, "name": "tests", "read_only": false}]'
         projects = [{"id": f"p-{number}", "name": "shop"} for number in range(250)][first:][:100]
         body = {"projects": projects, "pagination": {"cursor": str(first + 100)}}
@@ -247,7 +247,7 @@ def test_an_endless_list_of_projects_is_read_in_part(
 ) -> None:
     numbers = itertools.count()
 
-    def endless(asked: str) -> bytes:
+    def endless(path: str) -> bytes:
         projects = [{"id": f"p-{next(numbers)}", "name": "shop"} for _ in range(100)]
         return json.dumps({"projects": projects, "pagination": {"cursor": "more"}}).encode()
 

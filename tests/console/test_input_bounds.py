@@ -114,12 +114,12 @@ def test_a_request_without_an_answer_may_have_been_executed(hangs_up: str) -> No
 @pytest.fixture
 def hangs_up_once() -> Iterator[str]:
     """Yields the address of a server that closes the connection of the first request."""
-    asked: list[str] = []
+    paths: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
-            if len(asked) > 1:
+            paths.append(self.path)
+            if len(paths) > 1:
                 self.send_response(200)
                 self.end_headers()
                 self.wfile.write(b'{"projects": []}')

@@ -210,8 +210,8 @@ def test_the_states_are_not_older_than_the_operations(
         b'{"operations": [], "endpoints": [], "branches": [], "project": {"id": "p"}}'
     )
     assert dave.get("/projects/p").status_code == 200
-    asked = [path.split("/p/")[-1].split("?")[0] for path in misbehaving.asked]
-    assert asked.index("operations") < min(asked.index("endpoints"), asked.index("branches"))
+    paths = [path.split("/p/")[-1].split("?")[0] for path in misbehaving.asked]
+    assert paths.index("operations") < min(paths.index("endpoints"), paths.index("branches"))
 
 
 def test_the_announced_end_says_that_an_operation_has_failed(
@@ -232,9 +232,9 @@ def test_the_announced_end_says_that_an_operation_has_failed(
 
 
 def test_a_failure_disappears_with_the_resource(dave: Person, misbehaving: Misbehaving) -> None:
-    for there, is_told in ((b'{"id": "ep-a"}', True), (b"", False)):
+    for there, is_shown in ((b'{"id": "ep-a"}', True), (b"", False)):
         misbehaving.body = (
             b'{"operations": [{"id": "o", "endpoint_id": "ep-a", "status": "failed"}],'
             b'"endpoints": [%s], "branches": [], "project": {"id": "p"}}' % there
         )
-        assert ("failed" in Page(dave.get("/projects/p")).text) is is_told
+        assert ("failed" in Page(dave.get("/projects/p")).text) is is_shown

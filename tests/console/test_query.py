@@ -9,39 +9,17 @@ from django.test import Client as Browser
 from console.api.errors import ServerError
 from console.api.servers import Server
 from console.query import authority, sql_over_http
-from console.query.results import LEAST_CELL, MOST_CHARACTERS, MOST_ROWS, all_shown, mark_of
+from console.query.results import MOST_ROWS
 from console.query.schema_tree import by_schema, read_table
-from console.query.sql_over_http import Column, Result, SqlFailed
-from console.query.statements import MOST_STATEMENTS, Statement, split
+from console.query.sql_over_http import Result, SqlFailed
+from console.query.statements import MOST_STATEMENTS
 from console.query.views import QueryForm
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
-from tests.selection import first_of
 
 
-@pytest.fixture(scope="module")
-def asked(carol: Person, still_shop: Shop) -> Any:
-    """Returns a function that sends a query as Carol and returns the page with the answer."""
-
-    def ask(sql: str, *, htmx: bool = False, read_only: bool = True, **fields: str) -> Page:
-        data = {
-            "branch": still_shop.main_id,
-            "database": "neondb",
-            "role": "neondb_owner",
-            "sql": sql,
-            **({"read_only": "on"} if read_only else {}),
-            **fields,
-        }
-        path = f"{still_shop.url}/query"
-        answer = carol.htmx_post(path, data, at=path) if htmx else carol.post(path, data)
-        assert answer.status_code == 200
-        return Page(answer)
-
-    return ask
-
-
-def test_it_works(asked: Any) -> None:
-    page = asked("SELECT 6 * 7 AS answer, 'two words' AS t, NULL AS nothing, true AS yes")
+def test_it_works(run_sql: Any) -> None:
+    page = run_sql("SELECT 6 * 7 AS answer, 'two words' AS t, NULL AS nothing, true AS yes")
     assert page.rows()[-1].startswith("42 | two words | NULL | t")
     for name in ("answer integer", "t text", "yes boolean", "1 row"):
         assert name in page.text
@@ -59,10 +37,10 @@ def test_the_choices_of_the_form(carol: Person, still_shop: Shop) -> None:
     assert f'href="{still_shop.url}/query" aria-current="page"' in page.html
 
 
-def test_htmx_gets_only_the_answer(asked: Any) -> None:
-    page = asked("SELECT 1", htmx=True)
+def test_htmx_gets_only_the_answer(run_sql: Any) -> None:
+    page = run_sql("SELECT 1", htmx=True)
     assert page.html.strip().startswith('<section id="answer"')
-    assert asked("", htmx=True, act="choose").html.strip().startswith('<div class="place"')
+    assert run_sql("", htmx=True, act="choose").html.strip().startswith('<div class="place"')
 
 
 def test_a_query_wakes_an_idle_endpoint(alice: Person, shop: Shop) -> None:
@@ -82,8 +60,8 @@ def test_a_query_runs_on_an_endpoint_with_pooling(alice: Person, shop: Shop) -> 
         assert page.rows()[-1] == "30s"
 
 
-def test_several_statements_run_in_one_transaction(asked: Any) -> None:
-    page = asked(
+def test_several_statements_run_in_one_transaction(run_sql: Any) -> None:
+    page = run_sql(
         "CREATE TEMP TABLE t (n int); INSERT INTO t VALUES (1), (2);\nSELECT sum(n) FROM t;",
         read_only=False,
     )
@@ -92,8 +70,8 @@ def test_several_statements_run_in_one_transaction(asked: Any) -> None:
     assert page.rows()[-1] == "3"
 
 
-def test_an_error_is_marked_at_its_position(asked: Any) -> None:
-    page = asked("SELECT 1;\n\nSELECT *\nFROM nowhere WHERE true")
+def test_an_error_is_marked_at_its_position(run_sql: Any) -> None:
+    page = run_sql("SELECT 1;\n\nSELECT *\nFROM nowhere WHERE true")
     assert 'Relation "nowhere" does not exist (42P01)' in page.text
     assert "Line 4 FROM nowhere WHERE true" in page.text
     assert "<mark>nowhere</mark>" in page.html
@@ -102,33 +80,33 @@ def test_an_error_is_marked_at_its_position(asked: Any) -> None:
     assert typed.replace("\r", "")[start:end] == "nowhere"
 
 
-def test_explaining_runs_nothing(asked: Any) -> None:
-    page = asked("SELECT pg_sleep(100)", act="explain")
+def test_explaining_runs_nothing(run_sql: Any) -> None:
+    page = run_sql("SELECT pg_sleep(100)", act="explain")
     assert "Result cost 0." not in page.html
     assert "Each step with its share of the cost" in page.text
     assert "1 row expected" in page.text
-    page = asked("SELECT * FROM nowhere", act="explain")
+    page = run_sql("SELECT * FROM nowhere", act="explain")
     assert "<mark>nowhere</mark>" in page.html
 
 
-def test_a_plan_is_shown_with_what_it_took(asked: Any) -> None:
-    page = asked("SELECT * FROM generate_series(1, 5000) n WHERE n > 4", act="analyze")
+def test_a_plan_is_shown_with_what_it_took(run_sql: Any) -> None:
+    page = run_sql("SELECT * FROM generate_series(1, 5000) n WHERE n > 4", act="analyze")
     assert "Function Scan on generate_series as n" in page.text
     assert "4,996 rows" in page.text
     assert "Rows Removed by Filter: 4" in page.text
     # A plan as text stays as it is.
-    assert "<pre" in asked("EXPLAIN SELECT 1").html
+    assert "<pre" in run_sql("EXPLAIN SELECT 1").html
     # It is run, so it must not change anything either.
-    asked("CREATE TABLE analyzed AS SELECT 1", act="analyze")
-    assert asked("SELECT to_regclass('analyzed')").rows()[-1] == "NULL"
+    run_sql("CREATE TABLE analyzed AS SELECT 1", act="analyze")
+    assert run_sql("SELECT to_regclass('analyzed')").rows()[-1] == "NULL"
 
 
-def test_notices_are_shown_with_their_statement_and_with_an_error(asked: Any) -> None:
+def test_notices_are_shown_with_their_statement_and_with_an_error(run_sql: Any) -> None:
     says = "DO $$BEGIN RAISE NOTICE 'counted %', 7 USING HINT = 'all is well'; END$$"
-    page = asked(f"SELECT 1; {says}")
+    page = run_sql(f"SELECT 1; {says}")
     assert "NOTICE counted 7 Hint: all is well" in page.text
     fails = "DO $$BEGIN RAISE WARNING 'so far'; PERFORM 1/0; END$$"
-    assert "WARNING so far Division by zero" in asked(fails).text
+    assert "WARNING so far Division by zero" in run_sql(fails).text
 
 
 def test_a_result_is_downloaded_whole(carol: Person, still_shop: Shop) -> None:
@@ -147,158 +125,71 @@ def test_a_result_is_downloaded_whole(carol: Person, still_shop: Shop) -> None:
     )
 
 
-def test_a_query_is_read_only_unless_chosen_otherwise(asked: Any) -> None:
-    page = asked("CREATE TABLE mine (n int)")
-    assert "read-only transaction" in page.text
-    assert "Turn off “Read only” to change data" in page.text
-    page = asked("CREATE TABLE mine (n int); DROP TABLE mine", read_only=False)
-    assert "DROP" in page.text
-
-
-# Each tries to delete the rows of `kept`, in a session with "Read only".
-HOSTILE = [
-    "SET TRANSACTION READ WRITE; DELETE FROM kept",
-    "SET transaction_read_only = off; DELETE FROM kept",
-    "SET LOCAL transaction_read_only TO DEFAULT; DELETE FROM kept",
-    "SELECT set_config('transaction_read_only', 'off', true); DELETE FROM kept",
-    "UPDATE pg_settings SET setting = 'off' WHERE name = 'transaction_read_only'; DELETE FROM kept",
-    "SET default_transaction_read_only = off; DELETE FROM kept",
-    "SET default_transaction_read_only = off; COMMIT; DELETE FROM kept",
-    "SET default_transaction_read_only = off; ROLLBACK; SELECT 1; DELETE FROM kept",
-    "COMMIT; BEGIN READ WRITE; DELETE FROM kept; COMMIT",
-    "END; START TRANSACTION READ WRITE; SELECT 1; DELETE FROM kept; END",
-    "ABORT; SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE; DELETE FROM kept",
-    "SET default_transaction_read_only = off; COMMIT AND CHAIN; DELETE FROM kept",
-    "COMMIT; SET TRANSACTION READ WRITE; DELETE FROM kept",
-    "SAVEPOINT s; SET TRANSACTION READ WRITE; DELETE FROM kept",
-    "SAVEPOINT s; ROLLBACK TO s; SET TRANSACTION READ WRITE; DELETE FROM kept",
-    "RESET ALL; DELETE FROM kept",
-    "DISCARD ALL; DELETE FROM kept",
-    "COMMIT; DISCARD ALL; DELETE FROM kept",
-    "DO $$BEGIN SET default_transaction_read_only = off; COMMIT; DELETE FROM kept; END$$",
-    "COMMIT; DO $$BEGIN SET default_transaction_read_only = off; COMMIT; DELETE FROM kept; END$$",
-    "DO $$BEGIN ROLLBACK; SET TRANSACTION READ WRITE; DELETE FROM kept; END$$",
-    "CALL wipe()",
-    "COMMIT; CALL wipe()",
-    "SELECT wiped()",
-    "EXPLAIN ANALYZE DELETE FROM kept",
-    "WITH gone AS (DELETE FROM kept RETURNING n) SELECT * FROM gone",
-    "PREPARE p AS DELETE FROM kept; COMMIT; EXECUTE p",
-    "DECLARE c CURSOR WITH HOLD FOR SELECT wiped(); COMMIT",
-    "LISTEN a; NOTIFY a; TRUNCATE kept",
-    "-- \rCOMMIT\nSELECT 1; DELETE FROM kept",
-    "COMMIT; DROP TABLE kept",
-]
-
-
 @pytest.mark.thorough
-def test_no_typed_sql_disables_read_only(asked: Any) -> None:
-    asked(
-        "CREATE TABLE kept (n int); INSERT INTO kept VALUES (7); "
-        "CREATE PROCEDURE wipe() LANGUAGE plpgsql AS $$BEGIN SET default_transaction_read_only"
-        " = off; COMMIT; DELETE FROM kept; END$$; "
-        "CREATE FUNCTION wiped() RETURNS int LANGUAGE plpgsql AS $$BEGIN PERFORM "
-        "set_config('transaction_read_only', 'off', true); DELETE FROM kept; RETURN 1; END$$",
-        read_only=False,
-    )
-    for typed in HOSTILE:
-        html = asked(typed, htmx=True).html
-        assert 'class="error"' in html or "ROLLBACK" in html, typed
-    assert asked("SELECT n FROM kept", htmx=True).rows() == ["7"]
-    asked("DROP TABLE kept; DROP PROCEDURE wipe; DROP FUNCTION wiped", read_only=False)
-
-
-# Postgres itself lets each of these write in a read-only transaction.
-UNNOTICED = [
-    "EXPLAIN ANALYZE CREATE TABLE made AS SELECT 1; COMMIT",
-    "EXPLAIN ANALYZE CREATE TABLE made AS SELECT 1",
-    "EXPLAIN ANALYZE SELECT 1 INTO made; END; SELECT 1",
-    "EXPLAIN ANALYZE CREATE TABLE made AS SELECT 1; COMMIT AND CHAIN; COMMIT",
-    "/* */ EXPLAIN ANALYZE CREATE TABLE made AS SELECT 1; /* ; */ coMMit",
-    "EXPLAIN ANALYZE CREATE TABLE made AS SELECT 1; SAVEPOINT s; RELEASE s; COMMIT WORK",
-    "DO $$BEGIN EXECUTE 'EXPLAIN ANALYZE CREATE TABLE made AS SELECT 1'; END$$; COMMIT",
-    "EXPLAIN ANALYZE CREATE MATERIALIZED VIEW made AS SELECT 1; -- \rCOMMIT\nCOMMIT",
-    "EXPLAIN ANALYZE CREATE TABLE made AS SELECT 1; PREPARE/**/TRANSACTION 'p'; COMMIT",
-]
-
-
-@pytest.mark.parametrize("typed", first_of(UNNOTICED))
-def test_nothing_that_read_only_sql_has_written_is_committed(asked: Any, typed: str) -> None:
-    asked(typed, htmx=True)
-    assert asked("SELECT to_regclass('made')", htmx=True).rows() == ["NULL"]
-
-
-def test_several_statements_run_in_read_only_mode(asked: Any) -> None:
-    page = asked("SHOW transaction_read_only; COMMIT; SELECT 'after'")
-    assert re.findall(r"Statement (\d)", page.text) == ["1", "2", "3"]
-    assert page.rows()[-1] == "after"
-    page = asked("SELECT 1; COMMIT; SELECT * FROM nowhere")
-    assert "<mark>nowhere</mark>" in page.html
-
-
-@pytest.mark.thorough
-def test_a_query_that_takes_too_long_is_ended(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_that_takes_too_long_is_ended(
+    run_sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(QueryForm.base_fields["seconds"], "choices", [(1, "1 s")])
-    page = asked("SELECT pg_sleep(20)", seconds="1")
+    page = run_sql("SELECT pg_sleep(20)", seconds="1")
     assert "statement timeout" in page.text
     assert "Choose a longer timeout" in page.text
 
 
-def test_only_the_first_of_many_rows_are_shown(asked: Any) -> None:
-    page = asked("SELECT n FROM generate_series(1, 1200) n")
+def test_only_the_first_of_many_rows_are_shown(run_sql: Any) -> None:
+    page = run_sql("SELECT n FROM generate_series(1, 1200) n")
     assert f"1200 rows, of which the first {MOST_ROWS} are shown" in page.text
     assert str(MOST_ROWS) in page.rows()[-1]
 
 
-def test_a_long_value_is_cut(asked: Any) -> None:
-    page = asked("SELECT repeat('x', 5000)")
+def test_a_long_value_is_cut(run_sql: Any) -> None:
+    page = run_sql("SELECT repeat('x', 5000)")
     assert "(5000 characters)" in page.text
     assert "x" * 1001 not in page.text
 
 
 def test_an_answer_that_is_too_large_is_refused_with_a_reason(
-    asked: Any, monkeypatch: pytest.MonkeyPatch
+    run_sql: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_over_http, "LONGEST_ANSWER", 1 << 20)
-    page = asked("SELECT repeat('x', 1000) FROM generate_series(1, 3000)")
+    page = run_sql("SELECT repeat('x', 1000) FROM generate_series(1, 3000)")
     assert "larger than 1 MiB. Select fewer rows, with LIMIT" in page.text
 
 
 @pytest.mark.parametrize("typed", ["", " ", "-- nothing", ";;"])
-def test_nothing_to_run(asked: Any, typed: str) -> None:
-    assert "Enter a statement." in asked(typed).text
+def test_nothing_to_run(run_sql: Any, typed: str) -> None:
+    assert "Enter a statement." in run_sql(typed).text
 
 
-def test_markup_in_values_stays_text(asked: Any) -> None:
-    page = asked("SELECT '<script>alert(1)</script>' AS \"<b>\"")
+def test_markup_in_values_stays_text(run_sql: Any) -> None:
+    page = run_sql("SELECT '<script>alert(1)</script>' AS \"<b>\"")
     assert "<script>alert" not in page.html
     assert "<b>" not in page.html
 
 
-def test_a_role_that_does_not_exist_is_reported(asked: Any) -> None:
-    assert "Role not found" in asked("SELECT 1", role="nobody").text
+def test_a_role_that_does_not_exist_is_reported(run_sql: Any) -> None:
+    assert "Role not found" in run_sql("SELECT 1", role="nobody").text
 
 
 class TestTables:
-    def test_it_works(self, asked: Any) -> None:
-        asked(
+    def test_it_works(self, run_sql: Any) -> None:
+        run_sql(
             'CREATE SCHEMA "my shop"; CREATE TABLE "my shop"."the ""birds" (id int PRIMARY KEY, '
             "name varchar(9)); CREATE VIEW few AS SELECT 1 AS n",
             read_only=False,
         )
-        page = asked("SELECT kept", act="tables")
+        page = run_sql("SELECT kept", act="tables")
         for name in ("my shop", 'the "birds', "id integer", "character varying(9)", "few view"):
             assert name in page.text
         assert page.fields["sql"] == "SELECT kept"
-        asked('DROP SCHEMA "my shop" CASCADE; DROP VIEW few', read_only=False)
+        run_sql('DROP SCHEMA "my shop" CASCADE; DROP VIEW few', read_only=False)
 
-    def test_a_database_without_tables(self, asked: Any) -> None:
-        page = asked("", act="tables", htmx=True)
+    def test_a_database_without_tables(self, run_sql: Any) -> None:
+        page = run_sql("", act="tables", htmx=True)
         assert "This database has no tables yet." in page.text
         assert page.html.strip().startswith('<section id="tables"')
 
-    def test_a_failure_is_shown_in_place_of_the_tables(self, asked: Any) -> None:
-        page = asked("", act="tables", htmx=True, role="nobody")
+    def test_a_failure_is_shown_in_place_of_the_tables(self, run_sql: Any) -> None:
+        page = run_sql("", act="tables", htmx=True, role="nobody")
         assert page.html.strip().startswith('<section id="tables"')
         assert "Role not found" in page.text
 
@@ -335,9 +226,11 @@ class TestAccess:
 
 
 class TestConnection:
-    def test_the_certificate_is_verified(self, asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_certificate_is_verified(
+        self, run_sql: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(authority, "authority", lambda server: "")
-        assert "The console does not trust the certificate" in asked("SELECT 1").text
+        assert "The console does not trust the certificate" in run_sql("SELECT 1").text
 
     @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "ep-x.localhost"])
     def test_another_server_cannot_name_this_machine(self, host: str) -> None:
@@ -357,84 +250,16 @@ class TestConnection:
         assert "endpoint%3Dep-x+-c+statement_timeout%3D10000+-c+default" in sent
 
 
-class TestStatements:
-    @pytest.mark.parametrize(
-        ("typed", "found"),
-        [
-            ("select 1; select 2;", ["select 1", "select 2"]),
-            ("select ';' ; -- ;\n select $a$ ; $b$ $a$", ["select ';'", "select $a$ ; $b$ $a$"]),
-            ("/* ; /* ; */ */ -- x", []),
-            ("create rule r as on insert to t do (a; b); x", None),
-            ("create or replace function f() returns int begin atomic select case when true "
-             "then 1 end; end; select 3", None),
-            ("begin; commit", ["begin", "commit"]),
-            (r"select e'\';', E'a'';'; x", [r"select e'\';', E'a'';'", "x"]),
-            ('select "a;b"; do $$ begin; end $$', ['select "a;b"', "do $$ begin; end $$"]),
-            ("select $1; select a$b$c; x", ["select $1", "select a$b$c", "x"]),
-            ("select 'unclosed ; ", ["select 'unclosed ; "]),
-        ],
-    )  # fmt: skip
-    def test_where_a_statement_ends(self, typed: str, found: list[str] | None) -> None:
-        texts = [one.text for one in split(typed)]
-        assert texts == found if found is not None else len(texts) == 2
-
-    def test_each_statement_has_its_position(self) -> None:
-        typed = "  -- first\n select 1 ;\n\n /* x */ select 2"
-        for one in split(typed):
-            assert typed[one.start :].startswith(one.text)
-
-    def test_long_statements_are_parsed_quickly(self) -> None:
-        for typed in ("'" + "''" * 200_000, "/*" * 200_000, "$a$" + "$" * 200_000, "(" * 200_000):
-            assert len(split(typed)) <= 1
-
-
-class TestMarks:
-    def mark(self, typed: str, position: int, statement: int = 0) -> Any:
-        failure = SqlFailed("x", position=position, statement=statement)
-        return mark_of(failure, typed, split(typed))
-
-    def test_an_error_at_the_end_of_the_input(self) -> None:
-        mark = self.mark("SELECT (", 9)
-        assert (mark.before, mark.marked, mark.after) == ("SELECT (", "", "")
-
-    def test_an_error_after_characters_outside_ascii(self) -> None:
-        assert self.mark("SELECT 'žluť', x", 16).marked == "x"
-
-    def test_an_error_without_a_position(self) -> None:
-        assert self.mark("SELECT 1", 0) is None
-        assert self.mark("SELECT 1", 99) is None
-        assert self.mark("SELECT 1", 1, statement=4) is None
-        assert (
-            mark_of(SqlFailed("x", position=3), "y", [Statement("y", 0)], prefix="EXPLAIN ") is None
-        )
-
-
-def test_rows_of_any_shape_are_shown() -> None:
-    result = Result("SELECT", None, [Column("a", "")], [["x", "more"], [None], []])
-    (shown,) = all_shown([result])
-    assert [[cell.text for cell in row] for row in shown.rows] == [["x"], ["NULL"], []]
-
-
-def test_the_results_shown_fit_on_one_page() -> None:
-    """However small the cells are, and however many results there are."""
-    columns = [Column(f"c{n}", "") for n in range(1600)]
-    wide = Result("SELECT", 500, columns, [[""] * 1600] * 500)
-    results = all_shown([wide] * 5)
-    cells = sum(len(row) for one in results for row in one.rows)
-    assert 1600 < cells <= MOST_CHARACTERS / LEAST_CELL
-    assert [one.came for one in results] == [500] * 5
-
-
-def test_the_statements_of_one_query_are_limited(asked: Any) -> None:
-    page = asked("SELECT 1;" * (MOST_STATEMENTS + 1))
+def test_the_statements_of_one_query_are_limited(run_sql: Any) -> None:
+    page = run_sql("SELECT 1;" * (MOST_STATEMENTS + 1))
     assert f"At most {MOST_STATEMENTS} statements" in page.text
 
 
-def test_htmx_gets_a_refusal_in_place(asked: Any) -> None:
-    page = asked("SELECT 1", htmx=True, branch="")
+def test_htmx_gets_a_refusal_in_place(run_sql: Any) -> None:
+    page = run_sql("SELECT 1", htmx=True, branch="")
     assert page.html.strip().startswith('<section id="answer"')
     assert "Choose an existing branch" in page.text
-    page = asked("", htmx=True, branch="", act="tables")
+    page = run_sql("", htmx=True, branch="", act="tables")
     assert page.html.strip().startswith('<section id="tables"')
 
 

@@ -53,10 +53,10 @@ def test_a_password_is_shown_on_demand_and_is_in_no_other_page(
     alice: Person, shop: Shop, url: str
 ) -> None:
     password = password_of(alice, shop, "neondb_owner")
-    asked = f"{url}/role/password?name=neondb_owner"
-    for path in (url, f"{url}/live", asked):
+    page_url = f"{url}/role/password?name=neondb_owner"
+    for path in (url, f"{url}/live", page_url):
         assert password not in alice.get(path).content.decode(), path
-    answer = alice.post(asked)
+    answer = alice.post(page_url)
     assert password in Page(answer).text
     assert answer["Cache-Control"] == "no-store"
 
@@ -79,31 +79,31 @@ def test_a_password_that_is_not_stored_is_not_shown(alice: Person, shop: Shop, u
 @pytest.mark.thorough
 def test_a_new_password_asks_for_confirmation(alice: Person, shop: Shop, url: str) -> None:
     before = password_of(alice, shop, "neondb_owner")
-    asked = f"{url}/role/new-password?name=neondb_owner"
-    assert "The present password stops working" in Page(alice.get(asked)).text
+    page_url = f"{url}/role/new-password?name=neondb_owner"
+    assert "The present password stops working" in Page(alice.get(page_url)).text
     assert password_of(alice, shop, "neondb_owner") == before
-    answer = alice.post(asked)
+    answer = alice.post(page_url)
     after = password_of(alice, shop, "neondb_owner")
     assert after != before
     assert after in Page(answer).text
 
 
 def test_a_role_that_owns_a_database_cannot_be_deleted(alice: Person, url: str) -> None:
-    asked = f"{url}/role/delete?name=neondb_owner"
+    page_url = f"{url}/role/delete?name=neondb_owner"
     words = "neondb_owner owns the database neondb. Give the database another owner first."
-    assert words in Page(alice.get(asked)).text
-    answer = alice.post(asked)
+    assert words in Page(alice.get(page_url)).text
+    answer = alice.post(page_url)
     assert answer.status_code == 422
     assert "The role owns databases: neondb" in Page(answer).text
 
 
 def test_a_role_is_deleted(alice: Person, shop: Shop, url: str) -> None:
     alice.post(f"{url}/new-role", {"name": "for a day"})
-    asked = f"{url}/role/delete?name={quote('for a day')}"
-    page = Page(alice.get(asked))
+    page_url = f"{url}/role/delete?name={quote('for a day')}"
+    page = Page(alice.get(page_url))
     assert "Delete role for a day" in page.text
     assert "On dev, this permanently deletes" in page.text
-    assert alice.post(asked)["Location"] == url
+    assert alice.post(page_url)["Location"] == url
     assert "for a day" not in roles(alice, shop)
 
 
@@ -151,6 +151,6 @@ def test_no_name_leads_to_another_address(
     misbehaving.refuse(404, "role not found")
     answer = dave.post(f"/projects/p/branches/b/role/delete?name={quote(name, safe='')}")
     assert answer.status_code == 422
-    asked = [one for one in misbehaving.asked if one.startswith("DELETE")]
+    deletions = [one for one in misbehaving.asked if one.startswith("DELETE")]
     wanted = f"DELETE /api/v2/projects/p/branches/b/roles/{quote(name, safe='')}"
-    assert asked == ([wanted] if name not in (".", "..", "") else [])
+    assert deletions == ([wanted] if name not in (".", "..", "") else [])

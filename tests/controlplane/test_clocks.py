@@ -28,7 +28,7 @@ from tests.controlplane.rows import make_project
 from tests.support.bare_postgres import SUPERUSER, BarePostgres
 from tests.support.stack import ROOT, Stack
 
-# It shifts the time that C returns to Python, whatever name a module has imported.
+# It shifts the time that C returns to Python, however a module has imported its functions.
 time_machine = pytest.importorskip("time_machine")
 HOUR = 3600.0
 
@@ -83,11 +83,11 @@ class TestWrongClock:
         assert abs(started.dispatched_at - database_time()) < timedelta(seconds=1)
 
     def test_a_job_is_retried_at_its_time(self) -> None:
-        asked: list[datetime] = []
+        retried_at: list[datetime] = []
 
         class Queue(InMemoryConnector):
             async def execute_query_async(self, query: str, **arguments: Any) -> None:
-                asked.append(arguments["retry_at"])
+                retried_at.append(arguments["retry_at"])
 
         job = Job(
             id=1, queue="q", lock=None, queueing_lock=None, task_name="t", worker_id=1, attempts=0
@@ -96,7 +96,7 @@ class TestWrongClock:
         asyncio.run(lane.retry_job(job))
         # Procrastinate computes this by the host's clock.
         asyncio.run(lane.retry_job(job, datetime.now(UTC) + timedelta(seconds=1)))
-        at_once, later = (at - database_time() for at in asked)
+        at_once, later = (at - database_time() for at in retried_at)
         assert abs(at_once) < timedelta(seconds=1)
         assert timedelta(0) < later < timedelta(seconds=2)
 
@@ -118,12 +118,12 @@ def test_a_host_whose_clock_is_behind_takes_work(region: Region) -> None:
 def test_a_late_answer_does_not_make_the_clock_less_accurate() -> None:
     clock._offset, right = None, datetime.now(UTC)
     began = clock.running_for()
-    clock.adjust(right, asked=began - 0.001, answered=began + 0.001)
+    clock.adjust(right, sent_at=began - 0.001, answered_at=began + 0.001)
     exact = right.timestamp() - began
     # The answer was read ten seconds after it was sent.
-    clock.adjust(right + timedelta(seconds=1), asked=began + 1, answered=began + 11)
+    clock.adjust(right + timedelta(seconds=1), sent_at=began + 1, answered_at=began + 11)
     assert clock._offset == pytest.approx(exact, abs=0.001)
-    clock.adjust(right + timedelta(seconds=HOUR), asked=began, answered=began)
+    clock.adjust(right + timedelta(seconds=HOUR), sent_at=began, answered_at=began)
     assert clock._offset == pytest.approx(exact + HOUR, abs=0.01)
 
 
@@ -185,7 +185,7 @@ def test_a_process_with_a_wrong_clock_reports_a_healthy_service(
         "DJANGO_SETTINGS_MODULE": "controlplane.settings",
         "PERCH_STATE_DIR": str(stack.state_dir),
     }
-    asked = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROCESS, str(seconds)],
         cwd=ROOT,
         env=environment,
@@ -194,4 +194,4 @@ def test_a_process_with_a_wrong_clock_reports_a_healthy_service(
         timeout=60,
         check=True,
     )
-    assert asked.stdout.strip() == "[]", asked.stderr
+    assert process.stdout.strip() == "[]", process.stderr

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from controlplane.compute import branch_data, compute
+from controlplane.compute.base_backup import OF_THE_PROCESS
 from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec
 from controlplane.compute.observation import measure
 from controlplane.compute.session import socket_dir
@@ -117,7 +118,7 @@ def test_a_copy_leaves_out_recycled_log_segments(
             newest = str(one(connection, "SELECT pg_walfile_name(pg_current_wal_lsn())"))
         recycled = {name for name in segments(PARENT) if name > newest}
         assert len(recycled) >= 3
-        expected = tree_size(branch_data.data_dir(PARENT), skip=branch_data.OF_THE_PROCESS)
+        expected = tree_size(branch_data.data_dir(PARENT), skip=OF_THE_PROCESS)
         branch_data.create_from_parent(CHILD, PARENT)
         assert segments(CHILD) == segments(PARENT) - recycled
         assert tree_size(branch_data.data_dir(CHILD)) == expected

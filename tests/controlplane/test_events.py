@@ -56,13 +56,13 @@ def test_it_works(alice: Client) -> None:
     project, branch, endpoint = created["project"], created["branch"], created["endpoints"][0]
     ids = [operation["id"] for operation in created["operations"]]
     alice.finish(created)
-    told = events(alice)[::-1]
-    assert types(told) == [
+    recorded = events(alice)[::-1]
+    assert types(recorded) == [
         *("project.created", "branch.created", "endpoint.created"),
         *("role.created", "database.created"),
         *("operation.finished", "operation.finished", "endpoint.active"),
     ]
-    for event in told:
+    for event in recorded:
         assert event.keys() == FIELDS.keys()
         assert all(isinstance(event[name], kind) for name, kind in FIELDS.items())
         assert event["project_id"] == project["id"]
@@ -70,26 +70,26 @@ def test_it_works(alice: Client) -> None:
         assert actor.keys() == {"type", "name", "api_key_id", "address"}
         assert (actor["type"], actor["name"], actor["address"]) == ("user", "tests", "127.0.0.1")
         assert isinstance(actor["api_key_id"], int)
-    first, *_, active = told
+    first, *_, active = recorded
     assert first["summary"] == 'The project "birds" was created'
     assert first["operation_ids"] == ids
     assert first["changes"]["name"] == {"from": None, "to": "birds"}
     assert (active["branch_id"], active["endpoint_id"]) == (branch["id"], endpoint["id"])
     assert active["operation_ids"] == ids[1:]
     assert active["changes"] == {"current_state": {"from": "init", "to": "active"}}
-    assert events(alice, f"/projects/{project['id']}") == told[::-1]
+    assert events(alice, f"/projects/{project['id']}") == recorded[::-1]
 
 
 def test_every_change_is_recorded_without_secrets(fresh_project: Project, stack: Stack) -> None:
     project, alice = fresh_project, fresh_project.client
     secrets = [alice.key, project.created["roles"][0]["password"]]
-    told = Recorded(alice)
+    recorded = Recorded(alice)
 
     def does(call: Any, *expected: str, by: str = "user") -> list[Any]:
         """Return what the call records, once its operations have ended."""
         if isinstance(call, dict) and "operations" in call:
             alice.finish(call)
-        new = told.now()
+        new = recorded.now()
         assert types(new) == list(expected), new
         assert {event["actor"]["type"] for event in new} <= {by}
         return new
@@ -221,28 +221,28 @@ def test_every_change_is_recorded_without_secrets(fresh_project: Project, stack:
 @pytest.mark.thorough
 def test_a_request_that_changes_nothing_records_no_event(project: Project) -> None:
     alice = project.client
-    told = Recorded(alice)
+    recorded = Recorded(alice)
     alice.patch(project.path, {"project": {"name": project.created["project"]["name"]}})
     alice.patch(project.branch_path(), {"branch": {"name": "main"}})
     alice.patch(project.endpoint_path(), {"endpoint": {"disabled": False}})
     alice.post(project.branch_path(rest="/set_as_default"))
     project.start()
-    assert told.now() == []
+    assert recorded.now() == []
 
 
 def test_a_refused_change_records_no_event(project: Project) -> None:
-    told = Recorded(project.client)
+    recorded = Recorded(project.client)
     body = {"branch": {"name": "main"}}
     assert project.client.call("POST", project.path + "/branches", json=body).status_code == 409
-    assert told.now() == []
+    assert recorded.now() == []
 
 
 def test_a_rollback_of_refused_settings_is_recorded(project: Project) -> None:
-    told = Recorded(project.client)
+    recorded = Recorded(project.client)
     wrong = {"endpoint": {"settings": {"pg_settings": {"timezone": "UTC+200"}}}}
     project.client.finish(project.client.patch(project.endpoint_path(), wrong))
-    asked, failed, back = told.now()
-    assert types([asked, failed, back]) == [
+    requested, failed, back = recorded.now()
+    assert types([requested, failed, back]) == [
         "endpoint.updated",
         "operation.failed",
         "endpoint.updated",
@@ -255,17 +255,17 @@ def test_a_rollback_of_refused_settings_is_recorded(project: Project) -> None:
         "apply_config",
     )
     assert failed["summary"].endswith(f"has failed: {failed['operation']['error']}")
-    assert asked["operation"] is None
+    assert requested["operation"] is None
     (field,) = back["changes"]
     assert back["changes"][field] == {"from": "UTC+200", "to": None}
 
 
 @pytest.mark.thorough
 def test_the_death_of_a_compute_is_recorded(project: Project) -> None:
-    told = Recorded(project.client)
+    recorded = Recorded(project.client)
     project.postmaster().kill()
     wait_for(lambda: project.endpoint()["current_state"] == "idle", "the death to be noticed")
-    (died,) = told.now()
+    (died,) = recorded.now()
     assert died["type"] == "endpoint.idle"
     assert died["actor"]["type"] == "platform"
     assert died["summary"].endswith("became idle: its compute exited on its own")
@@ -274,9 +274,9 @@ def test_the_death_of_a_compute_is_recorded(project: Project) -> None:
 @pytest.mark.thorough
 def test_a_suspend_by_idleness_is_recorded(project: Project) -> None:
     project.client.patch(project.endpoint_path(), {"endpoint": {"suspend_timeout_seconds": 1}})
-    told = Recorded(project.client)
+    recorded = Recorded(project.client)
     wait_for(lambda: project.endpoint()["current_state"] == "idle", "the endpoint to be suspended")
-    new = told.now()
+    new = recorded.now()
     assert types(new) == ["endpoint.suspend_requested", "operation.finished", "endpoint.idle"]
     assert {event["actor"]["type"] for event in new} == {"idleness"}
 

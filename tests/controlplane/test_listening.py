@@ -41,15 +41,15 @@ def database(cluster: BarePostgres) -> "psycopg.Connection[tuple[object, ...]]":
     )
 
 
-def lines(connection: "psycopg.Connection[tuple[object, ...]]") -> list[object]:
+def listening_pids(connection: "psycopg.Connection[tuple[object, ...]]") -> list[object]:
     mine = connection.info.backend_pid
     return [pid for (pid,) in connection.execute(LISTENING.encode()).fetchall() if pid != mine]
 
 
 def test_it_works(listener: Listener, bare_cluster: BarePostgres) -> None:
     with database(bare_cluster) as connection, listener.waiting_for(OPERATIONS, "a") as waiter:
-        wait_for(lambda: listener.is_heard, "the line")
-        assert waiter.wait(5)  # changes before the connection was made
+        wait_for(lambda: listener.is_heard, "the listener to connect")
+        assert waiter.wait(5)  # because of changes before the connection
         assert not waiter.wait(0.05)
         connection.execute("SELECT pg_notify('perch_operations', 'b'), pg_notify('other', 'a')")
         assert not waiter.wait(0.3)
@@ -62,7 +62,7 @@ def test_many_waiters_share_one_connection(listener: Listener, bare_cluster: Bar
 
     def wait() -> bool:
         with listener.waiting_for(EVENTS) as waiter:
-            wait_for(lambda: listener.is_heard, "the line")
+            wait_for(lambda: listener.is_heard, "the listener to connect")
             while waiter.wait(0.05):
                 pass
             ready.wait()
@@ -71,7 +71,7 @@ def test_many_waiters_share_one_connection(listener: Listener, bare_cluster: Bar
     with ThreadPoolExecutor(50) as threads, database(bare_cluster) as connection:
         waits = [threads.submit(wait) for _ in range(50)]
         ready.wait()
-        assert len(lines(connection)) == 1
+        assert len(listening_pids(connection)) == 1
         connection.execute("NOTIFY perch_events")
         assert all(one.result() for one in waits)
     assert listener._waiters == {}
@@ -81,13 +81,13 @@ def test_a_lost_connection_is_made_again_and_every_waiter_is_notified(
     listener: Listener, bare_cluster: BarePostgres
 ) -> None:
     with database(bare_cluster) as connection, listener.waiting_for(OPERATIONS, "a") as waiter:
-        wait_for(lambda: listener.is_heard, "the line")
+        wait_for(lambda: listener.is_heard, "the listener to connect")
         waiter.wait(5)
-        (first,) = lines(connection)
+        (first,) = listening_pids(connection)
         connection.execute("SELECT pg_terminate_backend(%s)", [first])
         assert waiter.wait(5)
-        wait_for(lambda: lines(connection) not in ([], [first]), "another line")
-        wait_for(lambda: listener.is_heard, "the line")
+        wait_for(lambda: listening_pids(connection) not in ([], [first]), "another connection")
+        wait_for(lambda: listener.is_heard, "the listener to connect")
         while waiter.wait(0.05):
             pass
         connection.execute("SELECT pg_notify('perch_operations', 'a')")
@@ -108,7 +108,7 @@ def test_without_a_connection_a_waiter_polls(
 
 def test_the_end_of_the_process_ends_every_wait(listener: Listener) -> None:
     with listener.waiting_for(OPERATIONS, "a") as waiter:
-        wait_for(lambda: listener.is_heard, "the line")
+        wait_for(lambda: listener.is_heard, "the listener to connect")
         waiter.wait(5)
         threading.Timer(0.1, listener.stop).start()
         began = time.monotonic()

@@ -78,14 +78,14 @@ FILTERS: list[dict[str, list[str]]] = [
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("wanted", FILTERS, ids=lambda wanted: "-".join(wanted))
+@pytest.mark.parametrize("filters", FILTERS, ids=lambda filters: "-".join(filters))
 def test_a_filter_finds_exactly_the_matching_operations(
-    full: tuple[Project, dict[str, Any]], wanted: dict[str, list[str]]
+    full: tuple[Project, dict[str, Any]], filters: dict[str, list[str]]
 ) -> None:
     project, values = full
 
-    def asked(name: str) -> list[str]:
-        given = wanted[name]
+    def allowed(name: str) -> list[str]:
+        given = filters[name]
         if given[0] in values:
             found = values[given[0]]
             return [str(found[1])] if isinstance(found, list) else [str(found)]
@@ -96,9 +96,9 @@ def test_a_filter_finds_exactly_the_matching_operations(
 
     every = listed(project)
     assert len(every) == 210
-    expected = [one for one in every if all(value(one, name) in asked(name) for name in wanted)]
-    assert expected or wanted == {"status": ["scheduling"]}
-    assert listed(project, **{name: ",".join(asked(name)) for name in wanted}) == expected
+    expected = [one for one in every if all(value(one, name) in allowed(name) for name in filters)]
+    assert expected or filters == {"status": ["scheduling"]}
+    assert listed(project, **{name: ",".join(allowed(name)) for name in filters}) == expected
 
 
 def test_times_are_inclusive_at_the_start_and_exclusive_at_the_end(

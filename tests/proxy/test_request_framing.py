@@ -8,7 +8,7 @@ from gunicorn.http.errors import NoMoreData, ParseException
 
 from tests.proxy.http_client import RawHttp, headers
 from tests.proxy.running_proxy import RunningProxy
-from tests.proxy.test_websocket import UPGRADE
+from tests.proxy.websocket_client import UPGRADE
 
 ONE = b'{"query": "SELECT 1"}'
 LENGTH, CHUNKED = b"Content-Length: %d" % len(ONE), b"Transfer-Encoding: chunked"

@@ -4,106 +4,35 @@
 import contextlib
 import os
 import socket
-import ssl
 import struct
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
 
-from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.http_client import RawHttp, request
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
+from tests.proxy.websocket_client import (
+    UPGRADE,
+    Reader,
+    frame,
+    logged_in,
+    opened,
+    password,
+    query,
+    startup,
+    values,
+)
 from tests.support.bare_postgres import BarePostgres
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
-
-UPGRADE = (
-    "Connection: Upgrade",
-    "Upgrade: websocket",
-    "Sec-WebSocket-Version: 13",
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-)
-
-
-@contextlib.contextmanager
-def opened(
-    proxy: RunningProxy,
-    *,
-    host: str = f"{ENDPOINT}.localhost",
-    path: str = "/v2",
-    tls: bool = False,
-) -> Iterator[ClientConnection]:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    connection = socket.create_connection(("127.0.0.1", proxy.port))
-    with connect(
-        f"{'wss' if tls else 'ws'}://{host}:{proxy.port}{path}",
-        sock=connection,
-        ssl=context if tls else None,
-        max_size=None,
-        compression=None,
-        proxy=None,
-    ) as opened:
-        yield opened
-
-
-def startup(**parameters: str) -> bytes:
-    given = {"user": "alice", "database": "postgres", **parameters}
-    return messages.startup_message({name.encode(): text.encode() for name, text in given.items()})
-
-
-def password(text: str = PASSWORDS["alice"]) -> bytes:
-    return messages.message(b"p", text.encode() + b"\0")
-
-
-def query(text: str) -> bytes:
-    return messages.message(b"Q", text.encode() + b"\0")
-
-
-class Reader:
-    """Reads Postgres's messages from WebSocket messages."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self._connection = connection
-        self._buffer = b""
-
-    def read(self) -> tuple[bytes, bytes]:
-        while True:
-            for kind, start, end in messages.complete_messages(self._buffer, limit=2**31):
-                payload, self._buffer = self._buffer[start:end], self._buffer[end:]
-                return kind, payload
-            chunk = self._connection.recv(timeout=30)
-            assert isinstance(chunk, bytes)
-            self._buffer += chunk
-
-    def until(self, *wanted: bytes) -> list[tuple[bytes, bytes]]:
-        found = [self.read()]
-        while found[-1][0] not in wanted:
-            found.append(self.read())
-        return found
-
-
-def values(found: list[tuple[bytes, bytes]]) -> list[bytes]:
-    """Return the first column of each row."""
-    rows = [payload for kind, payload in found if kind == b"D"]
-    return [row[6 : 6 + struct.unpack("!i", row[2:6])[0]] for row in rows]
-
-
-def logged_in(connection: ClientConnection, **parameters: str) -> Reader:
-    connection.send(startup(**parameters) + password())
-    reader = Reader(connection)
-    reader.until(b"Z")
-    return reader
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -188,104 +117,6 @@ def test_a_client_that_does_not_read_blocks_its_compute(
         for _ in range(100):
             raw.send(frame(b"unheard", opcode=9))
     wait_for(lambda: postgres.backends_of("slow") == 0, "the session to end")
-
-
-def frame(payload: bytes, *, opcode: int = 2, final: bool = True, masked: bool = True) -> bytes:
-    """Return a client's frame, masked with zeros."""
-    head = struct.pack("!B", opcode | (0x80 if final else 0))
-    mask = 0x80 if masked else 0
-    if len(payload) < 126:
-        head += struct.pack("!B", mask | len(payload))
-    else:
-        head += struct.pack("!BH", mask | 126, len(payload))
-    return head + (bytes(4) if masked else b"") + payload
-
-
-@pytest.mark.parametrize(
-    ("sent", "code"),
-    [
-        (frame(b"select", opcode=1), 1003),
-        (frame(b"\xff", opcode=1), 1007),
-        (frame(b"x", masked=False), 1002),
-        (frame(b"x", opcode=3), 1002),
-        (frame(b"x", opcode=0), 1002),
-        (frame(b"x" * 126, opcode=9), 1002),
-        (b"\xc2\x80" + bytes(4), 1002),
-        (b"\x82\xff" + b"\xff" * 8 + bytes(4), 1002),
-        (b"\x82\xfe\x00\x05" + bytes(9), 1002),
-        (b"\x82\x85" + bytes(9) + frame(b"x", opcode=0), 1002),
-        (frame(b"x", opcode=9, final=False), 1002),
-        (frame(b"\x03", opcode=8), 1002),
-        (frame(struct.pack("!H", 1005), opcode=8), 1002),
-        (frame(struct.pack("!H", 999), opcode=8), 1002),
-        (frame(struct.pack("!H", 1000) + b"\xff", opcode=8), 1007),
-        (frame(struct.pack("!H", 4000), opcode=8), 4000),
-        (frame(struct.pack("!H", 1001), opcode=8), 1001),
-    ],
-)
-def test_invalid_frames_end_the_connection(proxy: RunningProxy, sent: bytes, code: int) -> None:
-    with RawHttp(proxy) as raw:
-        raw.send(request(*UPGRADE, first="GET /v2 HTTP/1.1"))
-        assert raw.answer()[0] == 101
-        raw.send(sent)
-        closing = raw.read(4)
-        assert closing[0] == 0x88
-        assert struct.unpack("!H", closing[2:4]) == (code,)
-
-
-@pytest.mark.parametrize("tls", [False, True])
-@pytest.mark.parametrize("asked", ["", "SELECT 1"])
-@pytest.mark.parametrize("host", [ENDPOINT, f"{ENDPOINT}-pooler"])
-def test_a_violation_that_arrives_with_data_ends_the_connection(
-    proxy: RunningProxy,
-    directory: MemoryDirectory,
-    postgres: BarePostgres,
-    host: str,
-    asked: str,
-    tls: bool,
-) -> None:
-    """Although the client sends nothing more and keeps the connection open."""
-    directory.endpoints[ENDPOINT].pooler = ComputeAddress(postgres.socket, pooler_version=(1, 25))
-    upgrade = request(*UPGRADE, first="GET /v2 HTTP/1.1").replace(b"api.", f"{host}.".encode())
-    with RawHttp(proxy, alpn=[] if tls else None) as raw:
-        raw.send(upgrade)
-        assert raw.answer()[0] == 101
-        login = startup(application_name="violator") + password()
-        raw.send(frame(login + (query(asked) if asked else b"")) + frame(b"x", opcode=3))
-        received = b""
-        while part := raw.read(1):
-            received += part
-        # A client that has sent no query may be disconnected before it reaches its compute.
-        assert not asked or b"application_name\0violator" in received
-        wait_for(lambda: postgres.backends_of("violator") == 0, "the session to end")
-
-
-def test_a_violation_that_arrives_with_a_statement_ends_the_connection(
-    proxy: RunningProxy, postgres: BarePostgres
-) -> None:
-    upgrade = request(*UPGRADE, first="GET /v2 HTTP/1.1").replace(b"api.", f"{ENDPOINT}.".encode())
-    with RawHttp(proxy) as raw:
-        raw.send(upgrade)
-        assert raw.answer()[0] == 101
-        raw.send(frame(startup(application_name="violator") + password() + query("SELECT 1")))
-        wait_for(lambda: postgres.backends_of("violator") == 1, "the session")
-        raw.send(frame(query("SELECT 2")) + frame(b"x", opcode=3))
-        while raw.read(1):
-            pass
-        wait_for(lambda: postgres.backends_of("violator") == 0, "the session to end")
-
-
-def test_a_message_may_come_in_fragments_with_pings_between(proxy: RunningProxy) -> None:
-    login = startup() + password()
-    with RawHttp(proxy) as raw:
-        raw.send(
-            request(*UPGRADE, first="GET /v2 HTTP/1.1").replace(b"api.", f"{ENDPOINT}.".encode())
-        )
-        assert raw.answer()[0] == 101
-        raw.send(frame(login[:10], final=False) + frame(b"there?", opcode=9))
-        assert raw.read(8) == b"\x8a\x06there?"
-        raw.send(frame(b"", opcode=0, final=False) + frame(login[10:], opcode=0))
-        assert raw.read(3)[2:] == b"R"
 
 
 def test_an_invalid_upgrade_request_is_refused(proxy: RunningProxy) -> None:

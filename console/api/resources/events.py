@@ -30,8 +30,8 @@ class OfOperation:
     @classmethod
     def read(cls, data: JSONObject) -> "OfOperation | None":
         """Read it from the event's own fields; None if the event is about no operation."""
-        if told := inner(data, "operation"):
-            return cls(action=text(told, "action"), error=text(told, "error"))
+        if operation := inner(data, "operation"):
+            return cls(action=text(operation, "action"), error=text(operation, "error"))
         action, error = message_parsing.operation_in(text(data, "summary"))
         is_about = action and text(data, "type").startswith("operation.")
         return cls(action=action, error=error) if is_about else None

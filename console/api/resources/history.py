@@ -172,18 +172,18 @@ class HistoryCalls:
             data = self._transport.get("projects", project_id, "branches", branch_id, "history")
         return History.read(one(data, "history"))
 
-    def resolve(self, project_id: str, branch_id: str, asked: PastMoment) -> ResolvedMoment:
+    def resolve(self, project_id: str, branch_id: str, moment: PastMoment) -> ResolvedMoment:
         """Return what the moment stands for. Raises Unprocessable for one that is not in the
         history."""
         path = ("projects", project_id, "branches", branch_id, "history", "resolve")
         with may_be_missing("The server does not resolve past moments."):
-            data = self._transport.get(*path, query={asked.field: asked.text}, takes_long=True)
+            data = self._transport.get(*path, query={moment.field: moment.text}, takes_long=True)
         return ResolvedMoment.read(one(data, "moment"))
 
-    def travel(self, project_id: str, branch_id: str, asked: PastMoment) -> Endpoint:
+    def travel(self, project_id: str, branch_id: str, moment: PastMoment) -> Endpoint:
         """Create an endpoint that reads the branch as it was at the moment. No list contains it,
         and it is deleted once it is idle."""
         path = ("projects", project_id, "branches", branch_id, "time_travel")
         with may_be_missing("The server cannot query past moments."):
-            data = self._transport.send("POST", *path, body={asked.field: asked.text})
+            data = self._transport.send("POST", *path, body={moment.field: moment.text})
         return Endpoint.read(one(data, "endpoint"))

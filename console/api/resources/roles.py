@@ -44,10 +44,10 @@ class CatalogCalls:
         data = self._transport.get(*_path(project_id, branch_id, "roles"))
         return [Role.read(item) for item in objects(data, "roles")]
 
-    def create_role(self, project_id: str, branch_id: str, name: str) -> str:
+    def create_role(self, project_id: str, branch_id: str, body: JSONObject) -> str:
         """Create a role. Returns its password."""
         path = _path(project_id, branch_id, "roles")
-        return _password(self._transport.send("POST", *path, body={"role": {"name": name}}))
+        return _password(self._transport.send("POST", *path, body=body))
 
     def reset_password(self, project_id: str, branch_id: str, name: str) -> str:
         """Give the role a new password. Returns it."""

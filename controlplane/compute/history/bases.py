@@ -13,12 +13,8 @@ from pathlib import Path
 
 from controlplane import clock, durable
 from controlplane.compute.accounts import account_of, own_account
-from controlplane.compute.branch_data import (
-    OF_THE_BRANCH,
-    back_up,
-    data_dir,
-    require_space,
-)
+from controlplane.compute.base_backup import OF_THE_BRANCH, back_up
+from controlplane.compute.branch_data import data_dir, require_space
 from controlplane.compute.filesystem import remove_tree, sync_tree
 from controlplane.compute.history.chain import (
     HISTORY,

@@ -175,14 +175,14 @@ class Queries:
         caller: Caller,
         destination: Destination,
         verifier: Verifier,
-        asked: _ParsedBatch,
+        parsed: _ParsedBatch,
         grow: Callable[[int], None],
     ) -> Results:
         key = SessionKey(
             destination.endpoint_id, verifier, frozenset(destination.parameters.items())
         )
         if destination.pooled:
-            return await self._run_pooled(caller, destination, asked, grow)
+            return await self._run_pooled(caller, destination, parsed, grow)
 
         async def connect(address: ComputeAddress) -> tuple[ComputeAddress, ComputeSession]:
             open_one = functools.partial(self._open, address, destination)
@@ -197,7 +197,7 @@ class Queries:
             try:
                 with _abandoned_on_disconnect(caller):
                     async with caller.share():
-                        return await session.run(asked.batch, asked.wire, clean=True, grow=grow)
+                        return await session.run(parsed.batch, parsed.wire, clean=True, grow=grow)
             finally:
                 self.pool.give_back(key, address, session)
         finally:
@@ -207,7 +207,7 @@ class Queries:
         self,
         caller: Caller,
         destination: Destination,
-        asked: _ParsedBatch,
+        parsed: _ParsedBatch,
         grow: Callable[[int], None],
     ) -> Results:
         """Runs the batch through the endpoint's PgBouncer, which keeps the sessions and limits
@@ -222,7 +222,7 @@ class Queries:
         try:
             with _abandoned_on_disconnect(caller):
                 async with caller.share():
-                    return await session.run(asked.batch, asked.wire, clean=False, grow=grow)
+                    return await session.run(parsed.batch, parsed.wire, clean=False, grow=grow)
         finally:
             session.close()
 

@@ -163,10 +163,10 @@ def _begin(headers: Headers) -> bytes:
     return " ".join(words).encode()
 
 
-def _statement(asked: Any, *, as_arrays: bool) -> Statement:
-    if not isinstance(asked, dict) or not isinstance(asked.get("query"), str):
+def _statement(sent: Any, *, as_arrays: bool) -> Statement:
+    if not isinstance(sent, dict) or not isinstance(sent.get("query"), str):
         raise unparsable("`query` must be a string")
-    params = asked.get("params")
+    params = sent.get("params")
     if params is None:
         params = []
     if not isinstance(params, list):
@@ -176,15 +176,15 @@ def _statement(asked: Any, *, as_arrays: bool) -> Statement:
             f"too many parameters in a statement: {len(params)} (max is {_MOST_PARAMETERS})",
             sqlstate="54023",
         )
-    of_its_own = asked.get("arrayMode")
+    own_mode = sent.get("arrayMode")
     try:
         texts = [parameter(value) for value in params]
     except RecursionError as error:
         raise unparsable("nested too deeply") from error
     return Statement(
-        query=_encoded(without_neons_options(asked["query"])),
+        query=_encoded(without_neons_options(sent["query"])),
         parameters=[None if text is None else _encoded(text) for text in texts],
-        as_arrays=of_its_own if isinstance(of_its_own, bool) else as_arrays,
+        as_arrays=own_mode if isinstance(own_mode, bool) else as_arrays,
     )
 
 

@@ -1,5 +1,5 @@
-"""Refuses named prepared statements, for a PgBouncer that loses them with the transaction. There a
-client would wait for ever, or get another client's statement. PgBouncer keeps them since 1.21.
+"""Refuses named prepared statements, for a PgBouncer before 1.21, which loses them at the end of
+the transaction. Without this, a client would wait forever, or get another client's statement.
 
 The statement is replaced by one that Postgres rejects, so that everything else follows the
 protocol: what was sent before is answered before, what follows is skipped up to the Sync, and an
@@ -72,7 +72,7 @@ class _Cutter:
         self._most = most
         # The incomplete beginning of a message of that kind, or of a header.
         self._held = b""
-        # How much of the current message is still to come, and whether it is left out.
+        # Bytes of the current message that have not arrived yet; true if they are to be left out.
         self._rest = 0
         self._drops = False
 

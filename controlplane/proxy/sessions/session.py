@@ -12,16 +12,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from controlplane.address_ranges import is_loopback
 from controlplane.logs import context
 from controlplane.metrics import figures
 from controlplane.proxy.authentication import scram
-from controlplane.proxy.authentication.sasl import ask_for_password, authenticate
 from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
 from controlplane.proxy.directory.traffic import Tally
 from controlplane.proxy.limits.connection_limits import Admission
-from controlplane.proxy.limits.pacing import answer_due
-from controlplane.proxy.limits.pending_clients import origin_of
 from controlplane.proxy.over_http import websocket
 from controlplane.proxy.over_http.connection import HttpConnection
 from controlplane.proxy.pooling.pooled_client import PooledClient
@@ -31,27 +27,19 @@ from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection
 from controlplane.proxy.relaying.direct import DirectClient
 from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.relaying.first_exchange import FirstExchange
+from controlplane.proxy.sessions.admitting import admit, admit_postgres, check_address
 from controlplane.proxy.sessions.connecting import connect_to_compute
 from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.sessions.wake_times import LoginTimes, Wake
-from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.wire import messages, proxy_protocol, startup
 from controlplane.proxy.wire.accepting import waited_for_accept
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import (
     Destination,
-    find_destination,
-    find_in_password,
-    for_the_pooler,
 )
 from controlplane.proxy.wire.errors import (
     ConnectionLost,
-    DisabledEndpointRefused,
-    ForeignServerName,
-    InsecureConnection,
     LoginEnded,
-    MissingEndpoint,
-    PasswordFailed,
     ProxyError,
 )
 
@@ -95,7 +83,7 @@ class Session:
         # Set while the connection speaks HTTP.
         self._http: HttpConnection | None = None
         # Set once the connection is a WebSocket: the host that the client wants to reach.
-        self._websocket_host: str | None = None
+        self.websocket_host: str | None = None
         # The task copies the context. So every log line about this client carries this id, as do
         # the operations that it has scheduled.
         with context(request=f"c-{secrets.token_hex(6)}"):
@@ -186,7 +174,7 @@ class Session:
                 patience.reschedule(self._proxy.readiness.loop.time() + bound)
                 self._login = LoginTimes()
             request = await startup.read_request(
-                self.channel, self._proxy.identity, offers_tls=self._websocket_host is None
+                self.channel, self._proxy.identity, offers_tls=self.websocket_host is None
             )
             login = self._login
             assert login is not None
@@ -195,7 +183,7 @@ class Session:
                 await self._proxy.cancel(CancelKey(request.pid, request.secret))
                 await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)
                 return
-            destination, sasl_final = await self._admit_postgres(request)
+            destination, sasl_final = await admit_postgres(self._proxy, self, request)
         login.admitted_at = time.monotonic()
         is_long = request.protocol >= messages.PROTOCOL_3_2
 
@@ -210,7 +198,7 @@ class Session:
                 **self.wake.fields(login),
             }
             log.info("connected", extra=fields)
-            over = "websocket" if self._websocket_host is not None else "direct"
+            over = "websocket" if self.websocket_host is not None else "direct"
             figures.CONNECTED.labels("pooled" if destination.pooled else over).inc()
             self.key = self._proxy.sessions.issue_key(self, long=is_long)
             return sasl_final, self.key
@@ -256,147 +244,21 @@ class Session:
             await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)
             return False
         self._http = None
-        self._websocket_host = websocket.requested_host(request) or ""
+        self.websocket_host = websocket.requested_host(request) or ""
         return True
-
-    async def _admit_postgres(self, request: startup.StartupMessage) -> tuple[Destination, bytes]:
-        """Finds the endpoint and authenticates the client. Returns the destination, and the
-        AuthenticationSASLFinal that is still to be sent, or b""."""
-        if self.channel.tls is None and not self._may_be_plain():
-            raise InsecureConnection
-        destination, password = await self._find_destination(request)
-        prove = partial(self._authenticate, request, destination.endpoint_id, password)
-        return await self.admit(destination, request.role, prove, equalizes_timing=True)
-
-    async def _find_destination(
-        self, request: startup.StartupMessage
-    ) -> tuple[Destination, bytes | None]:
-        """Returns the destination. If only the password can name the endpoint, asks the client for
-        it in clear text and returns it as well; otherwise None."""
-        try:
-            destination = find_destination(
-                request.parameters,
-                server_name=self._server_name(),
-                region_host=self._proxy.settings.region_host,
-            )
-        except (MissingEndpoint, ForeignServerName):
-            password = await ask_for_password(self.channel, preamble=request.negotiation)
-            found = find_in_password(password, request.parameters)
-            if found is None:
-                raise
-            return found
-        return destination, None
-
-    def _server_name(self) -> str | None:
-        if self._websocket_host is not None:
-            return self._websocket_host
-        return self.channel.tls.server_name if self.channel.tls is not None else None
-
-    async def _authenticate(
-        self,
-        request: startup.StartupMessage,
-        endpoint_id: str,
-        password: bytes | None,
-        verifier: scram.Verifier,
-    ) -> bytes:
-        """Authenticates the client; returns the AuthenticationSASLFinal, or b"" for a clear-text
-        password. Raises PasswordFailed, ProtocolViolation, ConnectionLost."""
-        if password is None and self._websocket_host is not None:
-            # A browser's program cannot see the certificate of its TLS connection, so there is
-            # nothing for SCRAM to bind to, and drivers send the password without being asked.
-            password = await ask_for_password(self.channel, preamble=request.negotiation)
-        if password is not None:
-            await self._proxy.passwords.check(
-                verifier,
-                password,
-                role=request.role,
-                endpoint_id=endpoint_id,
-                address=self.client_address,
-            )
-            return b""
-        tls = self.channel.tls
-        return await authenticate(
-            self.channel,
-            verifier,
-            role=request.role,
-            channel_binding=tls.channel_binding if tls is not None else None,
-            preamble=request.negotiation,
-        )
 
     async def admit(
         self,
         destination: Destination,
         role: str,
         prove: Callable[[scram.Verifier], Awaitable[Proof]],
-        *,
-        equalizes_timing: bool = False,
     ) -> tuple[Destination, Proof]:
-        """Admits the client if `prove` shows that it is the role. An unknown endpoint or role gets
-        the same error as a wrong password, after the same time.
-
-        `prove` raises PasswordFailed; what it returns is returned here. `equalizes_timing` must be
-        set if `prove` sends the client anything before the client has proved its identity. Raises
-        ProxyError.
-        """
-        tls = self.channel.tls
-        if tls is None and not self._may_be_plain():
-            raise InsecureConnection
-        asks = (origin_of(self.client_address), destination.endpoint_id)
-        async with self._proxy.logins.share(asks):
-            return await self._admit(destination, role, prove, equalizes_timing=equalizes_timing)
-
-    async def _admit(
-        self,
-        destination: Destination,
-        role: str,
-        prove: Callable[[scram.Verifier], Awaitable[Proof]],
-        *,
-        equalizes_timing: bool,
-    ) -> tuple[Destination, Proof]:
-        proxy, tls = self._proxy, self.channel.tls
-        due = answer_due(proxy.readiness.loop, proxy.directory.lookup_time())
-        route = await proxy.directory.route(destination.endpoint_id, role)
-        self.check_address(route, role)
-        verifier = scram.parse_verifier(route.verifier) if route and route.verifier else None
-        if verifier is None:
-            name = f"{destination.endpoint_id}/{role}"
-            verifier = scram.mock_verifier(name, proxy.settings.secret)
-        if equalizes_timing:
-            await due
-        try:
-            proof = await prove(verifier)
-        except PasswordFailed:
-            proxy.directory.note_refusal(route, role, address=self.client_address)
-            await due
-            await asyncio.sleep(proxy.failure_pace.pause(self.client_address))
-            raise
-        assert route is not None
-        if tls is not None:
-            proxy.identity.note_authenticated(tls.server_name)
-        if route.disabled:
-            raise DisabledEndpointRefused
-        admission = Admission(
-            route.account_id,
-            destination.endpoint_id,
-            role,
-            account_connections=route.account_connections,
-        )
-        destination = for_the_pooler(destination.with_pooler(route.always_pooled))
-        self.role, self.identity, self.route = role, route.identity, route
-        proxy.sessions.admit(self, admission)
-        return destination, proof
+        """See `admitting.admit`."""
+        return await admit(self._proxy, self, destination, role, prove)
 
     def check_address(self, route: Route | None, role: str) -> None:
-        """Raises AddressNotAllowed, PublicAddressRefused."""
-        if route is None or route.rules is None:
-            return
-        try:
-            route.rules.check(self.client_address)
-        except ProxyError:
-            self._proxy.directory.note_refusal(
-                route, role, address=self.client_address, is_outside=True
-            )
-            raise
+        """See `admitting.check_address`."""
+        check_address(self._proxy, self, route, role)
 
     def dismiss(self) -> None:
         """Ends the admission, because its purpose has ended. The session may be admitted again."""
@@ -427,12 +289,6 @@ class Session:
         """See `FairShares.share`; for the account that the session was admitted for."""
         assert self.admission is not None
         return self._proxy.shares.share(self.admission.account_id)
-
-    def _may_be_plain(self) -> bool:
-        allowed = self._proxy.settings.plain_connections
-        if allowed is PlainConnections.LOOPBACK:
-            return is_loopback(self.client_address)
-        return allowed is PlainConnections.ALWAYS
 
     async def _refuse(self, error: ProxyError) -> None:
         fields = {

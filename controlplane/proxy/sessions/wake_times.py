@@ -147,7 +147,7 @@ class Wake:
 
     def _note_spans(self, endpoint_id: str, around: dict[str, float]) -> None:
         """Hands over the spans of the wake and of its parts. The first answer follows the wake: the
-        client may have thought about its first request for long."""
+        client may send its first request long after it was connected."""
         assert self.start is not None
         first_answer = around.get("first_answer")
         before = {part: around[part] for part in around if part != "first_answer"}
@@ -162,8 +162,10 @@ class Wake:
             at = until
         if first_answer is not None:
             now = clock.now()
-            asked = now - timedelta(seconds=first_answer)
-            spans.note("first_answer", span.with_span(new_span()), span, asked, now, about={})
+            first_sent_at = now - timedelta(seconds=first_answer)
+            spans.note(
+                "first_answer", span.with_span(new_span()), span, first_sent_at, now, about={}
+            )
 
 
 def observe_parts(parts: dict[str, float]) -> None:

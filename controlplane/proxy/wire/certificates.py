@@ -1,11 +1,11 @@
 """Perch's own certificate authority, for hosts whose operator supplies no certificate, and the
 certificates that it issues. The authority is created on the first start and kept in the state
-directory. Clients that verify certificates are given its certificate to trust.
+directory. Clients that verify certificates have to trust the authority's certificate.
 
-The region's certificate has a wildcard for the
-endpoints below the region's host, and usually every client is shown that. But clients that follow
-OpenSSL's rules do not accept a wildcard below a single label (`*.localhost`). In a region with such
-a host, each endpoint's name gets a certificate of its own when a client asks for it.
+The region's certificate has a wildcard for the endpoints below the region's host, and usually every
+client gets that one. But clients that follow OpenSSL's rules do not accept a wildcard below a
+single label (`*.localhost`). In a region with such a host, each endpoint's name gets a certificate
+of its own when a client asks for it.
 
 Such a certificate and its OpenSSL context cost a millisecond and 25 kB, and anybody may ask for any
 name. So only names that an endpoint could have get one. Few certificates are kept for names under

@@ -1,8 +1,8 @@
-"""Reports when a socket can be read or written, by the event loop, and when it is broken.
+"""Reports when a socket can be read or written, and when it is broken.
 
 libuv, which uvloop uses, mistakes a pending socket error for a bad descriptor: it drops its watch
 of the socket, and no callback is ever called. A connection that is reset at the wrong moment would
-wait for ever. So a separate epoll, itself watched by the loop, reports such errors.
+wait forever. So a separate epoll, which the loop watches, reports such errors.
 """
 
 import asyncio

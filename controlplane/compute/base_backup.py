@@ -1,0 +1,106 @@
+"""Takes a base backup of a running Postgres: a copy of its data directory from which recovery
+reaches one moment. Copies of branches, bases of the history and backups of the service use it."""
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from controlplane.compute.accounts import (
+    Account,
+    give,
+)
+from controlplane.compute.session import session
+from controlplane.compute.steps import step
+from controlplane.compute.tree import (
+    NEW_FILE,
+    clone_file,
+    clone_tree,
+    open_directory,
+)
+
+# Belongs to the running process, not to the data: Postgres's documentation of the low-level backup
+# says to leave these out.
+OF_THE_PROCESS = ("postmaster.pid", "postmaster.opts", "pg_stat_tmp", "pg_dynshmem")
+# Belongs to one branch: a copy has no subscribers, so nothing would ever advance its slots.
+OF_THE_BRANCH = (*OF_THE_PROCESS, "pg_replslot")
+OF_THE_RUNNING = (
+    *OF_THE_BRANCH,
+    *("pg_notify", "pg_serial", "pg_snapshots", "pg_subtrans"),
+    *("pg_wal", "pg_wal/archive_status", "pg_wal/summaries", "backup_label"),
+)
+
+# Seconds: to begin a backup, a running parent first writes all its dirty pages.
+CHECKPOINT_BOUND = 600.0
+
+
+@dataclass(frozen=True)
+class BackedUp:
+    """A base backup of a running Postgres: positions in its log, as Postgres writes them."""
+
+    # Where redo begins, the record of the checkpoint, and where the backup is consistent.
+    redo: str
+    checkpoint: str
+    end: str
+
+
+def back_up(
+    parent: Path,
+    socket_dir: Path,
+    target: Path,
+    account: Account,
+    *,
+    at_end: AbstractContextManager[object] | None = None,
+    to_copy: Mapping[str, int] = MappingProxyType({}),
+) -> BackedUp:
+    """Take a low-level base backup of the running `parent`, in a single session as Postgres
+    requires: if that Postgres ends meanwhile, the backup fails.
+
+    The copy shows the moment when the backup ends: all that was committed before is in it.
+    Returns where it lies in the log. `at_end` is entered around that moment. `to_copy` is recorded
+    as the copying step's detail.
+    Raises TreeUntrusted, psycopg.Error, OSError, and what `at_end` raises.
+    """
+    with session(socket_dir, bound=CHECKPOINT_BOUND) as connection:
+        with step("writing_checkpoint"):
+            # The slot keeps Postgres from recycling the log that we need; it ends with the session.
+            connection.execute(
+                "SELECT pg_create_physical_replication_slot("
+                "'perch_' || pg_backend_pid(), true, true)"
+            )
+            connection.execute("SELECT pg_backup_start('branch', fast => true)")
+        with step("copying", **to_copy):
+            clone_tree(parent, target, owner=account, skip=OF_THE_RUNNING)
+            with at_end or nullcontext():
+                row = connection.execute(
+                    "SELECT labelfile, pg_walfile_name(lsn), lsn::text"
+                    " FROM pg_backup_stop(wait_for_archive => false)"
+                ).fetchone()
+        assert row is not None
+        label, last = str(row[0]), str(row[1])
+        start = re.search(r"START WAL LOCATION: (\S+) \(file ([0-9A-F]{24})\)", label)
+        checkpoint = re.search(r"CHECKPOINT LOCATION: (\S+)", label)
+        assert start is not None
+        assert checkpoint is not None
+        with step("copying_log"):
+            _copy_log(parent, target, first=start[2], last=last, account=account)
+    descriptor = os.open(target / "backup_label", NEW_FILE, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(label)
+        give(descriptor, account)
+    return BackedUp(start[1], checkpoint[1], str(row[2]))
+
+
+def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Account) -> None:
+    """Copy the segments of the log that recovering the copy needs."""
+    with (
+        open_directory(parent) as data,
+        open_directory("pg_wal", within=data) as log,
+        open_directory(target / "pg_wal") as copy,
+    ):
+        for name in os.listdir(log):
+            if re.fullmatch("[0-9A-F]{24}", name) and first <= name <= last:
+                clone_file(name, source=log, target=copy, owner=account)

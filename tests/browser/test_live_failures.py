@@ -1,0 +1,180 @@
+"""Open pages during failures: of the connection to the console, of the API, and of the channel."""
+
+import re
+import time
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Elsewhere
+from tests.browser.looking import cut_off, wire
+from tests.browser.open_pages import SOON, idle, open_page, settled
+from tests.browser.test_journey import assert_not_reloaded, sign_in
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack
+
+
+@pytest.fixture(scope="module")
+def shop(stack: Stack) -> Project:
+    return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+
+
+@pytest.mark.thorough
+def test_a_broken_connection_is_announced_once_and_the_message_goes_away(
+    rough_page: Page, shop: Project
+) -> None:
+    page = rough_page
+    shop.done(shop.start())
+    open_page(page, shop)
+    with cut_off(page):
+        expect(page.locator("#trouble")).to_have_text(
+            "Cannot reach the console. Retrying.", timeout=15_000
+        )
+        idle(page, 4)
+        expect(page.locator("#trouble")).to_be_visible()
+        expect(page.locator(".notice")).to_have_count(0)
+        # A button's request may have been executed; a request that only shows a form has no effect.
+        page.locator("#create-endpoint").click()
+        expect(page.locator(".notice")).to_have_text("Cannot reach the console.")
+        shop.suspend()
+    expect(page.locator("#trouble")).to_be_hidden(timeout=15_000)
+    expect(page.locator("#live .state").first).to_contain_text("Idle")
+    assert_not_reloaded(page)
+
+
+@pytest.mark.thorough
+def test_a_console_that_does_not_come_back_is_reported(rough_page: Page, shop: Project) -> None:
+    """It is reported however quickly each attempt to reconnect fails."""
+    page = rough_page
+    sign_in(page, shop.client.key)
+    page.route("**/changes*", lambda route: route.abort())
+    page.goto(f"/projects/{shop.id}")
+    trouble = page.locator("#trouble")
+    expect(trouble).to_have_text("Cannot reach the console. Retrying.", timeout=9_000)
+    page.unroute("**/changes*")
+    expect(trouble).to_be_hidden(timeout=9_000)
+
+
+@pytest.mark.thorough
+def test_an_api_outage_is_reported_in_place(elsewhere: Elsewhere, shop: Project) -> None:
+    page, api = elsewhere.page, elsewhere.relay
+    shop.done(shop.start())
+    open_page(page, shop)
+    api.is_away = True
+    expect(page.locator("#poll")).to_contain_text("Retrying", timeout=10_000)
+    expect(page.locator(".notice")).to_have_count(0)
+    # Then the page is notified of changes again.
+    with page.expect_response(re.compile("/changes")):
+        api.is_away = False
+        expect(page.locator("#poll")).to_contain_text("No operation in progress", timeout=10_000)
+    shop.suspend()
+    expect(page.locator("#live .state").first).to_contain_text("Idle", timeout=SOON)
+    assert_not_reloaded(page)
+
+
+@pytest.mark.thorough
+def test_a_failed_search_says_so_and_ends(elsewhere: Elsewhere, shop: Project) -> None:
+    page, api = elsewhere.page, elsewhere.relay
+    open_page(page, shop, f"/endpoints/{shop.endpoint_id}/pg-settings")
+    page.evaluate("Perch.renew()")
+    idle(page, 1)
+    rows = page.locator(".pg-settings tbody tr")
+    expect(page.locator("header.bar")).to_have_count(1)
+    expect(rows).to_have_count(25)
+    api.is_away = True
+    page.get_by_role("searchbox").fill("work_mem")
+    expect(page.locator("#poll")).to_contain_text("Retrying", timeout=10_000)
+    expect(rows).to_have_count(25)
+    api.is_away = False
+    expect(rows.first).to_contain_text("work_mem", timeout=10_000)
+    expect(page.locator("#poll")).to_be_hidden()
+    expect(page.locator("header.bar")).to_have_count(1)
+    expect(page.locator("#live")).to_have_attribute(
+        "data-live", re.compile("-live.search=work_mem")
+    )
+    assert_not_reloaded(page)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ["fails first", "is overtaken"])
+def test_no_renewal_reverts_a_search(elsewhere: Elsewhere, shop: Project, way: str) -> None:
+    """A renewal would show all rows again below a field that has a search in it."""
+    page, api = elsewhere.page, elsewhere.relay
+    open_page(page, shop, f"/endpoints/{shop.endpoint_id}/pg-settings")
+    rows = page.locator(".pg-settings tbody tr")
+    expect(rows).to_have_count(25)
+    idle(page, 1)
+    field = page.get_by_role("searchbox")
+    if way == "fails first":
+        api.is_away = True
+        field.fill("work_mem")
+        expect(page.locator("#poll")).to_contain_text("Retrying", timeout=10_000)
+        api.is_away = False
+    else:
+        api.delay = 0.5
+        with page.expect_request(re.compile("search=work_mem")):
+            field.fill("work_mem")
+    page.evaluate("Perch.renew()")
+    api.delay = 0.0
+    expect(rows.first).to_contain_text("work_mem")
+    settled(page)
+    expect(rows.first).to_contain_text("work_mem")
+    expect(page.locator("#poll")).to_be_hidden()
+    assert (way == "fails first") or "search=work_mem" in page.url
+    field.fill("")
+    expect(rows).to_have_count(25)
+
+
+@pytest.mark.thorough
+def test_without_a_stream_of_events_changes_appear_as_soon(
+    elsewhere: Elsewhere, shop: Project
+) -> None:
+    page, api = elsewhere.page, elsewhere.relay
+    api.missing = {"/events"}
+    shop.done(shop.start())
+    open_page(page, shop)
+    state = page.locator("#live .state").first
+    # A change that this page's user did not make: the page learns of it only by polling.
+    for change, word in ((shop.suspend, "Idle"), (shop.start, "Active"), (shop.suspend, "Idle")):
+        idle(page, 1)
+        change()
+        expect(state).to_contain_text(word, timeout=SOON)
+    # However many pages are open, the API gets one request; a poll costs no more than a stream.
+    second = page.context.new_page()
+    second.goto(page.url)
+    idle(page, 3)
+    began, before = time.monotonic(), api.asked_for("/branches")
+    with wire(page) as heard:
+        idle(page, 6)
+    looks = api.asked_for("/branches") - before
+    assert looks <= (time.monotonic() - began) / 1.25 + 1
+    assert not heard.answers
+
+
+@pytest.mark.thorough
+def test_without_the_channel_the_page_polls(rough_page: Page, shop: Project) -> None:
+    page = rough_page
+    shop.done(shop.start())
+    sign_in(page, shop.client.key)
+    page.route("**/changes*", lambda route: route.fulfill(status=502, body="no"))
+    page.clock.install()
+    with page.expect_response(re.compile("/live")):
+        page.goto(f"/projects/{shop.id}")
+    expect(page.locator("[hx-trigger=load]")).to_have_count(0)
+    settled(page)
+    with wire(page) as heard:
+        # One minute. At its end, the page tries the channel again.
+        for _ in range(11):
+            with page.expect_response(re.compile("/live")):
+                page.clock.run_for(5_000)
+        with page.expect_response(re.compile("/changes")):
+            page.clock.run_for(5_000)
+        settled(page)
+    # They have no body.
+    assert len(heard.to("/live")) <= 12
+    assert {status for _, status, _ in heard.to("/live")} == {304}
+    assert max(size for _, _, size in heard.to("/live")) <= 400
+    assert heard.bytes <= 5_000
+    shop.suspend()
+    expect(page.locator("#live .state").first).to_contain_text("Idle", timeout=7_000)
