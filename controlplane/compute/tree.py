@@ -94,17 +94,19 @@ def clone_file(name: str, *, source: int, target: int, owner: Account) -> None:
 
 
 def copy_beginning(
-    name: str, *, source: int, target: int, draft: str, size: int, owner: Account
+    name: str, *, source: int, target: int, draft: str, size: int, owner: Account, share: bool
 ) -> None:
     """Copy the first `size` bytes of the file `name` of the directory `source` to the new file
-    `draft` of the directory `target`, durably. Raises what clone_tree raises."""
+    `draft` of the directory `target`, durably. With `share`, both share their blocks if the disk
+    allows it: whoever then overwrites one of them has each block copied first. Raises what
+    clone_tree raises."""
     clone = _Clone(os.fstat(source).st_uid, owner, ())
     with _regular(name, within=source) as (reading, found):
         clone.require_owner(name, found)
         writing = os.open(draft, NEW_FILE, 0o644, dir_fd=target)
         try:
             os.fchmod(writing, 0o644)
-            clone.content(reading, writing, min(size, found.st_size))
+            clone.content(reading, writing, min(size, found.st_size), share=share)
             os.ftruncate(writing, size)
             give(writing, owner)
             os.fsync(writing)
@@ -121,11 +123,7 @@ def shares_blocks(directory: Path) -> bool:
     ):
         source.write(bytes(4096))
         source.flush()
-        try:
-            fcntl.ioctl(target.fileno(), FICLONE, source.fileno())
-        except OSError:
-            return False
-    return True
+        return _clone_blocks(source.fileno(), target.fileno())
 
 
 class _Clone:
@@ -175,23 +173,32 @@ class _Clone:
         if found.st_uid != self.source_uid:
             raise TreeUntrusted(f'"{name}" belongs to another account')
 
-    def content(self, source: int, target: int, size: int) -> None:
+    def content(self, source: int, target: int, size: int, *, share: bool = True) -> None:
         """Copy the first `size` bytes. What a running Postgres appends meanwhile is also in its
         log."""
-        try:
-            fcntl.ioctl(target, FICLONE, source)
+        if share and _clone_blocks(source, target):
             add_bytes(size)
-        except OSError as error:
-            if error.errno not in NO_REFLINK:
-                raise
-            while size > 0 and (copied := os.copy_file_range(source, target, min(CHUNK, size))):
-                size -= copied
-                add_bytes(copied)
-                progressed()
-                self.unlooked += copied
-                if self.unlooked >= CHUNK:
-                    self.unlooked = 0
-                    require_reserve(target)
+            return
+        # copy_file_range would share blocks too, and fails between some filesystems.
+        while size > 0 and (copied := os.sendfile(target, source, None, min(CHUNK, size))):
+            size -= copied
+            add_bytes(copied)
+            progressed()
+            self.unlooked += copied
+            if self.unlooked >= CHUNK:
+                self.unlooked = 0
+                require_reserve(target)
+
+
+def _clone_blocks(source: int, target: int) -> bool:
+    """Let the file `target` share all blocks of `source`. Returns False if the disk can't."""
+    try:
+        fcntl.ioctl(target, FICLONE, source)
+    except OSError as error:
+        if error.errno not in NO_REFLINK:
+            raise
+        return False
+    return True
 
 
 @contextmanager
