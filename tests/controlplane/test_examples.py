@@ -174,22 +174,29 @@ def test_an_error_of_any_call_is_as_described(
                 check(document, methods[method], answer, (method, path))
 
 
+# What has numbers as ids.
+NUMBERED = {"key_id": "1", "account_id": "1"}
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_an_unknown_id_is_404_as_described(
-    api: DjangoClient, document: Any, ids: dict[str, str]
+    api: DjangoClient, account: Account, document: Any, ids: dict[str, str], settings: Any
 ) -> None:
+    settings.OPERATORS = {account.name}
     missing = dict.fromkeys(("operation_id", "chain_id"), "00000000-0000-4000-8000-000000000000")
     for path, methods in document["paths"].items():
         names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
         for name in names:
-            real = {**missing, "delivery_id": "1-1", "key_id": "1", **ids}
-            gone = "999999999" if name == "key_id" else missing.get(name, "gone-away-00000000")
+            real = {**missing, "delivery_id": "1-1", **NUMBERED, **ids}
+            gone = "999999999" if name in NUMBERED else missing.get(name, "gone-away-00000000")
             url = f"/api/v2{path.format(**{**real, name: gone})}"
             if "connection_uri" in path:
                 url += "?database_name=neondb&role_name=neondb_owner"
             elif path.endswith("schema"):
                 url += "?db_name=neondb"
+            elif path == "/accounts/{account_id}":
+                url += "?name=repeated"
             for method in methods.keys() & METHODS:
                 answer = api.generic(method, url, body_of(methods[method])[0], content_type=JSON)
                 assert answer.status_code == 404, (method, path, name, answer.content)

@@ -39,10 +39,17 @@ VALUES = st.recursive(
 @pytest.mark.thorough
 @pytest.mark.parametrize(("method", "template"), BODIES)
 def test_no_input_causes_a_server_error(
-    api: DjangoClient, account: Account, region: Region, method: str, template: str
+    api: DjangoClient,
+    account: Account,
+    region: Region,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    template: str,
 ) -> None:
+    monkeypatch.setattr("django.conf.settings.OPERATORS", {account.name})
     project = make_project(account, region)
     path = template.format(
+        account_id=account.id,
         project_id=project.id,
         branch_id=Branch.objects.get(project=project, hidden=False).id,
         endpoint_id=Endpoint.objects.get(project=project).id,

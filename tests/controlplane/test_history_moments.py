@@ -93,8 +93,8 @@ def samples(written: Written, count: int, *, chance: random.Random) -> list[Samp
         begin, end = (len(in_history) * (number + part) // count for part in (0, 1))
         held = in_history[chance.randrange(begin, end)]
         position = held.position(chance)
-        # A restored branch has positions twice: the latest is meant.
-        is_unique = sum(one.first_lsn <= position <= one.last_lsn for one in chains) == 1
+        # A restored branch has positions twice, and its last chain grows: the latest is meant.
+        is_unique = sum(has_position(one, position) for one in chains) == 1
         by_time = number % 2 == 0 or not is_unique
         found.append(Sample(written, held.moment(chance) if by_time else position, held.rows))
     return found

@@ -34,6 +34,7 @@ BEYOND_SCHEMAS = (
     "lsn, not both",
     "send timestamp or lsn",
     "is in the future",
+    "is more than 14 days ago",
     "both set the branch's expiry",
     "default branch cannot expire",
     " stays with ",
