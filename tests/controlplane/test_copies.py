@@ -11,12 +11,13 @@ import psycopg
 import pytest
 
 from controlplane.compute import branch_data, compute
+from controlplane.compute.accounts import own_account
 from controlplane.compute.base_backup import OF_THE_PROCESS
 from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec
 from controlplane.compute.observation import measure
 from controlplane.compute.session import socket_dir
 from controlplane.compute.state_directory import prepare_state_directory
-from controlplane.compute.tree import shares_blocks, tree_size
+from controlplane.compute.tree import clone_tree, shares_blocks, tree_size
 from tests.support.filesystems import free_bytes, mounted
 
 MIB = 1 << 20
@@ -98,6 +99,19 @@ def test_a_copy_shares_its_parents_blocks_if_the_disk_can(
             assert (
                 one(connection, "SELECT count(*) FROM kept WHERE words <> repeat('x', 1000)") == 0
             )
+
+
+def test_a_copy_can_be_on_another_filesystem() -> None:
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as source,
+        tempfile.TemporaryDirectory(dir=Path.home()) as target,
+    ):
+        content = bytes(range(256)) * 1000
+        (Path(source) / "file").write_bytes(content)
+        (Path(source) / "empty").touch()
+        clone_tree(Path(source), Path(target) / "copy", owner=own_account())
+        assert (Path(target) / "copy" / "file").read_bytes() == content
+        assert (Path(target) / "copy" / "empty").read_bytes() == b""
 
 
 @pytest.mark.thorough
