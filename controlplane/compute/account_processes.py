@@ -22,7 +22,12 @@ from controlplane.compute.account_numbers import (
     noted_for,
     processes_by_number,
 )
-from controlplane.compute.accounts import ENVIRONMENT, account_of, shared_account
+from controlplane.compute.accounts import (
+    ENVIRONMENT,
+    account_of,
+    shared_account,
+    upgrade_account,
+)
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.occupants import StopFailed
 from controlplane.compute.process import socket_dir_of
@@ -53,6 +58,13 @@ def end_account_of(branch_dir: Path) -> None:
         log.warning("another Perch on this host uses the same account", extra=fields)
         return
     _end_account(account.uid)
+
+
+def end_upgrade_account() -> None:
+    """Kill all processes of the account that runs pg_upgrade, if it is one of its own. The caller
+    holds the lock under which it is used. Raises StopFailed."""
+    if shared_account() is None:
+        _end_account(upgrade_account().uid)
 
 
 def end_stray_accounts() -> None:

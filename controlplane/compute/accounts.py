@@ -29,6 +29,8 @@ from django.conf import settings
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
 SERVICE_ACCOUNT = "perch"
+# Runs pg_upgrade, for one branch at a time: like initdb it needs an account with a name.
+UPGRADE_ACCOUNT = "perch-upgrade"
 
 
 class AccountUnusable(Exception):
@@ -51,12 +53,15 @@ def service_account() -> Account:
 
     As root this is `perch`, which is created if it is missing. Raises AccountUnusable.
     """
-    if os.geteuid() != 0:
-        return own_account()
-    with _one_at_a_time():
-        if not _exists(SERVICE_ACCOUNT):
-            _add_account(SERVICE_ACCOUNT)
-    return _named(SERVICE_ACCOUNT)
+    return own_account() if os.geteuid() != 0 else _made(SERVICE_ACCOUNT)
+
+
+@functools.cache
+def upgrade_account() -> Account:
+    """The account of pg_upgrade if each branch has an account of its own: `perch-upgrade`, which is
+    created if it is missing. Otherwise the account that all computes share. Raises
+    AccountUnusable."""
+    return shared_account() or _made(UPGRADE_ACCOUNT)
 
 
 @functools.cache
@@ -67,7 +72,7 @@ def shared_account() -> Account | None:
         return own_account()
     if not settings.COMPUTE_ACCOUNT:
         return None
-    if settings.COMPUTE_ACCOUNT in (SERVICE_ACCOUNT, "nobody", "root"):
+    if settings.COMPUTE_ACCOUNT in (SERVICE_ACCOUNT, UPGRADE_ACCOUNT, "nobody", "root"):
         raise AccountUnusable(
             f'computes cannot run as "{settings.COMPUTE_ACCOUNT}", which other programs use; '
             "set another account in PERCH_COMPUTE_ACCOUNT, or unset it to give each compute its own"
@@ -183,6 +188,13 @@ def give(path: Path | int, account: Account) -> None:
             os.fchown(path, account.uid, account.gid)
         else:
             os.chown(path, account.uid, account.gid, follow_symlinks=False)
+
+
+def _made(name: str) -> Account:
+    with _one_at_a_time():
+        if not _exists(name):
+            _add_account(name)
+    return _named(name)
 
 
 def _named(name: str) -> Account:

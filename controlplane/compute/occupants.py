@@ -207,7 +207,7 @@ def _is_occupant(process: psutil.Process, owner: int | None) -> bool:
 def _programs() -> frozenset[str]:
     """The names of the programs that computes run."""
     of_postgres = {(postgres_bin(major) / "postgres").resolve().name for major in majors()}
-    return frozenset({*of_postgres, "pgbouncer"})
+    return frozenset({*of_postgres, "pgbouncer", "pg_upgrade"})
 
 
 def _lease_file(branch_id: str) -> Path:

@@ -73,6 +73,19 @@ def clone_tree(source: Path, target: Path, *, owner: Account, skip: Collection[s
         _Clone(os.fstat(reading).st_uid, owner, skip).directory(reading, writing, "")
 
 
+def give_tree(place: Path, before: Account, after: Account) -> None:
+    """Give the tree, in which no process of `before` works any more, to another account. Only files
+    that belong to `before` and have no other name are given. Raises TreeUntrusted, OSError."""
+    for _, directories, files, opened in os.fwalk(place, follow_symlinks=False):
+        for name in (*directories, *files):
+            found = os.stat(name, dir_fd=opened, follow_symlinks=False)
+            is_linked = stat.S_ISREG(found.st_mode) and found.st_nlink > 1
+            if found.st_uid != before.uid or is_linked:
+                raise TreeUntrusted(f'"{name}" belongs to another account')
+            os.chown(name, after.uid, after.gid, dir_fd=opened, follow_symlinks=False)
+    os.chown(place, after.uid, after.gid, follow_symlinks=False)
+
+
 def tree_size(source: Path, *, skip: Collection[str] = ()) -> int:
     """Bytes that clone_tree would write if the copy shared no blocks. Raises TreeUntrusted,
     OSError."""

@@ -27,6 +27,7 @@ from controlplane.metrics import figures
 from controlplane.models import (
     HOPEFUL,
     UNFINISHED,
+    Action,
     Branch,
     Operation,
     OperationStatus,
@@ -274,9 +275,11 @@ def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) ->
 
 
 def _settle_data(operation: Operation) -> None:
-    """Give the branch of a failed restore its previous data back. The caller holds its branches, so
-    if another attempt has finished the operation, that happened before this call."""
-    if replacement_of(operation) and not _load(operation.id).is_finished:
+    """Give the branch of a failed restore its previous data back, and remove what a failed upgrade
+    has made. The caller holds the branches, so if another attempt has finished the operation, that
+    happened before this call."""
+    has_other_data = replacement_of(operation) or operation.action == Action.UPGRADE_PROJECT
+    if has_other_data and not _load(operation.id).is_finished:
         undo_data(operation)
 
 

@@ -83,8 +83,8 @@ def _refuse_what_stays(project: Project, changes: ProjectChanges) -> None:
         ),
         "pg_version": (
             project.pg_version,
-            f"the project stays with Postgres {project.pg_version}; for another, "
-            "create a project and transfer the data with pg_dump",
+            f"the project stays with Postgres {project.pg_version}: ask the operator to upgrade "
+            "it, or create another project and transfer the data with pg_dump",
         ),
         "store_passwords": (
             project.store_passwords,

@@ -17,7 +17,13 @@ from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec
 from controlplane.compute.observation import measure
 from controlplane.compute.session import socket_dir
 from controlplane.compute.state_directory import prepare_state_directory
-from controlplane.compute.tree import copy_beginning, open_directory, shares_blocks, tree_size
+from controlplane.compute.tree import (
+    clone_tree,
+    copy_beginning,
+    open_directory,
+    shares_blocks,
+    tree_size,
+)
 from tests.support.filesystems import free_bytes, mounted
 
 MIB = 1 << 20
@@ -122,6 +128,19 @@ def test_a_beginning_shares_blocks_only_if_wanted(shared: bool) -> None:
             ["filefrag", "-v", place / "segment"], check=True, capture_output=True, text=True
         ).stdout
         assert ("shared" in extents) == shared
+
+
+def test_a_copy_can_be_on_another_filesystem() -> None:
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as source,
+        tempfile.TemporaryDirectory(dir=Path.home()) as target,
+    ):
+        content = bytes(range(256)) * 1000
+        (Path(source) / "file").write_bytes(content)
+        (Path(source) / "empty").touch()
+        clone_tree(Path(source), Path(target) / "copy", owner=own_account())
+        assert (Path(target) / "copy" / "file").read_bytes() == content
+        assert (Path(target) / "copy" / "empty").read_bytes() == b""
 
 
 @pytest.mark.thorough
