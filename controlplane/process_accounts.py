@@ -66,7 +66,7 @@ class Kind:
 
 _SHARED = (MAY_READ_METADATA, MAY_KEEP_FIGURES)
 # The credentials of the object store of the history.
-_STORE = ("PERCH_HISTORY_KEY", "AWS_")
+_STORE = ("PERCH_HISTORY_KEY", "AWS_", "GOOGLE_", "AZURE_")
 KINDS = {
     "web": Kind("perch-web", (), _LISTENS, ("DATABASE_URL", *_STORE), has_secret_key=True),
     "api": Kind("perch-api", _SHARED, _LISTENS, _STORE, has_secret_key=True),

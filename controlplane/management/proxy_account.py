@@ -20,6 +20,7 @@ from typing import NoReturn
 from django.conf import settings
 
 from controlplane.compute.accounts import Account, give, named_account, own_account
+from controlplane.database.connection_counts import LEAST_OF_HOST_PROCESS
 from controlplane.process_accounts import (
     KINDS,
     become,
@@ -40,8 +41,6 @@ from controlplane.proxy.wire.tls import OperatorIdentity
 
 # The variable with the descriptor of the file in memory.
 GIVEN = "PERCH_PROXY_GIVEN"
-# The pool of connections to the metadata of the host process, which serves all processes.
-HOST_CONNECTIONS = 4
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,11 @@ def _execute_again(found: Given) -> NoReturn:
 def _become_host() -> None:
     become("host")
     manage_files_as_root()
-    settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"] = HOST_CONNECTIONS
+    _limit_pool(max(LEAST_OF_HOST_PROCESS, settings.PROXY_PROCESSES))
+
+
+def _limit_pool(connections: int) -> None:
+    settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"] = connections
 
 
 def _received(descriptor: int) -> Given:
@@ -139,6 +142,7 @@ def _received(descriptor: int) -> Given:
     requests = socket.socket(fileno=content["requests"])
     requests.set_inheritable(False)
     _end_with(content["host"])
+    _limit_pool(1)
     pair = [pem.encode() for pem in content["authority"] or []]
     authority = authority_of(*pair) if pair else None
     return Given(bytes.fromhex(content["secret"]), authority, HostCalls(requests))
