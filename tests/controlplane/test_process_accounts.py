@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -25,7 +26,7 @@ from controlplane.proxy.directory.host_calls import HostCalls, fork_host_process
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from tests.support.ordinary_user import as_ordinary_user, own_checkout, own_python
 from tests.support.place import Place
-from tests.support.processes import is_alive, postmaster_in, proxy_processes
+from tests.support.processes import is_alive, postmaster_in
 from tests.support.stack import StartedStack, new_state_dir, running_stack
 from tests.support.waiting import wait_for
 
@@ -75,9 +76,12 @@ def own_stack(place: Path) -> Iterator[StartedStack]:
         yield stack
 
 
-def started(place: Path, state_dir: Path, **environment: str):  # type: ignore[no-untyped-def]
+def started(
+    place: Path, state_dir: Path, *, switch: str = "on"
+) -> AbstractContextManager[StartedStack]:
     program = (place / "venv" / "bin" / "python", "manage.py")
-    return running_stack(state_dir, program, cwd=place / "checkout", **environment)
+    checkout = place / "checkout"
+    return running_stack(state_dir, program, cwd=checkout, PERCH_PROCESS_ACCOUNTS=switch)
 
 
 def processes(stack: StartedStack, kind: str) -> list[psutil.Process]:
@@ -217,15 +221,15 @@ def test_the_worker_needs_each_of_its_capabilities(state_dir: Path) -> None:
     ours, theirs = state_dir / "ours", state_dir / "theirs"
     for path in (ours, theirs):
         path.touch(mode=0o600)
-    worker = pwd.getpwnam(named_account("perch-worker") and "perch-worker")
+    worker = named_account("perch-worker")
     with subprocess.Popen(["sleep", "600"], user=NUMBER, group=NUMBER, env=ENVIRONMENT) as other:
         try:
             for name, action in NEEDS.items():
-                os.chown(ours, worker.pw_uid, worker.pw_gid)
+                os.chown(ours, worker.uid, worker.gid)
                 os.chown(theirs, NUMBER, NUMBER)
                 assignments = f"ours, theirs, other = {str(ours)!r}, {str(theirs)!r}, {other.pid}\n"
                 as_kind("worker", assignments + action)
-                os.chown(ours, worker.pw_uid, worker.pw_gid)
+                os.chown(ours, worker.uid, worker.gid)
                 with pytest.raises(subprocess.CalledProcessError):
                     as_kind("worker", assignments + action, without=name)
         finally:
@@ -260,11 +264,12 @@ def test_a_dead_host_process_is_replaced_and_no_client_notices(own_stack: Starte
         # The pooler is started by the next one.
         with project.connect(pooled=True) as pooled:
             pooled.execute("SELECT 1")
-        before = proxy_processes(own_stack)
+        before = set(processes(own_stack, "proxy"))
         parent.kill()
         # The proxy cannot replace this one, so another proxy takes its place.
-        wait_for(lambda: not set(before) & set(proxy_processes(own_stack)), "another proxy")
-        wait_for(lambda: len(proxy_processes(own_stack)) == len(before), "its processes")
+        wait_for(lambda: before.isdisjoint(processes(own_stack, "proxy")), "the main one's end")
+        count = len(before)
+        wait_for(lambda: len(processes(own_stack, "proxy")) == count, "another proxy", timeout=60)
         connection.execute("SELECT 1")
         with project.connect(pooled=True) as pooled:
             pooled.execute("SELECT 1")
@@ -275,12 +280,12 @@ def test_a_state_directory_is_taken_over_and_given_back(place: Path) -> None:
     """The second start finds what processes of root have made, as those of earlier releases, and
     the third, without accounts, what the second has made."""
     with new_state_dir() as state_dir:
-        with started(place, state_dir, **{VARIABLE: "off"}) as stack:
+        with started(place, state_dir, switch="off") as stack:
             project = Place.create(stack, stack.client())
             for kind in ("web", "api", "worker", "metrics"):
                 assert {process.uids().real for process in processes(stack, kind)} == {0}
         for switch, owner in (("on", "perch-worker"), ("off", "root")):
-            with started(place, state_dir, **{VARIABLE: switch}) as stack:
+            with started(place, state_dir, switch=switch) as stack:
                 project.stack, project.client.api_url = stack, stack.api_url
                 assert "cannot run under accounts" not in (state_dir / "up.log").read_text()
                 (worker,) = processes(stack, "worker")
@@ -301,7 +306,7 @@ def test_code_that_the_accounts_cannot_read_runs_as_root(
     python = hidden / "python"
     python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
-    monkeypatch.setattr(process_setup.sys, "executable", str(python))
+    monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setenv(VARIABLE, "on")
     notice = choose_accounts() or ""
     assert "run as root" in notice
@@ -313,7 +318,7 @@ def test_code_that_the_accounts_cannot_read_runs_as_root(
 
 @pytest.mark.parametrize("account", [{}, as_ordinary_user()], ids=["root", "ordinary user"])
 def test_nothing_changes_if_switched_off_or_for_an_ordinary_user(
-    account: dict[str, int], place: Path
+    account: dict[str, Any], place: Path
 ) -> None:
     program = (
         "import django; django.setup()\n"
