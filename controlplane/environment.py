@@ -152,7 +152,9 @@ def private_directory(state_dir: Path, name: str, *, longest_child: int) -> Path
     if len(os.fsencode(path)) + 1 + longest_child <= LONGEST_SOCKET_PATH:
         return path
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
-    return Path(tempfile.gettempdir()) / f"perch-{os.geteuid()}-{digest}"
+    # The owner's, because processes of one service may run under several accounts.
+    owner = state_dir.stat().st_uid if state_dir.exists() else os.geteuid()
+    return Path(tempfile.gettempdir()) / f"perch-{owner}-{digest}"
 
 
 def postgres_database(

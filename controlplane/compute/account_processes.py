@@ -8,6 +8,7 @@ first; then the next child is started.
 """
 
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -24,7 +25,9 @@ from controlplane.compute.account_numbers import (
 )
 from controlplane.compute.accounts import (
     ENVIRONMENT,
+    Account,
     account_of,
+    running_as,
     shared_account,
     upgrade_account,
 )
@@ -37,9 +40,14 @@ KILLED_BOUND = 5.0
 KILL_ALL = """
 import os, sys
 number = int(sys.argv[1])
-os.setgroups([])
-os.setresgid(number, number, number)
-os.setresuid(number, number, number)
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setresgid(number, number, number)
+    os.setresuid(number, number, number)
+# With CAP_KILL this would kill every process of the host.
+with open("/proc/self/status") as status:
+    assert "CapEff:\\t0000000000000000\\n" in status.read()
+assert os.getresuid() == (number, number, number)
 os.kill(-1, 9)
 """
 
@@ -116,7 +124,11 @@ def _end_account(number: int) -> None:
     while True:
         # Isolated: a clean environment, and only Python's own modules can be imported.
         command = [sys.executable, "-I", "-S", "-c", KILL_ALL, str(number)]
-        done = subprocess.run(command, cwd="/", env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+        # As root, the child becomes the account by itself, which may be unable to execute Python.
+        become = {} if os.geteuid() == 0 else running_as(Account(number, number))
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, **{"cwd": "/", "env": ENVIRONMENT, **become}
+        )
         if done.returncode == 0 and _have_ended(number):
             return
         if time.monotonic() > deadline:

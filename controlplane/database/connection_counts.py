@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from django.conf import settings
 from django.db import connection
 
+from controlplane.process_accounts import in_use
+
 # The worker's connections to the queue, besides one by which each lane, and the webhooks, hear of
 # new jobs.
 QUEUE = 2
 # The connections of each proxy process for its questions, besides one by which it hears of changes.
 PROXY_QUESTIONS = 2
+# If the proxy has an account of its own, its host process makes most of its calls: then the pools
+# of its processes have one connection each, and this process's has the others, but 2 at least.
+LEAST_OF_HOST_PROCESS = 2
 # The processes that the host of each region has.
 ON_EACH_HOST = ("worker", "proxy", "metrics", "up")
 
@@ -23,7 +28,8 @@ def most_connections() -> Mapping[str, int]:
         # Each process hears of events by one more.
         "api": int(os.environ.get("WEB_CONCURRENCY", "1")) * (pools["api"] + 1),
         "worker": pools["worker"] + QUEUE + len(settings.LANE_SLOTS) + 1,
-        "proxy": settings.PROXY_PROCESSES * (pools["proxy"] + PROXY_QUESTIONS + 1),
+        "proxy": settings.PROXY_PROCESSES * (pools["proxy"] + PROXY_QUESTIONS + 1)
+        + (max(0, LEAST_OF_HOST_PROCESS - settings.PROXY_PROCESSES) if in_use() else 0),
         "metrics": 0 if settings.METRICS_LISTEN == "off" else pools["metrics"],
         "up": pools["up"],
     }

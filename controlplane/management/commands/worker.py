@@ -46,6 +46,7 @@ from controlplane.operations.upkeep import (
     publish,
     publish_settings,
 )
+from controlplane.process_accounts import manage_files_as_root
 from controlplane.traces import spans
 from controlplane.webhooks import lines
 
@@ -62,6 +63,7 @@ class Command(BaseCommand):
     help = "Runs operations and looks after the computes of this host's region."
 
     def handle(self, *args: Any, **options: Any) -> None:
+        manage_files_as_root()
         prepare_state_directory()
         try:
             check_programs()

@@ -16,6 +16,7 @@ from controlplane.proxy.directory.compute_logins import ComputeLogins
 from controlplane.proxy.directory.compute_runs import ComputeRunWatcher
 from controlplane.proxy.directory.compute_states import ComputeStates
 from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.host_calls import HostCalls
 from controlplane.proxy.directory.interface import Clients, ComputeAddress, RoleIdentity, Route
 from controlplane.proxy.directory.route_lookup import RouteLookup
 from controlplane.proxy.directory.service_calls import ServiceCalls
@@ -38,7 +39,12 @@ class DatabaseDirectory:
     """See `interface.Directory`. `run` must be running for as long as the directory is used."""
 
     def __init__(
-        self, conninfo: str, region: str, *, problems: Callable[[], Problems] = list
+        self,
+        conninfo: str,
+        region: str,
+        *,
+        host: HostCalls,
+        problems: Callable[[], Problems] = list,
     ) -> None:
         """`problems` returns the proxy's own problems, which it publishes."""
         self._loop = asyncio.get_running_loop()
@@ -47,12 +53,12 @@ class DatabaseDirectory:
         self._restarts_until = 0.0
         self._database = ControlDatabase(conninfo)
         states = ComputeStates(self._database)
-        self._logins = ComputeLogins(self._database)
+        self._logins = ComputeLogins(self._database, host)
         self._routes = RouteLookup(self._database, region, states, self._logins)
         caches: list[EndpointCache[Any]] = [self._routes.cache, states.cache]
         self._changes = ChangeListener(self._database, caches)
         self._compute_runs = ComputeRunWatcher(self._park)
-        self._waker = Waker(self._database, states, self._changes, self._compute_runs)
+        self._waker = Waker(self._database, states, self._changes, self._compute_runs, host)
         self._clients: Clients | None = None
         self._activity_reports = ActivityReports(self._database, region, problems)
         self._traffic = Traffic()

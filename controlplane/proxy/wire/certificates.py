@@ -14,7 +14,6 @@ the limit is shown the region's certificate, which suits all clients that do not
 """
 
 import ipaddress
-import os
 import re
 import ssl
 import time
@@ -31,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controlplane import durable
-from controlplane.proxy.wire.tls import ClientTlsSocket, end_point_hash, problem_of, server_context
+from controlplane.proxy.wire.tls import ClientTlsSocket, context_of, end_point_hash, problem_of
 
 _CERTIFICATE_LIFETIME = timedelta(days=90)
 _AUTHORITY_LIFETIME = timedelta(days=3650)
@@ -101,18 +100,23 @@ def load_or_create_authority(directory: Path) -> Authority:
     certificate_path, key_path = directory / "authority.pem", directory / "authority.key"
     now = datetime.now(UTC)
     if certificate_path.exists() and key_path.exists():
-        key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-        certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
-        if certificate.not_valid_after_utc > now:
-            return Authority(certificate, key)
+        found = authority_of(certificate_path.read_bytes(), key_path.read_bytes())
+        if found.certificate.not_valid_after_utc > now:
+            return found
     authority = _new_authority(now)
-    durable.write(key_path, _private_pem(authority.key), 0o600)
+    durable.write(key_path, private_pem(authority.key), 0o600)
     durable.write(certificate_path, authority.pem.encode(), 0o644)
     return authority
 
 
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def authority_of(certificate: bytes, key: bytes) -> Authority:
+    """Returns the authority with this certificate and this key, both PEM. Raises ValueError."""
+    private = serialization.load_pem_private_key(key, password=None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    return Authority(x509.load_pem_x509_certificate(certificate), private)
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -263,7 +267,7 @@ class IssuingIdentity:
     def _issue(self, names: list[str]) -> _Shown:
         now = self._now()
         leaf = self._authority.issue(names, self._key, now=now)
-        context = _context_of(_private_pem(self._key) + leaf.public_bytes(Encoding.PEM))
+        context = context_of(leaf.public_bytes(Encoding.PEM), private_pem(self._key))
         context.sni_callback = self._choose
         return _Shown(context, end_point_hash(leaf), now + _RENEW_AFTER)
 
@@ -286,14 +290,3 @@ def _keep(kept: OrderedDict[str, _Shown], name: str, shown: _Shown, *, most: int
     kept.move_to_end(name)
     if len(kept) > most:
         kept.popitem(last=False)
-
-
-def _context_of(pem: bytes) -> ssl.SSLContext:
-    """Loads the key and certificate by a file in memory, because Python loads them only from
-    files. They are never written to a disk."""
-    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, pem)
-        return server_context(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
