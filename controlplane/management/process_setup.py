@@ -106,7 +106,8 @@ def set_up_files() -> None:
     authority = settings.STATE_DIR / "tls"
     authority.mkdir(mode=0o711, exist_ok=True)
     authority.chmod(0o711)
-    _share_figures()
+    if settings.METRICS_LISTEN != "off":
+        _share_figures()
     let_proxy_in()
 
 
@@ -123,7 +124,7 @@ def prepare_address_file() -> None:
     process that writes it cannot write in the state directory, so the file there becomes a link."""
     link = Path(settings.METRICS_ADDRESS_FILE)
     link.unlink(missing_ok=True)
-    if in_use():
+    if in_use() and settings.METRICS_LISTEN != "off":
         place = Path(settings.METRICS_DIR) / "address"
         place.unlink(missing_ok=True)
         link.symlink_to(place.relative_to(link.parent))
