@@ -16,7 +16,7 @@ from controlplane.models.endpoint import (
 from controlplane.models.endpoint_metrics import PastMetrics, RecentMetrics
 from controlplane.models.event import Event
 from controlplane.models.history import FormerPassword, HistoryChain
-from controlplane.models.host import PROCESSES, Host
+from controlplane.models.host import PROCESSES, Host, HostInvitation
 from controlplane.models.operation import (
     GIVEN_UP,
     HANDED_OVER,
@@ -68,6 +68,7 @@ __all__ = [
     "FormerPassword",
     "HistoryChain",
     "Host",
+    "HostInvitation",
     "IdempotentRequest",
     "InitSource",
     "Lane",

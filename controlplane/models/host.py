@@ -115,6 +115,19 @@ class Host(models.Model):
         return f"region-{self.id}-{lane}"
 
 
+class HostInvitation(models.Model):
+    """What `manage.py hosts add` has prepared for a new machine (`services.host_invitations`)."""
+
+    # The SHA-256 of the name by which it is taken, in hexadecimal.
+    digest = models.CharField(primary_key=True, max_length=64)
+    # Encrypted with a key that is not in the database.
+    content = models.TextField()
+    expires_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.digest
+
+
 def is_recent(at: datetime | None) -> bool:
     """Whether a process that has written a sign of life then may still run."""
     return not _is_older(at, AWAY_AFTER)

@@ -1,15 +1,23 @@
-"""`manage.py hosts`: lists the hosts; `drain`, `resume`, `adopt` and `remove` change one."""
+"""`manage.py hosts`: lists the hosts; `drain`, `resume`, `adopt` and `remove` change one;
+`add` and `join` make a new machine one."""
 
+import shlex
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from controlplane.compute.accounts import AccountUnusable
 from controlplane.compute.space import in_words
+from controlplane.compute.state_directory import StateDirectoryUnusable
+from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
+from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.management.host_table import ago, jobs_by_host, table
+from controlplane.management.joining import ENVIRONMENT, JoinRefused, content_for, join
 from controlplane.models import Host
 from controlplane.operations.own_host import adopt_host
 from controlplane.services.errors import ServiceError
+from controlplane.services.host_invitations import invite
 from controlplane.services.hosts import (
     counted,
     drain_host,
@@ -28,7 +36,7 @@ MOVES_NOTHING = "The projects on it stay and are served: draining moves nothing"
 
 
 class Command(BaseCommand):
-    help = "Lists the hosts, or drains, resumes, adopts or removes one."
+    help = "Lists the hosts, or adds, drains, resumes, adopts or removes one."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -50,12 +58,35 @@ class Command(BaseCommand):
         ):
             action = actions.add_parser(name, help=help_text)
             action.add_argument("name", metavar="NAME")
+        action = actions.add_parser(
+            "add", help="print the command that makes a new machine a host of this region"
+        )
+        action.add_argument("name", metavar="NAME", help="the new host's name")
+        action.add_argument(
+            "--address", required=True, help="the new host's own host name, as clients reach it"
+        )
+        action.add_argument(
+            "--api", metavar="URL", required=True, help="the API, as the new machine reaches it"
+        )
+        action = actions.add_parser("join", help="on a new machine: what `add` has printed")
+        action.add_argument("token", metavar="TOKEN")
+        action.add_argument("--api", metavar="URL", required=True)
 
     def handle(self, *args: Any, action: str | None, name: str = "", **options: Any) -> None:
         try:
-            self.stdout.write(self._done(action, name))
+            if action == "add":
+                self.stdout.write(_added(name, options["address"], options["api"]))
+            elif action == "join":
+                self.stdout.write(_joined(options["token"], options["api"]))
+            else:
+                self.stdout.write(self._done(action, name))
         except ServiceError as error:
             raise CommandError(error.message) from error
+        except (
+            *(JoinRefused, StateDirectoryUnusable, AccountUnusable, OtherSecretKey, OtherVersion),
+            OSError,
+        ) as error:
+            raise CommandError(str(error)) from error
 
     def _done(self, action: str | None, name: str) -> str:
         if action == "drain":
@@ -73,6 +104,30 @@ class Command(BaseCommand):
             remove_host(name)
             return f"{name} is removed."
         return _list()
+
+
+def _added(name: str, address: str, api_url: str) -> str:
+    refuse_other_version()
+    refuse_other_key()
+    if Host.objects.filter(id=name).exists():
+        raise JoinRefused(f'there is a host "{name}" already')
+    token = invite(content_for(name=name, address=address, region=settings.REGION))
+    return (
+        f"perch hosts join {token} --api {shlex.quote(api_url)}\n"
+        "Run this on the new machine within ten minutes, with the same version of Perch. It works "
+        "once, and brings the service's keys: show it to nobody."
+    )
+
+
+def _joined(token: str, api_url: str) -> str:
+    name = join(token, api_url)
+    environment = settings.STATE_DIR / ENVIRONMENT
+    return (
+        f"{settings.STATE_DIR} is the state directory of the host {name}; {environment} has its "
+        "variables. Start it with: set -a; . "
+        f"{shlex.quote(str(environment))}; set +a; "
+        f"perch up --host 0.0.0.0 --state-dir {shlex.quote(str(settings.STATE_DIR))}"
+    )
 
 
 def _list() -> str:
