@@ -67,6 +67,7 @@ def running(
 def second_host(stack: Stack, state_dir: Path) -> Iterator[SecondHost]:
     """Run a second host beside the service until the end of the block, with an empty directory
     `state_dir`. At its end no project may be left on it; its row is removed."""
+    state_dir.mkdir(mode=0o711, exist_ok=True)
     # Making a template takes seconds.
     shutil.copytree(stack.state_dir / "templates", state_dir / "templates", symlinks=True)
     port = free_port()
