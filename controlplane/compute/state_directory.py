@@ -146,6 +146,15 @@ def identity() -> str:
     return path.read_text().strip()
 
 
+def place() -> str:
+    """Identifies the machine since its last boot, and this state directory on it. A copy of the
+    directory has its identity but another place; processes at one place exclude each other by
+    kernel locks."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    found = Path(settings.STATE_DIR).stat()
+    return f"{boot} {found.st_dev}:{found.st_ino}"
+
+
 def is_identity(known: str | None) -> bool:
     """True if `known` is the identity of this state directory. Makes none."""
     path = Path(settings.STATE_DIR) / "identity"

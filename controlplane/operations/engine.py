@@ -44,6 +44,7 @@ from controlplane.operations.effects import (
 )
 from controlplane.operations.locks import locked_project
 from controlplane.operations.operation_spans import note_spans, span_of
+from controlplane.operations.own_host import HostTaken, refuse_if_taken
 from controlplane.operations.queue import Run, enqueue_operation
 from controlplane.operations.replacing import replacement_of
 from controlplane.operations.running import Refused
@@ -62,7 +63,7 @@ WHOLE = Reading(
     Operation,
     OF_ID,
     joined=[
-        *("project", "project__region", "project__account"),
+        *("project", "project__host", "project__account"),
         *("branch", "branch__meter", "endpoint", "endpoint__branch"),
     ],
 )
@@ -75,8 +76,8 @@ def run(operation_id: uuid.UUID, *, runs: Sequence[Run] = ()) -> None:
     crash. `runs` are the earlier runs of the same job, which were cut off.
 
     A failed attempt is retried after a pause, by a new job, until the operation has failed
-    permanently. Raises only if the metadata database fails, or if the worker ends before the work
-    has begun; the queue then runs the job again.
+    permanently. Raises only if the metadata database fails, or if, before the work has begun, the
+    worker ends or the host is found to be served from elsewhere; the queue then runs the job again.
     """
     operation = _read(ALONE, operation_id)
     if operation.is_finished:
@@ -104,11 +105,12 @@ def _attempt(operation: Operation) -> None:
             operation = _load(operation.id)
             if operation.is_finished:
                 return
+            refuse_if_taken(operation.project.host)
             step_history.continue_from(operation)
             if not _work(operation, attempt):
                 _bring_to_safe_point(operation, attempt)
                 return
-    except (OperationalError, InterfaceError, HandedBack):
+    except (OperationalError, InterfaceError, HandedBack, HostTaken):
         raise
     except Refused as refusal:
         _fail(operation, str(refusal))

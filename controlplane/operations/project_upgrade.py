@@ -8,7 +8,7 @@ dies before the mark leaves data that a retry goes on with and a cancel removes;
 retry completes the renames.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from controlplane import clock
@@ -58,7 +58,7 @@ def undo_upgrade(operation: Operation) -> None:
         major_upgrade.discard(branch.id, _key(operation))
 
 
-def _branches_of(operation: Operation) -> Sequence[Branch]:
+def _branches_of(operation: Operation) -> Iterable[Branch]:
     """The branches with data, hidden ones too."""
     return Branch.objects.select_related("project").filter(
         project_id=operation.project_id, deleted_at=None, current_state=BranchState.READY
@@ -70,7 +70,7 @@ def _key(operation: Operation) -> str:
 
 
 def _prepare(
-    operation: Operation, branches: Sequence[Branch], details: UpgradeProjectDetails
+    operation: Operation, branches: Iterable[Branch], details: UpgradeProjectDetails
 ) -> None:
     for branch in branches:
         try:

@@ -57,7 +57,7 @@ def _bring_to_rows(branch_id: str, operation: Operation) -> None:
     """Stop what runs on the branch, unless it is the compute of an endpoint that is active on it
     and has the endpoint's settings."""
     endpoint = (
-        Endpoint.objects.select_related("branch__project__account", "project__region")
+        Endpoint.objects.select_related("branch__project__account", "project__host")
         .filter(branch_id=branch_id, deleted_at=None, current_state=EndpointState.ACTIVE)
         .first()
     )

@@ -4,7 +4,7 @@ What the rows tell is checked here, before anything is scheduled. What only the 
 tell is checked by the operation, before it switches anything.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from controlplane.compute.postgres_settings import complaint, from_json
 from controlplane.models import (
@@ -28,7 +28,7 @@ def upgrade(project_id: str, *, to: int, only_check: bool = False) -> list[Opera
 
     A project that has the version already is upgraded again: that completes an upgrade that failed
     halfway, and takes along branches of moments before it. Raises NotFound, Conflict,
-    Unprocessable, RegionAway.
+    Unprocessable, HostAway.
     """
     try:
         with locked_project(project_id) as project:
@@ -61,18 +61,18 @@ def cancel(operation: Operation) -> str | None:
 
 
 def _refuse(project: Project, to: int) -> None:
-    region = project.region
-    if region.pg_version is None or to not in {region.pg_version, *region.pg_versions}:
-        available = sorted({*filter(None, [region.pg_version]), *region.pg_versions})
+    host = project.host
+    available = sorted({*filter(None, [host.pg_version]), *host.pg_versions})
+    if to not in available:
         raise Unprocessable(
-            f'the region "{region.id}" does not have Postgres {to}; it has '
+            f'the host "{host.id}" does not have Postgres {to}; it has '
             f"{', '.join(map(str, available)) or 'none yet'}"
         )
     if to < project.pg_version:
         raise Unprocessable(
             f"the project has Postgres {project.pg_version}; there is no way to an older version"
         )
-    published = PostgresSettings.objects.filter(region=region, major=to).first()
+    published = PostgresSettings.objects.filter(host=host, major=to).first()
     if published is None:
         raise Unprocessable(f"the worker has not published the settings of Postgres {to} yet")
     if found := list(_unknown_settings(project, published)):
@@ -95,7 +95,7 @@ def _unknown_settings(project: Project, published: PostgresSettings) -> Iterator
                 yield f"{name} of {place}: {words}"
 
 
-def _suspends(project: Project, earlier: list[Operation]) -> Iterator[Step]:
+def _suspends(project: Project, earlier: Sequence[Operation]) -> Iterator[Step]:
     """Suspend the endpoints that are active, or become so by an unfinished operation."""
     changing = {row.endpoint_id for row in earlier}
     for endpoint in Endpoint.objects.filter(project=project, deleted_at=None).order_by("id"):

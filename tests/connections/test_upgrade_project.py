@@ -75,7 +75,7 @@ def older(stack: Stack) -> Place:
 def begun(stack: Stack, project_id: str, *options: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [
-            *(sys.executable, ROOT / "manage.py", "upgrade_project", project_id, "--to", "18"),
+            *(sys.executable, str(ROOT / "manage.py"), "upgrade_project", project_id, "--to", "18"),
             *("--state-dir", stack.state_dir, *options),
         ],
         stdout=subprocess.PIPE,

@@ -16,10 +16,10 @@ from controlplane.models import (
     Database,
     Endpoint,
     HistoryChain,
+    Host,
     Operation,
     Plan,
     Project,
-    Region,
     Role,
 )
 from tests.controlplane.rows import make_project, make_snapshot, make_webhook
@@ -34,9 +34,9 @@ def document(api: DjangoClient) -> Any:
 
 
 @pytest.fixture
-def ids(account: Account, region: Region) -> dict[str, str]:
+def ids(account: Account, host: Host) -> dict[str, str]:
     """A project without work in progress, whose branches include one without an endpoint."""
-    project = make_project(account, region, size=2)
+    project = make_project(account, host, size=2)
     branch = Branch.objects.filter(project=project, default=False)[0]
     bare = Branch.objects.create(project=project, name="bare", current_state="ready")
     for one in (branch, bare):
@@ -63,6 +63,7 @@ def ids(account: Account, region: Region) -> dict[str, str]:
         "snapshot_id": make_snapshot(project).id,
         "org_id": account.organization_id,
         "account_id": str(Account.objects.create(name="another").id),
+        "host_id": host.id,
     }
 
 
@@ -209,12 +210,12 @@ def test_a_limited_key_is_refused_as_described(
     document: Any,
     ids: dict[str, str],
     account: Account,
-    region: Region,
+    host: Host,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # No worker reads the logs.
     monkeypatch.setattr("controlplane.api.schemas._once_read", lambda *_, **__: ["[]"])
-    elsewhere = make_project(account, region)
+    elsewhere = make_project(account, host)
     refused = 0
     for limits in ({"read_only": True}, {"project_id": elsewhere.id}):
         _, key = ApiKey.issue(account, "limited", **limits)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from controlplane.models import Account, Branch, Endpoint, Region
+from controlplane.models import Account, Branch, Endpoint, Host
 from tests.controlplane.routes import BODIES
 from tests.controlplane.rows import make_project, make_snapshot, make_webhook
 from tests.support.stack import ROOT
@@ -41,13 +41,13 @@ VALUES = st.recursive(
 def test_no_input_causes_a_server_error(
     api: DjangoClient,
     account: Account,
-    region: Region,
+    host: Host,
     monkeypatch: pytest.MonkeyPatch,
     method: str,
     template: str,
 ) -> None:
     monkeypatch.setattr("django.conf.settings.OPERATORS", {account.name})
-    project = make_project(account, region)
+    project = make_project(account, host)
     path = template.format(
         account_id=account.id,
         project_id=project.id,
@@ -57,6 +57,7 @@ def test_no_input_causes_a_server_error(
         snapshot_id=make_snapshot(project).id,
         webhook_id=make_webhook(account).id,
         org_id=account.organization_id,
+        host_id=host.id,
     )
 
     document = api.get("/api/v2/openapi.json").json()

@@ -8,10 +8,10 @@ from controlplane.models import (
     Account,
     Endpoint,
     EndpointState,
+    Host,
     Operation,
     PostgresSettings,
     Project,
-    Region,
 )
 from controlplane.operations.actions import ACTIONS, details_of
 from controlplane.operations.details import UpgradeProjectDetails
@@ -23,14 +23,14 @@ WORK_MEM = {"vartype": "integer", "unit": "kB", "min": "64", "max": "2147483647"
 
 
 @pytest.fixture
-def project(account: Account, region: Region) -> Project:
-    """A project of Postgres 15, whose region has 15 and 18."""
-    Region.objects.filter(id=region.id).update(pg_version=18, pg_versions=[15, 18])
+def project(account: Account, host: Host) -> Project:
+    """A project of Postgres 15, whose host has 15 and 18."""
+    Host.objects.filter(id=host.id).update(pg_version=18, pg_versions=[15, 18])
     for major, known in ((15, {"work_mem": WORK_MEM, "promote": WORK_MEM}), (18, {})):
         PostgresSettings.objects.create(
-            region=region, major=major, version=f"{major}.1", known=known or {"work_mem": WORK_MEM}
+            host=host, major=major, version=f"{major}.1", known=known or {"work_mem": WORK_MEM}
         )
-    made = make_project(account, region)
+    made = make_project(account, host)
     Project.objects.filter(id=made.id).update(pg_version=15)
     return Project.objects.get(id=made.id)
 

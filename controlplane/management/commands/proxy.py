@@ -18,14 +18,17 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import close_old_connections
 
+from controlplane.compute import state_directory
 from controlplane.database.secret_keys import OtherSecretKey
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
 from controlplane.management.proxy_account import Given, given, sockets_directory
 from controlplane.management.supervision import MARK
 from controlplane.metrics import sampling
-from controlplane.operations.own_region import RegionTaken, own_region
+from controlplane.models.connecting import ServedHost
+from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.proxy.directory.database_directory import DatabaseDirectory
 from controlplane.proxy.directory.host_calls import HostCalls
+from controlplane.proxy.directory.usage_reports import ServedElsewhere
 from controlplane.proxy.generation import DRAIN, EXPECT_SUCCESSOR, REFUSED
 from controlplane.proxy.handover import Handover
 from controlplane.proxy.listeners import open_listeners
@@ -45,15 +48,15 @@ RESTART_ENDS_WITHIN = 20.0
 
 
 class Command(BaseCommand):
-    help = (
-        "Routes Postgres clients to the endpoints of this host's region, and wakes the endpoints."
-    )
+    help = "Routes Postgres clients to the endpoints of this host, and wakes the endpoints."
 
     def handle(self, *args: Any, **options: Any) -> None:
         count = settings.PROXY_PROCESSES
         if count < 1:
             raise CommandError(f"PERCH_PROXY_PROCESSES must be at least 1, and is {count}")
         try:
+            # The proxy's account could not make it.
+            state_directory.identity()
             needed = given()
             chosen, identity = proxy_settings(needed.secret), tls_identity(needed)
             directory = sockets_directory(settings.PROXY_PORT)
@@ -102,7 +105,15 @@ async def serve_when_ready(
     serving = asyncio.current_task()
     assert serving is not None
     directory = DatabaseDirectory(
-        conninfo(), settings.REGION, host=host, problems=lambda: problems_of(identity)
+        conninfo(),
+        ServedHost(
+            settings.HOST_NAME,
+            settings.REGION,
+            state_directory.identity(),
+            state_directory.place(),
+        ),
+        host=host,
+        problems=lambda: problems_of(identity),
     )
     proxy = Proxy(chosen, directory, identity)
 
@@ -124,16 +135,21 @@ async def serve_when_ready(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {EXPECT_SUCCESSOR, DRAIN})
     # The proxy cannot work without its directory: if that fails, both end.
     spans.begin("proxy")
-    async with asyncio.TaskGroup() as tasks:
-        knowing = tasks.create_task(directory.run(proxy))
-        counting = tasks.create_task(proxy.keep_figures(sampling.begin("proxy")))
-        try:
-            await directory.ready()
-            await asyncio.to_thread(introduce_itself, identity, host)
-            await proxy.serve(listeners, started=ready)
-        finally:
-            counting.cancel()
-            knowing.cancel()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            knowing = tasks.create_task(directory.run(proxy))
+            counting = tasks.create_task(proxy.keep_figures(sampling.begin("proxy")))
+            try:
+                await directory.ready()
+                await asyncio.to_thread(introduce_itself, identity, host)
+                await proxy.serve(listeners, started=ready)
+            finally:
+                counting.cancel()
+                knowing.cancel()
+    except* ServedElsewhere as errors:
+        words = f'the host "{settings.HOST_NAME}" is served from elsewhere now'
+        log.critical("host lost", extra={"error": words})
+        raise SystemExit(REFUSED) from errors
 
 
 def problems_of(identity: TlsIdentity) -> list[dict[str, str]]:
@@ -144,13 +160,13 @@ def problems_of(identity: TlsIdentity) -> list[dict[str, str]]:
 
 def introduce_itself(identity: TlsIdentity, host: HostCalls) -> None:
     """Publish the certificate authority that clients should trust. Raises SystemExit if this proxy
-    must not serve: the database is of another version, encrypted with another key, or the region is
-    another host's, whose computes cannot be reached from here."""
+    must not serve: the database is of another version, encrypted with another key, or another
+    state directory serves this host."""
     try:
         refuse_other_version()
         host.call("check_secret_key")
-        publish_certificate_authority(own_region().id, identity.authority_pem)
-    except (OtherVersion, OtherSecretKey, RegionTaken) as error:
+        publish_certificate_authority(own_host().id, identity.authority_pem)
+    except (OtherVersion, OtherSecretKey, HostTaken) as error:
         log.critical("cannot serve", extra={"error": str(error)})
         raise SystemExit(REFUSED) from error
     finally:
@@ -159,7 +175,7 @@ def introduce_itself(identity: TlsIdentity, host: HostCalls) -> None:
 
 def proxy_settings(secret: bytes) -> ProxySettings:
     return ProxySettings(
-        region_host=settings.REGION_HOST,
+        domains=own_domains(),
         secret=secret,
         host=settings.PROXY_HOST,
         port=settings.PROXY_PORT,
@@ -169,6 +185,11 @@ def proxy_settings(secret: bytes) -> ProxySettings:
         load_balancers=settings.PROXY_LOAD_BALANCERS,
         drain_timeout=settings.PROXY_DRAIN_TIMEOUT,
     )
+
+
+def own_domains() -> list[str]:
+    """The domains of the endpoints' host names: the region's, and this host's own."""
+    return list(dict.fromkeys([settings.REGION_HOST, settings.HOST_ADDRESS]))
 
 
 def keep_logging(host: HostCalls) -> None:
@@ -187,4 +208,4 @@ def tls_identity(needed: Given) -> TlsIdentity:
     if needed.authority is None:
         certificate, key = Path(settings.TLS_CERTIFICATE), Path(settings.TLS_KEY)
         return OperatorIdentity(certificate, key, opened=needed.opened)
-    return IssuingIdentity(needed.authority, settings.REGION_HOST)
+    return IssuingIdentity(needed.authority, *own_domains())

@@ -57,8 +57,8 @@ from controlplane.management.supervision import (
     end_proxies,
     programs_of,
 )
-from controlplane.models import Account, ApiKey, Plan, Region
-from controlplane.operations.own_region import RegionTaken, own_region
+from controlplane.models import Account, ApiKey, Host, Plan
+from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.operations.reconcile import reconcile_host
 from controlplane.proxy.handover import is_offered
 from controlplane.services.accounts import KeySpec, create_key
@@ -227,13 +227,13 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         self.may_use_database = True
         self._make_local_account()
-        # An earlier run's signs of life say nothing about this one. Other regions keep theirs.
+        # An earlier run's signs of life say nothing about this one. Other hosts keep theirs.
         try:
-            region = own_region()
-        except RegionTaken as error:
+            host_id = own_host().id
+        except HostTaken as error:
             raise CommandError(str(error)) from error
-        Region.objects.filter(id=region.id).update(worker_seen_at=None, proxy_seen_at=None)
-        if words := shortage(regions=Region.objects.count()):
+        Host.objects.filter(id=host_id).update(worker_seen_at=None, proxy_seen_at=None)
+        if words := shortage(hosts=Host.objects.count()):
             self._say(f"Warning: {words}.")
         connections.close_all()
         self._make_template()
@@ -266,9 +266,9 @@ class Command(BaseCommand):
             return
         stop_computes(compute.running_branches())
         try:
-            # If the region is another host's, no compute was started whose end must be recorded.
-            with contextlib.suppress(RegionTaken):
-                reconcile_host(own_region())
+            # If another state directory serves this host, no compute was started here.
+            with contextlib.suppress(HostTaken):
+                reconcile_host(own_host())
         finally:
             connections.close_all()
             supervisor.stop()

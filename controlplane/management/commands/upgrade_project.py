@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.models import Operation, OperationStatus
-from controlplane.operations.scheduling import RegionAway
+from controlplane.operations.scheduling import HostAway
 from controlplane.services import upgrading
 from controlplane.services.errors import ServiceError
 
@@ -15,7 +15,7 @@ LOOK_EVERY = 0.5  # seconds
 
 
 class Command(BaseCommand):
-    help = "Moves a project to a newer major version of Postgres that its region has."
+    help = "Moves a project to a newer major version of Postgres that its host has."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -34,7 +34,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, project: str, to: int, check: bool, **options: Any) -> None:
         try:
             *_, operation = upgrading.upgrade(project, to=to, only_check=check)
-        except (ServiceError, RegionAway) as error:
+        except (ServiceError, HostAway) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"Operation {operation.id} of project {project}. Ctrl-C cancels it.")
         try:

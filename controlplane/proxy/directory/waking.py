@@ -23,8 +23,8 @@ from controlplane.proxy.directory.interface import ComputeAddress, ComputeStart
 from controlplane.proxy.directory.service_calls import ServiceCalls
 from controlplane.proxy.wire.errors import (
     DisabledEndpointRefused,
+    HostUnavailable,
     QuotaUsedUp,
-    RegionUnavailable,
     WakeFailed,
 )
 from controlplane.services import waking
@@ -137,15 +137,15 @@ class Waker:
 
     async def _request_start(self, endpoint_id: str) -> Sequence[Operation]:
         """Requests a start. Returns the operations that lead to it. Raises DisabledEndpointRefused,
-        QuotaUsedUp, RegionUnavailable, WakeFailed."""
+        QuotaUsedUp, HostUnavailable, WakeFailed."""
         try:
             return await self._calls.call(waking.start_for_client, endpoint_id, within=_ASK_WITHIN)
         except EndpointDisabled as error:
             raise DisabledEndpointRefused from error
         except QuotaExceeded as error:
             raise QuotaUsedUp(error.words) from error
-        except waking.RegionWaits as error:
-            raise RegionUnavailable(error.message) from error
+        except waking.HostWaits as error:
+            raise HostUnavailable(error.message) from error
         except ServiceError as error:
             raise WakeFailed(error.message) from error
 

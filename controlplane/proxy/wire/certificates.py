@@ -18,7 +18,7 @@ import re
 import ssl
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -175,16 +175,14 @@ class IssuingIdentity:
     def __init__(
         self,
         authority: Authority,
-        region_host: str,
-        *,
+        *domains: str,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._authority = authority
-        self._region_host = region_host
-        self._wildcard_holds = "." in region_host.strip(".")
+        self._domains = domains
         self._now = now
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._own_names = _own_names(region_host)
+        self._own_names = _own_names(domains)
         self._region = self._issue(self._own_names)
         # By name, the last used at the end.
         self._proven: OrderedDict[str, _Shown] = OrderedDict()
@@ -226,8 +224,9 @@ class IssuingIdentity:
         socket.context, socket.channel_binding = shown.context, shown.channel_binding
 
     def _of_name(self, name: str) -> _Shown:
-        label = name.removesuffix(f".{self._region_host}")
-        if self._wildcard_holds or label == name or not _ENDPOINT_LABEL.fullmatch(label):
+        label, _, domain = name.partition(".")
+        needs_own = domain in self._domains and "." not in domain.strip(".")
+        if not needs_own or not _ENDPOINT_LABEL.fullmatch(label):
             return self._of_region()
         return self._kept_or_issued(name, [name])
 
@@ -272,12 +271,14 @@ class IssuingIdentity:
         return _Shown(context, end_point_hash(leaf), now + _RENEW_AFTER)
 
 
-def _own_names(region_host: str) -> list[str]:
+def _own_names(domains: Sequence[str]) -> list[str]:
     """Returns the names that the region's certificate is valid for."""
-    names = [region_host, f"*.{region_host}"]
-    names += [f"{label}.{region_host}" for label in _HTTP_LABELS]
-    if region_host == "localhost" or region_host.endswith(".localhost"):
-        names += ["localhost", *_LOOPBACK]
+    names = []
+    for domain in domains:
+        names += [domain, f"*.{domain}"]
+        names += [f"{label}.{domain}" for label in _HTTP_LABELS]
+        if domain == "localhost" or domain.endswith(".localhost"):
+            names += ["localhost", *_LOOPBACK]
     return list(dict.fromkeys(names))
 
 
