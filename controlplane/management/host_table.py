@@ -7,6 +7,11 @@ from django.db import connection
 
 from controlplane import clock
 
+FORCE_HELP = (
+    "remove its projects as well, with their endpoints, roles and passwords, if it is lost. Their "
+    "data is not deleted, but Perch has no record of it any more"
+)
+
 
 def jobs_by_host() -> dict[str, int]:
     """How many jobs wait or are running, in all lanes of each host."""

@@ -76,7 +76,7 @@ def begun(stack: Stack, project_id: str, *options: str) -> "subprocess.Popen[str
     return subprocess.Popen(
         [
             *(sys.executable, str(ROOT / "manage.py"), "upgrade_project", project_id, "--to", "18"),
-            *("--state-dir", stack.state_dir, *options),
+            *("--state-dir", str(stack.state_dir), *options),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from controlplane.compute.state_directory import identity
-from controlplane.models import Account, Endpoint, Host, Operation, Project, Region
+from controlplane.models import Account, Endpoint, Host, Project, Region
 from controlplane.models.host import AWAY_AFTER
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_host, make_project
@@ -69,9 +69,7 @@ def test_only_an_empty_host_whose_worker_is_stopped_is_removed(
     with pytest.raises(CommandError, match="1 project, 1 unfinished operation"):
         hosts("remove", "local")
     assert hosts("remove", "two") == "two is removed.\n"
-    Operation.objects.update(status="finished")
-    Project.objects.update(deleted_at=timezone.now())
-    hosts("remove", "local")
+    hosts("remove", "local", "--force")
     counts = [row.objects.count() for row in (Host, Project, Region)]
     assert counts == [0, 0, 1]
 

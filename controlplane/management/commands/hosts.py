@@ -12,7 +12,7 @@ from controlplane.compute.space import in_words
 from controlplane.compute.state_directory import StateDirectoryUnusable
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
-from controlplane.management.host_table import ago, jobs_by_host, table
+from controlplane.management.host_table import FORCE_HELP, ago, jobs_by_host, table
 from controlplane.management.joining import ENVIRONMENT, JoinRefused, content_for, join
 from controlplane.models import Host
 from controlplane.operations.own_host import adopt_host
@@ -58,6 +58,8 @@ class Command(BaseCommand):
         ):
             action = actions.add_parser(name, help=help_text)
             action.add_argument("name", metavar="NAME")
+            if name == "remove":
+                action.add_argument("--force", action="store_true", help=FORCE_HELP)
         action = actions.add_parser(
             "add", help="print the command that makes a new machine a host of this region"
         )
@@ -72,14 +74,16 @@ class Command(BaseCommand):
         action.add_argument("token", metavar="TOKEN")
         action.add_argument("--api", metavar="URL", required=True)
 
-    def handle(self, *args: Any, action: str | None, name: str = "", **options: Any) -> None:
+    def handle(
+        self, *args: Any, action: str | None, name: str = "", force: bool = False, **options: Any
+    ) -> None:
         try:
             if action == "add":
                 self.stdout.write(_added(name, options["address"], options["api"]))
             elif action == "join":
                 self.stdout.write(_joined(options["token"], options["api"]))
             else:
-                self.stdout.write(self._done(action, name))
+                self.stdout.write(self._done(action, name, force=force))
         except ServiceError as error:
             raise CommandError(error.message) from error
         except (
@@ -88,7 +92,7 @@ class Command(BaseCommand):
         ) as error:
             raise CommandError(str(error)) from error
 
-    def _done(self, action: str | None, name: str) -> str:
+    def _done(self, action: str | None, name: str, *, force: bool) -> str:
         if action == "drain":
             left = what_is_left([drain_host(name, draining=True)])
             return f"{name} gets no new projects. {MOVES_NOTHING}. Left on it: {left}."
@@ -101,7 +105,7 @@ class Command(BaseCommand):
             adopt_host(host)
             return f"{name} is served from {settings.STATE_DIR} now."
         if action == "remove":
-            remove_host(name)
+            remove_host(name, force=force)
             return f"{name} is removed."
         return _list()
 

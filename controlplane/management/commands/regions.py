@@ -7,7 +7,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
-from controlplane.management.host_table import ago, jobs_by_host, oldest, table
+from controlplane.management.host_table import FORCE_HELP, ago, jobs_by_host, oldest, table
 from controlplane.models import Host, Region
 from controlplane.operations.own_host import adopt_host
 from controlplane.services.errors import ServiceError
@@ -37,13 +37,7 @@ class Command(BaseCommand):
             action = actions.add_parser(name, help=help_text)
             action.add_argument("name", metavar="NAME")
             if name == "remove":
-                action.add_argument(
-                    "--force",
-                    action="store_true",
-                    help="remove its projects as well, with their endpoints, roles and passwords: "
-                    "for hosts that are lost. Their data is not deleted, but Perch has no record "
-                    "of it any more",
-                )
+                action.add_argument("--force", action="store_true", help=FORCE_HELP)
 
     def handle(
         self, *args: Any, action: str | None, name: str = "", force: bool = False, **options: Any
