@@ -64,8 +64,10 @@ def leased(path: Path) -> Iterator[None]:
     ) as child:
         assert child.stdout
         assert child.stdout.readline() == b"held\n"
-        yield
-        child.kill()
+        try:
+            yield
+        finally:
+            child.kill()
 
 
 class TestFiles:
