@@ -30,6 +30,7 @@ from queue import SimpleQueue
 
 from tests.outcomes import Outcomes
 from tests.support.stack import DIRECTORY, SHARED, shared_stacks
+from tests.support.waiting import slowness
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -194,7 +195,10 @@ def summarize(runs: Sequence[Run], seconds: float, tier: str | None) -> None:
         print(f"{left_out} tests were left out; `python -m tests thorough` runs all.")
     bound = BOUNDS.get(tier or "")
     if bound and seconds > bound:
-        print(f"It took longer than the {bound} s that it may take on two idle cores.")
+        print(
+            f"It took longer than the {bound} s that it may take on two idle cores. Now these are "
+            f"{slowness():.1f} times slower than fast ones."
+        )
     name_all(
         "skipped",
         [f"{test}: {why}" for ended in runs for test, why in ended.outcomes.skipped.items()],
