@@ -84,7 +84,8 @@ def _versions(data: JSONObject) -> list[int]:
     others = data.get("pg_versions")
     if not isinstance(others, list):
         others = []
-    return [one for one in dict.fromkeys([default, *others]) if type(one) is int and one]
+    majors = [one for one in [default, *others] if type(one) is int and one]
+    return list(dict.fromkeys(majors))
 
 
 @dataclass(frozen=True)
