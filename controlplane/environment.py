@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
@@ -81,6 +82,27 @@ def envmajors(name: str) -> dict[int, str]:
     return found
 
 
+def envweights(name: str, defaults: Mapping[str, float]) -> dict[str, float]:
+    """Weights by name, as "disk=2,cpu=0"; a name that is not given has its default.
+
+    Raises ValueError for an unknown name, a weight that is not a number of at least 0, or if all
+    weights are 0.
+    """
+    weights = dict(defaults)
+    for part in filter(None, (part.strip() for part in envstr(name, "").split(","))):
+        what, _, weight = part.partition("=")
+        if what not in weights or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", weight):
+            raise ValueError(f'{name} must be as "{_written(defaults)}"; got "{part}"')
+        weights[what] = float(weight)
+    if not any(weights.values()):
+        raise ValueError(f"{name} must have a weight of more than 0")
+    return weights
+
+
+def _written(weights: Mapping[str, float]) -> str:
+    return ",".join(f"{name}={weight:g}" for name, weight in weights.items())
+
+
 def envnetworks(name: str) -> list[IPv4Network | IPv6Network]:
     """Networks, separated by commas, as "10.0.0.0/8,fd00::/8"; an empty list if the variable is not
     set.
@@ -152,7 +174,9 @@ def private_directory(state_dir: Path, name: str, *, longest_child: int) -> Path
     if len(os.fsencode(path)) + 1 + longest_child <= LONGEST_SOCKET_PATH:
         return path
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
-    return Path(tempfile.gettempdir()) / f"perch-{os.geteuid()}-{digest}"
+    # The owner's, because processes of one service may run under several accounts.
+    owner = state_dir.stat().st_uid if state_dir.exists() else os.geteuid()
+    return Path(tempfile.gettempdir()) / f"perch-{owner}-{digest}"
 
 
 def postgres_database(

@@ -21,6 +21,7 @@ from controlplane.environment import (
     envsecret,
     envsecrets,
     envstr,
+    envweights,
     postgres_database,
     private_directory,
 )
@@ -68,6 +69,9 @@ COMPUTE_ACCOUNT = envstr("PERCH_COMPUTE_ACCOUNT", "")
 # Networks that computes may connect to although they are not public, separated by commas.
 COMPUTE_ALLOWED_NETWORKS = envnetworks("PERCH_COMPUTE_ALLOWED_NETWORKS")
 
+# How much the room on each of these counts when a host is chosen for a new project.
+PLACEMENT = envweights("PERCH_PLACEMENT", {"disk": 1.0, "memory": 1.0, "cpu": 1.0})
+
 # Bytes of the disk that branches must leave free. None: a share of the disk (`compute.space`).
 DISK_RESERVE = envbytes("PERCH_DISK_RESERVE")
 
@@ -81,9 +85,13 @@ HISTORY_STORE_BANDWIDTH = envbytes("PERCH_HISTORY_STORE_BANDWIDTH")
 # Whether the store may be reached without TLS. obstore reads its other options itself.
 HISTORY_STORE_ALLOW_HTTP = envbool("AWS_ALLOW_HTTP", False)
 
-# The region that this host serves. It selects the worker's queues and the endpoints' host names.
+# The region that this host belongs to, and the host name of the region.
 REGION = envstr("PERCH_REGION", "local")
 REGION_HOST = envstr("PERCH_REGION_HOST", "localhost")
+# The name of this host, which selects the worker's queues; and its own host name, by which its
+# endpoints are reached once the region has other hosts.
+HOST_NAME = envstr("PERCH_HOST_NAME", REGION)
+HOST_ADDRESS = envstr("PERCH_HOST_ADDRESS", REGION_HOST)
 
 PROXY_HOST = envstr("PERCH_HOST", "127.0.0.1")
 PROXY_PORT = envint("PERCH_PROXY_PORT", 5432)

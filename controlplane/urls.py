@@ -5,6 +5,7 @@ from django.urls import path
 from controlplane.api.certificate_authority import certificate_authority
 from controlplane.api.document.views import docs, openapi_json
 from controlplane.api.health import healthz, healthz_details, livez, readyz
+from controlplane.api.host_invitations import join_host
 from controlplane.api.router import api
 
 urlpatterns = [
@@ -15,5 +16,6 @@ urlpatterns = [
     path("readyz", readyz),
     path("healthz", healthz),
     path("healthz/details", healthz_details),
+    path("hosts/join", join_host),
     path("certificate-authority.pem", certificate_authority),
 ]

@@ -30,6 +30,7 @@ from queue import SimpleQueue
 
 from tests.outcomes import Outcomes
 from tests.support.stack import DIRECTORY, SHARED, shared_stacks
+from tests.support.waiting import slowness
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -45,6 +46,8 @@ AT_ONCE = {"fast": CORES, "default": 2, "thorough": 1}
 LONGEST_FIRST = ("controlplane", "browser", "console", "clients", "proxy", "connections")
 # The most seconds that a whole tier may take on two idle cores. The thorough tier has no limit.
 BOUNDS = {"fast": 60, "default": 600}
+# Seconds after which a test counts as hung, and fails: far longer than any takes on a busy machine.
+HANGS_AFTER = 1800
 # With this variable every process that a test starts would compile all modules again.
 NO_COMPILED = "PYTHONDONTWRITEBYTECODE"
 # A filesystem in memory, and the bytes that must be free there.
@@ -125,7 +128,7 @@ def run(suite: Path, tier: str, options: Sequence[str], services: Path | None = 
         command = [
             *(sys.executable, "-m", "pytest", "-p", "tests.outcomes", f"--outcomes={written}"),
             *("-o", f"cache_dir={ROOT}/.pytest_cache/{suite.name}", "--durations=8", "-q"),
-            *(f"--tier={tier}", "--reruns=1", str(suite), *options),
+            *(f"--tier={tier}", "--reruns=1", f"--timeout={HANGS_AFTER}", str(suite), *options),
         ]
         output = None
         if AT_ONCE[tier] > 1:
@@ -192,7 +195,10 @@ def summarize(runs: Sequence[Run], seconds: float, tier: str | None) -> None:
         print(f"{left_out} tests were left out; `python -m tests thorough` runs all.")
     bound = BOUNDS.get(tier or "")
     if bound and seconds > bound:
-        print(f"It took longer than the {bound} s that it may take on two idle cores.")
+        print(
+            f"It took longer than the {bound} s that it may take on two idle cores. Now these are "
+            f"{slowness():.1f} times slower than fast ones."
+        )
     name_all(
         "skipped",
         [f"{test}: {why}" for ended in runs for test, why in ended.outcomes.skipped.items()],

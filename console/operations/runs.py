@@ -256,6 +256,7 @@ WHOLE_REQUESTS = {
     ("apply_config",): "Change endpoint {endpoint}",
     ("apply_config", "suspend_compute"): "Change endpoint {endpoint}",
     ("check_availability",): "Check endpoint {endpoint}",
+    ("upgrade_project",): "Upgrade the project",
 }
 # The same by the kind of initiator, if it is worded differently.
 SAID_OTHERWISE = {

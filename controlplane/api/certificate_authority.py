@@ -8,7 +8,7 @@ from controlplane.api.errors import error_response
 from controlplane.services.regions import certificate_authorities
 
 _NONE = (
-    "no region has a certificate authority of its own: the operator provides the certificates, "
+    "no host has a certificate authority of its own: the operator provides the certificates, "
     "or no proxy has been started yet"
 )
 

@@ -19,12 +19,12 @@ from controlplane.services.errors import (
     Conflict,
     EndpointDisabled,
     Forbidden,
+    HostAway,
+    HostFull,
     Invalid,
     Locked,
     NotFound,
     PasswordNotStored,
-    RegionAway,
-    RegionFull,
     ServiceError,
     TooManyAtOnce,
     Unprocessable,
@@ -48,7 +48,7 @@ STATUS_OF: Mapping[type[ServiceError], int] = {
     QuotaExceeded: 423,
     RateLimited: 429,
     TooManyAtOnce: 429,
-    RegionFull: 503,
+    HostFull: 503,
 }
 # A missing, a wrong and a revoked key get the same message, so that an untrusted caller does not
 # learn which of them it was.
@@ -145,8 +145,8 @@ def install_error_handlers(api: NinjaAPI) -> None:
         )
         return soon_again(response) if isinstance(error, Locked | TooManyAtOnce) else response
 
-    @api.exception_handler(RegionAway)
-    def away(request: HttpRequest, error: RegionAway) -> HttpResponse:
+    @api.exception_handler(HostAway)
+    def away(request: HttpRequest, error: HostAway) -> HttpResponse:
         return soon_again(error_response(request, 503, str(error)))
 
     @api.exception_handler(AuthenticationError)

@@ -1,26 +1,50 @@
 """`/status`: the state of each region, for every account. `/status/hosts`: the details of each
-host, for the accounts that operate the service."""
+host, and changes of one, for the accounts that operate the service."""
 
 from typing import Any
 
 from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.responses.status import ServiceDetails, ServiceStatus
+from controlplane.api.fields import Text
+from controlplane.api.requests.hosts import UpdateHost
+from controlplane.api.responses.status import OneHost, ServiceDetails, ServiceStatus
 from controlplane.api.routing import Router
-from controlplane.services import status
+from controlplane.services import hosts, status
 
 router = Router(tags=["status"])
 
 
 @router.get("/status", response=ServiceStatus)
 def get_service_status(request: AuthenticatedRequest) -> dict[str, Any]:
-    """Lists the regions. `missing` names the processes of the region that give no sign of life.
-    Without its worker, operations in the region wait; without its proxy, clients cannot
-    connect."""
+    """Lists the regions. `missing` names the processes that give no sign of life on some of its
+    hosts. Without its worker, a host's operations wait; without its proxy, clients cannot connect
+    there."""
     return {"regions": status.region_statuses()}
 
 
 @router.get("/status/hosts", response=ServiceDetails, summary="Get the hosts of the service")
 def get_service_details(request: AuthenticatedRequest) -> status.ServiceDetails:
-    """Returns each region's host with its queues, computes, disk and versions. Only for the
+    """Returns each host with its queues, computes, disk and versions. Only for the
     accounts that operate the service; other accounts are refused."""
     return status.service_details(request.auth)
+
+
+@router.patch("/status/hosts/{host_id}", response=OneHost, summary="Drain or resume a host")
+def update_host(
+    request: AuthenticatedRequest, host_id: Text, body: UpdateHost
+) -> dict[str, status.HostStatus]:
+    """Decides whether new projects are placed on the host. Only for the accounts that operate the
+    service."""
+    hosts.check_operator(request.auth)
+    if body.host.draining is not None:
+        hosts.drain_host(host_id, draining=body.host.draining)
+    return {"host": status.host_status(hosts.find_host(host_id))}
+
+
+@router.delete("/status/hosts/{host_id}", response=OneHost, summary="Remove a host")
+def delete_host(request: AuthenticatedRequest, host_id: Text) -> dict[str, status.HostStatus]:
+    """Removes a host that has no projects and whose worker is stopped; 409 otherwise. Returns it
+    as it was. Only for the accounts that operate the service."""
+    hosts.check_operator(request.auth)
+    removed = status.host_status(hosts.find_host(host_id))
+    hosts.remove_host(host_id)
+    return {"host": removed}

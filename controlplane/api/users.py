@@ -14,6 +14,7 @@ from controlplane.api.routing import Router
 from controlplane.models.consumed import period_of
 from controlplane.services import regions
 from controlplane.services.organizations import check_organization
+from controlplane.services.placement import default_pg_version, pg_versions
 
 router = Router(tags=["users"])
 
@@ -72,8 +73,8 @@ def get_active_regions(request: AuthenticatedRequest, query: Query[RegionsQuery]
                 "default": region.default,
                 "geo_lat": "",
                 "geo_long": "",
-                "pg_version": region.pg_version,
-                "pg_versions": region.pg_versions,
+                "pg_version": default_pg_version(region),
+                "pg_versions": pg_versions(region),
             }
             for region in found
         ]

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -56,22 +55,21 @@ class Manifest:
     branches: dict[BranchId, BranchCopy]
     # Branches that the rows call ready but that could not be copied, with the reason.
     not_copied: dict[str, str] = field(default_factory=dict)
+    # The name of the host; "" in a backup by a release in which a region was one host.
+    host: str = ""
 
     @property
     def majors(self) -> list[int]:
         return [int(major) for major in self.postgres.split(",") if major]
 
     @property
+    def host_name(self) -> str:
+        return self.host or self.region
+
+    @property
     def size(self) -> int:
         """The bytes of all branches."""
         return sum(copy.size for copy in self.branches.values())
-
-
-def perch_version() -> str:
-    try:
-        return metadata.version("perch")
-    except metadata.PackageNotFoundError:  # Perch runs from its source, without being installed
-        return "unknown"
 
 
 def branch_copy(backup: Path, branch_id: str) -> Path:

@@ -26,21 +26,21 @@ from controlplane.models import (
     Endpoint,
     EndpointState,
     HistoryChain,
+    Host,
     Operation,
     Project,
-    Region,
     Role,
     Snapshot,
 )
-from controlplane.operations.own_region import adopt_region
+from controlplane.operations.own_host import adopt_host
 from controlplane.operations.states import enter
 from controlplane.services.event_tail import renumber_events
 
 # Whose meters are stopped, as conditions in SQL.
 _ALL_METERS = "true"
-_METERS_OF_THE_REGION = (
+_METERS_OF_THE_HOST = (
     "branch_id IN (SELECT b.id FROM controlplane_branch b"
-    " JOIN controlplane_project p ON p.id = b.project_id WHERE p.region_id = %(region)s)"
+    " JOIN controlplane_project p ON p.id = b.project_id WHERE p.host_id = %(host)s)"
 )
 
 
@@ -55,21 +55,20 @@ def settle_rows(manifest: Manifest) -> None:
 
 
 @transaction.atomic
-def settle_region(restored: Collection[str], copies: Mapping[str, BranchCopy]) -> list[str]:
-    """Make the rows of the region, whose host was lost, match the branches that were restored. The
-    rows may be much younger than the data, and the hosts of other regions use the database
-    meanwhile.
+def settle_lost_host(restored: Collection[str], copies: Mapping[str, BranchCopy]) -> list[str]:
+    """Make the rows of this host, which was lost, match the branches that were restored. The rows
+    may be much younger than the data, and other hosts use the database meanwhile.
 
     The catalog of a branch among `copies` follows its rows, which know later changes of the API.
     The rows of any other branch follow the catalog of its data. Returns the branches that the rows
     call ready and that have no data.
     """
-    region = Region.objects.select_for_update().get(id=settings.REGION)
-    projects = Project.objects.filter(region=region).order_by("id")
+    host = Host.objects.select_for_update().get(id=settings.HOST_NAME)
+    projects = Project.objects.filter(host=host).order_by("id")
     # As every transaction that changes a project does (`operations.locks`).
     list(projects.select_for_update(no_key=True).values_list("id", flat=True))
-    lost_at = region.computes_seen_at or clock.now()
-    _settle_host(lost_at, reason="its host was lost", meters=_METERS_OF_THE_REGION)
+    lost_at = host.computes_seen_at or clock.now()
+    _settle_host(lost_at, reason="its host was lost", meters=_METERS_OF_THE_HOST)
     # Since their copy, other data replaced that of these branches, and the rows describe it.
     replaced = replaced_since(copies)
     expected = {name: copies[name] for name in restored if name in copies and name not in replaced}
@@ -110,25 +109,25 @@ def settle_rows_from_store(rows_at: datetime, restored: Collection[str]) -> None
 def _settle_host(at: datetime, *, reason: str, meters: str = _ALL_METERS) -> None:
     """Settle what concerns the host: nothing runs on it since `at`, and it has no history yet."""
     # A backup does not contain the data of deleted projects.
-    Project.objects.filter(region_id=settings.REGION).exclude(recoverable_until=None).update(
+    Project.objects.filter(host_id=settings.HOST_NAME).exclude(recoverable_until=None).update(
         recoverable_until=None
     )
-    HistoryChain.objects.filter(branch__project__region_id=settings.REGION).delete()
+    HistoryChain.objects.filter(branch__project__host_id=settings.HOST_NAME).delete()
     _stop_meters(at, meters)
-    Branch.objects.filter(project__region_id=settings.REGION).update(history_bytes=0)
+    Branch.objects.filter(project__host_id=settings.HOST_NAME).update(history_bytes=0)
     for endpoint in Endpoint.objects.select_related("project").filter(
-        project__region_id=settings.REGION, current_state=EndpointState.ACTIVE
+        project__host_id=settings.HOST_NAME, current_state=EndpointState.ACTIVE
     ):
         # Its use until that moment counts; the time after does not.
         enter(endpoint.project, endpoint, EndpointState.IDLE, now=at, reason=reason)
     # The rows still name the state directory that they were copied from.
-    adopt_region(Region.objects.get(id=settings.REGION))
+    adopt_host(Host.objects.get(id=settings.HOST_NAME))
 
 
 def _stop_meters(at: datetime, meters: str) -> None:
     """Count what the branches stored until this moment, but not for the time since. `meters` is a
     condition in SQL."""
-    values: dict[str, Any] = {"at": at, "now": clock.now(), "region": settings.REGION}
+    values: dict[str, Any] = {"at": at, "now": clock.now(), "host": settings.HOST_NAME}
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT perch_add_interval("  # noqa: S608 # ours

@@ -18,7 +18,7 @@ from controlplane.backup.manifest import (
     verify,
 )
 from controlplane.backup.metadata_copy import check_empty, check_loads, load, metadata_cluster
-from controlplane.backup.restored_rows import settle_region, settle_rows
+from controlplane.backup.restored_rows import settle_lost_host, settle_rows
 from controlplane.backup.room import require_room
 from controlplane.backup.taking import FALLBACKS, KEPT, SECRET_KEY, ready_branches
 from controlplane.compute import metadata
@@ -32,7 +32,7 @@ from controlplane.compute.state_directory import (
 )
 from controlplane.database.secret_keys import refuse_other_key
 from controlplane.database.version import known_migrations, refuse_other_version
-from controlplane.models import Region
+from controlplane.models import Host
 
 # Releases up to 0.1 created this file wherever a command was run.
 HARMLESS = {"secret-key"}
@@ -72,9 +72,9 @@ def restore_rows(backup: Path, manifest: Manifest, *, mark: str) -> None:
         settle_rows(manifest)
 
 
-def restore_region(backup: Path, say: Callable[[str], object]) -> tuple[Manifest, list[str]]:
-    """Create the state directory of the settings from the backup of the region's lost host, for a
-    database that has gone on without that host. The rows stay; they are made to match the data.
+def restore_host(backup: Path, say: Callable[[str], object]) -> tuple[Manifest, list[str]]:
+    """Create the state directory of the settings from the backup of this host, which was lost, for
+    a database that has gone on without it. The rows stay; they are made to match the data.
 
     Returns the manifest, and the branches that the rows call ready and that it lacks. Until the
     end, no row changes. Raises what `restore` raises, and
@@ -82,7 +82,7 @@ def restore_region(backup: Path, say: Callable[[str], object]) -> tuple[Manifest
     """
     manifest = read_manifest(backup)
     check_fits(manifest, has_data=bool(manifest.branches))
-    check_lost_region()
+    check_lost_host()
     check_place()
     check_whole(backup, say)
     ready = set(ready_branches())
@@ -92,7 +92,7 @@ def restore_region(backup: Path, say: Callable[[str], object]) -> tuple[Manifest
     with new_state_directory():
         copy_branches(backup, manifest, present, say)
         restore_secrets(backup)
-        missing = settle_region(present, {name: manifest.branches[name] for name in present})
+        missing = settle_lost_host(present, {name: manifest.branches[name] for name in present})
     return manifest, missing
 
 
@@ -145,8 +145,12 @@ def check_fits(manifest: Manifest, *, has_data: bool) -> None:
     if manifest.region != settings.REGION:
         raise RestoreRefused(
             f'the backup is of the region "{manifest.region}": set PERCH_REGION to this region, '
-            "for this "
-            "command and for `up`"
+            "for this command and for `up`"
+        )
+    if manifest.host_name != settings.HOST_NAME:
+        raise RestoreRefused(
+            f'the backup is of the host "{manifest.host_name}": set PERCH_HOST_NAME to this name, '
+            "for this command and for `up`"
         )
 
 
@@ -157,19 +161,19 @@ def check_database() -> None:
         check_empty()
 
 
-def check_lost_region() -> None:
-    """Raise RestoreRefused, OtherVersion or OtherSecretKey if the database has no region whose host
-    is lost and that this host could serve."""
+def check_lost_host() -> None:
+    """Raise RestoreRefused, OtherVersion or OtherSecretKey if the database does not have this host
+    as one that is lost."""
     if "DATABASE_URL" not in os.environ:
-        raise RestoreRefused("set DATABASE_URL to the database that has the other regions")
+        raise RestoreRefused("set DATABASE_URL to the database that the other hosts use")
     _check_answers()
     refuse_other_version()
-    region = Region.objects.filter(id=settings.REGION).first()
-    if region is None:
-        known = ", ".join(Region.objects.order_by("id").values_list("id", flat=True))
-        raise RestoreRefused(f'the database has no region "{settings.REGION}"; it has: {known}')
-    if not region.is_away or "proxy" not in region.silent_processes():
-        raise RestoreRefused(f"the host of {region.id} still runs its worker or its proxy")
+    host = Host.objects.filter(id=settings.HOST_NAME).first()
+    if host is None:
+        known = ", ".join(Host.objects.order_by("id").values_list("id", flat=True))
+        raise RestoreRefused(f'the database has no host "{settings.HOST_NAME}"; it has: {known}')
+    if not host.is_away or "proxy" not in host.silent_processes():
+        raise RestoreRefused(f"the host {host.id} still runs its worker or its proxy")
     # Without a key in the environment, `up` will use the backup's.
     if any(os.environ.get(name) for name in ("PERCH_SECRET_KEY", "PERCH_SECRET_KEY_FILE")):
         refuse_other_key()

@@ -17,7 +17,6 @@ from controlplane.backup.manifest import (
     BranchCopy,
     Manifest,
     branch_copy,
-    perch_version,
     write_manifest,
     write_sums,
 )
@@ -26,7 +25,7 @@ from controlplane.backup.room import require_room
 from controlplane.compute.binaries import major_of
 from controlplane.compute.branch_data import NoSuchBranchData, data_dir
 from controlplane.compute.filesystem import LockTimeout, lock_branches, remove_tree, sync_tree
-from controlplane.database.version import applied_migrations
+from controlplane.database.version import applied_migrations, perch_version
 from controlplane.models import UNFINISHED, Action, Branch, BranchState, Operation
 
 # The most passes over the branches created since the previous pass; each is far shorter than the
@@ -131,6 +130,7 @@ def _copy_rows(
             perch=perch_version(),
             postgres=_majors_of(staging, copies),
             region=settings.REGION,
+            host=settings.HOST_NAME,
             began_at=began,
             rows_at=clock.now(),
             migrations=sorted(applied_migrations()),
@@ -151,9 +151,9 @@ def _majors_of(staging: Path, copies: Collection[str]) -> str:
 
 
 def branches_with_data() -> QuerySet[Branch]:
-    """Return this region's branches that have data, by the rows, oldest first."""
+    """Return this host's branches that have data, by the rows, oldest first."""
     found: QuerySet[Branch] = Branch.objects.filter(
-        project__region_id=settings.REGION,
+        project__host_id=settings.HOST_NAME,
         project__deleted_at=None,
         deleted_at=None,
         current_state=BranchState.READY,

@@ -8,6 +8,7 @@ first; then the next child is started.
 """
 
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -22,7 +23,14 @@ from controlplane.compute.account_numbers import (
     noted_for,
     processes_by_number,
 )
-from controlplane.compute.accounts import ENVIRONMENT, account_of, shared_account
+from controlplane.compute.accounts import (
+    ENVIRONMENT,
+    Account,
+    account_of,
+    running_as,
+    shared_account,
+    upgrade_account,
+)
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.occupants import StopFailed
 from controlplane.compute.process import socket_dir_of
@@ -32,9 +40,14 @@ KILLED_BOUND = 5.0
 KILL_ALL = """
 import os, sys
 number = int(sys.argv[1])
-os.setgroups([])
-os.setresgid(number, number, number)
-os.setresuid(number, number, number)
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setresgid(number, number, number)
+    os.setresuid(number, number, number)
+# With CAP_KILL this would kill every process of the host.
+with open("/proc/self/status") as status:
+    assert "CapEff:\\t0000000000000000\\n" in status.read()
+assert os.getresuid() == (number, number, number)
 os.kill(-1, 9)
 """
 
@@ -53,6 +66,13 @@ def end_account_of(branch_dir: Path) -> None:
         log.warning("another Perch on this host uses the same account", extra=fields)
         return
     _end_account(account.uid)
+
+
+def end_upgrade_account() -> None:
+    """Kill all processes of the account that runs pg_upgrade, if it is one of its own. The caller
+    holds the lock under which it is used. Raises StopFailed."""
+    if shared_account() is None:
+        _end_account(upgrade_account().uid)
 
 
 def end_stray_accounts() -> None:
@@ -104,7 +124,11 @@ def _end_account(number: int) -> None:
     while True:
         # Isolated: a clean environment, and only Python's own modules can be imported.
         command = [sys.executable, "-I", "-S", "-c", KILL_ALL, str(number)]
-        done = subprocess.run(command, cwd="/", env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+        # As root, the child becomes the account by itself, which may be unable to execute Python.
+        become = {} if os.geteuid() == 0 else running_as(Account(number, number))
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, **{"cwd": "/", "env": ENVIRONMENT, **become}
+        )
         if done.returncode == 0 and _have_ended(number):
             return
         if time.monotonic() > deadline:

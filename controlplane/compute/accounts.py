@@ -7,10 +7,14 @@ as the account `perch`. When Perch runs as an ordinary user, everything runs as 
 
 A branch's account number is the group of the branch's directory, which root owns. So the number is
 stored nowhere else, and the account itself cannot change it.
+
+What holds here for root also holds for the worker's own account, which has the capabilities for it
+(`process_accounts`), and whose files root owns.
 """
 
 import fcntl
 import functools
+import grp
 import os
 import pwd
 import shutil
@@ -18,17 +22,27 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 
+from controlplane.process_accounts import (
+    KINDS,
+    MAY_CONNECT,
+    acts_as_root,
+    in_use,
+    passing_capabilities,
+)
+
 # The environment that Postgres gets instead of ours. It must hold no secret.
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
 SERVICE_ACCOUNT = "perch"
+# Runs pg_upgrade, for one branch at a time: like initdb it needs an account with a name.
+UPGRADE_ACCOUNT = "perch-upgrade"
 
 
 class AccountUnusable(Exception):
@@ -42,7 +56,8 @@ class Account:
 
 
 def own_account() -> Account:
-    return Account(os.geteuid(), os.getegid())
+    """The account that owns Perch's own files."""
+    return Account(0, 0) if acts_as_root() else Account(os.geteuid(), os.getegid())
 
 
 @functools.cache
@@ -51,23 +66,37 @@ def service_account() -> Account:
 
     As root this is `perch`, which is created if it is missing. Raises AccountUnusable.
     """
-    if os.geteuid() != 0:
-        return own_account()
-    with _one_at_a_time():
-        if not _exists(SERVICE_ACCOUNT):
-            _add_account(SERVICE_ACCOUNT)
-    return _named(SERVICE_ACCOUNT)
+    return named_account(SERVICE_ACCOUNT) if acts_as_root() else own_account()
+
+
+def named_account(name: str) -> Account:
+    """The account with the name, which is created if it is missing. Raises AccountUnusable."""
+    if not _exists(name):
+        with _one_at_a_time():
+            if not _exists(name):
+                _add_account(name)
+    return _named(name)
+
+
+@functools.cache
+def upgrade_account() -> Account:
+    """The account of pg_upgrade if each branch has an account of its own: `perch-upgrade`, which is
+    created if it is missing. Otherwise the account that all computes share. Raises
+    AccountUnusable."""
+    return shared_account() or named_account(UPGRADE_ACCOUNT)
 
 
 @functools.cache
 def shared_account() -> Account | None:
     """The one account that all computes share: our own if we are not root, or the account that
     PERCH_COMPUTE_ACCOUNT names. None if each branch has its own. Raises AccountUnusable."""
-    if os.geteuid() != 0:
+    if not acts_as_root():
         return own_account()
     if not settings.COMPUTE_ACCOUNT:
         return None
-    if settings.COMPUTE_ACCOUNT in (SERVICE_ACCOUNT, "nobody", "root"):
+    others = {kind.account for kind in KINDS.values()}
+    taken = {SERVICE_ACCOUNT, UPGRADE_ACCOUNT, "nobody", "root", *others}
+    if settings.COMPUTE_ACCOUNT in taken:
         raise AccountUnusable(
             f'computes cannot run as "{settings.COMPUTE_ACCOUNT}", which other programs use; '
             "set another account in PERCH_COMPUTE_ACCOUNT, or unset it to give each compute its own"
@@ -133,7 +162,7 @@ def running_as(account: Account) -> dict[str, Any]:
     """Keyword arguments that make `subprocess` run a program under the account, with nothing of
     our environment."""
     options: dict[str, Any] = {"env": ENVIRONMENT, "umask": 0o077, "cwd": "/"}
-    if os.geteuid() == 0:
+    if acts_as_root():
         options |= {"user": account.uid, "group": account.gid, "extra_groups": []}
     return options
 
@@ -152,6 +181,7 @@ def launched_as(
     For a child that changes its user, Python forks. A fork copies our page tables, which takes
     milliseconds in a process of our size, and as long again for our later writes to that memory.
     So the programs `prlimit` and `setpriv` set the limit and the user and then execute the command.
+    The caller runs them within `able_to_launch`.
     """
     options = running_as(account)
     if gives_way and (nice := _found("nice")):
@@ -162,12 +192,20 @@ def launched_as(
     for name in ("user", "group", "extra_groups"):
         del options[name]
     become = [setpriv, "--reuid", str(account.uid), "--regid", str(account.gid), "--clear-groups"]
+    if os.geteuid() != 0:
+        become += ["--inh-caps=-all", "--ambient-caps=-all"]
     # A setuid program must not run under another account. So all that the command ever starts
     # keeps this account, and is ended with it.
     become.append("--no-new-privs")
     if most_processes and shared_account() is None and (prlimit := _found("prlimit")):
         become = [prlimit, f"--nproc={most_processes}", *become]
     return {"args": [*become, *command], **options}
+
+
+def able_to_launch(launched: dict[str, Any]) -> AbstractContextManager[None]:
+    """A context in which the program of `launched_as` is able to change its user."""
+    # If Python changes the user itself, the capabilities must not stay with the program.
+    return nullcontext() if "user" in launched else passing_capabilities()
 
 
 @functools.cache
@@ -178,11 +216,19 @@ def _found(program: str) -> str | None:
 def give(path: Path | int, account: Account) -> None:
     """Make the account the owner of the file, directory or open descriptor. Never follows a
     link."""
-    if os.geteuid() == 0:
+    if acts_as_root():
         if isinstance(path, int):
             os.fchown(path, account.uid, account.gid)
         else:
             os.chown(path, account.uid, account.gid, follow_symlinks=False)
+
+
+def sockets_account(account: Account) -> Account:
+    """The owner and group of the directory in which the account's compute listens: other members
+    of the group may connect. Without processes under accounts of their own, there are none."""
+    if acts_as_root() and in_use():
+        return Account(account.uid, grp.getgrnam(MAY_CONNECT).gr_gid)
+    return account
 
 
 def _named(name: str) -> Account:

@@ -96,6 +96,8 @@ def note_major(sockets: Path, major: int, account: Account) -> None:
         file = os.open(MAJOR, NEW_FILE, 0o600, dir_fd=directory)
         with os.fdopen(file, "w") as opened:
             opened.write(f"{major}\n")
+            # The proxy reads it, which may enter this directory.
+            os.fchmod(file, 0o644)
             give(file, account)
 
 

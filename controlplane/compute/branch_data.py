@@ -102,7 +102,7 @@ def create_from_parent(branch_id: str, parent_id: str) -> None:
     if not parent.exists():
         raise NoSuchBranchData(f"the parent branch {parent_id} has no data")
     with new_branch(branch_id) as (staging, account):
-        _copy_branch(parent, staging, account)
+        copy_branch(parent, staging, account)
 
 
 def replace(
@@ -134,7 +134,7 @@ def replace(
             if not source.exists():
                 raise NoSuchBranchData(f"the source branch {source_id} has no data")
             with new_branch(branch_id, place=fresh) as (staging, account):
-                _copy_branch(source, staging, account)
+                copy_branch(source, staging, account)
         if place.exists():
             hand_over(place, fresh)
             durable.rename(place, kept)
@@ -154,7 +154,7 @@ def take_back(branch_id: str, *, kept_as: str) -> None:
     remove_tree(_fresh(branch_id, kept_as))
 
 
-def _copy_branch(source: Path, staging: Path, account: Account) -> None:
+def copy_branch(source: Path, staging: Path, account: Account) -> None:
     """Copy the data directory of another branch, which may be running."""
     if socket_dir := socket_dir_of(source):
         to_copy = require_space(source, staging, skip=OF_THE_RUNNING)

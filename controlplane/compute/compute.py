@@ -7,14 +7,15 @@ and then ends in the same state. Callers hold the branch's lock (`lock_branches`
 import logging
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from django.conf import settings
 
-from controlplane.compute import branch_data, door, turns
+from controlplane.compute import branch_data, door, pooler, turns
 from controlplane.compute.account_processes import end_account_of
-from controlplane.compute.accounts import account_of, give
-from controlplane.compute.binaries import WHAT_TO_DO, major_of, majors, note_major
+from controlplane.compute.accounts import account_of
+from controlplane.compute.binaries import MAJOR, WHAT_TO_DO, major_of, majors, note_major
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
 from controlplane.compute.extensions import offered_extensions
@@ -225,6 +226,14 @@ def running_branches() -> dict[str, str | None]:
     return found
 
 
+def let_proxy_in() -> None:
+    """Let the proxy's account connect to the computes and poolers that run already."""
+    for directory in Path(settings.SOCKET_DIR).glob("ep-*"):
+        # It may be removed at this moment.
+        with suppress(OSError):
+            door.let_proxy_in(directory, (door.SOCKET, door.SHUT, MAJOR, *pooler.SOCKETS))
+
+
 def endpoints_with_sockets() -> set[str]:
     """The endpoints with a socket directory on this host, whether they run or not."""
     return {directory.name for directory in Path(settings.SOCKET_DIR).glob("ep-*")}
@@ -310,15 +319,14 @@ def _write_configuration(spec: ComputeSpec, name: str) -> Path:
 
 
 def _make_socket_dir(spec: ComputeSpec) -> Path:
-    """Make the directory in which the compute listens, for its account only. If the branch has got
-    another account since, the directory is made anew."""
+    """Make the directory in which the compute listens, for its account and the proxy. If the branch
+    has got another account since, the directory is made anew."""
     account = account_of(branch_dir(spec.branch_id))
     place = socket_dir(spec.endpoint_id)
     if place.exists() and place.lstat().st_uid != account.uid:
         remove_tree(place)
-    if not place.exists():
-        place.mkdir(mode=0o700)
-        give(place, account)
+    place.mkdir(mode=0o700, exist_ok=True)
+    door.give_sockets(place, account)
     return place
 
 

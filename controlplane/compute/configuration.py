@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from controlplane.compute.door import sockets_mode
+
 MEGABYTES_PER_CU = 4096
 RESERVED_CONNECTIONS = 7
 # The first major version that can refuse ALTER SYSTEM. Before, only a superuser can run it, or who
@@ -56,7 +58,7 @@ def render_configuration(
         "listen_addresses": "",
         "port": "5432",
         "unix_socket_directories": str(socket_dir),
-        "unix_socket_permissions": "0700",
+        "unix_socket_permissions": sockets_mode(),
         "hba_file": str(hba_file),
         "cluster_name": spec.endpoint_id,
         "wal_level": "logical" if spec.logical_replication else "replica",

@@ -11,8 +11,14 @@ the socket's place must not prevent a stop.
 
 import os
 import re
+import stat
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
+
+from controlplane.compute.accounts import Account, give, sockets_account
+from controlplane.compute.tree import open_directory
+from controlplane.process_accounts import in_use
 
 PORT, SHUT_PORT = 5432, 5433  # only part of the socket's name
 SOCKET = f".s.PGSQL.{PORT}"
@@ -24,6 +30,42 @@ SHUT = f".s.PGSQL.{SHUT_PORT}"
 _CONNECTED = re.compile(
     rb"[0-9a-f]{16}: [0-9A-F]{8} [0-9A-F]{8} [0-9A-F]{8} [0-9A-F]{4} 0[23] [ 0-9]{4,}[0-9] (/.*)"
 )
+
+
+def sockets_mode() -> str:
+    """The permissions of the sockets of computes and poolers, in octal. If the proxy has an account
+    of its own, the directory alone decides who may connect (`give_sockets`)."""
+    return "0777" if in_use() else "0700"
+
+
+def give_sockets(socket_dir: Path, account: Account) -> None:
+    """Make the account the owner of the directory in which it listens. If the proxy has an account
+    of its own, its group may pass through. Raises OSError."""
+    wanted = sockets_account(account)
+    with open_directory(socket_dir) as directory:
+        give(directory, wanted)
+        os.fchmod(directory, 0o700 if wanted == account else 0o710)
+
+
+def let_proxy_in(socket_dir: Path, files: Collection[str]) -> None:
+    """Let the proxy's account connect to what listens in the directory already, and read the
+    `files`, as far as they are the directory's owner's. Raises OSError."""
+    owner = socket_dir.lstat().st_uid
+    give_sockets(socket_dir, Account(owner, owner))
+    with open_directory(socket_dir) as directory:
+        for name in files:
+            with suppress(FileNotFoundError):
+                # The owner may have put a link in its place.
+                file = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=directory)
+                try:
+                    found = os.fstat(file)
+                    if found.st_uid == owner and found.st_nlink == 1:
+                        if stat.S_ISSOCK(found.st_mode):
+                            os.chmod(f"/proc/self/fd/{file}", 0o777)  # noqa: S103 - the directory protects it
+                        elif stat.S_ISREG(found.st_mode):
+                            os.chmod(f"/proc/self/fd/{file}", 0o644)
+                finally:
+                    os.close(file)
 
 
 def shut(socket_dir: Path) -> None:

@@ -77,6 +77,15 @@ def offered_extensions(major: int) -> ExtensionPaths:
     )
 
 
+def has_extension(name: str, major: int) -> bool:
+    """Whether this host's Postgres of the major version has the extension. The name is one that a
+    catalog holds, and so untrusted."""
+    system = _system_directory(major)
+    if system is None or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        return False
+    return (system / f"{name}.control").exists()
+
+
 def _make(system: Path, offered: dict[str, tuple[str, ...]], *, version: str) -> Path:
     """Make the directory with the copies. Its name depends on the version and the content."""
     content = repr(sorted(offered.items())) + GROUP

@@ -20,6 +20,7 @@ from controlplane.compute.binaries import (
 )
 from controlplane.compute.filesystem import remove_tree, sync_tree
 from controlplane.compute.process import clear_stale_pid_file
+from controlplane.process_accounts import KINDS, MAY_READ_METADATA, in_use
 
 USER = DATABASE = "perch"
 HBA_FILE, IDENT_FILE = "metadata-hba.conf", "metadata-ident.conf"
@@ -43,6 +44,8 @@ def create_metadata_cluster() -> None:
             "how to change to another major version"
         )
     _make(metadata_socket_dir())
+    # The processes' accounts are members of its group.
+    metadata_socket_dir().chmod(0o710 if in_use() else 0o700)
     _write_access_files()
     if data.exists():
         clear_stale_pid_file(data, sockets=metadata_socket_dir())
@@ -77,7 +80,7 @@ def metadata_command(*, mark: str) -> list[str]:
         *("-D", str(data_dir())),
         *("-c", "listen_addresses="),
         *("-c", f"unix_socket_directories={metadata_socket_dir()}"),
-        *("-c", "unix_socket_permissions=0700"),
+        *("-c", f"unix_socket_permissions={'0770' if in_use() else '0700'}"),
         *("-c", f"hba_file={_state_file(HBA_FILE)}"),
         *("-c", f"ident_file={_state_file(IDENT_FILE)}"),
         *("-c", "max_connections=200"),
@@ -109,16 +112,19 @@ def why_unreachable(url: str) -> str | None:
 
 
 def _write_access_files() -> None:
-    """Write the files that admit only the account that we run as. Postgres learns the account of a
-    client from the kernel, so neither a compute's account nor the cluster's own can connect."""
-    ours = pwd.getpwuid(os.geteuid()).pw_name
-    quoted = ours.replace('"', '""')
-    for name, line in (
-        (HBA_FILE, f"local all {USER} peer map=perch"),
-        (IDENT_FILE, f'perch "{quoted}" {USER}'),
+    """Write the files that admit only the account that we run as, and those of our processes.
+    Postgres learns the account of a client from the kernel, so neither a compute's account nor the
+    cluster's own can connect."""
+    admitted = {pwd.getpwuid(os.geteuid()).pw_name}
+    if in_use():
+        admitted |= {k.account for k in KINDS.values() if MAY_READ_METADATA in k.groups}
+    quoted = (name.replace('"', '""') for name in sorted(admitted))
+    for name, text in (
+        (HBA_FILE, f"local all {USER} peer map=perch\n"),
+        (IDENT_FILE, "".join(f'perch "{one}" {USER}\n' for one in quoted)),
     ):
         path = _state_file(name)
-        path.write_text(line + "\n")
+        path.write_text(text)
         path.chmod(0o644)
 
 

@@ -23,6 +23,7 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute.binaries import majors, postgres_bin
+from controlplane.process_accounts import acts_as_root
 
 # Seconds that processes may take to end after they were killed.
 KILLED_BOUND = 5.0
@@ -162,7 +163,7 @@ def owner_of(place: Path) -> int | None:
     If root owns the place, it is the place's group: in a branch's directory that is the branch's
     account (`branch_data`). When we are root, it is never root.
     """
-    if os.geteuid() != 0:
+    if not acts_as_root():
         return os.geteuid()
     try:
         found = place.lstat()
@@ -207,7 +208,7 @@ def _is_occupant(process: psutil.Process, owner: int | None) -> bool:
 def _programs() -> frozenset[str]:
     """The names of the programs that computes run."""
     of_postgres = {(postgres_bin(major) / "postgres").resolve().name for major in majors()}
-    return frozenset({*of_postgres, "pgbouncer"})
+    return frozenset({*of_postgres, "pgbouncer", "pg_upgrade"})
 
 
 def _lease_file(branch_id: str) -> Path:

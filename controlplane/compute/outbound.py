@@ -26,6 +26,7 @@ from django.conf import settings
 from controlplane.compute.account_numbers import directories_by_number
 from controlplane.compute.accounts import account_of, account_range, shared_account
 from controlplane.compute.branch_data import branch_dir
+from controlplane.process_accounts import acts_as_root, passing_capabilities
 from controlplane.public_addresses import NOT_PUBLIC_4, NOT_PUBLIC_6, PUBLIC_6
 
 # Lists the tables of this host: links named after the tables, to their state directories.
@@ -181,7 +182,7 @@ def _resolvers() -> list[str]:
 
 
 def _impossible() -> str:
-    if os.geteuid() != 0:
+    if not acts_as_root():
         return "only root can block the connections of computes: run Perch as root"
     if shared_account() is not None:
         return "all computes share an account (PERCH_COMPUTE_ACCOUNT), which other programs may use"
@@ -223,6 +224,7 @@ def _nft(*arguments: str, text: str = "") -> "subprocess.CompletedProcess[str]":
     program = _program()
     if program is None:
         raise FileNotFoundError("nftables is not installed")
-    return subprocess.run(
-        [program, *arguments], input=text, capture_output=True, text=True, timeout=NFT_BOUND
-    )
+    with passing_capabilities():
+        return subprocess.run(
+            [program, *arguments], input=text, capture_output=True, text=True, timeout=NFT_BOUND
+        )

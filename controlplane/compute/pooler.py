@@ -22,8 +22,8 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute import branch_data
-from controlplane.compute.accounts import account_of, launched_as
-from controlplane.compute.door import connections_to
+from controlplane.compute.accounts import able_to_launch, account_of, launched_as
+from controlplane.compute.door import connections_to, sockets_mode
 from controlplane.compute.foreign_files import read_regular, remove_from
 from controlplane.compute.logs import flush_log, open_log
 from controlplane.compute.occupants import (
@@ -52,6 +52,7 @@ PORT = 6432  # only part of the socket's name
 _SOCKET_NAME = f".s.PGSQL.{PORT}"
 # The socket's name while the door is shut: see `shut`.
 _SHUT_NAME = f"{_SOCKET_NAME}.shut"
+SOCKETS = (_SOCKET_NAME, _SHUT_NAME)
 SERVERS_PER_POOL = 20  # for each pair of database and role
 START_TIMEOUT = 5.0  # seconds
 STOP_TIMEOUT = 1.0  # seconds: it has nothing to save, only clients to drop
@@ -66,7 +67,7 @@ CONFIGURATION = """\
 listen_addr =
 listen_port = {port}
 unix_socket_dir = {socket_dir}
-unix_socket_mode = 0700
+unix_socket_mode = {socket_mode}
 pidfile = {pid_file}
 ; The proxy has authenticated the client; here its name must only be a role's. The names are
 ; read from a file: a query for them would run in the client's database, as a superuser.
@@ -148,6 +149,7 @@ def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
         _config_file(branch_id).name,
         text.format(
             socket_dir=socket_dir,
+            socket_mode=sockets_mode(),
             port=PORT,
             pid_file=_pid_file(branch_id),
             auth_file=_auth_file(branch_id),
@@ -165,16 +167,17 @@ def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> No
     log_file.unlink(missing_ok=True)
     words = open_log(log_file)
     try:
-        child = subprocess.Popen(
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=words,
-            start_new_session=True,
-            pass_fds=[inherited],
-            **launched_as(
-                account_of(branch_data.branch_dir(branch_id)), [program, _config_file(branch_id)]
-            ),
-        )
+        account = account_of(branch_data.branch_dir(branch_id))
+        launched = launched_as(account, [program, _config_file(branch_id)])
+        with able_to_launch(launched):
+            child = subprocess.Popen(
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=words,
+                start_new_session=True,
+                pass_fds=[inherited],
+                **launched,
+            )
     finally:
         os.close(words)
     reap(child)

@@ -57,10 +57,7 @@ def pooler_complaint(
     if bounds is None:
         return f"cannot be set on this server; these can: {', '.join(ALLOWED)}"
     if version is not None and version < bounds.since:
-        return (
-            f"needs PgBouncer {_written(bounds.since)}, but the region's host has "
-            f"{_written(version)}"
-        )
+        return f"needs PgBouncer {_written(bounds.since)}, but the host has {_written(version)}"
     most = bounds.most(max_cu)
     if (
         value.isascii()

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 from django.conf import settings
 
-from controlplane.compute.accounts import account_of, launched_as, running_as
+from controlplane.compute.accounts import able_to_launch, account_of, launched_as, running_as
 from controlplane.compute.binaries import bin_for
 from controlplane.compute.door import SHUT, SOCKET
 from controlplane.compute.foreign_files import read_regular, remove_from
@@ -249,15 +249,18 @@ def _spawn(
             "-c",
             f"config_file={config_file}",
         )
-        return subprocess.Popen[bytes](
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            # In its own session, so that it survives the worker and its terminal.
-            start_new_session=True,
-            pass_fds=[] if lease is None else [lease],
-            **launched_as(account_of(data_dir.parent), command, most_processes=most_processes),
-        )
+        account = account_of(data_dir.parent)
+        launched = launched_as(account, command, most_processes=most_processes)
+        with able_to_launch(launched):
+            return subprocess.Popen[bytes](
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # In its own session, so that it survives the worker and its terminal.
+                start_new_session=True,
+                pass_fds=[] if lease is None else [lease],
+                **launched,
+            )
     finally:
         os.close(log)
 

@@ -16,8 +16,14 @@ import psutil
 from django.conf import settings
 
 from controlplane import durable
-from controlplane.compute.accounts import account_range, service_account, shared_account
+from controlplane.compute.accounts import (
+    account_range,
+    own_account,
+    service_account,
+    shared_account,
+)
 from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.process_accounts import acts_as_root
 
 HBA_FILE = "pg_hba.conf"
 # Only a compute's own account and the proxy can reach its socket, and the proxy has authenticated
@@ -45,9 +51,9 @@ def prepare_state_directory() -> None:
     service_account()
     if shared_account() is None:
         account_range()
-    if os.geteuid() == 0:
+    if acts_as_root():
         _check_reachable(state)
-    private = 0o711 if os.geteuid() == 0 else 0o700
+    private = 0o711 if acts_as_root() else 0o700
     _our_directory(state, private)
     for name, mode in (("locks", 0o700), ("templates", private), ("branches", private)):
         _our_directory(state / name, mode)
@@ -64,7 +70,7 @@ def check_ours() -> None:
     state = Path(settings.STATE_DIR)
     if not (state / "branches").is_dir():
         raise StateDirectoryUnusable(f"{state} is not a state directory: name one with --state-dir")
-    if state.stat().st_uid != os.geteuid():
+    if state.stat().st_uid != own_account().uid:
         raise StateDirectoryUnusable(
             f"{state} belongs to the account {state.stat().st_uid}: run this as that account"
         )
@@ -140,6 +146,15 @@ def identity() -> str:
     return path.read_text().strip()
 
 
+def place() -> str:
+    """Identifies the machine since its last boot, and this state directory on it. A copy of the
+    directory has its identity but another place; processes at one place exclude each other by
+    kernel locks."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    found = Path(settings.STATE_DIR).stat()
+    return f"{boot} {found.st_dev}:{found.st_ino}"
+
+
 def is_identity(known: str | None) -> bool:
     """True if `known` is the identity of this state directory. Makes none."""
     path = Path(settings.STATE_DIR) / "identity"
@@ -178,7 +193,7 @@ def _our_directory(path: Path, mode: int) -> None:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise StateDirectoryUnusable(f"{path} is not a directory")
-    if found.st_uid != os.geteuid():
+    if found.st_uid != own_account().uid:
         raise StateDirectoryUnusable(_words_of_another_owner(path, found.st_uid))
     if stat.S_IMODE(found.st_mode) != mode:
         path.chmod(mode)

@@ -73,6 +73,19 @@ def clone_tree(source: Path, target: Path, *, owner: Account, skip: Collection[s
         _Clone(os.fstat(reading).st_uid, owner, skip).directory(reading, writing, "")
 
 
+def give_tree(place: Path, before: Account, after: Account) -> None:
+    """Give the tree, in which no process of `before` works any more, to another account. Only files
+    that belong to `before` and have no other name are given. Raises TreeUntrusted, OSError."""
+    for _, directories, files, opened in os.fwalk(place, follow_symlinks=False):
+        for name in (*directories, *files):
+            found = os.stat(name, dir_fd=opened, follow_symlinks=False)
+            is_linked = stat.S_ISREG(found.st_mode) and found.st_nlink > 1
+            if found.st_uid != before.uid or is_linked:
+                raise TreeUntrusted(f'"{name}" belongs to another account')
+            os.chown(name, after.uid, after.gid, dir_fd=opened, follow_symlinks=False)
+    os.chown(place, after.uid, after.gid, follow_symlinks=False)
+
+
 def tree_size(source: Path, *, skip: Collection[str] = ()) -> int:
     """Bytes that clone_tree would write if the copy shared no blocks. Raises TreeUntrusted,
     OSError."""
@@ -94,17 +107,19 @@ def clone_file(name: str, *, source: int, target: int, owner: Account) -> None:
 
 
 def copy_beginning(
-    name: str, *, source: int, target: int, draft: str, size: int, owner: Account
+    name: str, *, source: int, target: int, draft: str, size: int, owner: Account, share: bool
 ) -> None:
     """Copy the first `size` bytes of the file `name` of the directory `source` to the new file
-    `draft` of the directory `target`, durably. Raises what clone_tree raises."""
+    `draft` of the directory `target`, durably. With `share`, both share their blocks if the disk
+    allows it: whoever then overwrites one of them has each block copied first. Raises what
+    clone_tree raises."""
     clone = _Clone(os.fstat(source).st_uid, owner, ())
     with _regular(name, within=source) as (reading, found):
         clone.require_owner(name, found)
         writing = os.open(draft, NEW_FILE, 0o644, dir_fd=target)
         try:
             os.fchmod(writing, 0o644)
-            clone.content(reading, writing, min(size, found.st_size))
+            clone.content(reading, writing, min(size, found.st_size), share=share)
             os.ftruncate(writing, size)
             give(writing, owner)
             os.fsync(writing)
@@ -121,11 +136,7 @@ def shares_blocks(directory: Path) -> bool:
     ):
         source.write(bytes(4096))
         source.flush()
-        try:
-            fcntl.ioctl(target.fileno(), FICLONE, source.fileno())
-        except OSError:
-            return False
-    return True
+        return _clone_blocks(source.fileno(), target.fileno())
 
 
 class _Clone:
@@ -175,23 +186,32 @@ class _Clone:
         if found.st_uid != self.source_uid:
             raise TreeUntrusted(f'"{name}" belongs to another account')
 
-    def content(self, source: int, target: int, size: int) -> None:
+    def content(self, source: int, target: int, size: int, *, share: bool = True) -> None:
         """Copy the first `size` bytes. What a running Postgres appends meanwhile is also in its
         log."""
-        try:
-            fcntl.ioctl(target, FICLONE, source)
+        if share and _clone_blocks(source, target):
             add_bytes(size)
-        except OSError as error:
-            if error.errno not in NO_REFLINK:
-                raise
-            while size > 0 and (copied := os.copy_file_range(source, target, min(CHUNK, size))):
-                size -= copied
-                add_bytes(copied)
-                progressed()
-                self.unlooked += copied
-                if self.unlooked >= CHUNK:
-                    self.unlooked = 0
-                    require_reserve(target)
+            return
+        # copy_file_range would share blocks too, and fails between some filesystems.
+        while size > 0 and (copied := os.sendfile(target, source, None, min(CHUNK, size))):
+            size -= copied
+            add_bytes(copied)
+            progressed()
+            self.unlooked += copied
+            if self.unlooked >= CHUNK:
+                self.unlooked = 0
+                require_reserve(target)
+
+
+def _clone_blocks(source: int, target: int) -> bool:
+    """Let the file `target` share all blocks of `source`. Returns False if the disk can't."""
+    try:
+        fcntl.ioctl(target, FICLONE, source)
+    except OSError as error:
+        if error.errno not in NO_REFLINK:
+            raise
+        return False
+    return True
 
 
 @contextmanager

@@ -1,7 +1,10 @@
-"""The metadata: how to connect to it, and whether it belongs to this version of Perch. Every
-process checks that at its start, also `backup` and `restore`, so that none uses the metadata of
-another version.
+"""The version of this Perch, and the metadata: how to connect to it, and whether it belongs to this
+version. Every process checks that at its start, also `backup` and `restore`, so that none uses the
+metadata of another version.
 """
+
+from functools import cache
+from importlib import metadata
 
 import psycopg
 from django.db import connection
@@ -16,6 +19,15 @@ Migration = tuple[str, str]
 
 class OtherVersion(Exception):
     """The database belongs to another version of Perch. The message says what to do."""
+
+
+@cache
+def perch_version() -> str:
+    """The version of this Perch."""
+    try:
+        return metadata.version("perch")
+    except metadata.PackageNotFoundError:  # Perch runs from its source, without being installed
+        return "unknown"
 
 
 def conninfo() -> str:

@@ -62,7 +62,7 @@ def _copy_without_history(copier: Copier) -> None:
     never started. Without this they would be lost with the host."""
     ready = Branch.objects.filter(
         ~Exists(HistoryChain.objects.filter(branch=OuterRef("id"))),
-        project__region=copier.region,
+        project__host=copier.host,
         project__history_retention_seconds__gt=0,
         deleted_at=None,
         current_state=BranchState.READY,
@@ -77,7 +77,7 @@ def _copy_without_history(copier: Copier) -> None:
 def _count_left_out(copier: Copier) -> None:
     """Publish how many projects are not in the store, because their owners keep no history."""
     left_out = Project.objects.filter(
-        region=copier.region, deleted_at=None, history_retention_seconds=0
+        host=copier.host, deleted_at=None, history_retention_seconds=0
     )
     state.projects_left_out = left_out.count()
 
@@ -87,7 +87,7 @@ def _sweep(copier: Copier) -> bool:
     gone."""
     copies = copier.copies
     ready = Branch.objects.filter(
-        project__region=copier.region, deleted_at=None, current_state=BranchState.READY
+        project__host=copier.host, deleted_at=None, current_state=BranchState.READY
     )
     living = set(ready.values_list("id", flat=True))
     copier.bases_due |= living

@@ -12,7 +12,7 @@ from controlplane.history_store.copies import Copies
 from controlplane.history_store.layout import BranchList
 from controlplane.history_store.objects import StoreFails
 from controlplane.history_store.packing import Damaged, WrongKey
-from controlplane.models import HistoryChain, Region
+from controlplane.models import HistoryChain, Host
 from controlplane.operations.history_copies import state
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Copier:
     """The copy of one host. Several threads use it."""
 
     copies: Copies
-    region: Region
+    host: Host
     # Branches whose log, and whose bases, are to be looked at.
     logs_due: set[str] = field(default_factory=set)
     bases_due: set[str] = field(default_factory=set)

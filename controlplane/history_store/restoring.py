@@ -17,12 +17,12 @@ from django.core.management import call_command
 
 from controlplane.backup.manifest import METADATA_DUMP, read_manifest
 from controlplane.backup.metadata_copy import load
-from controlplane.backup.restored_rows import settle_region, settle_rows_from_store
+from controlplane.backup.restored_rows import settle_lost_host, settle_rows_from_store
 from controlplane.backup.restoring import (
     RestoreRefused,
     check_database,
     check_fits,
-    check_lost_region,
+    check_lost_host,
     check_place,
     metadata_for_restore,
     new_state_directory,
@@ -81,7 +81,7 @@ def restore_from_store(
     folder, rows = newest_rows(store, host)
     # A wrong key is found here, before anything is made.
     sign = last_sign(store, folder)
-    (check_database if with_rows else check_lost_region)()
+    (check_database if with_rows else check_lost_host)()
     check_place()
     with new_state_directory(), scratch_directory(SCRATCH) as scratch:
         say(f"Reading {rows} …")
@@ -98,7 +98,7 @@ def restore_from_store(
                 settle_rows_from_store(manifest.rows_at, set(restored.branches))
         else:
             _restore_branches(store, folder, restored, scratch, say)
-            settle_region(restored.branches, {})
+            settle_lost_host(restored.branches, {})
         restore_secrets(scratch / "rows")
     return restored
 
@@ -130,7 +130,7 @@ def _restore_branches(
     """Restore the branches that the rows call ready, and note in `restored` what is missing."""
     stored = set(store.folders(f"{folder}/branches"))
     ready = Branch.objects.filter(
-        project__region_id=settings.REGION,
+        project__host_id=settings.HOST_NAME,
         project__deleted_at=None,
         deleted_at=None,
         current_state=BranchState.READY,

@@ -23,7 +23,7 @@ from controlplane.history_store.drills import drill
 from controlplane.history_store.log_round import copy_logs
 from controlplane.history_store.objects import the_store
 from controlplane.history_store.row_copies import copy_rows_if_due
-from controlplane.models import HistoryChain, Region, SecretKey
+from controlplane.models import HistoryChain, Host, SecretKey
 from controlplane.operations.history_copies import state
 from controlplane.operations.upkeep import Round
 
@@ -38,22 +38,22 @@ _copier: Copier | None = None
 _threads: dict[str, threading.Thread] = {}
 
 
-def copy_logs_to_store(region: Region) -> None:
+def copy_logs_to_store(host: Host) -> None:
     """Copy the log that was flushed since the last look."""
     _begin(copy_logs)
 
 
-def copy_bases_to_store(region: Region) -> None:
+def copy_bases_to_store(host: Host) -> None:
     """Copy the bases that are due, and delete what is too old."""
     _begin(copy_bases)
 
 
-def copy_rows_to_store(region: Region) -> None:
+def copy_rows_to_store(host: Host) -> None:
     """Copy the rows if any have changed."""
     _begin(copy_rows_if_due)
 
 
-def drill_restore(region: Region) -> None:
+def drill_restore(host: Host) -> None:
     """Once a day, restore a branch from the store to check it; after a failure, once an hour."""
     last = state.drilled_at or state.began_at
     is_first = state.drilled_at is None or state.drill_error
@@ -61,7 +61,7 @@ def drill_restore(region: Region) -> None:
         _begin(drill)
 
 
-def keep_keys_in_store(region: Region) -> None:
+def keep_keys_in_store(host: Host) -> None:
     """Keep in the store the keys that its older objects are encrypted with, once after each
     start."""
     if not state.keeps_keys:
@@ -77,17 +77,17 @@ ROUNDS = (
 )
 
 
-def store_rounds(region: Region) -> tuple[Round, ...]:
+def store_rounds(host: Host) -> tuple[Round, ...]:
     """The rounds, if the settings name a store. Raises StoreMisnamed."""
     global _copier
     store = the_store()
     if store is None:
         return ()
-    _copier = Copier(Copies(store, region=region.id, host=identity()), region)
-    of_region = HistoryChain.objects.filter(branch__project__region=region)
-    _copier.logs_due.update(of_region.values_list("branch_id", flat=True))
+    _copier = Copier(Copies(store, region=host.region_id, host=identity()), host)
+    of_host = HistoryChain.objects.filter(branch__project__host=host)
+    _copier.logs_due.update(of_host.values_list("branch_id", flat=True))
     state.is_used, state.began_at = True, clock.now()
-    known = region.history_store.get("drilled_at")
+    known = host.history_store.get("drilled_at")
     state.drilled_at = datetime.fromisoformat(known) if known else None
     return ROUNDS
 

@@ -7,11 +7,11 @@ from django.conf import settings
 from django.db import connection
 
 from controlplane import clock
-from controlplane.backup.manifest import METADATA_DUMP, Manifest, perch_version, write_manifest
+from controlplane.backup.manifest import METADATA_DUMP, Manifest, write_manifest
 from controlplane.backup.metadata_copy import dump, snapshot
 from controlplane.backup.taking import copy_secrets
 from controlplane.compute.tree import open_directory
-from controlplane.database.version import applied_migrations
+from controlplane.database.version import applied_migrations, perch_version
 from controlplane.history_store.copier import Copier
 from controlplane.history_store.copies import Copies
 from controlplane.history_store.objects import random_name
@@ -56,7 +56,7 @@ def copy_rows_if_due(copier: Copier) -> None:
 
 def _majors() -> str:
     """The major versions of Postgres that the host's projects have."""
-    projects = Project.objects.filter(region=settings.REGION, deleted_at=None)
+    projects = Project.objects.filter(host=settings.HOST_NAME, deleted_at=None)
     found = projects.order_by("pg_version").values_list("pg_version", flat=True).distinct()
     return ",".join(map(str, found))
 
@@ -81,6 +81,7 @@ def _copy_rows(copies: Copies) -> float:
                 perch=perch_version(),
                 postgres=_majors(),
                 region=settings.REGION,
+                host=settings.HOST_NAME,
                 began_at=at,
                 rows_at=at,
                 migrations=sorted(applied_migrations()),

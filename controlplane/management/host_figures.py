@@ -26,9 +26,9 @@ from controlplane.compute.state_directory import is_identity
 from controlplane.events import outbox
 from controlplane.metrics import values
 from controlplane.metrics.figures import READ_FROM_HOST
-from controlplane.models import Branch, DeliveryStatus, Region, WebhookDelivery
+from controlplane.models import Branch, DeliveryStatus, Host, WebhookDelivery
 from controlplane.services.health import lanes_of, queues
-from controlplane.services.status import computes_by_region
+from controlplane.services.status import computes_by_host
 
 log = logging.getLogger(__name__)
 
@@ -110,43 +110,43 @@ def _certificates() -> Iterator[Sample]:
 
 
 def _from_database() -> Iterator[Sample]:
-    """The figures of the region, if this host serves it, and of the webhooks, whose queue all hosts
-    share. Raises django.db.Error."""
-    region = Region.objects.filter(id=settings.REGION).first()
-    if region is None or not is_identity(region.state_id):
+    """The figures of this host, if this state directory serves it, and of the webhooks, whose queue
+    all hosts share. Raises django.db.Error."""
+    host = Host.objects.filter(id=settings.HOST_NAME).first()
+    if host is None or not is_identity(host.state_id):
         # A host of the API or the console only.
         return
     now = clock.now()
-    for process, seen_at in (("worker", region.worker_seen_at), ("proxy", region.proxy_seen_at)):
+    for process, seen_at in (("worker", host.worker_seen_at), ("proxy", host.proxy_seen_at)):
         if seen_at is not None:
             yield "perch_silence_seconds", (process,), max(0.0, (now - seen_at).total_seconds())
-    if "worker" not in region.silent_processes():
-        names = Counter(problem["name"] for problem in region.problems)
+    if "worker" not in host.silent_processes():
+        names = Counter(problem["name"] for problem in host.problems)
         yield from (("perch_problem", (name,), 1) for name in names)
-    yield from _queues(region)
-    for state, count in computes_by_region().get(region.id, {}).items():
+    yield from _queues(host)
+    for state, count in computes_by_host().get(host.id, {}).items():
         yield "perch_endpoints", (state,), count
-    branches = Branch.objects.filter(project__region=region, deleted_at=None)
+    branches = Branch.objects.filter(project__host=host, deleted_at=None)
     stored = branches.aggregate(count=Count("id"), size=Coalesce(Sum("logical_size"), 0))
     yield "perch_branches", (), stored["count"]
     yield "perch_branch_bytes", (), stored["size"]
     for name, at in (
-        ("perch_backup_timestamp_seconds", region.backup_taken_at),
-        ("perch_backup_verified_timestamp_seconds", region.backup_verified_at),
+        ("perch_backup_timestamp_seconds", host.backup_taken_at),
+        ("perch_backup_verified_timestamp_seconds", host.backup_verified_at),
     ):
         yield name, (), at.timestamp() if at else 0
     pending = WebhookDelivery.objects.filter(status=DeliveryStatus.PENDING)
     yield "perch_webhook_deliveries_pending", (), pending.count()
-    if store := region.history_store:
+    if store := host.history_store:
         since = store["behind_since"]
         behind = (now - datetime.fromisoformat(since)).total_seconds() if since else 0.0
         yield "perch_history_behind_branches", (), store["behind_branches"]
         yield "perch_history_behind_seconds", (), behind
 
 
-def _queues(region: Region) -> Iterator[Sample]:
+def _queues(host: Host) -> Iterator[Sample]:
     webhooks = {"lane": "webhooks", **queues(outbox.QUEUE)[outbox.QUEUE]}
-    for lane in (*lanes_of(region), webhooks):
+    for lane in (*lanes_of(host), webhooks):
         for state in ("waiting", "under_way"):
             yield "perch_queue_jobs", (lane["lane"], state), lane[state]
         yield "perch_queue_oldest_seconds", (lane["lane"],), lane["oldest_seconds"]

@@ -112,9 +112,9 @@ def find_way(
     endpoint = found.filter(id=name, deleted_at=None, project__deleted_at=None).first()
     if endpoint is None:
         raise CommandError(f'unknown endpoint "{name}"')
-    region = endpoint.project.region
-    if region.id != settings.REGION:
-        raise CommandError(f'the endpoint is in the region "{region.id}": run this on its host')
+    host = endpoint.project.host
+    if host.id != settings.HOST_NAME:
+        raise CommandError(f'the endpoint is on the host "{host.id}": run this there')
     chosen = find_database(endpoint.branch, database) if database else _first_database(endpoint)
     owner = find_role(endpoint.branch, role or chosen.owner_name)
     try:
@@ -123,7 +123,7 @@ def find_way(
         password = None
     return Way(
         host=LOOPBACK.get(settings.PROXY_HOST, settings.PROXY_HOST),
-        port=region.port,
+        port=host.port,
         endpoint=endpoint_id if can_be_pooled else name,
         role=owner.name,
         database=chosen.name,

@@ -10,12 +10,17 @@ import os
 import secrets
 import time
 from contextlib import suppress
-from pathlib import Path
 from urllib.parse import urlencode
 
 from django.conf import settings
 
+from controlplane.compute.accounts import Account, give
+from controlplane.compute.tree import NEW_FILE, open_directory
+from controlplane.process_accounts import console_dir
+
 GOOD_FOR = 10 * 60  # seconds
+# In the console's state directory.
+FOLDER = "links"
 # Keeps the console's address for links that are requested later.
 ADDRESS_FILE = "console-address"
 
@@ -32,20 +37,29 @@ def console_address() -> str:
 def make_sign_in_link(console_url: str) -> str:
     """Make a new link. Raises OSError; FileNotFoundError if `up` has made no account yet."""
     key = (settings.STATE_DIR / "api-key").read_text().strip()
-    folder = settings.STATE_DIR / "console" / "links"
-    for directory in (folder.parent, folder):
-        directory.mkdir(mode=0o700, exist_ok=True)
-    _forget_old(folder)
+    console = console_dir(settings.STATE_DIR)
+    console.mkdir(mode=0o700, exist_ok=True)
     code = secrets.token_urlsafe(24)
-    path = folder / hashlib.sha256(code.encode()).hexdigest()
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump({"key": key, "until": time.time() + GOOD_FOR}, file)
+    # The console may have an account of its own, which owns these directories: it must be able to
+    # read and remove what is made here, and could have put a link in the second one's place.
+    with open_directory(console) as outer:
+        with suppress(FileExistsError):
+            os.mkdir(FOLDER, 0o700, dir_fd=outer)
+        with open_directory(FOLDER, within=outer) as folder:
+            owner = os.fstat(outer)
+            give(folder, Account(owner.st_uid, owner.st_gid))
+            _forget_old(folder)
+            name = hashlib.sha256(code.encode()).hexdigest()
+            with os.fdopen(os.open(name, NEW_FILE, 0o600, dir_fd=folder), "w") as file:
+                give(file.fileno(), Account(owner.st_uid, owner.st_gid))
+                json.dump({"key": key, "until": time.time() + GOOD_FOR}, file)
     return f"{console_url.rstrip('/')}/sign-in/link?{urlencode({'code': code})}"
 
 
-def _forget_old(folder: Path) -> None:
-    for path in folder.iterdir():
-        # The console may remove the file at the same time.
-        with suppress(FileNotFoundError):
-            if path.stat().st_mtime < time.time() - GOOD_FOR:
-                path.unlink()
+def _forget_old(folder: int) -> None:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            # The console may remove the file at the same time.
+            with suppress(FileNotFoundError):
+                if entry.stat(follow_symlinks=False).st_mtime < time.time() - GOOD_FOR:
+                    os.unlink(entry.name, dir_fd=folder)

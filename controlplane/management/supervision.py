@@ -35,10 +35,15 @@ class Program:
     autostart: bool = False
 
 
-def programs_of(procfile: Path) -> list[Program]:
-    """The processes of a Procfile, without `release`, which is none."""
+def programs_of(procfile: Path, *, launcher: str = "") -> list[Program]:
+    """The processes of a Procfile, without `release`, which is none. Their commands begin with the
+    `launcher`, in which "%s" stands for the process's name."""
     found = re.findall(r"^(\w+):\s*(.+)$", procfile.read_text(), re.MULTILINE)
-    return [Program(name, command) for name, command in found if name != "release"]
+    return [
+        Program(name, launcher.replace("%s", name) + command)
+        for name, command in found
+        if name != "release"
+    ]
 
 
 class Supervisor:

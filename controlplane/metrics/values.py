@@ -1,6 +1,9 @@
 """The values of a process's figures, for prometheus-client: in memory, and from `begin` on also in
 files, from which `manage.py metrics` reads those of all processes of the host.
 
+If processes run under accounts of their own, the directory's group is that of all of them, and so
+is that of the files in it.
+
 A process takes the lowest free **slot** of its name, such as `api-0`, and holds the slot's lock for
 as long as it lives. Its successor takes the slot, and counts on from the values in its files. So
 counters never decrease, there are never more files than processes at one time, and reused process
@@ -133,7 +136,12 @@ def begin(directory: Path, process: str, known: Collection[str]) -> None:
 
 def collect(directory: Path) -> Iterable[Metric]:
     """The figures of all processes that keep them in `directory`, added up."""
-    found = [str(path) for path in sorted(directory.glob("*.db")) if _is_current(path)]
+    found = [
+        str(path)
+        for path in sorted(directory.glob("*.db"))
+        # A process that was started by hand may run under another account.
+        if os.access(path, os.R_OK) and _is_current(path)
+    ]
     metrics: Iterable[Metric] = _merge(found, accumulate=True)
     return metrics
 
@@ -142,6 +150,7 @@ def _take_slot(directory: Path, process: str) -> tuple[str, int]:
     for number in range(MOST_SLOTS):
         name = f"{process}-{number}"
         descriptor = os.open(_lock_file(directory, name), os.O_RDWR | os.O_CREAT, 0o600)
+        _share(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -169,6 +178,7 @@ def _renewed(path: Path, size: int, known: Collection[str]) -> Any:
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
+        _share(descriptor)
         os.posix_fallocate(descriptor, 0, size)
     finally:
         os.close(descriptor)
@@ -179,6 +189,12 @@ def _renewed(path: Path, size: int, known: Collection[str]) -> Any:
     return file
 
 
+def _share(descriptor: int) -> None:
+    """Let the group of the directory read and write the file."""
+    with suppress(PermissionError):  # another account made it
+        os.fchmod(descriptor, 0o660)
+
+
 def _is_current(path: Path) -> bool:
     """Return False if the file has gauges of a process that has ended."""
     kind, _, slot = path.stem.rpartition("_")
@@ -186,7 +202,7 @@ def _is_current(path: Path) -> bool:
 
 
 def _is_held(lock_file: Path) -> bool:
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, PermissionError):
         descriptor = os.open(lock_file, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

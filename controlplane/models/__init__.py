@@ -16,6 +16,7 @@ from controlplane.models.endpoint import (
 from controlplane.models.endpoint_metrics import PastMetrics, RecentMetrics
 from controlplane.models.event import Event
 from controlplane.models.history import FormerPassword, HistoryChain
+from controlplane.models.host import PROCESSES, Host, HostInvitation
 from controlplane.models.operation import (
     GIVEN_UP,
     HANDED_OVER,
@@ -48,6 +49,7 @@ __all__ = [
     "HANDED_OVER",
     "HOPEFUL",
     "LIMITS",
+    "PROCESSES",
     "UNFINISHED",
     "Account",
     "Action",
@@ -65,6 +67,8 @@ __all__ = [
     "Event",
     "FormerPassword",
     "HistoryChain",
+    "Host",
+    "HostInvitation",
     "IdempotentRequest",
     "InitSource",
     "Lane",

@@ -36,15 +36,19 @@ SELECT e.id AS endpoint_id, p.account_id, a.plan,
     ) AS doomed,
     b.protected, jsonb_build_object(
         'allowed_ips', p.settings -> 'allowed_ips',
-        'block_public_connections', p.settings -> 'block_public_connections')::text AS access
+        'block_public_connections', p.settings -> 'block_public_connections')::text AS access,
+    CASE WHEN h.id <> %(host)s
+        THEN format('%%s.%%s, port %%s (the host "%%s")', e.id, h.address, h.port, h.id)
+    END AS elsewhere
 FROM controlplane_endpoint e
 JOIN controlplane_project p ON p.id = e.project_id
+JOIN controlplane_host h ON h.id = p.host_id
 JOIN controlplane_branch b ON b.id = e.branch_id
 JOIN controlplane_account a ON a.id = p.account_id
 LEFT JOIN controlplane_role r
     ON r.branch_id = e.branch_id AND r.name = %(role)s AND r.deleted_at IS NULL
 WHERE e.id = %(endpoint)s AND e.deleted_at IS NULL AND p.deleted_at IS NULL
-    AND p.region_id = %(region)s
+    AND h.region_id = %(region)s
 """
 # Reads the `RoleState` of roles with open sessions.
 ROLES = """
@@ -81,8 +85,8 @@ WHERE id = ANY(%(ids)s) AND action = %(action)s
 ORDER BY created_at DESC LIMIT 1
 """
 ALIVE = """
-UPDATE controlplane_region SET proxy_seen_at = now(), proxy_problems = %(problems)s
-WHERE id = %(region)s
+UPDATE controlplane_host SET proxy_seen_at = now(), proxy_problems = %(problems)s
+WHERE id = %(host)s AND state_id = %(state_id)s AND state_place = %(state_place)s
 RETURNING clock_timestamp()
 """
 # Each report locks only one row, so the reports of two proxies cannot deadlock.
@@ -93,6 +97,17 @@ WHERE id = %(endpoint)s
 
 # A report that was counted before has no effect.
 TRAFFIC = "SELECT perch_note_traffic(%s, %s, %s, %s, %s)"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedHost:
+    """The host that the proxy serves."""
+
+    id: str
+    region: str
+    # Its state directory (`compute.state_directory`): the identity, and the place.
+    state_id: str
+    state_place: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +135,8 @@ class RouteRow:
     # Whether the branch is protected, and the project's settings about addresses, as JSON.
     protected: bool
     access: str
+    # Where to connect instead, for the client, if the compute is on another host of the region.
+    elsewhere: str | None = None
 
     @property
     def connections(self) -> int | None:
@@ -165,11 +182,12 @@ class StateRow:
 
 
 async def find_route(
-    connection: Connection, *, endpoint_id: str, role: str, region: str
+    connection: Connection, *, endpoint_id: str, role: str, served: ServedHost
 ) -> RouteRow | None:
-    """Read the endpoint and the role; None if the region has no such endpoint."""
+    """Read the endpoint and the role; None if the host's region has no such endpoint."""
     cursor = connection.cursor(row_factory=class_row(RouteRow))
-    await cursor.execute(ROUTE, {"endpoint": endpoint_id, "role": role, "region": region})
+    values = {"endpoint": endpoint_id, "role": role, "host": served.id, "region": served.region}
+    await cursor.execute(ROUTE, values)
     return await cursor.fetchone()
 
 
@@ -208,14 +226,21 @@ async def find_failure(
 
 
 async def report_alive(
-    connection: Connection, *, region: str, problems: Sequence[Mapping[str, str]]
-) -> None:
+    connection: Connection, *, served: ServedHost, problems: Sequence[Mapping[str, str]]
+) -> bool:
     """Write the proxy's sign of life with its problems, as {name, detail}, and set `clock` from the
-    database's time."""
+    database's time. Returns False if the host is served from elsewhere."""
     sent_at = clock.running_for()
-    cursor = await connection.execute(ALIVE, {"region": region, "problems": Json(problems)})
-    if row := await cursor.fetchone():
+    values = {
+        "host": served.id,
+        "state_id": served.state_id,
+        "state_place": served.state_place,
+        "problems": Json(problems),
+    }
+    row = await (await connection.execute(ALIVE, values)).fetchone()
+    if row:
         clock.adjust(row[0], sent_at=sent_at, answered_at=clock.running_for())
+    return row is not None
 
 
 async def report_used(connection: Connection, endpoint_id: str, *, at: datetime) -> None:

@@ -23,6 +23,7 @@ class Action(models.TextChoices):
     CHECK_AVAILABILITY = "check_availability", "Check that data is sound and an endpoint starts"
     DELETE_TIMELINE = "delete_timeline", "Delete a branch's data"
     DELETE_TENANT = "delete_tenant", "Delete a project's data"
+    UPGRADE_PROJECT = "upgrade_project", "Move a project to another major version of Postgres"
 
 
 class OperationStatus(models.TextChoices):

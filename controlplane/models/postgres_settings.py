@@ -1,16 +1,16 @@
-"""The settings that a Postgres of a region's host has; published by the region's worker."""
+"""The settings that a Postgres of a host has; published by its worker."""
 
 from typing import Any
 
 from django.db import models
 
+from controlplane.models.host import Host
 from controlplane.models.project import Project
-from controlplane.models.region import Region
 
 
 class PostgresSettings(models.Model):
-    region = models.ForeignKey(
-        Region, on_delete=models.CASCADE, related_name="postgres_settings", db_index=False
+    host = models.ForeignKey(
+        Host, on_delete=models.CASCADE, related_name="postgres_settings", db_index=False
     )
     major = models.PositiveSmallIntegerField(db_default=0)
     # As "18.1".
@@ -20,14 +20,14 @@ class PostgresSettings(models.Model):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(name="settings_of_a_major", fields=["region", "major"]),
+            models.UniqueConstraint(name="settings_of_a_major", fields=["host", "major"]),
         )
 
     def __str__(self) -> str:
-        return f"{self.region_id}: {self.version}"
+        return f"{self.host_id}: {self.version}"
 
     @classmethod
     def known_to(cls, project: Project) -> dict[str, Any]:
-        """`known` of the project's Postgres; empty if its region's worker has not started yet."""
-        row = cls.objects.filter(region=project.region_id, major=project.pg_version).first()
+        """`known` of the project's Postgres; empty if its host's worker has not started yet."""
+        row = cls.objects.filter(host=project.host_id, major=project.pg_version).first()
         return dict(row.known) if row else {}

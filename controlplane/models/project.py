@@ -1,10 +1,11 @@
-"""A project: branches and endpoints of one account in one region."""
+"""A project: branches and endpoints of one account on one host of a region."""
 
 from django.db import models
 
 from controlplane import clock
 from controlplane.models.account import Account
 from controlplane.models.consumed import NOTHING, Consumed
+from controlplane.models.host import Host
 from controlplane.models.names import new_project_id
 from controlplane.models.region import Region
 
@@ -18,6 +19,8 @@ class Project(models.Model):
     id = models.CharField(primary_key=True, max_length=60, default=new_project_id)
     account = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="projects")
     region = models.ForeignKey(Region, on_delete=models.PROTECT, related_name="projects")
+    # Where its branches are: they share blocks and locks.
+    host = models.ForeignKey(Host, on_delete=models.PROTECT, related_name="projects")
     name = models.CharField(max_length=256)
     pg_version = models.PositiveSmallIntegerField()
     # Also the default of its future endpoints.

@@ -17,7 +17,9 @@ from controlplane.operations.details import (
     CreateBranchDetails,
     Details,
     SuspendComputeDetails,
+    UpgradeProjectDetails,
 )
+from controlplane.operations.project_upgrade import upgrade_project
 from controlplane.operations.work import Attempt
 
 # Seconds before each retry. If the attempt after the last pause fails, the operation fails.
@@ -56,6 +58,12 @@ class ActionRule:
             return details.may_restart
         return self.endpoint_after == EndpointState.IDLE
 
+    def no_way_back_from(self, details: Details) -> str | None:
+        """Return why an operation that has begun cannot be cancelled; None if it can."""
+        if isinstance(details, UpgradeProjectDetails) and details.switching:
+            return "the project's branches are being switched to the other version"
+        return self.no_way_back
+
 
 ACTIONS: Mapping[Action, ActionRule] = {
     Action.CREATE_TIMELINE: ActionRule(work.create_timeline, makes_branch=True),
@@ -87,6 +95,7 @@ ACTIONS: Mapping[Action, ActionRule] = {
         lane=Lane.UPKEEP,
         no_way_back="the project's data is being removed",
     ),
+    Action.UPGRADE_PROJECT: ActionRule(upgrade_project, details=UpgradeProjectDetails, bound=600.0),
 }
 
 STARTS = [action for action, rule in ACTIONS.items() if rule.is_start]

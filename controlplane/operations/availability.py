@@ -6,7 +6,7 @@ from typing import Any
 from django.db import connection
 
 from controlplane.actors import CHECK, acting_as
-from controlplane.models import CATALOG_UNREAD, UNFINISHED, Action, Branch, Endpoint, Region
+from controlplane.models import CATALOG_UNREAD, UNFINISHED, Action, Branch, Endpoint, Host
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step, schedule
 
@@ -14,7 +14,7 @@ FIRST_CHECK = timedelta(hours=2)
 LONGEST_PAUSE = timedelta(days=1)
 # After this many checks since the endpoint was last used, the pause no longer grows.
 CHECKS_THAT_COUNT = 5
-# The most unfinished checks in a region, and of those the most of one account. A check starts a
+# The most unfinished checks of a host, and of those the most of one account. A check starts a
 # Postgres and reads all its data, so the many that are due after the host was off run one after
 # another.
 AT_ONCE, AT_ONCE_OF_AN_ACCOUNT = 4, 2
@@ -24,7 +24,7 @@ DUE = """
 WITH under_way AS MATERIALIZED (
     SELECT p.account_id FROM controlplane_operation o
     JOIN controlplane_project p ON p.id = o.project_id
-    WHERE o.status = ANY(%(unfinished)s) AND o.action = %(check)s AND p.region_id = %(region)s
+    WHERE o.status = ANY(%(unfinished)s) AND o.action = %(check)s AND p.host_id = %(host)s
 ), due AS (
     SELECT e.id, p.account_id, since.pause_began, row_number() OVER (
         PARTITION BY p.account_id ORDER BY since.pause_began, e.id
@@ -42,7 +42,7 @@ WITH under_way AS MATERIALIZED (
             ORDER BY o.created_at DESC LIMIT %(counted)s
         ) AS newest
     ) AS since
-    WHERE p.region_id = %(region)s AND p.deleted_at IS NULL
+    WHERE p.host_id = %(host)s AND p.deleted_at IS NULL
         AND e.deleted_at IS NULL AND NOT e.disabled
         AND (b.catalog_mark = %(unread)s OR since.pause_began <= now() - least(
             %(first)s * power(2, greatest(since.checks_since_use - 1, 0)), %(longest)s
@@ -60,7 +60,7 @@ LIMIT greatest(0, %(at_once)s - (SELECT count(*) FROM under_way))
 """
 
 
-def check_availability(region: Region) -> None:
+def check_availability(host: Host) -> None:
     """Schedule the checks that are due, the longest overdue first, as far as the limits on
     unfinished checks allow.
 
@@ -70,7 +70,7 @@ def check_availability(region: Region) -> None:
     is known only to that compute, so a client with that password could not wake the endpoint.
     """
     values: dict[str, Any] = {
-        "region": region.id,
+        "host": host.id,
         "check": Action.CHECK_AVAILABILITY,
         "unfinished": list(UNFINISHED),
         "counted": CHECKS_THAT_COUNT,

@@ -48,7 +48,8 @@ def why_not(operation: Operation) -> str | None:
     endpoint = Endpoint.objects.filter(id=operation.endpoint_id, deleted_at=None).first()
     if operation.action == Action.SUSPEND_COMPUTE and endpoint and endpoint.disabled:
         return "the endpoint is disabled, so it must not run; enable it instead"
-    no_way_back = rule_of(operation).no_way_back
+    details = details_of(operation.action, operation.details)
+    no_way_back = rule_of(operation).no_way_back_from(details)
     if no_way_back and operation.status == OperationStatus.RUNNING and has_begun(operation):
         return no_way_back
     return _why_not_to_branch_left(operation, endpoint) if endpoint else None

@@ -21,8 +21,8 @@ from controlplane.models import (
     Database,
     Endpoint,
     EndpointState,
+    Host,
     Operation,
-    Region,
     Role,
 )
 from controlplane.operations.locks import locked_project
@@ -62,10 +62,10 @@ class Mending:
 _behind: dict[str, Mending] = {}
 
 
-def mend_catalogs(region: Region) -> None:
-    """Schedule `apply_config` for each active endpoint of the region that is behind, with growing
+def mend_catalogs(host: Host) -> None:
+    """Schedule `apply_config` for each active endpoint of the host that is behind, with growing
     pauses between attempts. If none is behind, this costs one query."""
-    found = {row.id: row for row in _endpoints_behind(region)}
+    found = {row.id: row for row in _endpoints_behind(host)}
     for endpoint_id in _behind.keys() - found.keys():
         del _behind[endpoint_id]
     now = time.monotonic()
@@ -85,7 +85,7 @@ def endpoints_behind() -> int:
     return sum(not mending.is_refused for mending in list(_behind.values()))
 
 
-def _endpoints_behind(region: Region) -> QuerySet[Endpoint]:
+def _endpoints_behind(host: Host) -> QuerySet[Endpoint]:
     """Return the endpoints that are behind, each annotated: `was_reported` if Postgres has refused
     some of the branch's rows and an operation has failed for them, `has_unreported` if Postgres has
     refused some and no operation has failed for them, `is_busy` if operations hold the branch."""
@@ -94,7 +94,7 @@ def _endpoints_behind(region: Region) -> QuerySet[Endpoint]:
     return (
         Endpoint.objects.select_related("branch")
         .filter(
-            project__region=region,
+            project__host=host,
             project__deleted_at=None,
             deleted_at=None,
             current_state=EndpointState.ACTIVE,
@@ -132,7 +132,7 @@ def _any_row(condition: Q) -> Q:
 def _schedule_mending(endpoint: Endpoint) -> None:
     with acting_as(PLATFORM), locked_project(endpoint.project_id) as project:
         # Check again now that the project's lock keeps others from scheduling for it.
-        still = _endpoints_behind(project.region).filter(id=endpoint.id).first()
+        still = _endpoints_behind(project.host).filter(id=endpoint.id).first()
         if still is None or still.__dict__["is_busy"] or still.branch_id != endpoint.branch_id:
             return
         log.warning("catalog behind, applied again", extra={"endpoint": endpoint.id})

@@ -84,3 +84,13 @@ class CheckAvailabilityDetails(Details):
     # Check only whether the compute, which did not answer when polled, answers now; if not, stop
     # it.
     was_silent: bool = False
+
+
+@dataclass(frozen=True)
+class UpgradeProjectDetails(Details):
+    # The major version of Postgres that the project is to have.
+    to: int = 0
+    # Only check that it works: the new data is made and removed.
+    only_check: bool = False
+    # The new data of all branches is complete and takes the place of the old. There is no way back.
+    switching: bool = False

@@ -15,7 +15,7 @@ from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.process import StopFailed
 from controlplane.compute.space import host_space, in_words, make_room
 from controlplane.compute.tree import TreeUntrusted, tree_size
-from controlplane.models import Region
+from controlplane.models import Host
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _sizes: dict[str, int] = {}
 _stopped: set[str] = set()
 
 
-def guard_disk(region: Region) -> None:
+def guard_disk(host: Host) -> None:
     """Stop a compute that fills the disk, then make sure that the metadata can be written. The
     order matters: space freed by giving back the ballast would be filled like all space before."""
     space = host_space()

@@ -27,6 +27,7 @@ from controlplane.metrics import figures
 from controlplane.models import (
     HOPEFUL,
     UNFINISHED,
+    Action,
     Branch,
     Operation,
     OperationStatus,
@@ -43,6 +44,7 @@ from controlplane.operations.effects import (
 )
 from controlplane.operations.locks import locked_project
 from controlplane.operations.operation_spans import note_spans, span_of
+from controlplane.operations.own_host import HostTaken, refuse_if_taken
 from controlplane.operations.queue import Run, enqueue_operation
 from controlplane.operations.replacing import replacement_of
 from controlplane.operations.running import Refused
@@ -61,7 +63,7 @@ WHOLE = Reading(
     Operation,
     OF_ID,
     joined=[
-        *("project", "project__region", "project__account"),
+        *("project", "project__host", "project__account"),
         *("branch", "branch__meter", "endpoint", "endpoint__branch"),
     ],
 )
@@ -74,8 +76,8 @@ def run(operation_id: uuid.UUID, *, runs: Sequence[Run] = ()) -> None:
     crash. `runs` are the earlier runs of the same job, which were cut off.
 
     A failed attempt is retried after a pause, by a new job, until the operation has failed
-    permanently. Raises only if the metadata database fails, or if the worker ends before the work
-    has begun; the queue then runs the job again.
+    permanently. Raises only if the metadata database fails, or if, before the work has begun, the
+    worker ends or the host is found to be served from elsewhere; the queue then runs the job again.
     """
     operation = _read(ALONE, operation_id)
     if operation.is_finished:
@@ -103,11 +105,12 @@ def _attempt(operation: Operation) -> None:
             operation = _load(operation.id)
             if operation.is_finished:
                 return
+            refuse_if_taken(operation.project.host)
             step_history.continue_from(operation)
             if not _work(operation, attempt):
                 _bring_to_safe_point(operation, attempt)
                 return
-    except (OperationalError, InterfaceError, HandedBack):
+    except (OperationalError, InterfaceError, HandedBack, HostTaken):
         raise
     except Refused as refusal:
         _fail(operation, str(refusal))
@@ -274,9 +277,11 @@ def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) ->
 
 
 def _settle_data(operation: Operation) -> None:
-    """Give the branch of a failed restore its previous data back. The caller holds its branches, so
-    if another attempt has finished the operation, that happened before this call."""
-    if replacement_of(operation) and not _load(operation.id).is_finished:
+    """Give the branch of a failed restore its previous data back, and remove what a failed upgrade
+    has made. The caller holds the branches, so if another attempt has finished the operation, that
+    happened before this call."""
+    has_other_data = replacement_of(operation) or operation.action == Action.UPGRADE_PROJECT
+    if has_other_data and not _load(operation.id).is_finished:
         undo_data(operation)
 
 

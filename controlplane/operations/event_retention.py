@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import connection
 
 from controlplane import clock
-from controlplane.models import Account, Event, Region
+from controlplane.models import Account, Event, Host
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +23,8 @@ AT_ONCE, MOST_BATCHES = 2_000, 100
 ROUGHLY = "SELECT reltuples::bigint FROM pg_class WHERE relname = 'controlplane_event'"
 
 
-def forget_events(region: Region) -> None:
-    """Delete the events that are due. The workers of all regions may do this at the same time."""
+def forget_events(host: Host) -> None:
+    """Delete the events that are due. The workers of all hosts may do this at the same time."""
     forgotten = 0
     for batch in _due():
         forgotten += Event.objects.filter(id__in=batch).delete()[0]

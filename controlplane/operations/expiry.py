@@ -10,10 +10,10 @@ from controlplane import clock
 from controlplane.actors import EXPIRY, acting_as
 from controlplane.events.changes import branch_expired
 from controlplane.events.recording import record
-from controlplane.models import GIVEN_UP, UNFINISHED, Action, Branch, Operation, Region
+from controlplane.models import GIVEN_UP, UNFINISHED, Action, Branch, Host, Operation
 from controlplane.operations.branch_deletion import schedule_deletion
 from controlplane.operations.locks import locked_project
-from controlplane.operations.scheduling import MOST_OF_A_PROJECT, RegionAway, unfinished
+from controlplane.operations.scheduling import MOST_OF_A_PROJECT, HostAway, unfinished
 
 log = logging.getLogger(__name__)
 
@@ -27,28 +27,28 @@ MOST_WAITING = 2 * MOST_OF_A_PROJECT
 TRIED_AGAIN = timedelta(minutes=5)
 
 
-def expire_branches(region: Region) -> None:
-    """Schedule the deletion of every branch of the region whose `expires_at` has passed.
+def expire_branches(host: Host) -> None:
+    """Schedule the deletion of every branch of the host whose `expires_at` has passed.
 
     A branch that cannot be deleted now (the default, a protected one, a parent) is looked at again
     in every round. Accounts take turns: first one project of each account, then the second of each.
     An account with many branches that expire at once therefore does not delay the others.
     """
     now = clock.now()
-    for project_id in _projects_due(region, now)[:AT_ONCE]:
+    for project_id in _projects_due(host, now)[:AT_ONCE]:
         try:
             _expire_in(project_id, now)
-        except RegionAway:
+        except HostAway:
             raise
         except Exception:
             # An error in one project must not keep the branches of all others.
             log.exception("branches not expired", extra={"project": project_id})
 
 
-def _projects_due(region: Region, now: datetime) -> list[str]:
+def _projects_due(host: Host, now: datetime) -> list[str]:
     due = (
         _due(now)
-        .filter(project__region=region)
+        .filter(project__host=host)
         .values_list("project__account_id", "project_id")
         .annotate(since=Min("expires_at"))
         .order_by("since", "project_id")

@@ -13,8 +13,8 @@ from controlplane.models import (
     Branch,
     Endpoint,
     EndpointState,
+    Host,
     Operation,
-    Region,
 )
 from controlplane.operations.branch_deletion import schedule_deletion
 from controlplane.operations.locks import locked_project
@@ -27,7 +27,7 @@ AT_ONCE = 50
 AGAIN_AFTER = timedelta(minutes=10)
 
 
-def remove_unwanted(region: Region) -> None:
+def remove_unwanted(host: Host) -> None:
     """Schedule the removal of each unneeded branch that no unfinished operation holds."""
     held = Operation.objects.filter(
         project=OuterRef("project"),
@@ -49,7 +49,7 @@ def remove_unwanted(region: Region) -> None:
         hidden=True,
         snapshot=None,
         deleted_at=None,
-        project__region=region,
+        project__host=host,
         project__deleted_at=None,
     )
     for branch in unwanted[:AT_ONCE]:

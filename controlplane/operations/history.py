@@ -37,7 +37,7 @@ from controlplane.compute.space import host_space
 from controlplane.compute.tree import TreeUntrusted, shares_blocks
 from controlplane.events.changes import history_gap
 from controlplane.events.recording import record
-from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Region
+from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Host
 from controlplane.operations.history_retention import (
     hold_to_room,
     may_begin,
@@ -59,10 +59,10 @@ LOG_PER_MEASURING = 8 << 20
 BETWEEN_BASES = timedelta(minutes=5)
 
 
-def keep_history(region: Region) -> None:
+def keep_history(host: Host) -> None:
     """Copy the log of the branches that have written any, and take the bases that are due."""
-    stopped = {one.id: one for one in _stopped(region)}
-    looked_at = {**stopped, **{one.id: one for one in _running(region)}}
+    stopped = {one.id: one for one in _stopped(host)}
+    looked_at = {**stopped, **{one.id: one for one in _running(host)}}
 
     def look(endpoint_id: str) -> tuple[list[Chain], bool]:
         endpoint = looked_at[endpoint_id]
@@ -81,7 +81,7 @@ def keep_history(region: Region) -> None:
             changed_histories.add(endpoint.branch_id)
 
 
-def remove_outdated(region: Region) -> None:
+def remove_outdated(host: Host) -> None:
     """Remove what has become older than the window from the histories of branches that nobody
     writes to, which `keep_history` does not look at."""
     window = F("branch__project__history_retention_seconds") * timedelta(seconds=1)
@@ -89,7 +89,7 @@ def remove_outdated(region: Region) -> None:
     outdated = HistoryChain.objects.filter(
         ~Exists(writers),
         Q(spent_at__lt=Now() - window) | Q(branch__project__history_retention_seconds=0),
-        branch__project__region=region,
+        branch__project__host=host,
         branch__project__deleted_at=None,
         branch__deleted_at=None,
     ).values_list("branch_id", "branch__project__history_retention_seconds")
@@ -142,7 +142,11 @@ def keep(
 def _record_gaps(branch_id: str, chains: list[Chain], since: datetime) -> None:
     """Record an event for each chain that has ended since that time."""
     for one in chains:
-        if one.ended_at and one.ended_at >= since and one.end_reason != chain.REPLACED:
+        if (
+            one.ended_at
+            and one.ended_at >= since
+            and one.end_reason not in (chain.REPLACED, chain.UPGRADED)
+        ):
             branch = Branch.objects.select_related("project").get(id=branch_id)
             with transaction.atomic():
                 record(history_gap(branch, one.copied_at, one.end_reason))
@@ -213,18 +217,18 @@ def _spent_at(one: Chain, all_bases: Sequence[Base]) -> datetime | None:
     return one.copied_at if one.ended_at else None
 
 
-def _running(region: Region) -> QuerySet[Endpoint]:
-    return _endpoints(region).filter(current_state=EndpointState.ACTIVE)
+def _running(host: Host) -> QuerySet[Endpoint]:
+    return _endpoints(host).filter(current_state=EndpointState.ACTIVE)
 
 
-def _stopped(region: Region) -> QuerySet[Endpoint]:
+def _stopped(host: Host) -> QuerySet[Endpoint]:
     """The endpoints that were suspended, or whose branch got other data, after its log was last
     copied, and those whose project keeps no history any more."""
     chains = HistoryChain.objects.filter(branch=OuterRef("branch"))
     copied = chains.filter(updated_at__gt=OuterRef("changed_at"))
     keeps_none = Q(project__history_retention_seconds=0)
     replaced_at = Coalesce("branch__last_reset_at", "suspended_at")
-    changed = _endpoints(region).annotate(changed_at=Greatest("suspended_at", replaced_at))
+    changed = _endpoints(host).annotate(changed_at=Greatest("suspended_at", replaced_at))
     return changed.filter(
         (~keeps_none & ~Exists(copied)) | (keeps_none & Exists(chains)),
         current_state=EndpointState.IDLE,
@@ -232,9 +236,9 @@ def _stopped(region: Region) -> QuerySet[Endpoint]:
     )
 
 
-def _endpoints(region: Region) -> QuerySet[Endpoint]:
+def _endpoints(host: Host) -> QuerySet[Endpoint]:
     return Endpoint.objects.select_related("project", "branch__project__account").filter(
-        project__region=region, project__deleted_at=None, deleted_at=None
+        project__host=host, project__deleted_at=None, deleted_at=None
     )
 
 

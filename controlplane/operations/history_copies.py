@@ -62,7 +62,7 @@ class StoreState:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """For the region's row."""
+        """For the host's row."""
         if not self.is_used:
             return {}
         return {

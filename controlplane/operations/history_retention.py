@@ -17,7 +17,7 @@ from controlplane.compute.tree import shares_blocks, tree_size
 from controlplane.events.changes import history_trimmed
 from controlplane.events.recording import record
 from controlplane.events.types import EventType
-from controlplane.models import Branch, Event, Region
+from controlplane.models import Branch, Event, Host
 from controlplane.operations.quotas import LOGICAL_SIZE, quota_of
 
 FORGET_PASSWORDS = """
@@ -100,9 +100,9 @@ def may_begin(branch_id: str, room: int) -> bool:
     return room >= base + max(2 * LOG_PER_BASE, base // 2)
 
 
-def forget_former_passwords(region: Region) -> None:
+def forget_former_passwords(host: Host) -> None:
     """Delete the passwords that no moment of a branch's history needs any more, those of branches
-    that are gone too; a worker of any region may."""
+    that are gone too; any worker may."""
     with connection.cursor() as cursor:
         cursor.execute(FORGET_PASSWORDS)
 

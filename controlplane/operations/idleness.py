@@ -14,7 +14,7 @@ from controlplane.compute.samples import Sample, look_and_sample
 from controlplane.events.changes import endpoint_requested
 from controlplane.events.recording import record
 from controlplane.events.types import EventType
-from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Lane, Operation, Region
+from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Host, Lane, Operation
 from controlplane.operations import sampling
 from controlplane.operations.catalog_import import import_catalog
 from controlplane.operations.details import SuspendComputeDetails
@@ -31,7 +31,7 @@ LONGEST_BETWEEN_LOOKS = 10.0  # seconds
 _looked_at: dict[str, datetime] = {}
 
 
-def suspend_idle_endpoints(region: Region) -> None:
+def suspend_idle_endpoints(host: Host) -> None:
     """Poll the active endpoints' computes for activity, and suspend those without any. Once a
     minute, a poll also takes a sample for the endpoint's metrics.
 
@@ -41,7 +41,7 @@ def suspend_idle_endpoints(region: Region) -> None:
     now = clock.now()
     # This runs twice a second for all active endpoints, so it reads only these columns. All other
     # columns are read only for the few endpoints that are due.
-    timeouts = dict(_active_endpoints(region).values_list("id", "suspend_timeout_seconds"))
+    timeouts = dict(_active_endpoints(host).values_list("id", "suspend_timeout_seconds"))
     for gone in _looked_at.keys() - timeouts.keys():
         del _looked_at[gone]
     sampling.forget_inactive(timeouts)
@@ -100,10 +100,7 @@ def _suspend_if_idle(endpoint: Endpoint, activity: datetime | None) -> None:
 def _suspend(endpoint: Endpoint, last: datetime) -> None:
     with acting_as(IDLENESS), locked_project(endpoint.project_id) as project:
         still = (
-            _active_endpoints(project.region)
-            .select_related("branch")
-            .filter(id=endpoint.id)
-            .first()
+            _active_endpoints(project.host).select_related("branch").filter(id=endpoint.id).first()
         )
         # The proxy records connections as they come, so there may be a new one.
         if still is None or (still.last_active and still.last_active > last):
@@ -115,7 +112,7 @@ def _suspend(endpoint: Endpoint, last: datetime) -> None:
         record(endpoint_requested(kind, project, still, operations))
 
 
-def _active_endpoints(region: Region) -> QuerySet[Endpoint]:
+def _active_endpoints(host: Host) -> QuerySet[Endpoint]:
     # Operations on the endpoint's branch count too: a suspend that has to wait for a long copy of
     # the branch would keep clients out for as long.
     unfinished = Operation.objects.filter(
@@ -125,7 +122,7 @@ def _active_endpoints(region: Region) -> QuerySet[Endpoint]:
     )
     return Endpoint.objects.filter(
         ~Exists(unfinished),
-        project__region=region,
+        project__host=host,
         deleted_at=None,
         current_state=EndpointState.ACTIVE,
     )

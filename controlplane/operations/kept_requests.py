@@ -1,12 +1,12 @@
 """Deletes what was stored about requests to the API, when it is no longer needed.
 
-The rows belong to all regions. Any worker deletes them, and two workers that do so at the same time
+The rows belong to no host. Any worker deletes them, and two workers that do so at the same time
 delete different rows.
 """
 
 from django.db import connection
 
-from controlplane.models import Region
+from controlplane.models import Host
 
 # The most stored answers of one account. Beyond that the oldest are deleted before a day is over.
 MOST_OF_ACCOUNT = 10_000
@@ -54,7 +54,7 @@ DELETE FROM controlplane_requestrate WHERE name IN (
 """
 
 
-def forget_requests(region: Region) -> None:
+def forget_requests(host: Host) -> None:
     """Delete answers that no client may ask for again, and rate rows that have no effect."""
     with connection.cursor() as cursor:
         for statement in (EXPIRED, SURPLUS, SLACK):

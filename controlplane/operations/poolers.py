@@ -9,7 +9,7 @@ from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.pooler import has_pooler, poolers_clients, stop_unused
 from controlplane.compute.session import socket_dir
 from controlplane.metrics import figures
-from controlplane.models import Endpoint, EndpointState, Region
+from controlplane.models import Endpoint, EndpointState, Host
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ KEPT_UNUSED = 10.0
 _unused_since: dict[str, float] = {}
 
 
-def end_unused_poolers(region: Region) -> None:
+def end_unused_poolers(host: Host) -> None:
     """Stop the poolers that no client has used for a while. Clients that a proxy has parked are not
     connected to their pooler, so they do not count."""
     now, clients = time.monotonic(), poolers_clients()
@@ -41,7 +41,7 @@ def end_unused_poolers(region: Region) -> None:
     if not due:
         return
     active = Endpoint.objects.filter(
-        project__region=region, id__in=due, deleted_at=None, current_state=EndpointState.ACTIVE
+        project__host=host, id__in=due, deleted_at=None, current_state=EndpointState.ACTIVE
     )
     for endpoint_id, branch_id in active.values_list("id", "branch_id"):
         try:

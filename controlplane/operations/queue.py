@@ -47,11 +47,11 @@ class Run:
 
 
 def enqueue_operation(operation: Operation, project: Project, *, at: datetime | None = None) -> int:
-    """Enqueue a job that runs the operation in its region and lane, immediately or not before `at`.
-    Returns the job's id. Raises django.db.Error."""
+    """Enqueue a job that runs the operation on its host and in its lane, immediately or not before
+    `at`. Returns the job's id. Raises django.db.Error."""
     task = app.configure_task(
         "controlplane.run_operation",
-        queue=project.region.queue(operation.lane),
+        queue=project.host.queue(operation.lane),
         schedule_at=at,
         lock=str(operation.id),
     )
@@ -126,7 +126,7 @@ def picked_up_at(operation_id: uuid.UUID) -> datetime | None:
 def enqueue_reconciliation(branch_id: str, project: Project) -> None:
     """Enqueue a job that checks whether what runs on the branch should run. Raises
     django.db.Error."""
-    queue = project.region.queue(Lane.REQUESTS)
+    queue = project.host.queue(Lane.REQUESTS)
     with database_errors():
         app.configure_task("controlplane.reconcile_branch", queue=queue).defer(
             branch_id=branch_id, account=project.account_id
@@ -135,7 +135,7 @@ def enqueue_reconciliation(branch_id: str, project: Project) -> None:
 
 def enqueue_reading(reading: SchemaReading, project: Project) -> None:
     """Enqueue a job that reads the schema. Raises django.db.Error."""
-    queue = project.region.queue(Lane.REQUESTS)
+    queue = project.host.queue(Lane.REQUESTS)
     with database_errors():
         app.configure_task("controlplane.read_schema", queue=queue).defer(
             reading_id=str(reading.id), account=project.account_id

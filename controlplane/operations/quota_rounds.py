@@ -12,7 +12,7 @@ from itertools import groupby
 from controlplane.events.changes import endpoint_requested, quota_exceeded
 from controlplane.events.recording import record
 from controlplane.events.types import EventType
-from controlplane.models import Action, Consumed, Endpoint, EndpointState, Lane, Region
+from controlplane.models import Action, Consumed, Endpoint, EndpointState, Host, Lane
 from controlplane.models.consumed import NOTHING
 from controlplane.models.consumption import consumed_by_projects
 from controlplane.operations.locks import locked_project
@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 QUOTA_ROUND = 3.0  # seconds
 
 
-def hold_to_quotas(region: Region) -> None:
-    """Suspend the region's running endpoints whose project has used up a quota. Only running
+def hold_to_quotas(host: Host) -> None:
+    """Suspend the host's running endpoints whose project has used up a quota. Only running
     endpoints of projects with a quota are looked at."""
-    running = _running(region)
+    running = _running(host)
     measured = [one for one in running if {LOGICAL_SIZE, WRITTEN} & quota_of(one.project).keys()]
     if measured:
         measure(measured)
-        running = _running(region)
+        running = _running(host)
     consumed = consumed_by_projects({endpoint.project_id for endpoint in running})
     for project_id, endpoints in groupby(running, key=lambda endpoint: endpoint.project_id):
         doomed = _doomed(list(endpoints), consumed)
@@ -40,14 +40,14 @@ def hold_to_quotas(region: Region) -> None:
             _suspend(project_id, doomed)
 
 
-def _running(region: Region) -> list[Endpoint]:
+def _running(host: Host) -> list[Endpoint]:
     """Return the active endpoints of projects with a quota, ordered by project."""
     endpoints = Endpoint.objects.select_related(
         "branch__project__account", "branch__meter", "project__account"
     )
     return list(
         endpoints.filter(
-            project__region=region,
+            project__host=host,
             project__settings__has_key="quota",
             project__deleted_at=None,
             deleted_at=None,

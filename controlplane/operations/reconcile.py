@@ -24,19 +24,20 @@ from controlplane.models import (
     Branch,
     Endpoint,
     EndpointState,
+    Host,
     Operation,
-    Region,
 )
 from controlplane.operations.disk import why_stopped
 from controlplane.operations.locks import locked_project
+from controlplane.operations.own_host import is_own
 from controlplane.operations.queue import enqueue_operation
 from controlplane.operations.states import enter
 
 log = logging.getLogger(__name__)
 
 
-def reconcile_host(region: Region) -> None:
-    """Correct every difference between the region's rows and the processes of this host.
+def reconcile_host(host: Host) -> None:
+    """Correct every difference between the host's rows and its processes.
 
     A compute that is gone counts as having run until the last look, and not for the time that the
     host was down.
@@ -44,7 +45,7 @@ def reconcile_host(region: Region) -> None:
     looking_at, all_seen = clock.now(), True
     says_active = dict(
         Endpoint.objects.filter(
-            project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE
+            project__host=host, deleted_at=None, current_state=EndpointState.ACTIVE
         ).values_list("branch_id", "id")
     )
     runs = compute.running_branches()
@@ -63,7 +64,7 @@ def reconcile_host(region: Region) -> None:
                 # A branch's files are untrusted: an error in one must not affect all others.
                 log.exception("branch not reconciled", extra={"branch": branch_id})
     if all_seen:
-        Region.objects.filter(id=region.id).update(computes_seen_at=looking_at)
+        Host.objects.filter(id=host.id).update(computes_seen_at=looking_at)
     _forget_deleted(compute.endpoints_with_sockets() - {*says_active.values(), *runs.values()})
 
 
@@ -83,6 +84,8 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
             forget_lock(branch_id)
             return
         with locked_project(branch.project_id) as project:
+            if not is_own(project.host):
+                return
             if Operation.objects.filter(
                 project_id=branch.project_id,
                 status__in=UNFINISHED,
@@ -99,7 +102,7 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
                     project,
                     endpoint,
                     EndpointState.IDLE,
-                    now=_ended_at(endpoint, project.region.computes_seen_at),
+                    now=_ended_at(endpoint, project.host.computes_seen_at),
                     reason=(
                         "it was filling this host's disk"
                         if why_stopped(branch_id)
@@ -118,7 +121,7 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
             forget_lock(branch_id)
 
 
-def end_strays(region: Region) -> None:
+def end_strays(host: Host) -> None:
     """End the processes on this host that run under the account of a branch that does not run or
     no longer exists."""
     end_stray_accounts()
@@ -158,8 +161,8 @@ def _forget_reader(endpoint_id: str) -> None:
             forget_lock(branch_id)
 
 
-def redispatch_lost_operations(region: Region) -> None:
-    """Enqueue again every dispatched operation of the region that has no job.
+def redispatch_lost_operations(host: Host) -> None:
+    """Enqueue again every dispatched operation of the host that has no job.
 
     Jobs and operations are written in one transaction, so this finds something only after somebody
     has emptied the queue by hand.
@@ -171,7 +174,7 @@ def redispatch_lost_operations(region: Region) -> None:
     # Read the operations first: one dispatched between the two queries must not look lost.
     running = list(
         Operation.objects.filter(
-            status__in=HANDED_OVER, dispatched_at__isnull=False, project__region=region
+            status__in=HANDED_OVER, dispatched_at__isnull=False, project__host=host
         ).values_list("id", flat=True)
     )
     if not running:
@@ -182,7 +185,7 @@ def redispatch_lost_operations(region: Region) -> None:
     for operation_id in running:
         if str(operation_id) not in present:
             still = (
-                Operation.objects.select_related("project__region")
+                Operation.objects.select_related("project__host")
                 .filter(id=operation_id, status__in=HANDED_OVER)
                 .first()
             )

@@ -1,7 +1,7 @@
 """Removes the data of deleted projects when they can no longer be recovered.
 
 Data is removed earlier if an account has deleted more than its plan keeps, or if the host's free
-disk space falls below its reserve. In the latter case the account that stores most in the region
+disk space falls below its reserve. In the latter case the account that stores most on the host
 loses a project first. Of one account, the project that was deleted first is removed first.
 """
 
@@ -22,10 +22,10 @@ from controlplane.models import (
     UNFINISHED,
     Action,
     Branch,
+    Host,
     Operation,
     OperationStatus,
     Project,
-    Region,
 )
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step, schedule
@@ -44,17 +44,17 @@ OF_BRANCH = Coalesce(F("logical_size"), 0) + F("auxiliary_size") + F("history_by
 STORED = Coalesce(Sum(OF_BRANCH), 0)
 
 
-def remove_unrecovered(region: Region) -> None:
+def remove_unrecovered(host: Host) -> None:
     """Schedule the removal of the data that is due."""
-    kept = Project.objects.filter(region=region, recoverable_until__isnull=False)
+    kept = Project.objects.filter(host=host, recoverable_until__isnull=False)
     over = Q(recoverable_until__lte=clock.now())
     for project_id in kept.filter(over).values_list("id", flat=True)[:AT_ONCE]:
         _remove(project_id, over)
     for project_id in _beyond_plans(kept):
         log.warning("deleted project removed early, plan", extra={"project": project_id})
         _remove(project_id, Q())
-    if host_space().is_short and not _makes_room(region):
-        oldest = _first_to_give(region, kept)
+    if host_space().is_short and not _makes_room(host):
+        oldest = _first_to_give(host, kept)
         if oldest is not None:
             log.warning("disk short, deleted project removed early", extra={"project": oldest})
             _remove(oldest, Q())
@@ -99,12 +99,12 @@ def _beyond_plans(kept: QuerySet[Project]) -> Iterator[str]:
         yield from reversed(ids[within:])
 
 
-def _first_to_give(region: Region, kept: QuerySet[Project]) -> str | None:
+def _first_to_give(host: Host, kept: QuerySet[Project]) -> str | None:
     """Return the id of the oldest deleted project of the account that stores most; what it stores
     in its living projects counts too. None if there is no such project."""
     on_disk = Q(project__deleted_at=None) | Q(project__recoverable_until__isnull=False)
     most = (
-        Branch.objects.filter(on_disk, project__region=region, deleted_at=None)
+        Branch.objects.filter(on_disk, project__host=host, deleted_at=None)
         .filter(project__account__in=kept.values("account"))
         .values("project__account")
         .annotate(stored=STORED)
@@ -117,14 +117,14 @@ def _first_to_give(region: Region, kept: QuerySet[Project]) -> str | None:
     return of_account.order_by("deleted_at", "id").values_list("id", flat=True).first()
 
 
-def _makes_room(region: Region) -> bool:
+def _makes_room(host: Host) -> bool:
     """Return whether a removal is still under way: the space that it frees may be enough."""
     return Operation.objects.filter(
-        project__region=region, action=Action.DELETE_TENANT, status__in=UNFINISHED
+        project__host=host, action=Action.DELETE_TENANT, status__in=UNFINISHED
     ).exists()
 
 
-def try_removals_again(region: Region) -> None:
+def try_removals_again(host: Host) -> None:
     """Schedule failed removals again: no other code would ever remove the data."""
     removals = Operation.objects.filter(project=OuterRef("id"), action=Action.DELETE_TENANT)
     is_recent = Q(created_at__gt=clock.now() - AGAIN_AFTER)
@@ -132,7 +132,7 @@ def try_removals_again(region: Region) -> None:
         Exists(removals.filter(status=OperationStatus.FAILED)),
         ~Exists(removals.filter(Q(status=OperationStatus.FINISHED) | Q(status__in=UNFINISHED))),
         ~Exists(removals.filter(is_recent)),
-        region=region,
+        host=host,
         deleted_at__isnull=False,
         recoverable_until=None,
     )

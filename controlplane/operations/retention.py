@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db.models import Exists, OuterRef, Q
 
 from controlplane import clock
-from controlplane.models import UNFINISHED, Account, Branch, Endpoint, Operation, Project, Region
+from controlplane.models import UNFINISHED, Account, Branch, Endpoint, Host, Operation, Project
 from controlplane.operations.locks import locked_project
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 AT_ONCE = 200
 
 
-def forget_deleted(region: Region) -> None:
+def forget_deleted(host: Host) -> None:
     """Delete the rows of what was deleted longer ago than the retention, project by project."""
     before = clock.now() - timedelta(days=settings.DELETED_RETENTION)
     unfinished = Operation.objects.filter(project=OuterRef("id"), status__in=UNFINISHED)
@@ -30,7 +30,7 @@ def forget_deleted(region: Region) -> None:
         | Exists(Endpoint.objects.filter(old, project=OuterRef("id")))
         | Exists(Branch.objects.filter(old, project=OuterRef("id"))),
         ~Exists(unfinished),
-        region=region,
+        host=host,
         recoverable_until=None,
     )
     for project_id in concerned.values_list("id", flat=True)[:AT_ONCE]:

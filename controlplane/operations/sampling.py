@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from controlplane import clock
 from controlplane.compute.samples import Sample, forget_postmaster
-from controlplane.models import Endpoint, PastMetrics, RecentMetrics, Region
+from controlplane.models import Endpoint, Host, PastMetrics, RecentMetrics
 from controlplane.models.endpoint_metrics import PAST_SPAN, RECENT_SPAN
 from controlplane.models.packed_samples import (
     COUNTERS,
@@ -82,7 +82,7 @@ def forget_inactive(active: Iterable[str]) -> None:
 
 def note(taken: Sequence[tuple[Endpoint, Sample]], now: datetime) -> None:
     """Store the samples, which were taken at `now`. The endpoints were read with their branches.
-    Only this region's worker writes the rows of its endpoints."""
+    Only this host's worker writes the rows of its endpoints."""
     if not taken:
         return
     newest = (
@@ -157,13 +157,13 @@ def _added(last: RecentMetrics, before: State, sample: Sample, counts: Sequence[
     return added
 
 
-def pack_metrics(region: Region) -> None:
+def pack_metrics(host: Host) -> None:
     """Add the samples of hours that are over to the rows of the past."""
     over = begin_of(clock.now() - PACKED_AFTER, timedelta(hours=1))
     with transaction.atomic():
         recent = list(
             RecentMetrics.objects.select_for_update(of=("self",))
-            .filter(endpoint__project__region=region, is_packed=False, start__lt=over)
+            .filter(endpoint__project__host=host, is_packed=False, start__lt=over)
             .order_by("start", "id")[:AT_ONCE]
         )
         steps: dict[tuple[str, datetime], dict[int, Numbers]] = {}
@@ -188,8 +188,8 @@ def pack_metrics(region: Region) -> None:
         RecentMetrics.objects.filter(id__in=[row.id for row in recent]).update(is_packed=True)
 
 
-def forget_metrics(region: Region) -> None:
-    """Delete metrics that are too old, and those of deleted endpoints, in all regions. The
+def forget_metrics(host: Host) -> None:
+    """Delete metrics that are too old, and those of deleted endpoints, on all hosts. The
     endpoints of a deleted project come back if it is recovered."""
     now = clock.now()
     with connection.cursor() as cursor:

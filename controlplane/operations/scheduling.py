@@ -39,8 +39,8 @@ from controlplane.traces.context import current_traceparent
 MOST_OF_A_PROJECT = 8
 
 
-class RegionAway(Exception):
-    """No worker of the region is there to run the operations. Nothing was written, so it is safe to
+class HostAway(Exception):
+    """No worker of the host is there to run the operations. Nothing was written, so it is safe to
     try again."""
 
 
@@ -79,11 +79,11 @@ def schedule(
 
     The caller holds the project's lock. The first operation is `running` unless an earlier
     unfinished operation holds what it needs; the rest are `scheduling` (specification, section 4,
-    rules 1, 2 and 7). Raises RegionAway.
+    rules 1, 2 and 7). Raises HostAway.
     """
-    if project.region.is_away:
-        raise RegionAway(
-            f'the region "{project.region_id}" does not answer, so nothing can be done there now; '
+    if project.host.is_away:
+        raise HostAway(
+            f'the host "{project.host_id}" does not answer, so nothing can be done there now; '
             "try again"
         )
     chain = uuid.uuid4()

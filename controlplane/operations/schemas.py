@@ -39,8 +39,8 @@ from controlplane.models import (
     HOPEFUL,
     Branch,
     Endpoint,
+    Host,
     Operation,
-    Region,
     SchemaFormat,
     SchemaReading,
 )
@@ -66,7 +66,7 @@ def read_schema(reading_id: uuid.UUID) -> None:
     """Do the reading and notify the request that waits for it. Does nothing if the reading has
     ended or its request has given up."""
     reading = (
-        SchemaReading.objects.select_related("branch__project__account", "branch__project__region")
+        SchemaReading.objects.select_related("branch__project__account", "branch__project__host")
         .filter(id=reading_id, finished_at=None)
         .first()
     )
@@ -95,8 +95,8 @@ def read_schema(reading_id: uuid.UUID) -> None:
             cursor.execute("SELECT pg_notify(%s, %s)", [READINGS, str(reading.id)])
 
 
-def forget_readings(region: Region) -> None:
-    """Delete readings whose request died before it got the answer; a worker of any region may."""
+def forget_readings(host: Host) -> None:
+    """Delete readings whose request died before it got the answer; any worker may."""
     before = clock.now() - FORGOTTEN_AFTER
     SchemaReading.objects.filter(created_at__lt=before).delete()
 

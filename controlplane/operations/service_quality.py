@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.models import Exists, OuterRef
 
 from controlplane.compute.branch_data import data_dir
-from controlplane.models import UNFINISHED, Action, Branch, BranchState, Operation, Region
+from controlplane.models import UNFINISHED, Action, Branch, BranchState, Host, Operation
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ SELECT count(*), count(*) FILTER (WHERE last.status = 'failed') FROM (
     JOIN controlplane_project p ON p.id = o.project_id
     WHERE o.action = 'start_compute' AND o.status IN ('finished', 'failed')
         AND o.updated_at > now() - %(within)s * interval '1 s'
-        AND o.not_run_because IS NULL AND p.region_id = %(region)s
+        AND o.not_run_because IS NULL AND p.host_id = %(host)s
     ORDER BY o.endpoint_id, o.updated_at DESC
 ) AS last
 """
@@ -74,7 +74,7 @@ class Quality:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """For the region's row."""
+        """For the host's row."""
         return {
             "endpoints_started": self.started,
             "endpoints_failed": self.failed,
@@ -86,17 +86,17 @@ class Quality:
 quality = Quality()
 
 
-def count_starts(region: Region) -> None:
+def count_starts(host: Host) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(STARTS, {"region": region.id, "within": STARTS_WITHIN})
+        cursor.execute(STARTS, {"host": host.id, "within": STARTS_WITHIN})
         quality.started, quality.failed = cursor.fetchone()
 
 
-def sample_branches(region: Region) -> None:
+def sample_branches(host: Host) -> None:
     """Look whether the next branches, and those that had no data before, have data. The samples go
     round, so that each branch is looked at some time."""
     ready = Branch.objects.filter(
-        project__region=region,
+        project__host=host,
         project__deleted_at=None,
         deleted_at=None,
         current_state=BranchState.READY,

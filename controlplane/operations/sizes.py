@@ -24,8 +24,8 @@ from controlplane.models import (
     Branch,
     Endpoint,
     EndpointState,
+    Host,
     Lane,
-    Region,
 )
 from controlplane.operations.locks import locked_project
 from controlplane.operations.looks import look_into
@@ -40,25 +40,25 @@ NEAR, LENIENCY = 0.8, 1.2
 SLACK = 0.01
 
 
-def measure_sizes(region: Region) -> None:
+def measure_sizes(host: Host) -> None:
     """Store the sizes of the active endpoints' branches, and how much was written to them."""
-    measure(_active_endpoints(region))
+    measure(_active_endpoints(host))
 
 
-def measure_nearly_full(region: Region) -> None:
+def measure_nearly_full(host: Host) -> None:
     """Do the same for branches that are near their limits or over them."""
     for plan, limit in BRANCH_SIZE_LIMITS.items():
         measure(
-            _active_endpoints(region)
+            _active_endpoints(host)
             .annotate(stored=Coalesce("branch__logical_size", 0) + F("branch__auxiliary_size"))
             .filter(project__account__plan=plan, stored__gt=limit * NEAR)
         )
 
 
-def _active_endpoints(region: Region) -> QuerySet[Endpoint]:
+def _active_endpoints(host: Host) -> QuerySet[Endpoint]:
     return Endpoint.objects.select_related(
         "branch__project__account", "branch__meter", "project__account"
-    ).filter(project__region=region, deleted_at=None, current_state=EndpointState.ACTIVE)
+    ).filter(project__host=host, deleted_at=None, current_state=EndpointState.ACTIVE)
 
 
 def measure(endpoints: Iterable[Endpoint]) -> None:
@@ -93,7 +93,7 @@ def _hold_to_limit(endpoint: Endpoint, sizes: Mapping[str, int]) -> None:
     suspend would start it again. The next measurement compares with the sizes that are stored.
     """
     with locked_project(endpoint.project_id) as project:
-        still = _active_endpoints(project.region).filter(id=endpoint.id).first()
+        still = _active_endpoints(project.host).filter(id=endpoint.id).first()
         under_way = any(row.endpoint_id == endpoint.id for row in unfinished(project.id))
         if still is None or still.branch_id != endpoint.branch_id or under_way:
             return

@@ -4,7 +4,7 @@ from controlplane import clock
 from controlplane.actors import EXPIRY, acting_as
 from controlplane.events.changes import snapshot_expired
 from controlplane.events.recording import record
-from controlplane.models import Action, Region, Snapshot
+from controlplane.models import Action, Host, Snapshot
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step, schedule
 
@@ -12,10 +12,10 @@ from controlplane.operations.scheduling import Step, schedule
 AT_ONCE = 50
 
 
-def expire_snapshots(region: Region) -> None:
+def expire_snapshots(host: Host) -> None:
     """Delete the snapshots that are due, each with an operation that removes its data."""
     due = Snapshot.objects.filter(
-        expires_at__lte=clock.now(), project__region=region, project__deleted_at=None
+        expires_at__lte=clock.now(), project__host=host, project__deleted_at=None
     )
     for snapshot_id, project_id in due.values_list("id", "project_id")[:AT_ONCE]:
         with acting_as(EXPIRY), locked_project(project_id) as project:

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.compute.steps import Step, now, recording
-from controlplane.models import UNFINISHED, Operation, Region
+from controlplane.models import UNFINISHED, Host, Operation
 from controlplane.operations.queue import Run, picked_up_at
 from controlplane.operations.words import without_paths, words_of
 
@@ -140,7 +140,7 @@ def failed(operation: Operation, reason: str) -> None:
         broken_off.detail["error"] = without_paths(reason)
 
 
-def write_lasting(region: Region) -> None:
+def write_lasting(host: Host) -> None:
     """Write the steps of the attempts that last."""
     for attempt in _under_way.copy():
         steps = attempt.so_far()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.patience import Patience
-from controlplane.models import Operation, OperationStatus, Region
+from controlplane.models import Host, Operation, OperationStatus
 
 # Seconds that an attempt waits for its branches, and between checks whether the worker is ending.
 LOCK_WAIT, LOOK_UP = 60.0, 0.5
@@ -78,7 +78,7 @@ def standing_still() -> list[UnderWay]:
     return [attempt for attempt in _under_way.copy() if attempt.stands_still]
 
 
-def hear_of_cancels(region: Region) -> None:
+def hear_of_cancels(host: Host) -> None:
     """End the attempts of operations that were cancelled. This runs several times a second, and
     queries the database only if an attempt is under way."""
     attempts = _under_way.copy()

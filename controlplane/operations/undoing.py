@@ -12,9 +12,10 @@ from controlplane.compute.filesystem import forget_lock
 from controlplane.compute.patience import patience
 from controlplane.compute.process import StopFailed
 from controlplane.compute.schema_only import end_schema_work
-from controlplane.models import Branch, BranchState, Endpoint, EndpointState, Operation
+from controlplane.models import Action, Branch, BranchState, Endpoint, EndpointState, Operation
 from controlplane.operations.actions import details_of, rule_of
 from controlplane.operations.details import ApplyConfigDetails
+from controlplane.operations.project_upgrade import undo_upgrade
 from controlplane.operations.replacing import replacement_of
 from controlplane.operations.running import compute_spec
 
@@ -33,13 +34,16 @@ def undo(operation: Operation, branches: list[str]) -> None:
     """
     for branch_id in branches:
         _bring_to_rows(branch_id, operation)
-    if rule_of(operation).makes_branch:
+    if rule_of(operation).makes_branch or operation.action == Action.UPGRADE_PROJECT:
         undo_data(operation)
 
 
 def undo_data(operation: Operation) -> None:
-    """Give the operation's branch the data that it had before the operation. The caller holds its
-    branches. Raises OSError."""
+    """Give the operation's branches the data that they had before the operation. The caller holds
+    them. Raises OSError."""
+    if operation.action == Action.UPGRADE_PROJECT:
+        undo_upgrade(operation)
+        return
     replacement = replacement_of(operation)
     if replacement and replacement.kept_as:
         branch_data.take_back(str(operation.branch_id), kept_as=replacement.kept_as)
@@ -53,7 +57,7 @@ def _bring_to_rows(branch_id: str, operation: Operation) -> None:
     """Stop what runs on the branch, unless it is the compute of an endpoint that is active on it
     and has the endpoint's settings."""
     endpoint = (
-        Endpoint.objects.select_related("branch__project__account", "project__region")
+        Endpoint.objects.select_related("branch__project__account", "project__host")
         .filter(branch_id=branch_id, deleted_at=None, current_state=EndpointState.ACTIVE)
         .first()
     )

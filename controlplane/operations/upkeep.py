@@ -1,11 +1,14 @@
 """The worker's rounds: `ROUNDS` lists what they do and how often."""
 
 import logging
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import psutil
 from django.conf import settings
+from django.db.models import Case, Exists, Value, When
 from django.db.models.functions import Now
 
 from controlplane.compute import outbound
@@ -14,7 +17,9 @@ from controlplane.compute.known_settings import ask_postgres
 from controlplane.compute.logs import follow_logs
 from controlplane.compute.pooler import pgbouncer, pooler_version
 from controlplane.compute.space import host_space
-from controlplane.models import Branch, PostgresSettings, Project, Region
+from controlplane.compute.state_directory import identity, place
+from controlplane.database.version import perch_version
+from controlplane.models import Branch, Host, PostgresSettings, Project, Region
 from controlplane.operations import vitals
 from controlplane.operations.availability import check_availability
 from controlplane.operations.catalog_mending import mend_catalogs
@@ -27,6 +32,7 @@ from controlplane.operations.history_copies import state
 from controlplane.operations.history_retention import forget_former_passwords
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
+from controlplane.operations.own_host import HostTaken
 from controlplane.operations.poolers import end_unused_poolers
 from controlplane.operations.quota_rounds import QUOTA_ROUND, hold_to_quotas
 from controlplane.operations.reconcile import (
@@ -54,56 +60,69 @@ class Round:
     """A periodic task; `interval` is in seconds."""
 
     interval: float
-    do: Callable[[Region], None]
+    do: Callable[[Host], None]
 
 
-def publish_settings(region: Region) -> None:
+def publish_settings(host: Host) -> None:
     """Publish the settings that each Postgres of this host has, if that is another one than before.
 
     Without this list the services judge settings by their names alone, and Postgres judges them
     itself.
     """
     for major in majors():
-        _publish_settings(region, major)
+        _publish_settings(host, major)
 
 
-def _publish_settings(region: Region, major: int) -> None:
+def _publish_settings(host: Host, major: int) -> None:
     version = postgres_version(major)
     # Settings published by an older release lack the descriptions.
     is_complete = {"version": version, "known__work_mem__about__isnull": False}
-    if PostgresSettings.objects.filter(region=region, major=major, **is_complete).exists():
+    if PostgresSettings.objects.filter(host=host, major=major, **is_complete).exists():
         return
     try:
         known = ask_postgres(major)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        fields = {"region": region.id, "postgres": version, "error": repr(error)}
+        fields = {"region": host.id, "postgres": version, "error": repr(error)}
         log.error("settings unknown", extra=fields)
         return
     PostgresSettings.objects.update_or_create(
-        region=region, major=major, defaults={"version": version, "known": known}
+        host=host, major=major, defaults={"version": version, "known": known}
     )
 
 
-def publish(region: Region) -> None:
-    """Publish the worker's sign of life, its problems, and what its host can do."""
+def publish(host: Host) -> None:
+    """Publish the worker's sign of life, its problems, and what its host can do. Raises HostTaken
+    if the host is served from elsewhere."""
     space = host_space()
     program = pgbouncer()
-    Region.objects.filter(id=region.id).update(
+    has_others = Exists(Host.objects.filter(region_id=host.region_id).exclude(id=host.id))
+    # If these have changed, all connection strings have the new ones from now on.
+    address, port = settings.REGION_HOST, settings.PROXY_PORT
+    own = Host.objects.filter(id=host.id, state_id=identity(), state_place=place())
+    is_ours = own.update(
         worker_seen_at=Now(),
+        version=perch_version(),
+        cpus=len(os.sched_getaffinity(0)),
+        cpu_load=os.getloadavg()[0],
+        memory_bytes=psutil.virtual_memory().total,
         pooling_available=program is not None,
         pooler_version=_pooler_version(program) if program else "",
         pg_version=default_major(),
         pg_versions=majors(),
-        # If the host was renamed, all connection strings have its new name from now on.
-        host=settings.REGION_HOST,
-        port=settings.PROXY_PORT,
+        address=Case(When(has_others, then=Value(settings.HOST_ADDRESS)), default=Value(address)),
+        port=port,
         problems=vitals.problems(),
         history_store=state.as_json(),
         quality=quality.as_json(),
         outbound_unfiltered=outbound.complaint(),
+        disk_bytes=space.total,
         disk_free_bytes=space.free,
         disk_reserve_bytes=space.reserve,
     )
+    if not is_ours:
+        raise HostTaken(f'the host "{host.id}" is served from elsewhere now')
+    region = Region.objects.filter(~has_others, id=host.region_id)
+    region.exclude(host=address, port=port).update(host=address, port=port)
 
 
 def _pooler_version(program: str) -> str:
@@ -116,15 +135,15 @@ def _pooler_version(program: str) -> str:
     return f"{major}.{minor}"
 
 
-def follow_compute_logs(region: Region) -> None:
+def follow_compute_logs(host: Host) -> None:
     """Read the logs of this host's computes, whichever process started them."""
     follow_logs()
 
 
-def hold_outbound(region: Region) -> None:
+def hold_outbound(host: Host) -> None:
     """Restrict the outgoing connections of this host's computes to what they may reach."""
     projects = Project.objects.filter(
-        region=region, deleted_at=None, settings__block_outbound_connections=True
+        host=host, deleted_at=None, settings__block_outbound_connections=True
     )
     closed = Branch.objects.filter(project__in=projects, deleted_at=None)
     before = outbound.complaint()

@@ -2,7 +2,7 @@
 
 from django.db import connection
 
-from controlplane.models import Region
+from controlplane.models import Host
 
 # The most rows that one round deletes; the next round continues.
 AT_ONCE = 50_000
@@ -22,8 +22,8 @@ DELETE FROM controlplane_trafficreporter WHERE reported_at < now() - interval '7
 """
 
 
-def forget_usage(region: Region) -> None:
-    """Delete the rows of all regions, because an account's rows are of several regions."""
+def forget_usage(host: Host) -> None:
+    """Delete the rows of all hosts, because an account's rows are of several hosts."""
     with connection.cursor() as cursor:
         cursor.execute(OLD_USAGE, [AT_ONCE])
         cursor.execute(SILENT_REPORTERS)

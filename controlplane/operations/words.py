@@ -20,6 +20,7 @@ from controlplane.compute.history.commits import LogUnreadable
 from controlplane.compute.history.moments import NoSuchMoment
 from controlplane.compute.history.recovering import NotRecovered
 from controlplane.compute.integrity import DataDamaged
+from controlplane.compute.major_upgrade import UpgradeFailed, UpgradeRefused
 from controlplane.compute.outbound import OutboundNotBlocked
 from controlplane.compute.patience import OutOfPatience
 from controlplane.compute.process import StartFailed, StopFailed
@@ -49,6 +50,8 @@ ADVICE: Mapping[type[Exception], str] = {
     SchemaNotCopied: "change what prevents it in the source branch",
     CopyInterrupted: f"try again; {OPERATOR}",
     SchemaUnreadable: "",
+    UpgradeRefused: "",
+    UpgradeFailed: f"try again; {OPERATOR}",
     OutboundNotBlocked: "tell this host's operator, or allow the project's computes to connect",
     NotEnoughSpace: (
         "delete branches that are not needed any more, or ask the operator for more space"

@@ -49,8 +49,8 @@ class PlainConnections(Enum):
 class ProxySettings:
     """Times are in seconds."""
 
-    # Endpoints have host names one label below it.
-    region_host: str
+    # Endpoints have host names one label below each of these: the region's and this host's own.
+    domains: Sequence[str]
     # Determines the SCRAM salt sent for an unknown role, so that the salt stays the same across
     # restarts. Must be kept secret.
     secret: bytes = field(repr=False)

@@ -68,7 +68,7 @@ def changing_catalog(account: Account, project_id: str, branch_id: str) -> Itera
     At its end the operations that apply the change to the compute are scheduled: `apply_config`,
     and `suspend_compute` if the endpoint is idle. Without an endpoint there are none, and the next
     compute that starts on the branch applies the change. If the block adds no event to the change,
-    nothing was changed and no operations are scheduled. Raises NotFound, Locked, RegionAway.
+    nothing was changed and no operations are scheduled. Raises NotFound, Locked, HostAway.
     """
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)

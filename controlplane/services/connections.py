@@ -33,17 +33,17 @@ def connection_to(
 ) -> Connection:
     """What a client needs to connect to the database through the endpoint. If `password` is None,
     the URI contains none. If `pooled`, the URI leads to the pooler."""
-    region = endpoint.project.region
-    host = f"{endpoint.id}.{region.host}"
-    pooler_host = f"{endpoint.id}-pooler.{region.host}"
+    host = endpoint.project.host
+    name = f"{endpoint.id}.{host.address}"
+    pooler_name = f"{endpoint.id}-pooler.{host.address}"
     user = quote(role.name, safe="")
     if password is not None:
         user += f":{quote(password, safe='')}"
-    port = "" if region.port == 5432 else f":{region.port}"
+    port = "" if host.port == 5432 else f":{host.port}"
     path = f"{port}/{quote(database.name, safe='')}"
-    if _is_local(region.host):
-        name = f"{endpoint.id}-pooler" if pooled else endpoint.id
-        option = f"options={quote(f'endpoint={name}', safe='')}"
+    if _is_local(host.address):
+        named = f"{endpoint.id}-pooler" if pooled else endpoint.id
+        option = f"options={quote(f'endpoint={named}', safe='')}"
         # node-postgres verifies the server's certificate with any sslmode except "disable", and it
         # does not know the proxy's certificate authority. Without sslmode it connects without TLS,
         # which is safe because the traffic does not leave this machine. Clients that use libpq
@@ -51,14 +51,14 @@ def connection_to(
         needs_tls = settings.PROXY_PLAIN_CONNECTIONS == "never"
         place = f"localhost{path}?{'sslmode=require&' if needs_tls else ''}{option}"
     else:
-        place = f"{pooler_host if pooled else host}{path}?sslmode=require"
+        place = f"{pooler_name if pooled else name}{path}?sslmode=require"
     return Connection(
         uri=f"postgresql://{user}@{place}",
         database=database.name,
         role=role.name,
         password=password,
-        host=host,
-        pooler_host=pooler_host,
+        host=name,
+        pooler_host=pooler_name,
     )
 
 

@@ -17,10 +17,10 @@ from controlplane.models import (
     Database,
     Endpoint,
     EndpointState,
+    Host,
     InitSource,
     Operation,
     Project,
-    Region,
     Role,
 )
 from controlplane.operations.actions import MAKES_BRANCH
@@ -39,7 +39,7 @@ from controlplane.services.endpoint_attributes import (
     check_endpoint,
     with_defaults,
 )
-from controlplane.services.errors import RegionFull
+from controlplane.services.errors import HostFull
 from controlplane.services.history import PastMoment
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.quotas import refuse_used_up
@@ -69,10 +69,10 @@ def make_branch(
     project's first, and its default branch. A hidden branch has its id as its name.
 
     The caller has checked that the name is free and that the parent is not being deleted. Raises
-    RegionFull, Unprocessable if the account's plan allows no more or the branch cannot expire, and
+    HostFull, Unprocessable if the account's plan allows no more or the branch cannot expire, and
     Locked if too many hidden branches wait to be removed.
     """
-    _refuse_without_room(project.region)
+    _refuse_without_room(project.host)
     if hidden:
         plan_limits.check_removed_branches(project)
     else:
@@ -113,9 +113,9 @@ def make_kept_branch(project: Project, branch: Branch, *, name: str | None) -> B
     Without a name it is a hidden branch, which a round removes. It gets its roles and databases
     together with the data.
 
-    The caller has checked that the name is free. Raises RegionFull, Unprocessable, Locked.
+    The caller has checked that the name is free. Raises HostFull, Unprocessable, Locked.
     """
-    _refuse_without_room(project.region)
+    _refuse_without_room(project.host)
     if name is None:
         plan_limits.check_removed_branches(project)
     else:
@@ -171,13 +171,13 @@ def _take_over_catalog(branch: Branch, source: Branch) -> None:
     Database.objects.bulk_create(databases)
 
 
-def _refuse_without_room(region: Region) -> None:
-    """Raises RegionFull if the disk space that the region's worker has published is too small."""
-    if region.is_full:
-        raise RegionFull(
-            f'the region "{region.id}" has no room for new branches: its disk has '
-            f"{in_words(region.disk_free_bytes or 0)} free, less than the reserve of "
-            f"{in_words(region.disk_reserve_bytes or 0)}; delete branches that are not needed, "
+def _refuse_without_room(host: Host) -> None:
+    """Raises HostFull if the disk space that the host's worker has published is too small."""
+    if host.is_full:
+        raise HostFull(
+            f'the host "{host.id}" has no room for new branches: its disk has '
+            f"{in_words(host.disk_free_bytes or 0)} free, less than the reserve of "
+            f"{in_words(host.disk_reserve_bytes or 0)}; delete branches that are not needed, "
             "or try again later"
         )
 

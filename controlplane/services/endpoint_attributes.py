@@ -72,10 +72,10 @@ def check_endpoint(endpoint: Endpoint, changed: Collection[str]) -> None:
     if (
         "pooler_enabled" in changed
         and endpoint.pooler_enabled
-        and not project.region.pooling_available
+        and not project.host.pooling_available
     ):
         raise Unprocessable(
-            f'pooling is not available in the region "{project.region_id}": '
+            f'pooling is not available on the host "{project.host_id}": '
             "PgBouncer is not installed on its host",
             fields=["pooler_enabled"],
         )

@@ -122,18 +122,18 @@ def check_pg_settings(endpoint: Endpoint) -> None:
 def check_pgbouncer_settings(endpoint: Endpoint) -> None:
     """Validate that the pooler of an endpoint of this size may have each of the settings
     (`compute.pooler_settings`). Raises Unprocessable."""
-    region = endpoint.project.region
+    host = endpoint.project.host
     chosen = endpoint.settings.get("pgbouncer_settings", {})
-    size, version = endpoint.autoscaling_limit_max_cu, version_of(region.pooler_version)
+    size, version = endpoint.autoscaling_limit_max_cu, version_of(host.pooler_version)
     refuse_fields(
         FieldError(f"settings.pgbouncer_settings.{name[:MOST_NAMED]}", words)
         for name, value in chosen.items()
         if (words := pooler_complaint(name, value, max_cu=size, version=version))
     )
-    if chosen and not region.pooling_available:
+    if chosen and not host.pooling_available:
         raise refused_field(
             "settings.pgbouncer_settings",
-            f'pooling is not available in the region "{region.id}": '
+            f'pooling is not available on the host "{host.id}": '
             "PgBouncer is not installed on its host",
         )
 

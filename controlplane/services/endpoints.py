@@ -77,7 +77,7 @@ OWN_ENDPOINT = Reading(
     WHERE t.project_id = %(project)s AND t.id = %(endpoint)s AND t.deleted_at IS NULL
         AND project.account_id = %(account)s AND project.deleted_at IS NULL
     """,
-    joined=["project", "project__region"],
+    joined=["project", "project__host"],
     extra=IS_BUSY,
 )
 # Without those that read a past moment for a while (`services.time_travel`).
@@ -328,7 +328,7 @@ def head_for(
 ) -> EndpointChange:
     """Schedule `action` in the `lane`, unless the endpoint is in `state` or its unfinished
     operations lead to it; these are then moved to the `lane` if it is more urgent. Raises Locked,
-    QuotaExceeded, RegionAway."""
+    QuotaExceeded, HostAway."""
     operations = unfinished(project.id)
     pending = pending_state(endpoint, operations)
     if (pending or endpoint.current_state) == state:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from django.db import OperationalError
 from psycopg.errors import DeadlockDetected, QueryCanceled
 
-# The operations layer raises RegionAway; the API handles it like the errors here.
-from controlplane.operations.scheduling import RegionAway as RegionAway
+# The operations layer raises HostAway; the API handles it like the errors here.
+from controlplane.operations.scheduling import HostAway as HostAway
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class TooManyAtOnce(ServiceError):
     to try again."""
 
 
-class RegionFull(ServiceError):
-    """The region's host has no room for new branches. It is safe to try again later."""
+class HostFull(ServiceError):
+    """The host has no room for new branches. It is safe to try again later."""
 
 
 class PasswordNotStored(ServiceError):

@@ -33,7 +33,7 @@ class GivenUp:
         """The operation's endpoint, as its row is now. Raises Conflict if it was deleted, Locked if
         its branch is being deleted."""
         endpoint = (
-            Endpoint.objects.select_related("branch", "project__account", "project__region")
+            Endpoint.objects.select_related("branch", "project__account", "project__host")
             .filter(id=self.operation.endpoint_id, deleted_at=None)
             .first()
         )

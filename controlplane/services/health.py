@@ -1,8 +1,8 @@
 """Whether the service works, for monitoring.
 
-The health is that of this host's region. Missing processes and problems of other regions are shown,
-but do not change it. On a host that runs only the API, it is the health of the region in its
-settings, or else of the default region.
+The health is that of this host. Missing processes and problems of other hosts are shown, but do not
+change it. On a machine that runs only the API, it is the health of the first host of the region in
+its settings, or else of the default region.
 """
 
 from dataclasses import dataclass, field
@@ -13,8 +13,9 @@ from django.db import connection
 
 from controlplane import clock
 from controlplane.events import outbox
-from controlplane.models import Lane, Region
-from controlplane.services.region_problems import problems_of
+from controlplane.models import PROCESSES, Host, Lane
+from controlplane.services.host_problems import problems_of
+from controlplane.services.regions import list_hosts
 
 # Seconds that the oldest job of a lane may wait for a slot before that is reported as a problem.
 MOST_WAIT = {Lane.WAKES: 5, Lane.REQUESTS: 30, Lane.UPKEEP: 600}
@@ -60,10 +61,9 @@ def ask_database() -> None:
 
 
 def examine() -> Health:
-    """Read the health of this host's region, and the state of all regions. Raises
-    django.db.Error."""
-    regions = list(Region.objects.order_by("id"))
-    own = _own(regions)
+    """Read the health of this host, and the state of all hosts. Raises django.db.Error."""
+    hosts = list_hosts()
+    own = _own(hosts)
     if own is None:
         return Health(["worker", "proxy"])
     missing = own.silent_processes()
@@ -79,29 +79,35 @@ def examine() -> Health:
         missing,
         sorted({problem["name"] for problem in found}),
         {
-            "region": own.id,
+            "region": own.region_id,
+            "host": own.id,
             "problems": found,
             "lanes": lanes,
             "webhooks": webhooks,
             "history_store": own.history_store,
             "quality": own.quality,
             "backup": {"taken_at": own.backup_taken_at, "verified_at": own.backup_verified_at},
-            "regions": [_described(region) for region in regions],
+            "regions": _regions([_described(host) for host in hosts]),
+            "hosts": [_described(host) for host in hosts],
         },
     )
 
 
-def _own(regions: list[Region]) -> Region | None:
-    for region in regions:
-        if region.id == settings.REGION:
-            return region
-    return next((region for region in regions if region.default), None)
+def _own(hosts: list[Host]) -> Host | None:
+    """`hosts` begin with those of the default region."""
+    by_preference = (
+        lambda host: host.id == settings.HOST_NAME,
+        lambda host: host.region_id == settings.REGION,
+        lambda host: True,
+    )
+    found = (host for suits in by_preference for host in hosts if suits(host))
+    return next(found, None)
 
 
-def lanes_of(region: Region) -> list[dict[str, Any]]:
+def lanes_of(host: Host) -> list[dict[str, Any]]:
     """The numbers of waiting and running jobs of each lane, and how many seconds the oldest job
     that could start has waited."""
-    names = {lane: region.queue(lane) for lane in Lane}
+    names = {lane: host.queue(lane) for lane in Lane}
     found = queues(*names.values())
     return [{"lane": lane.value, **found[queue]} for lane, queue in names.items()]
 
@@ -126,17 +132,51 @@ def _slow(lane: dict[str, Any]) -> dict[str, str]:
     return {"name": "lane_waits", "detail": detail}
 
 
-def _described(region: Region) -> dict[str, Any]:
+def _described(host: Host) -> dict[str, Any]:
     now = clock.now()
-    seen = {"worker": region.worker_seen_at, "proxy": region.proxy_seen_at}
+    seen = {"worker": host.worker_seen_at, "proxy": host.proxy_seen_at}
     return {
-        "id": region.id,
-        "host": region.host,
-        "draining": region.draining,
-        "outbound_unfiltered": region.outbound_unfiltered,
-        "missing": region.silent_processes(),
-        "problems": sorted({problem["name"] for problem in problems_of(region)}),
+        "id": host.id,
+        "region": host.region_id,
+        "host": host.address,
+        "draining": host.draining,
+        "outbound_unfiltered": host.outbound_unfiltered,
+        "missing": host.silent_processes(),
+        "problems": sorted({problem["name"] for problem in problems_of(host)}),
         "seen_seconds_ago": {
             name: round((now - at).total_seconds(), 1) if at else None for name, at in seen.items()
         },
     }
+
+
+def _regions(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same by region: what is missing or wrong on any of its hosts, and the host that was last
+    seen the longest ago."""
+    found = []
+    for region in sorted({host["region"] for host in hosts}):
+        of_it = [host for host in hosts if host["region"] == region]
+        first = of_it[0]
+        found.append(
+            {
+                "id": region,
+                "host": first["host"],
+                "draining": all(host["draining"] for host in of_it),
+                "outbound_unfiltered": next(
+                    (why for host in of_it if (why := host["outbound_unfiltered"])), ""
+                ),
+                "missing": [
+                    name for name in PROCESSES if any(name in host["missing"] for host in of_it)
+                ],
+                "problems": sorted({name for host in of_it for name in host["problems"]}),
+                "seen_seconds_ago": {
+                    name: _longest([host["seen_seconds_ago"][name] for host in of_it])
+                    for name in PROCESSES
+                },
+            }
+        )
+    return found
+
+
+def _longest(ages: list[float | None]) -> float | None:
+    known = [age for age in ages if age is not None]
+    return max(known) if len(known) == len(ages) else None

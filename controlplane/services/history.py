@@ -1,6 +1,6 @@
 """What a branch's history holds, and which of its past moments a request may name.
 
-The region's worker keeps the history and publishes its extent (`models.HistoryChain`). A request
+The host's worker keeps the history and publishes its extent (`models.HistoryChain`). A request
 that names a moment outside of it is refused before anything is made.
 """
 

@@ -15,7 +15,7 @@ def suspend_for_logical_replication(project: Project) -> list[Operation]:
     replicate. Endpoints that are active, or are being started, are suspended; the next client wakes
     them.
 
-    The caller holds the project's lock, and has changed the project's setting. Raises RegionAway.
+    The caller holds the project's lock, and has changed the project's setting. Raises HostAway.
     """
     # With a new revision, the next start of each compute applies the roles again.
     Branch.objects.filter(project=project, deleted_at=None).update(

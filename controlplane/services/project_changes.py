@@ -42,7 +42,7 @@ def update_project(
 ) -> tuple[Project, list[Operation]]:
     """Change the attributes that were sent. Returns the project and the operations that this takes.
 
-    Raises NotFound, Locked, Invalid, Unprocessable, RegionAway.
+    Raises NotFound, Locked, Invalid, Unprocessable, HostAway.
     """
     with changing_project(account, project_id) as project:
         _refuse_what_stays(project, changes)
@@ -56,7 +56,7 @@ def update_project(
             check_defaults(project)
         if changes.settings is not None:
             project.settings = merged_project_settings(
-                project.settings, changes.settings, region=project.region
+                project.settings, changes.settings, host=project.host
             )
             check_json_size("settings", project.settings)
         if changes.history_retention_seconds not in (None, project.history_retention_seconds):
@@ -83,8 +83,8 @@ def _refuse_what_stays(project: Project, changes: ProjectChanges) -> None:
         ),
         "pg_version": (
             project.pg_version,
-            f"the project stays with Postgres {project.pg_version}; for another, "
-            "create a project and transfer the data with pg_dump",
+            f"the project stays with Postgres {project.pg_version}: ask the operator to upgrade "
+            "it, or create another project and transfer the data with pg_dump",
         ),
         "store_passwords": (
             project.store_passwords,

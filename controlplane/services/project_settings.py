@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from controlplane.models import Region
+from controlplane.models import Host
 from controlplane.services.errors import refused_field
 
 MOST_ALLOWED_IPS = 200
@@ -35,14 +35,14 @@ class ProjectSettings:
 
 
 def merged_project_settings(
-    stored: Mapping[str, Any], sent: ProjectSettings, *, region: Region
+    stored: Mapping[str, Any], sent: ProjectSettings, *, host: Host
 ) -> dict[str, Any]:
-    """The settings to store after a request `sent` these, for a project of the region. Raises
+    """The settings to store after a request `sent` these, for a project on the host. Raises
     Unprocessable."""
-    if sent.block_outbound_connections and region.outbound_unfiltered:
+    if sent.block_outbound_connections and host.outbound_unfiltered:
         raise refused_field(
             "settings.block_outbound_connections",
-            f"the region's host cannot keep computes from connecting: {region.outbound_unfiltered}",
+            f"its host cannot keep computes from connecting: {host.outbound_unfiltered}",
         )
     if sent.enable_logical_replication is False and stored.get("enable_logical_replication"):
         raise refused_field(

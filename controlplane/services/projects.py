@@ -54,6 +54,7 @@ from controlplane.services.errors import (
 )
 from controlplane.services.organizations import check_organization
 from controlplane.services.passwords import encrypt, new_password, scram_verifier
+from controlplane.services.placement import choose_host
 from controlplane.services.project_settings import ProjectSettings, merged_project_settings
 from controlplane.services.reserved_names import check_database_name, check_role_name
 
@@ -98,7 +99,7 @@ LOCKED_WITHIN = 15.0
 PROJECT = Reading(
     Project,
     "WHERE t.id = %(project)s AND t.account_id = %(account)s AND t.deleted_at IS NULL",
-    joined=["region"],
+    joined=["host"],
 )
 FIRST_PROJECTS = Reading(
     Project,
@@ -106,7 +107,7 @@ FIRST_PROJECTS = Reading(
     WHERE t.account_id = %(account)s AND t.deleted_at IS NULL
     ORDER BY t.created_at DESC, t.id LIMIT %(limit)s
     """,
-    joined=["region"],
+    joined=["host"],
 )
 
 
@@ -211,7 +212,7 @@ def create_project(account: Account, spec: ProjectSpec) -> NewProject:
     """Create a project with its default branch, that branch's endpoint, a role and a database.
 
     Raises NotFound for the organization of another account, Invalid, Unprocessable, Locked,
-    TooManyAtOnce, RegionFull, RegionAway.
+    TooManyAtOnce, HostFull, HostAway.
     """
     check_organization(account, spec.org_id)
     owner = spec.role_name or _owner_of(spec.database_name)
@@ -252,14 +253,21 @@ def create_project(account: Account, spec: ProjectSpec) -> NewProject:
 
 def _new_project(account: Account, spec: ProjectSpec) -> Project:
     """The project's row, unsaved. Raises Invalid, Unprocessable."""
-    region = _find_region(spec.region_id)
+    defaults = merged_defaults({}, spec.endpoint_defaults)
+    host, pg_version = choose_host(
+        _find_region(spec.region_id),
+        pg_version=spec.pg_version,
+        needs_pooler=bool(defaults.get("pooler_enabled") or defaults.get("pgbouncer_settings")),
+        needs_filter=bool(spec.settings.block_outbound_connections),
+    )
     project = Project(
         account=account,
-        region=region,
-        pg_version=_pg_version(region, spec.pg_version),
+        region_id=host.region_id,
+        host=host,
+        pg_version=pg_version,
         provisioner=spec.provisioner or DEFAULT_PROVISIONER,
-        default_endpoint_settings=merged_defaults({}, spec.endpoint_defaults),
-        settings=merged_project_settings({}, spec.settings, region=region),
+        default_endpoint_settings=defaults,
+        settings=merged_project_settings({}, spec.settings, host=host),
         history_retention_seconds=spec.history_retention_seconds,
         store_passwords=spec.store_passwords,
     )
@@ -275,7 +283,7 @@ def delete_project(account: Account, project_id: str) -> Project:
     which is scheduled now if RECOVERY_HOURS is 0, else when the time is over in which the project
     can be recovered (`services.recovery`).
 
-    Deleting it again returns the same. Raises NotFound, Locked, RegionAway.
+    Deleting it again returns the same. Raises NotFound, Locked, HostAway.
     """
     with locking_project(account, project_id) as project:
         if project.deleted_at is not None:
@@ -321,7 +329,7 @@ def _owner_of(database_name: str) -> str:
 
 
 def _projects_of(account: Account) -> QuerySet[Project]:
-    return Project.objects.select_related("region", "account").filter(account=account)
+    return Project.objects.select_related("host", "account").filter(account=account)
 
 
 def _find_region(region_id: str | None) -> Region:
@@ -332,22 +340,4 @@ def _find_region(region_id: str | None) -> Region:
         raise Unprocessable(
             f'region "{region_id}" does not exist; use one of: {known}', fields=["region_id"]
         )
-    if region.draining:
-        raise Unprocessable(f'region "{region.id}" accepts no new projects', fields=["region_id"])
     return region
-
-
-def _pg_version(region: Region, wanted: int | None) -> int:
-    """The major version of Postgres that a new project gets. Raises Unprocessable if the region
-    has not the one that is `wanted`, or if its worker has not published those that it has yet."""
-    if region.pg_version is None:
-        raise Unprocessable(f'no worker has started in the region "{region.id}" yet; try again')
-    # A worker of an earlier release publishes only the first.
-    available = {region.pg_version, *region.pg_versions}
-    if wanted is not None and wanted not in available:
-        either = " or ".join(map(str, sorted(available)))
-        raise Unprocessable(
-            f'pg_version {wanted} is not available in the region "{region.id}"; use {either}',
-            fields=["pg_version"],
-        )
-    return wanted or region.pg_version

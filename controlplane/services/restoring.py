@@ -51,7 +51,7 @@ def restore_branch(
     """Replace the branch's data by all that is committed on the source when it is copied, or was
     committed at a past moment. The source of a past moment may be the branch itself.
 
-    Raises NotFound, Conflict, Locked, RegionFull, Unprocessable.
+    Raises NotFound, Conflict, Locked, HostFull, Unprocessable.
     """
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
@@ -75,7 +75,7 @@ def replace_data(
 
     A past moment is first created as a hidden branch, while the branch goes on running.
 
-    Raises Conflict, Locked, RegionFull, Unprocessable.
+    Raises Conflict, Locked, HostFull, Unprocessable.
     """
     earlier = unfinished(project.id)
     endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()

@@ -266,6 +266,10 @@ def _deletable(given_up: GivenUp) -> Branch:
 
 # By action, the function that returns the steps of a retry. `delete_tenant` is missing, because an
 # operation of a deleted project cannot be retried.
+def _upgrade(given_up: GivenUp) -> list[Step]:
+    raise Conflict("only this service's operator can upgrade a project: with `upgrade_project`")
+
+
 AGAIN: Mapping[Action, Callable[[GivenUp], list[Step]]] = {
     Action.CREATE_TIMELINE: _create,
     Action.CREATE_BRANCH: _create,
@@ -274,6 +278,7 @@ AGAIN: Mapping[Action, Callable[[GivenUp], list[Step]]] = {
     Action.APPLY_CONFIG: _apply,
     Action.CHECK_AVAILABILITY: _check,
     Action.DELETE_TIMELINE: _delete_branch,
+    Action.UPGRADE_PROJECT: _upgrade,
 }
 
 

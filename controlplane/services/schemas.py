@@ -1,7 +1,7 @@
 """The schema of a branch's database, the differences between the schemas of two branches, what a
 past moment of a branch names, and the logs of an endpoint.
 
-The worker of the branch's region reads them. The caller, such as `api.schemas`, begins the
+The worker of the branch's host reads them. The caller, such as `api.schemas`, begins the
 readings, waits until they have ended, and takes their results.
 """
 
@@ -26,7 +26,7 @@ from controlplane.models import (
     SchemaReading,
 )
 from controlplane.operations.queue import enqueue_reading
-from controlplane.operations.scheduling import RegionAway
+from controlplane.operations.scheduling import HostAway
 from controlplane.services.branches import find_branch
 from controlplane.services.catalog import find_database
 from controlplane.services.endpoints import find_endpoint
@@ -57,7 +57,7 @@ def begin_resolving(
     account: Account, project_id: str, branch_id: str, moment: MomentSpec
 ) -> SchemaReading:
     """Request a reading of the commits around the moment. Raises NotFound, Unprocessable,
-    RegionAway."""
+    HostAway."""
     project = find_project(account, project_id)
     branch = find_branch(project, branch_id)
     past = moment.of(branch)
@@ -76,7 +76,7 @@ def begin_reading(
     moment: MomentSpec = PRESENT,
 ) -> SchemaReading:
     """Request a reading of a schema. `wanted` is a SchemaFormat. Raises NotFound, BranchBeingMade,
-    Unprocessable, RegionAway."""
+    Unprocessable, HostAway."""
     project = find_project(account, project_id)
     return _begin(project, find_branch(project, branch_id), database_name, wanted, moment)
 
@@ -94,7 +94,7 @@ def begin_comparison(
     """Request readings of the schemas of the base branch and of the branch, in this order. The base
     is the parent by default, or for a past moment of the base a root branch itself.
 
-    Raises NotFound, BranchBeingMade, Unprocessable, RegionAway.
+    Raises NotFound, BranchBeingMade, Unprocessable, HostAway.
     """
     project = find_project(account, project_id)
     branch = find_branch(project, branch_id)
@@ -115,7 +115,7 @@ def begin_log_reading(
     account: Account, project_id: str, endpoint_id: str, *, source: str
 ) -> SchemaReading:
     """Request a reading of the logs of the endpoint's branch; of one of `log_lines.SOURCES`, or ""
-    for all. Raises NotFound, RegionAway."""
+    for all. Raises NotFound, HostAway."""
     project = find_project(account, project_id)
     branch = find_endpoint(project, endpoint_id).branch
     return _enqueued(project, branch, None, database_name=source, format=SchemaFormat.LOGS)
@@ -226,9 +226,9 @@ def _enqueued(
 
 
 def _refuse_away(project: Project) -> None:
-    if project.region.is_away:
-        raise RegionAway(
-            f'the region "{project.region_id}" does not answer, so nothing can be read there now; '
+    if project.host.is_away:
+        raise HostAway(
+            f'the host "{project.host_id}" does not answer, so nothing can be read there now; '
             "try again"
         )
 

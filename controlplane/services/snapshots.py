@@ -102,7 +102,7 @@ def create_snapshot(
     """Create a snapshot of all that is committed on the branch when it is copied, or was committed
     at a past moment.
 
-    Raises NotFound, Locked, RegionFull, Unprocessable.
+    Raises NotFound, Locked, HostFull, Unprocessable.
     """
     now = clock.now()
     _refuse_past(spec.expires_at, now)
@@ -162,7 +162,7 @@ def update_snapshot(
 def delete_snapshot(account: Account, project_id: str, snapshot_id: str) -> list[Operation]:
     """Delete the snapshot. Callers do not see it from now on. The returned operation deletes its
     data, after the operations that create it or a branch from it. Raises NotFound, Locked,
-    RegionAway."""
+    HostAway."""
     with changing_project(account, project_id) as project:
         snapshot = find_snapshot(project, snapshot_id)
         operations = schedule(project, [Step(Action.DELETE_TIMELINE, branch=snapshot.data_branch)])
@@ -178,7 +178,7 @@ def restore_snapshot(
     branch then keeps the replaced data. Returns the new branch or the branch whose data is
     replaced, and the operations.
 
-    Raises NotFound, Conflict, Locked, RegionFull, Unprocessable.
+    Raises NotFound, Conflict, Locked, HostFull, Unprocessable.
     """
     _check(wanted)
     with changing_project(account, project_id) as project:

@@ -1,28 +1,29 @@
 """The status of the service: for its users, and in detail for its operators.
 
-`health` describes one host's region, for monitoring. This module describes all regions.
+`health` describes one host, for monitoring. This module describes all.
 """
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib import metadata
 from typing import Any
 
 from django.db.models import Count, Q
 
 from controlplane import clock
 from controlplane.compute.pooler_settings import keeps_prepared_statements
+from controlplane.database.version import perch_version
 from controlplane.events import outbox
-from controlplane.models import Account, Endpoint, EndpointState, Region
-from controlplane.services.errors import Forbidden
+from controlplane.models import PROCESSES, Account, Endpoint, EndpointState, Host, Region
 from controlplane.services.health import lanes_of, queues
-from controlplane.services.region_problems import problems_of
+from controlplane.services.host_problems import problems_of
+from controlplane.services.hosts import check_operator
+from controlplane.services.regions import list_hosts, list_regions
 
 
 @dataclass(frozen=True)
 class RegionStatus:
-    """A region's status for its users: which of its worker and proxy have no recent sign of life,
-    and the names of other problems."""
+    """A region's status for its users: which processes have no recent sign of life on some of its
+    hosts, and the names of their other problems."""
 
     id: str
     name: str
@@ -31,16 +32,20 @@ class RegionStatus:
 
     @classmethod
     def of(cls, region: Region) -> "RegionStatus":
-        names = {problem["name"] for problem in problems_of(region)}
-        return cls(region.id, region.name, region.silent_processes(), sorted(names))
+        hosts = list(region.hosts.all())
+        silent = {name for host in hosts for name in host.silent_processes()}
+        names = {problem["name"] for host in hosts for problem in problems_of(host)}
+        missing = [name for name in PROCESSES if name in silent or not hosts]
+        return cls(region.id, region.name, missing, sorted(names))
 
 
 @dataclass(frozen=True)
 class HostStatus:
-    """A region's status for its operators. Sizes are in bytes, times in seconds."""
+    """A host's status for its operators. Sizes are in bytes, times in seconds."""
 
     id: str
     name: str
+    region_id: str
     host: str
     port: int
     draining: bool
@@ -56,6 +61,13 @@ class HostStatus:
     pooler_prepares: bool
     # Why computes can connect to the host and its network; "" if they cannot.
     outbound_unfiltered: str
+    # The version of Perch that its worker runs; "" before it has started.
+    version: str
+    # Its processors, how many of them were busy in the last minute on average, and its memory.
+    cpus: int | None
+    cpu_load: float | None
+    memory_bytes: int | None
+    disk_bytes: int | None
     disk_free_bytes: int | None
     disk_reserve_bytes: int | None
     lanes: list[dict[str, Any]] = field(default_factory=list)
@@ -67,61 +79,68 @@ class ServiceDetails:
     # The version of Perch in the process that answers.
     version: str
     hosts: list[HostStatus]
-    # The queue of jobs that send webhooks' deliveries, which all regions share.
+    # The queue of jobs that send webhooks' deliveries, which all hosts share.
     webhooks: dict[str, Any]
 
 
 def region_statuses() -> list[RegionStatus]:
     """The status of all regions, the default first."""
-    return [RegionStatus.of(region) for region in Region.objects.order_by("-default", "id")]
+    return [RegionStatus.of(region) for region in list_regions()]
 
 
 def service_details(account: Account) -> ServiceDetails:
     """The status of all hosts. Raises Forbidden if the account is not an operator."""
-    if not account.is_operator:
-        raise Forbidden(
-            "only the accounts named in PERCH_OPERATORS may see the hosts of this service"
-        )
-    regions = list(Region.objects.order_by("-default", "id"))
-    computes = computes_by_region()
+    check_operator(account)
+    computes = computes_by_host()
     return ServiceDetails(
-        version=_version(),
-        hosts=[_host(region, computes.get(region.id, {})) for region in regions],
+        version=perch_version(),
+        hosts=[_described(host, computes.get(host.id, {})) for host in list_hosts()],
         webhooks=queues(outbox.QUEUE)[outbox.QUEUE],
     )
 
 
-def _host(region: Region, computes: dict[str, int]) -> HostStatus:
-    missing = region.silent_processes()
+def host_status(host: Host) -> HostStatus:
+    """The status of one host."""
+    return _described(host, computes_by_host().get(host.id, {}))
+
+
+def _described(host: Host, computes: dict[str, int]) -> HostStatus:
+    missing = host.silent_processes()
     now = clock.now()
     return HostStatus(
-        id=region.id,
-        name=region.name,
-        host=region.host,
-        port=region.port,
-        draining=region.draining,
+        id=host.id,
+        name=host.id,
+        region_id=host.region_id,
+        host=host.address,
+        port=host.port,
+        draining=host.draining,
         missing=missing,
-        problems=problems_of(region),
-        worker_seen_seconds_ago=_seconds_since(region.worker_seen_at, now),
-        proxy_seen_seconds_ago=_seconds_since(region.proxy_seen_at, now),
-        pg_version=region.pg_version,
-        pg_versions=region.pg_versions,
-        pooler_version=region.pooler_version,
-        pooler_prepares=keeps_prepared_statements(region.pooler_version),
-        outbound_unfiltered=region.outbound_unfiltered,
-        disk_free_bytes=region.disk_free_bytes,
-        disk_reserve_bytes=region.disk_reserve_bytes,
-        lanes=lanes_of(region),
+        problems=problems_of(host),
+        worker_seen_seconds_ago=_seconds_since(host.worker_seen_at, now),
+        proxy_seen_seconds_ago=_seconds_since(host.proxy_seen_at, now),
+        pg_version=host.pg_version,
+        pg_versions=host.pg_versions,
+        pooler_version=host.pooler_version,
+        pooler_prepares=keeps_prepared_statements(host.pooler_version),
+        outbound_unfiltered=host.outbound_unfiltered,
+        version=host.version,
+        cpus=host.cpus,
+        cpu_load=host.cpu_load,
+        memory_bytes=host.memory_bytes,
+        disk_bytes=host.disk_bytes,
+        disk_free_bytes=host.disk_free_bytes,
+        disk_reserve_bytes=host.disk_reserve_bytes,
+        lanes=lanes_of(host),
         computes={"active": 0, "idle": 0, "disabled": 0} | computes,
     )
 
 
-def computes_by_region() -> dict[str, dict[str, int]]:
-    """The numbers of active, idle and disabled endpoints, by region."""
+def computes_by_host() -> dict[str, dict[str, int]]:
+    """The numbers of active, idle and disabled endpoints, by host."""
     runs, is_off = Q(current_state=EndpointState.ACTIVE), Q(disabled=True)
     counted = (
         Endpoint.objects.filter(deleted_at=None)
-        .values_list("project__region_id")
+        .values_list("project__host_id")
         .annotate(
             running=Count("id", filter=runs),
             asleep=Count("id", filter=~runs & ~is_off),
@@ -129,18 +148,10 @@ def computes_by_region() -> dict[str, dict[str, int]]:
         )
     )
     return {
-        region: {"active": running, "idle": asleep, "disabled": off}
-        for region, running, asleep, off in counted
+        host: {"active": running, "idle": asleep, "disabled": off}
+        for host, running, asleep, off in counted
     }
 
 
 def _seconds_since(moment: datetime | None, now: datetime) -> float | None:
     return round((now - moment).total_seconds(), 1) if moment else None
-
-
-def _version() -> str:
-    try:
-        return metadata.version("perch")
-    except metadata.PackageNotFoundError:
-        # Perch runs from a checkout that was not installed.
-        return ""

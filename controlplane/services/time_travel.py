@@ -24,7 +24,7 @@ def travel(account: Account, project_id: str, branch_id: str, moment: MomentSpec
     suspended, a round removes it with its data (`operations.hidden_branches`). Its roles have the
     branch's present passwords, or new ones if the branch is protected.
 
-    Raises NotFound, Locked, Unprocessable, RegionFull, QuotaExceeded.
+    Raises NotFound, Locked, Unprocessable, HostFull, QuotaExceeded.
     """
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)

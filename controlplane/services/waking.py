@@ -10,7 +10,7 @@ from controlplane.operations.actions import STARTS
 from controlplane.operations.effects import LIVING, living_endpoint
 from controlplane.operations.locks import locked_project
 from controlplane.operations.reconcile import reconcile_branch
-from controlplane.operations.scheduling import RegionAway
+from controlplane.operations.scheduling import HostAway
 from controlplane.services.endpoints import head_for
 from controlplane.services.errors import EndpointDisabled, NotFound, ServiceError
 
@@ -40,11 +40,11 @@ WITH_BRANCH = Reading(
 
 class WakePostponed(ServiceError):
     """The endpoint cannot be started now, but maybe later: its last start failed recently, or the
-    region is away."""
+    host is away."""
 
 
-class RegionWaits(WakePostponed):
-    """The region's worker gives no sign of life."""
+class HostWaits(WakePostponed):
+    """The host's worker gives no sign of life."""
 
 
 def start_for_client(endpoint_id: str) -> Sequence[Operation]:
@@ -71,8 +71,8 @@ def start_for_client(endpoint_id: str) -> Sequence[Operation]:
             change = head_for(
                 project, endpoint, EndpointState.ACTIVE, Action.START_COMPUTE, lane=Lane.WAKES
             )
-        except RegionAway as error:
-            raise RegionWaits(str(error)) from error
+        except HostAway as error:
+            raise HostWaits(str(error)) from error
     return change.operations
 
 

@@ -9,7 +9,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from controlplane import clock
 from controlplane.events import outbox
-from controlplane.models import DeliveryStatus, Region, Webhook, WebhookDelivery
+from controlplane.models import DeliveryStatus, Host, Webhook, WebhookDelivery
 from controlplane.models.webhook import TRIED_FOR
 
 log = logging.getLogger(__name__)
@@ -20,8 +20,8 @@ AT_ONCE = 5000
 OVERDUE = timedelta(minutes=1)
 
 
-def look_after_webhooks(region: Region) -> None:
-    """The round. Webhooks belong to no region, so each region's worker runs it. It is safe for
+def look_after_webhooks(host: Host) -> None:
+    """The round. Webhooks belong to no host, so each host's worker runs it. It is safe for
     several workers to run it at the same time."""
     _forget_old()
     _forget_deleted_webhooks()

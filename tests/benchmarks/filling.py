@@ -33,10 +33,10 @@ WITH account AS (
     INSERT INTO controlplane_account (name, plan, created_at)
     VALUES ('a crowd', 'unlimited', now()) RETURNING id),
 project AS (
-    INSERT INTO controlplane_project (id, account_id, region_id, name, pg_version,
+    INSERT INTO controlplane_project (id, account_id, region_id, host_id, name, pg_version,
         default_endpoint_settings, settings, history_retention_seconds, store_passwords,
         created_at, updated_at)
-    SELECT 'crowd-' || n, account.id, 'local', 'one of many', 18, '{}', '{}', 86400, true,
+    SELECT 'crowd-' || n, account.id, 'local', 'local', 'one of many', 18, '{}', '{}', 86400, true,
         now(), now()
     FROM account, generate_series(1, %(projects)s) n RETURNING id),
 made AS (

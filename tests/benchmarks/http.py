@@ -238,7 +238,7 @@ def running_pgbouncer(directory: Path, sockets: Path, port: int) -> Iterator[Pat
 async def serve(*, port: int, verifier: str, compute: str, pooler: str, identity: str) -> None:
     tls = IssuingIdentity(load_or_create_authority(Path(identity)), "localhost")
     directory = PooledDirectory(verifier, Path(compute), Path(pooler))
-    settings = ProxySettings(region_host="localhost", secret=b"benchmark", port=port)
+    settings = ProxySettings(domains=["localhost"], secret=b"benchmark", port=port)
     await Proxy(settings, directory, tls).serve()
 
 

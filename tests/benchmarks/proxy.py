@@ -306,7 +306,7 @@ def serve_proxy(*, port: int, processes: int, identity: str, verifier: str, comp
     tls = IssuingIdentity(load_or_create_authority(Path(identity)), "localhost")
     directory = BenchmarkDirectory(verifier, Path(compute))
     settings = ProxySettings(
-        region_host="localhost",
+        domains=["localhost"],
         secret=b"benchmark",
         port=port,
         max_connections=MOST_CONNECTIONS,

@@ -16,7 +16,7 @@ from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec
 from controlplane.compute.samples import Sample, look_and_sample
 from controlplane.compute.session import socket_dir
 from controlplane.compute.state_directory import prepare_state_directory
-from controlplane.models import Account, Branch, Endpoint, Project, RecentMetrics, Region
+from controlplane.models import Account, Branch, Endpoint, Host, Project, RecentMetrics, Region
 from controlplane.operations.sampling import SPENT, SPENT_SAMPLES, note, pack_metrics
 from tests.support.own_compute import postmaster_of
 
@@ -52,8 +52,11 @@ def of_a_day(database: int) -> tuple[float, float, float, float]:
     endpoint's hour, here and in the `database`, and for each endpoint the megabytes of the rows of
     a day and of hours."""
     region = Region.objects.create(id="local", name="local", host="localhost", default=True)
+    host = Host.objects.create(id="local", region=region, address="localhost")
     account = Account.objects.create(name="benchmark")
-    project = Project.objects.create(account=account, region=region, name="x", pg_version=18)
+    project = Project.objects.create(
+        account=account, region=region, host=host, name="x", pg_version=18
+    )
     branches = Branch.objects.bulk_create(
         Branch(project=project, name=f"{i}", current_state="ready", logical_size=0)
         for i in range(SAMPLED)
@@ -71,7 +74,7 @@ def of_a_day(database: int) -> tuple[float, float, float, float]:
         noted = time.process_time() + used_by(database)
         noting += noted - began
         if minute % 60 == 59:
-            pack_metrics(region)
+            pack_metrics(host)
             packing += time.process_time() + used_by(database) - noted
             forget_hours(now + timedelta(minutes=minute))
     assert RecentMetrics.objects.count() <= 13 * SAMPLED

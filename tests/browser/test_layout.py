@@ -33,6 +33,10 @@ def test_thirty_things_are_on_one_screen(page: Page, shop: Project) -> None:
         "all => all.filter((one) => one.getBoundingClientRect().bottom <= innerHeight).length"
     )
     assert on_screen >= 30
+    lowest = page.locator(".activity > li > .about > a").evaluate_all(
+        "all => Math.min(...all.map((one) => one.getBoundingClientRect().height))"
+    )
+    assert lowest >= 24
     # The details are unfolded beneath the line.
     lines.first.locator("summary").click()
     expect(lines.first.locator(".changes")).to_contain_text("shop 33 → shop 34")

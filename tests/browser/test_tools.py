@@ -234,7 +234,7 @@ def test_the_status_page_renews_itself(signed_in: Page) -> None:
     page.goto("/status")
     with page.expect_response(re.compile("/status/live")):
         pass
-    expect(page.get_by_role("heading", name="Region local")).to_be_visible()
+    expect(page.get_by_role("heading", name="Host local")).to_be_visible()
 
 
 @pytest.mark.thorough

@@ -105,6 +105,7 @@ def test_schemas_and_snapshots_of_another_major_version(older: Place) -> None:
     assert older.sql("SELECT eggs FROM nests", endpoint_id=endpoint_id) == [(4,)]
 
 
+@pytest.mark.thorough
 def test_settings_and_extensions_are_those_of_the_projects_major_version(older: Place) -> None:
     path = older.endpoint_path(rest="/pg_settings")
     names = {one["name"] for one in older.client.get(path)["pg_settings"]}
@@ -122,6 +123,7 @@ def test_settings_and_extensions_are_those_of_the_projects_major_version(older: 
             session.execute("CREATE EXTENSION pg_buffercache")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "statement",
     [

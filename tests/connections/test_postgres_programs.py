@@ -108,7 +108,7 @@ def test_a_password_that_is_not_stored_comes_from_the_caller(shop: Place) -> Non
         (["--role", "nobody", "{}"], {}, "role not found"),
         (["--database", "nothing", "{}"], {}, "database not found"),
         (["{}"], {"PERCH_PLAIN_CONNECTIONS": "never"}, "PERCH_PLAIN_CONNECTIONS=never"),
-        (["{}"], {"PERCH_REGION": "elsewhere"}, 'the endpoint is in the region "local"'),
+        (["{}"], {"PERCH_HOST_NAME": "elsewhere"}, 'the endpoint is on the host "local"'),
     ],
 )
 def test_errors_for_what_it_cannot_connect_to(

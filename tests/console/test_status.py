@@ -34,7 +34,7 @@ def test_it_works(operator: Person) -> None:
     health = requests.get(operator.api.api_url.replace("/api/v2", "/healthz"), timeout=10).json()
     expected = "There are problems" if health.get("problems") else "All systems operational"
     assert expected in page.text
-    assert "Region local" in page.text
+    assert "Host local" in page.text
     for name in ("Worker Up", "Proxy Up", "free", "Postgres 1"):
         assert name in page.text, name
     assert "Requests" in page.html

@@ -7,7 +7,8 @@ from django.db import connections
 from django.test import Client as DjangoClient
 from django.utils import timezone
 
-from controlplane.models import Account, ApiKey, Plan, Region
+from controlplane.models import Account, ApiKey, Host, Plan
+from tests.controlplane.rows import make_host
 from tests.support.bare_postgres import (
     SUPERUSER,
     BarePostgres,
@@ -97,19 +98,13 @@ def django_db_modify_db_settings(bare_cluster: BarePostgres) -> None:
 
 
 @pytest.fixture
-def region(db: None) -> Region:
-    return Region.objects.create(
-        id="local",
-        name="local",
-        host="localhost",
-        default=True,
-        pg_version=18,
-        worker_seen_at=timezone.now(),
-    )
+def host(db: None) -> Host:
+    """The host of a region of the same name, whose worker runs."""
+    return make_host("local", default=True)
 
 
 @pytest.fixture
-def account(region: Region) -> Account:
+def account(host: Host) -> Account:
     return Account.objects.create(name="alice", plan=Plan.UNLIMITED)
 
 

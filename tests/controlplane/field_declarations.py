@@ -404,6 +404,9 @@ DECLARED: dict[str, Fields] = {
     },
     "POST /api_keys": API_KEY,
     "POST /organizations/{org_id}/api_keys": API_KEY,
+    "PATCH /status/hosts/{host_id}": {
+        "host.draining": CheckedBy("test_status.py::test_an_operator_drains_and_resumes_a_host"),
+    },
     "POST /accounts": {
         "account.name": CheckedBy("test_accounts.py::test_it_works"),
         "account.plan": CheckedBy("test_accounts.py::test_a_key_that_an_operator_makes"),

@@ -96,6 +96,7 @@ OPERATION: Mapping[str, Check] = {
         "delete_timeline",
         "start_compute",
         "suspend_compute",
+        "upgrade_project",
     ),
     "status": one_of("scheduling", "running", "cancelling", "finished", "failed", "cancelled"),
     "failures_count": integer,

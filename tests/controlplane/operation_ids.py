@@ -205,6 +205,8 @@ OWN = {
     "POST /projects/{project_id}/branches/{branch_id}/roles/{role_name}/reveal_password",
     "GET /status",
     "GET /status/hosts",
+    "PATCH /status/hosts/{host_id}",
+    "DELETE /status/hosts/{host_id}",
     "POST /webhooks",
     "GET /webhooks",
     "GET /webhooks/{webhook_id}",

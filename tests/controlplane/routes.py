@@ -37,6 +37,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/accounts/{account_id}/api_keys"): {"key_name": "mine now"},
     ("POST", "/organizations/{org_id}/api_keys"): {"key_name": "mine now"},
     ("POST", "/webhooks"): {"webhook": {"url": "https://hooks.example/", "event_types": ["*"]}},
+    ("PATCH", "/status/hosts/{host_id}"): {"host": {"draining": False}},
     ("PATCH", "/webhooks/{webhook_id}"): {"webhook": {"enabled": False}},
     ("POST", "/webhooks/{webhook_id}/rotate_secret"): {"webhook": {"secret": "whsec_" + "A" * 32}},
 }

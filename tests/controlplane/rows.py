@@ -6,11 +6,13 @@ from typing import Any
 
 from django.utils import timezone
 
+from controlplane.database.version import perch_version
 from controlplane.models import (
     Account,
     Action,
     Branch,
     Endpoint,
+    Host,
     Operation,
     Project,
     Region,
@@ -19,9 +21,25 @@ from controlplane.models import (
 )
 
 
-def make_project(account: Account, region: Region, *, size: int = 1) -> Project:
+def make_host(
+    name: str, region: str | None = None, *, default: bool = False, **fields: Any
+) -> Host:
+    """Create a host whose worker runs, and its region unless that exists."""
+    region_id = region or name
+    Region.objects.get_or_create(
+        id=region_id, name=region_id, defaults={"host": "localhost", "default": default}
+    )
+    running = {"pg_version": 18, "version": perch_version(), "worker_seen_at": timezone.now()}
+    return Host.objects.create(
+        id=name, region_id=region_id, **{"address": "localhost", **running, **fields}
+    )
+
+
+def make_project(account: Account, host: Host, *, size: int = 1) -> Project:
     """Create a project with `size` branches, endpoints and finished operations."""
-    project = Project.objects.create(account=account, region=region, name="rows", pg_version=18)
+    project = Project.objects.create(
+        account=account, region_id=host.region_id, host=host, name="rows", pg_version=18
+    )
     begun = timezone.now() - timedelta(hours=1)
     branches = Branch.objects.bulk_create(
         Branch(project=project, name=f"branch {i}", current_state="ready", default=i == 0)

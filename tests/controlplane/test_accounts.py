@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client as DjangoClient
 
 from controlplane import clock
-from controlplane.models import Account, ApiKey, Event, Plan, Project, Region
+from controlplane.models import Account, ApiKey, Event, Host, Plan, Project
 from controlplane.operations.recovery import remove_unrecovered
 from controlplane.operations.retention import forget_deleted
 from controlplane.services import account_management as management
@@ -29,7 +29,7 @@ def operator(stack: Stack) -> Client:
 
 
 @pytest.fixture
-def bob(region: Region, settings: Any) -> Account:
+def bob(host: Host, settings: Any) -> Account:
     """Another account, in a service that keeps deleted projects for a day."""
     settings.RECOVERY_HOURS = 24
     return Account.objects.create(name="bob", plan=Plan.FREE)
@@ -140,13 +140,13 @@ def test_disabling_ends_connections_at_once(stack: Stack, alice: Client, operato
 
 
 class TestDeletion:
-    def test_it_works(self, bob: Account, region: Region) -> None:
-        before = make_project(bob, region)
+    def test_it_works(self, bob: Account, host: Host) -> None:
+        before = make_project(bob, host)
         Project.objects.filter(id=before.id).update(
             deleted_at=clock.now() - timedelta(hours=1),
             recoverable_until=clock.now() + timedelta(hours=1),
         )
-        projects = [make_project(bob, region) for _ in range(2)]
+        projects = [make_project(bob, host) for _ in range(2)]
         management.delete(management.find_account(name="bob"), typed="bob")
         bob.refresh_from_db()
         assert bob.deleted_at
@@ -184,12 +184,12 @@ class TestDeletion:
             management.delete(management.find_account(name="bob"), typed="Bob")
 
     def test_all_of_it_is_recoverable_whatever_the_plan_keeps(
-        self, bob: Account, region: Region
+        self, bob: Account, host: Host
     ) -> None:
         for _ in range(5):
-            make_project(bob, region)
+            make_project(bob, host)
         management.delete(management.find_account(name="bob"), typed="bob")
-        remove_unrecovered(region)
+        remove_unrecovered(host)
         assert Project.objects.filter(account=bob, recoverable_until__isnull=False).count() == 5
 
     def test_it_can_be_too_late(self, bob: Account) -> None:
@@ -204,24 +204,24 @@ class TestDeletion:
             management.recover(account)
 
     def test_its_rows_are_removed_with_those_of_its_projects(
-        self, bob: Account, region: Region
+        self, bob: Account, host: Host
     ) -> None:
-        project = make_project(bob, region)
+        project = make_project(bob, host)
         ApiKey.issue(bob, "tests")
         management.delete(management.find_account(name="bob"), typed="bob")
         long_ago = clock.now() - timedelta(days=31)
         Account.objects.filter(id=bob.id).update(deleted_at=long_ago, recoverable_until=long_ago)
-        forget_deleted(region)
+        forget_deleted(host)
         assert Account.objects.filter(id=bob.id).exists()
         Project.objects.filter(id=project.id).update(deleted_at=long_ago, recoverable_until=None)
-        forget_deleted(region)
+        forget_deleted(host)
         assert not Account.objects.filter(id=bob.id).exists()
         assert not ApiKey.objects.filter(account_id=bob.id).exists()
 
 
 class TestCommand:
-    def test_it_works(self, bob: Account, region: Region) -> None:
-        make_project(bob, region)
+    def test_it_works(self, bob: Account, host: Host) -> None:
+        make_project(bob, host)
         assert "ann is created on the plan standard." in ran("create", "ann", "--plan", "standard")
         (line,) = [line for line in ran() if line.startswith("bob")]
         assert line.split() == ["bob", "free", "1", f"{clock.now():%Y-%m-%d}"]
@@ -248,7 +248,7 @@ class TestCommand:
         monkeypatch.setattr("builtins.input", lambda prompt: "bob")
         assert "bob is deleted" in ran("delete", "bob")[-1]
 
-    def test_an_unknown_account(self, region: Region) -> None:
+    def test_an_unknown_account(self, host: Host) -> None:
         with pytest.raises(CommandError, match="account not found"):
             ran("disable", "nobody")
 

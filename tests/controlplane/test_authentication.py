@@ -26,6 +26,7 @@ NOWHERE = {
     "delivery_id": "dlv-0",
     "org_id": "org-nowhere-00000000",
     "account_id": "0",
+    "host_id": "nowhere",
 }
 
 
@@ -108,6 +109,7 @@ def test_another_accounts_resources_are_not_found(
         "webhook_id": webhook.id,
         "delivery_id": webhook.test()["id"],
         "org_id": project.client.get("/users/me/organizations")["organizations"][0]["id"],
+        "host_id": "local",
     }
     before = everything(project)
     tried = 0

@@ -22,8 +22,8 @@ from controlplane.models import (
     Account,
     Action,
     Branch,
+    Host,
     Operation,
-    Region,
     Snapshot,
     Span,
     Usage,
@@ -253,9 +253,9 @@ class TestACopyOfAnIdleBranch:
     """The lock is released as soon as an operation wants the branch."""
 
     @pytest.fixture
-    def branch(self, account: Account, region: Region, settings: Any, tmp_path: Path) -> Branch:
+    def branch(self, account: Account, host: Host, settings: Any, tmp_path: Path) -> Branch:
         settings.STATE_DIR = tmp_path
-        branch = make_project(account, region).branches.get()
+        branch = make_project(account, host).branches.get()
         data = tmp_path / "branches" / branch.id / "data"
         data.mkdir(parents=True)
         (data / "PG_VERSION").write_text("18\n")
@@ -281,9 +281,9 @@ class TestACopyOfAnIdleBranch:
         assert copy_branch(branch.id, tmp_path / "copy").size == 3
 
 
-def test_a_restore_adapts_the_rows_to_the_copied_branches(account: Account, region: Region) -> None:
+def test_a_restore_adapts_the_rows_to_the_copied_branches(account: Account, host: Host) -> None:
     """Branches and projects without a copy are deleted or failed, and no endpoint is active."""
-    copied, younger, failed, mixed = (make_project(account, region) for _ in range(4))
+    copied, younger, failed, mixed = (make_project(account, host) for _ in range(4))
     begun_at = timezone.now() - timedelta(hours=5)
     rows_at = begun_at + timedelta(seconds=60)
     endpoint = copied.endpoints.get()
@@ -306,8 +306,8 @@ def test_a_restore_adapts_the_rows_to_the_copied_branches(account: Account, regi
     assert list(mixed.branches.filter(deleted_at=None, default=True)) == [first]
 
 
-def test_a_project_without_a_copy_is_not_recoverable(account: Account, region: Region) -> None:
-    deleted = make_project(account, region)
+def test_a_project_without_a_copy_is_not_recoverable(account: Account, host: Host) -> None:
+    deleted = make_project(account, host)
     now = timezone.now()
     ProjectRow.objects.update(deleted_at=now, recoverable_until=now + timedelta(hours=1))
     settle_rows(manifest_of([], {}, now))
@@ -315,16 +315,16 @@ def test_a_project_without_a_copy_is_not_recoverable(account: Account, region: R
     assert deleted.recoverable_until is None
 
 
-def test_a_snapshot_without_a_copy_is_deleted(account: Account, region: Region) -> None:
-    project = make_project(account, region)
+def test_a_snapshot_without_a_copy_is_deleted(account: Account, host: Host) -> None:
+    project = make_project(account, host)
     (branch,) = project.branches.all()
     make_snapshot(project)
     settle_rows(manifest_of([branch.id], {}, timezone.now()))
     assert not Snapshot.objects.exists()
 
 
-def test_a_branch_that_is_being_deleted_needs_no_copy(account: Account, region: Region) -> None:
-    project = make_project(account, region)
+def test_a_branch_that_is_being_deleted_needs_no_copy(account: Account, host: Host) -> None:
+    project = make_project(account, host)
     branch = project.branches.get()
     Operation.objects.update(action=Action.DELETE_TIMELINE, status="running", branch=branch)
     settle_rows(manifest_of([], {}, timezone.now()))

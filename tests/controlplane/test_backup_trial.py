@@ -82,7 +82,7 @@ def noted(service: Service) -> tuple[bool, bool]:
     with service.stack.database() as database:
         row = database.execute(
             "SELECT backup_taken_at IS NOT NULL, backup_verified_at IS NOT NULL"
-            " FROM controlplane_region"
+            " FROM controlplane_host"
         ).fetchone()
     assert row is not None
     return row[0], row[1]

@@ -8,12 +8,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from controlplane.models import Account, Branch, Endpoint, Event, Operation, Project, Region
+from controlplane.models import Account, Branch, Endpoint, Event, Host, Operation, Project
 from controlplane.operations.branch_deletion import schedule_deletion
 from controlplane.operations.expiry import AT_ONCE, MOST_WAITING, expire_branches
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_host, make_project
 from tests.selection import first_of
 from tests.support.project import Project as OfService
 from tests.support.project import refusal
@@ -200,27 +200,27 @@ def spare(project: Project) -> list[Branch]:
 
 class TestRound:
     def test_a_branch_that_cannot_be_deleted_yet_is_tried_again(
-        self, account: Account, region: Region
+        self, account: Account, host: Host
     ) -> None:
-        project = make_project(account, region, size=4)
+        project = make_project(account, host, size=4)
         default, parent, protected, free = project.branches.order_by("name")
         child = Branch.objects.create(project=project, name="child", parent=parent)
         Branch.objects.filter(id=protected.id).update(protected=True)
         make_due(default, parent, protected, free)
-        expire_branches(region)
-        expire_branches(region)
+        expire_branches(host)
+        expire_branches(host)
         assert deletions() == [free.id]
         Branch.objects.filter(id=child.id).update(deleted_at=timezone.now())
         Branch.objects.filter(id=protected.id).update(protected=False)
-        expire_branches(region)
+        expire_branches(host)
         assert set(deletions()) == {free.id, parent.id, protected.id}
 
-    def test_it_waits_for_operations_in_progress(self, account: Account, region: Region) -> None:
-        project = make_project(account, region, size=2)
+    def test_it_waits_for_operations_in_progress(self, account: Account, host: Host) -> None:
+        project = make_project(account, host, size=2)
         (branch,) = spare(project)
         Operation.objects.update(status="running", resources=[branch.id], branch=branch)
         make_due(branch)
-        expire_branches(region)
+        expire_branches(host)
         assert deletions() == [branch.id]
         (deletion,) = Operation.objects.filter(action="delete_timeline")
         assert (deletion.status, deletion.initiator_type) == ("scheduling", "expiry")
@@ -229,48 +229,48 @@ class TestRound:
 
     @pytest.mark.parametrize("status", ["failed", "cancelled"])
     def test_a_failed_deletion_is_scheduled_again_after_a_pause(
-        self, account: Account, region: Region, status: str
+        self, account: Account, host: Host, status: str
     ) -> None:
-        project = make_project(account, region, size=2)
+        project = make_project(account, host, size=2)
         (branch,) = spare(project)
         Endpoint.objects.update(deleted_at=timezone.now())
         make_due(branch)
-        expire_branches(region)
+        expire_branches(host)
         Operation.objects.update(status=status, updated_at=timezone.now())
-        expire_branches(region)
+        expire_branches(host)
         assert len(deletions()) == 1
         Operation.objects.update(updated_at=timezone.now() - timedelta(minutes=6))
-        expire_branches(region)
+        expire_branches(host)
         assert deletions() == [branch.id, branch.id]
 
     @pytest.mark.thorough
     @pytest.mark.slow
     def test_an_account_with_many_expiring_branches_delays_no_other(
-        self, account: Account, region: Region
+        self, account: Account, host: Host
     ) -> None:
         for _ in range(AT_ONCE + 5):
-            make_due(*spare(make_project(account, region, size=2)), ago=3600)
-        crowded = make_project(account, region, size=MOST_WAITING + 5)
+            make_due(*spare(make_project(account, host, size=2)), ago=3600)
+        crowded = make_project(account, host, size=MOST_WAITING + 5)
         make_due(*spare(crowded), ago=7200)
         other = Account.objects.create(name="bob")
-        hers = make_project(other, region, size=2)
+        hers = make_project(other, host, size=2)
         make_due(*spare(hers), ago=1)
-        expire_branches(region)
+        expire_branches(host)
         assert len(deletions(hers)) == 1
         assert len(deletions(crowded)) == MOST_WAITING
         assert len(deletions()) == MOST_WAITING + AT_ONCE - 1
-        expire_branches(region)
+        expire_branches(host)
         assert len(deletions(crowded)) == MOST_WAITING
         assert len(deletions()) == MOST_WAITING + 1 + AT_ONCE + 5
         Operation.objects.filter(project=crowded).update(status="finished")
         Branch.objects.filter(id__in=deletions(crowded)).update(deleted_at=timezone.now())
-        expire_branches(region)
+        expire_branches(host)
         assert len(set(deletions(crowded))) == MOST_WAITING + 4
 
     def test_a_project_whose_deletions_fail_delays_no_other(
-        self, account: Account, region: Region, monkeypatch: pytest.MonkeyPatch
+        self, account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        first, second = (make_project(account, region, size=2) for _ in range(2))
+        first, second = (make_project(account, host, size=2) for _ in range(2))
         make_due(*spare(first), ago=60)
         make_due(*spare(second), ago=30)
 
@@ -280,26 +280,26 @@ class TestRound:
             return schedule_deletion(project, branch)
 
         monkeypatch.setattr("controlplane.operations.expiry.schedule_deletion", fails_for_the_first)
-        expire_branches(region)
+        expire_branches(host)
         assert (deletions(first), len(deletions(second))) == ([], 1)
 
-    def test_other_branches_are_left_alone(self, account: Account, region: Region) -> None:
-        elsewhere = Region.objects.create(id="other", name="other", host="other.example.com")
+    def test_other_branches_are_left_alone(self, account: Account, host: Host) -> None:
+        elsewhere = make_host("other", worker_seen_at=None)
         make_due(*spare(make_project(account, elsewhere, size=2)))
-        gone = make_project(account, region, size=2)
+        gone = make_project(account, host, size=2)
         make_due(*spare(gone))
         Project.objects.filter(id=gone.id).update(deleted_at=timezone.now())
-        lasting = make_project(account, region, size=2)
+        lasting = make_project(account, host, size=2)
         make_due(*spare(lasting), ago=-60)
-        expire_branches(region)
+        expire_branches(host)
         assert deletions() == []
 
     @pytest.mark.thorough
     def test_a_round_without_due_branches_makes_few_queries(
-        self, account: Account, region: Region
+        self, account: Account, host: Host
     ) -> None:
         """However many branches there are, and however many have an expiry in the future."""
-        project = make_project(account, region)
+        project = make_project(account, host)
         Branch.objects.bulk_create(
             Branch(project=project, name=f"b{n}", expires_at=within(hours=1) if n % 2 else None)
             for n in range(5000)
@@ -307,7 +307,7 @@ class TestRound:
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE controlplane_branch")
         with CaptureQueriesContext(connection) as captured:
-            expire_branches(region)
+            expire_branches(host)
         assert len(captured) == 1
         with connection.cursor() as cursor:
             cursor.execute(f"EXPLAIN ANALYZE {captured[0]['sql']}")

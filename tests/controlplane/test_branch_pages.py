@@ -11,7 +11,7 @@ from django.test import Client as DjangoClient
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from controlplane.models import Account, Branch, Project, Region
+from controlplane.models import Account, Branch, Host, Project
 from tests.controlplane.rows import make_project
 
 pytestmark = pytest.mark.slow
@@ -20,10 +20,10 @@ NOW = timezone.now()
 
 
 @pytest.fixture
-def many(account: Account, region: Region) -> Project:
+def many(account: Account, host: Host) -> Project:
     """A project with the branch `branch 0` and six more, of which each two have the same creation
     time."""
-    project = make_project(account, region)
+    project = make_project(account, host)
     Branch.objects.update(created_at=NOW, updated_at=NOW)
     Branch.objects.bulk_create(
         Branch(
@@ -114,9 +114,9 @@ def test_a_cursor_outlives_its_branch(api: DjangoClient, many: Project) -> None:
 
 
 def test_invalid_cursors_are_refused(
-    api: DjangoClient, many: Project, account: Account, region: Region
+    api: DjangoClient, many: Project, account: Account, host: Host
 ) -> None:
-    other = make_project(account, region, size=2)
+    other = make_project(account, host, size=2)
     place = {
         "branch_id": "br-calm-wren-100001",
         "sort_by": "created_at",
@@ -215,9 +215,9 @@ def test_annotations(api: DjangoClient, many: Project) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("sort_by", ["name", "created_at", "updated_at"])
 def test_a_page_of_many_branches_is_read_from_an_index(
-    api: DjangoClient, account: Account, region: Region, sort_by: str
+    api: DjangoClient, account: Account, host: Host, sort_by: str
 ) -> None:
-    project = make_project(account, region)
+    project = make_project(account, host)
     Branch.objects.bulk_create(
         Branch(
             project=project,

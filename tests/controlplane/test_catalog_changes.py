@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from django.test import Client as DjangoClient
 
-from controlplane.models import Account, Branch, Database, Event, Operation, Project, Region, Role
+from controlplane.models import Account, Branch, Database, Event, Host, Operation, Project, Role
 from tests.controlplane.rows import make_project
 
 
 @pytest.fixture
-def branch(account: Account, region: Region) -> Branch:
+def branch(account: Account, host: Host) -> Branch:
     """A branch with an idle endpoint, a role and a database."""
-    project: Project = make_project(account, region)
+    project: Project = make_project(account, host)
     found = Branch.objects.get(project=project)
     Role.objects.create(branch=found, name="heron")
     Database.objects.create(branch=found, name="birds", owner_name="heron")

@@ -15,8 +15,8 @@ from controlplane.models import (
     Branch,
     Endpoint,
     EndpointState,
+    Host,
     Operation,
-    Region,
     Role,
 )
 from controlplane.operations import catalog_mending, running, vitals
@@ -74,9 +74,9 @@ class TestStart:
 
 class TestRound:
     @pytest.fixture
-    def endpoint(self, account: Account, region: Region) -> Endpoint:
+    def endpoint(self, account: Account, host: Host) -> Endpoint:
         catalog_mending._behind.clear()
-        endpoint = Endpoint.objects.get(project=make_project(account, region))
+        endpoint = Endpoint.objects.get(project=make_project(account, host))
         endpoint.current_state = EndpointState.ACTIVE
         endpoint.save()
         return endpoint
@@ -94,45 +94,43 @@ class TestRound:
     def end_operations() -> None:
         Operation.objects.update(status="finished")
 
-    def test_a_complete_catalog_is_left_alone(self, endpoint: Endpoint, region: Region) -> None:
-        mend_catalogs(region)
+    def test_a_complete_catalog_is_left_alone(self, endpoint: Endpoint, host: Host) -> None:
+        mend_catalogs(host)
         assert self.mendings() == 0
         assert vitals.problems() == []
 
     def test_a_missing_role_is_applied_and_reported_to_health(
-        self, endpoint: Endpoint, region: Region
+        self, endpoint: Endpoint, host: Host
     ) -> None:
         self.fall_behind(endpoint)
-        mend_catalogs(region)
+        mend_catalogs(host)
         assert self.mendings() == 1
-        mend_catalogs(region)  # one is in progress already
+        mend_catalogs(host)  # one is in progress already
         assert self.mendings() == 1
         assert [problem["name"] for problem in vitals.problems()] == ["catalogs_behind"]
         Branch.objects.update(applied_catalog_revision=2)
-        mend_catalogs(region)
+        mend_catalogs(host)
         assert vitals.problems() == []
 
     def test_a_pending_operation_applies_the_catalog_instead(
-        self, endpoint: Endpoint, region: Region
+        self, endpoint: Endpoint, host: Host
     ) -> None:
         self.fall_behind(endpoint)
         Operation.objects.update(
             status="running", initiator_type="user", resources=[endpoint.branch_id]
         )
-        mend_catalogs(region)
+        mend_catalogs(host)
         assert (self.mendings(), vitals.problems()) == (0, [])
 
-    def test_a_suspended_endpoint_waits_for_its_start(
-        self, endpoint: Endpoint, region: Region
-    ) -> None:
+    def test_a_suspended_endpoint_waits_for_its_start(self, endpoint: Endpoint, host: Host) -> None:
         self.fall_behind(endpoint)
         Endpoint.objects.update(current_state=EndpointState.IDLE)
-        mend_catalogs(region)
+        mend_catalogs(host)
         assert (self.mendings(), vitals.problems()) == (0, [])
 
     @pytest.mark.slow
     def test_pauses_between_attempts_grow(
-        self, endpoint: Endpoint, region: Region, monkeypatch: pytest.MonkeyPatch
+        self, endpoint: Endpoint, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = 1000.0
         monkeypatch.setattr(f"{catalog_mending.__name__}.time.monotonic", lambda: now)
@@ -140,7 +138,7 @@ class TestRound:
         tried = []
         for _ in range(60):
             before = self.mendings()
-            mend_catalogs(region)
+            mend_catalogs(host)
             if self.mendings() > before:
                 tried.append(round(now - 1000))
             self.end_operations()
@@ -148,17 +146,17 @@ class TestRound:
         assert tried == [0, 5, 15, 35]
 
     def test_an_error_that_was_reported_to_the_owner_is_retried_seldom(
-        self, endpoint: Endpoint, region: Region, monkeypatch: pytest.MonkeyPatch
+        self, endpoint: Endpoint, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         role = self.fall_behind(endpoint)
         role.catalog_error, role.catalog_error_of = "refused", role.created_at
         role.save()
         now = 1000.0
         monkeypatch.setattr(f"{catalog_mending.__name__}.time.monotonic", lambda: now)
-        mend_catalogs(region)
+        mend_catalogs(host)
         assert (self.mendings(), catalog_mending.endpoints_behind()) == (0, 0)
         now += catalog_mending.PAUSE_OF_REFUSED
-        mend_catalogs(region)
+        mend_catalogs(host)
         assert self.mendings() == 1
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -19,8 +20,9 @@ from procrastinate.testing import InMemoryConnector
 from controlplane import clock
 from controlplane.compute.catalog_reading import end_sessions_begun_before
 from controlplane.database.base import BoundedConnection, check_good
-from controlplane.models import Account, Region
+from controlplane.models import Account, Host
 from controlplane.operations.lane_jobs import LaneJobs
+from controlplane.operations.own_host import adopt_host
 from controlplane.operations.upkeep import publish
 from controlplane.services.health import examine
 from controlplane.services.waking import start_for_client
@@ -53,12 +55,10 @@ def database_time() -> datetime:
 
 
 @pytest.fixture(params=[HOUR, -15, -HOUR])
-def wrong_clock(request: pytest.FixtureRequest, region: Region) -> Iterator[None]:
+def wrong_clock(request: pytest.FixtureRequest, host: Host) -> Iterator[None]:
     """A host with a wrong clock, in a service whose processes all run."""
     with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE controlplane_region SET worker_seen_at = now(), proxy_seen_at = now()"
-        )
+        cursor.execute("UPDATE controlplane_host SET worker_seen_at = now(), proxy_seen_at = now()")
     with shifted(request.param):
         yield
 
@@ -75,7 +75,7 @@ class TestWrongClock:
         assert all(0 <= seconds < 5 for seconds in seen.values())
 
     def test_an_endpoint_can_be_woken_and_its_times_are_right(self, account: Account) -> None:
-        project = make_project(account, Region.objects.get())
+        project = make_project(account, Host.objects.get())
         assert start_for_client(project.endpoints.get().id)
         started = project.operations.get(status="running")
         assert abs(started.created_at - database_time()) < timedelta(seconds=1)
@@ -107,12 +107,14 @@ class TestWrongClock:
         assert abs(clock.to_host(clock.from_host(host)) - host) < timedelta(milliseconds=10)
 
 
-def test_a_host_whose_clock_is_behind_takes_work(region: Region) -> None:
+def test_a_host_whose_clock_is_behind_takes_work(host: Host, settings: Any, tmp_path: Path) -> None:
+    settings.STATE_DIR = tmp_path
+    adopt_host(host)
     with shifted(-15):
-        publish(region)
-    region.refresh_from_db()
-    assert not region.is_away
-    assert "worker" not in region.silent_processes()
+        publish(host)
+    host.refresh_from_db()
+    assert not host.is_away
+    assert "worker" not in host.silent_processes()
 
 
 def test_a_late_answer_does_not_make_the_clock_less_accurate() -> None:

@@ -18,9 +18,9 @@ from controlplane.management.coming_up import ComingUp
 
 pytestmark = pytest.mark.slow
 
-STILL = 0.4
+STILL = 0.8
 # Seconds: far longer than a start without progress is allowed.
-SLOW = "import time; end = time.process_time() + 1.5\nwhile time.process_time() < end: pass"
+SLOW = "import time; end = time.process_time() + 2.8\nwhile time.process_time() < end: pass"
 IN_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLOW!r}])"
 HANGS = "import sys; sys.stdin.read()"
 
@@ -55,8 +55,10 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def supervising(program: str, log_dir: Path) -> Iterator[Any]:
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        yield FakeSupervisor(process, log_dir)
-        process.kill()
+        try:
+            yield FakeSupervisor(process, log_dir)
+        finally:
+            process.kill()
 
 
 def waiting(supervisor: Any, said: list[str] | None = None) -> ComingUp:

@@ -8,18 +8,18 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
-from controlplane.models import Account, ApiKey, Branch, Endpoint, Operation, Project, Region
+from controlplane.models import Account, ApiKey, Branch, Endpoint, Host, Operation, Project
 from tests.controlplane.rows import make_project
 
 
 @pytest.fixture
-def project(account: Account, region: Region) -> Project:
-    return make_project(account, region, size=2)
+def project(account: Account, host: Host) -> Project:
+    return make_project(account, host, size=2)
 
 
 @pytest.fixture
-def other(account: Account, region: Region) -> Project:
-    return make_project(account, region)
+def other(account: Account, host: Host) -> Project:
+    return make_project(account, host)
 
 
 def violates(constraint: str, act: Callable[[], Any]) -> None:

@@ -9,7 +9,7 @@ from django.test import Client as DjangoClient
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from controlplane.models import Account, Branch, Endpoint, Plan, Project, Region
+from controlplane.models import Account, Branch, Endpoint, Host, Plan, Project
 from controlplane.models.consumed import next_period, period_of, previous_period
 from controlplane.operations.retention import forget_projects
 from tests.controlplane.rows import make_project
@@ -30,16 +30,16 @@ def use(project: Project, since: datetime, until: datetime) -> None:
 
 
 @pytest.fixture
-def projects(account: Account, region: Region) -> list[Project]:
+def projects(account: Account, host: Host) -> list[Project]:
     """Five projects. The first ran during the hour before the last, the last one for some days."""
-    made = [make_project(account, region) for _ in range(5)]
+    made = [make_project(account, host) for _ in range(5)]
     made.sort(key=lambda project: project.id)
     now = timezone.now()
     this_hour = now.replace(minute=0, second=0, microsecond=0)
     use(made[0], this_hour - 2 * HOUR, this_hour - HOUR)
     use(made[-1], now - timedelta(days=3), now)
     stranger = Account.objects.create(name="bob", plan=Plan.UNLIMITED)
-    use(make_project(stranger, region), now - HOUR, now)
+    use(make_project(stranger, host), now - HOUR, now)
     return made
 
 
@@ -255,11 +255,9 @@ class TestHistory:
 
 
 @pytest.mark.parametrize("size", [3, 30])
-def test_the_number_of_queries(
-    api: DjangoClient, account: Account, region: Region, size: int
-) -> None:
+def test_the_number_of_queries(api: DjangoClient, account: Account, host: Host, size: int) -> None:
     for _ in range(size):
-        use(make_project(account, region), timezone.now() - HOUR, timezone.now())
+        use(make_project(account, host), timezone.now() - HOUR, timezone.now())
     for path, budget in (("/consumption/projects?limit=1000", 4), *HISTORY_BUDGETS):
         with CaptureQueriesContext(connection) as captured:
             now = timezone.now()
@@ -274,7 +272,7 @@ HISTORY_BUDGETS = (("/consumption_history/account", 2), ("/consumption_history/p
 
 
 def test_another_accounts_projects_are_not_listed(
-    api: DjangoClient, region: Region, projects: list[Project]
+    api: DjangoClient, host: Host, projects: list[Project]
 ) -> None:
     theirs = Endpoint.objects.exclude(project__in=projects).get().project_id
     body = history(api, "projects", project_ids=theirs).json()

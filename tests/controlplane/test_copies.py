@@ -11,12 +11,19 @@ import psycopg
 import pytest
 
 from controlplane.compute import branch_data, compute
+from controlplane.compute.accounts import own_account
 from controlplane.compute.base_backup import OF_THE_PROCESS
 from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec
 from controlplane.compute.observation import measure
 from controlplane.compute.session import socket_dir
 from controlplane.compute.state_directory import prepare_state_directory
-from controlplane.compute.tree import shares_blocks, tree_size
+from controlplane.compute.tree import (
+    clone_tree,
+    copy_beginning,
+    open_directory,
+    shares_blocks,
+    tree_size,
+)
 from tests.support.filesystems import free_bytes, mounted
 
 MIB = 1 << 20
@@ -98,6 +105,42 @@ def test_a_copy_shares_its_parents_blocks_if_the_disk_can(
             assert (
                 one(connection, "SELECT count(*) FROM kept WHERE words <> repeat('x', 1000)") == 0
             )
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.thorough
+def test_a_beginning_shares_blocks_only_if_wanted(shared: bool) -> None:
+    with mounted("xfs", size=400 * MIB) as place:
+        (place / "segment").write_bytes(b"log" * MIB)
+        subprocess.run(["sync", "--file-system", place], check=True)
+        with open_directory(place) as directory:
+            copy_beginning(
+                "segment",
+                source=directory,
+                target=directory,
+                draft="copy",
+                size=2 * MIB,
+                owner=own_account(),
+                share=shared,
+            )
+        assert (place / "copy").read_bytes() == (b"log" * MIB)[: 2 * MIB]
+        extents = subprocess.run(
+            ["filefrag", "-v", place / "segment"], check=True, capture_output=True, text=True
+        ).stdout
+        assert ("shared" in extents) == shared
+
+
+def test_a_copy_can_be_on_another_filesystem() -> None:
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as source,
+        tempfile.TemporaryDirectory(dir=Path.home()) as target,
+    ):
+        content = bytes(range(256)) * 1000
+        (Path(source) / "file").write_bytes(content)
+        (Path(source) / "empty").touch()
+        clone_tree(Path(source), Path(target) / "copy", owner=own_account())
+        assert (Path(target) / "copy" / "file").read_bytes() == content
+        assert (Path(target) / "copy" / "empty").read_bytes() == b""
 
 
 @pytest.mark.thorough

@@ -336,6 +336,7 @@ def test_up_itself(service: Service) -> None:
     assert project.endpoint()["current_state"] == "active"
 
 
+@pytest.mark.thorough
 def test_everything_at_once_and_up_again(service: Service) -> None:
     project, doomed = service.project(), service.project()
     project.sql("CREATE TABLE kept AS SELECT 7 AS number")

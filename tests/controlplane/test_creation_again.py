@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.models import Account, Branch, Region, Role
+from controlplane.models import Account, Branch, Host, Role
 from controlplane.operations.locks import locked_project
 from controlplane.services.creation import creation_again
 from tests.controlplane.rows import make_project
@@ -10,9 +10,9 @@ from tests.controlplane.rows import make_project
 
 @pytest.mark.parametrize("protected", [False, True])
 def test_roles_of_a_protected_source_get_their_own_passwords(
-    account: Account, region: Region, protected: bool
+    account: Account, host: Host, protected: bool
 ) -> None:
-    project = make_project(account, region)
+    project = make_project(account, host)
     source = Branch.objects.get(project=project)
     Branch.objects.filter(id=source.id).update(protected=protected)
     child = Branch.objects.create(project=project, parent=source, name="child")

@@ -21,9 +21,9 @@ from controlplane.models import (
     Branch,
     Endpoint,
     Event,
+    Host,
     Operation,
     Project,
-    Region,
 )
 from controlplane.operations.effects import go_back
 from tests.controlplane.field_declarations import another_value, default_of
@@ -48,10 +48,10 @@ def schemas() -> Any:
 
 
 @pytest.fixture
-def project(account: Account, region: Region) -> Project:
-    region.pooling_available, region.pooler_version = True, "1.25"
-    region.save()
-    return make_project(account, region)
+def project(account: Account, host: Host) -> Project:
+    host.pooling_available, host.pooler_version = True, "1.25"
+    host.save()
+    return make_project(account, host)
 
 
 @DECLARED

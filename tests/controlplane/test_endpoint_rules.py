@@ -8,7 +8,7 @@ import pytest
 from django.db import OperationalError
 from django.test import Client as DjangoClient
 
-from controlplane.models import Account, Branch, Endpoint, Plan, Project, Region
+from controlplane.models import Account, Branch, Endpoint, Host, Plan, Project
 from controlplane.services import projects
 from tests.controlplane.rows import make_project
 
@@ -26,11 +26,11 @@ def message(response: Any) -> str:
 
 
 @pytest.fixture
-def free_project(account: Account, region: Region) -> Project:
-    """A project on the free plan, in a region without a pooler. Its branch `bare` has no
+def free_project(account: Account, host: Host) -> Project:
+    """A project on the free plan, on a host without a pooler. Its branch `bare` has no
     endpoint."""
     Account.objects.filter(id=account.id).update(plan=Plan.FREE)
-    made = make_project(account, region)
+    made = make_project(account, host)
     Branch.objects.create(project=made, name="bare", current_state="ready")
     return made
 
@@ -93,7 +93,7 @@ def ask(api: DjangoClient, free_project: Project, request: pytest.FixtureRequest
         (
             {"settings": {"pgbouncer_settings": {"default_pool_size": "7"}}},
             422,
-            "pgbouncer_settings: pooling is not available in the region",
+            "pgbouncer_settings: pooling is not available on the host",
         ),
         (
             {"settings": {"pgbouncer_settings": {"pool_mode": "session"}}},
@@ -179,8 +179,8 @@ class TestMerging:
     """The fields that are sent are merged into the stored object; a map within is replaced."""
 
     @pytest.fixture
-    def endpoint(self, account: Account, region: Region) -> Endpoint:
-        endpoint = Endpoint.objects.get(project=make_project(account, region))
+    def endpoint(self, account: Account, host: Host) -> Endpoint:
+        endpoint = Endpoint.objects.get(project=make_project(account, host))
         endpoint.settings = {"pg_settings": {"work_mem": "5MB", "jit": "off"}}
         endpoint.save()
         return endpoint
@@ -221,9 +221,9 @@ class TestMerging:
         assert endpoint.settings == {"pg_settings": {}}
 
     def test_a_new_endpoint_has_its_projects_settings_and_its_own(
-        self, api: DjangoClient, account: Account, region: Region
+        self, api: DjangoClient, account: Account, host: Host
     ) -> None:
-        project = make_project(account, region)
+        project = make_project(account, host)
         project.default_endpoint_settings = {
             "pg_settings": {"work_mem": "5MB"},
             "autoscaling_limit_max_cu": 4,
@@ -242,10 +242,8 @@ class TestMerging:
             assert made["settings"] == {"pg_settings": pg_settings}
             assert (made["autoscaling_limit_max_cu"], made["suspend_timeout_seconds"]) == (4, 61)
 
-    def test_settings_of_a_project(
-        self, api: DjangoClient, account: Account, region: Region
-    ) -> None:
-        project = make_project(account, region)
+    def test_settings_of_a_project(self, api: DjangoClient, account: Account, host: Host) -> None:
+        project = make_project(account, host)
         steps: list[dict[str, Any]] = [
             {
                 "settings": {"quota": {"active_time_seconds": 1}},
@@ -271,7 +269,7 @@ class TestMerging:
 
 class TestCreationOfAProject:
     def test_it_is_created_completely_or_not_at_all(
-        self, api: DjangoClient, region: Region, monkeypatch: pytest.MonkeyPatch
+        self, api: DjangoClient, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(*_: Any) -> None:
             raise OperationalError("the connection was lost")
@@ -297,18 +295,18 @@ class TestCreationOfAProject:
         self,
         api: DjangoClient,
         account: Account,
-        region: Region,
+        host: Host,
         changes: dict[str, Any],
         status: int,
         words: str,
     ) -> None:
-        project = make_project(account, region)
+        project = make_project(account, host)
         response = send(api, "PATCH", f"/{project.id}", {"project": changes})
         assert (response.status_code, words in message(response)) == (status, True)
 
     def test_its_own_region_is_not_a_change(
-        self, api: DjangoClient, account: Account, region: Region
+        self, api: DjangoClient, account: Account, host: Host
     ) -> None:
-        project = make_project(account, region)
-        body = {"project": {"region_id": region.id, "name": "kept"}}
+        project = make_project(account, host)
+        body = {"project": {"region_id": host.id, "name": "kept"}}
         assert send(api, "PATCH", f"/{project.id}", body).status_code == 200

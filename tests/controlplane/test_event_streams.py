@@ -13,7 +13,7 @@ import pytest
 from django.db import connection
 
 from controlplane.api.event_tail import MOST_WAITING, Reader
-from controlplane.models import Account, Event, Region
+from controlplane.models import Account, Event, Host
 from controlplane.models import Project as Rows
 from controlplane.services.event_filters import EventFilter
 from controlplane.services.event_tail import (
@@ -278,8 +278,8 @@ class TestReadingOrder:
     """What the streams read, from rows whose transactions a test chooses."""
 
     @pytest.fixture
-    def rows(self, account: Account, region: Region) -> Rows:
-        return make_project(account, region)
+    def rows(self, account: Account, host: Host) -> Rows:
+        return make_project(account, host)
 
     def test_the_order_is_that_of_transactions(self, rows: Rows) -> None:
         assert position_now() == NOTHING

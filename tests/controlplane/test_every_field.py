@@ -11,7 +11,7 @@ import pytest
 from django.test import Client as DjangoClient
 
 from controlplane.api.router import api as described
-from controlplane.models import Account, Branch, Database, Endpoint, Region, Role
+from controlplane.models import Account, Branch, Database, Endpoint, Host, Role
 from tests.controlplane.field_declarations import (
     DECLARED,
     CheckedBy,
@@ -60,11 +60,11 @@ def test_each_named_test_exists(test: str) -> None:
 
 
 @pytest.fixture
-def ids(account: Account, region: Region) -> dict[str, str]:
-    """Return ids of a project, in a region with a pooler. Its branch `bare` has no endpoint."""
-    region.pooling_available, region.pooler_version = True, "1.25"
-    region.save()
-    project = make_project(account, region)
+def ids(account: Account, host: Host) -> dict[str, str]:
+    """Return ids of a project, on a host with a pooler. Its branch `bare` has no endpoint."""
+    host.pooling_available, host.pooler_version = True, "1.25"
+    host.save()
+    project = make_project(account, host)
     branch = Branch.objects.get(project=project)
     bare = Branch.objects.create(project=project, name="bare", current_state="ready")
     for one in (branch, bare):

@@ -16,10 +16,10 @@ from controlplane.models import (
     Database,
     Endpoint,
     HistoryChain,
+    Host,
     Operation,
     Plan,
     Project,
-    Region,
     Role,
 )
 from tests.controlplane.rows import make_project, make_snapshot, make_webhook
@@ -34,9 +34,9 @@ def document(api: DjangoClient) -> Any:
 
 
 @pytest.fixture
-def ids(account: Account, region: Region) -> dict[str, str]:
+def ids(account: Account, host: Host) -> dict[str, str]:
     """A project without work in progress, whose branches include one without an endpoint."""
-    project = make_project(account, region, size=2)
+    project = make_project(account, host, size=2)
     branch = Branch.objects.filter(project=project, default=False)[0]
     bare = Branch.objects.create(project=project, name="bare", current_state="ready")
     for one in (branch, bare):
@@ -63,6 +63,7 @@ def ids(account: Account, region: Region) -> dict[str, str]:
         "snapshot_id": make_snapshot(project).id,
         "org_id": account.organization_id,
         "account_id": str(Account.objects.create(name="another").id),
+        "host_id": host.id,
     }
 
 
@@ -174,22 +175,29 @@ def test_an_error_of_any_call_is_as_described(
                 check(document, methods[method], answer, (method, path))
 
 
+# What has numbers as ids.
+NUMBERED = {"key_id": "1", "account_id": "1"}
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_an_unknown_id_is_404_as_described(
-    api: DjangoClient, document: Any, ids: dict[str, str]
+    api: DjangoClient, account: Account, document: Any, ids: dict[str, str], settings: Any
 ) -> None:
+    settings.OPERATORS = {account.name}
     missing = dict.fromkeys(("operation_id", "chain_id"), "00000000-0000-4000-8000-000000000000")
     for path, methods in document["paths"].items():
         names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
         for name in names:
-            real = {**missing, "delivery_id": "1-1", "key_id": "1", **ids}
-            gone = "999999999" if name == "key_id" else missing.get(name, "gone-away-00000000")
+            real = {**missing, "delivery_id": "1-1", **NUMBERED, **ids}
+            gone = "999999999" if name in NUMBERED else missing.get(name, "gone-away-00000000")
             url = f"/api/v2{path.format(**{**real, name: gone})}"
             if "connection_uri" in path:
                 url += "?database_name=neondb&role_name=neondb_owner"
             elif path.endswith("schema"):
                 url += "?db_name=neondb"
+            elif path == "/accounts/{account_id}":
+                url += "?name=repeated"
             for method in methods.keys() & METHODS:
                 answer = api.generic(method, url, body_of(methods[method])[0], content_type=JSON)
                 assert answer.status_code == 404, (method, path, name, answer.content)
@@ -202,12 +210,12 @@ def test_a_limited_key_is_refused_as_described(
     document: Any,
     ids: dict[str, str],
     account: Account,
-    region: Region,
+    host: Host,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # No worker reads the logs.
     monkeypatch.setattr("controlplane.api.schemas._once_read", lambda *_, **__: ["[]"])
-    elsewhere = make_project(account, region)
+    elsewhere = make_project(account, host)
     refused = 0
     for limits in ({"read_only": True}, {"project_id": elsewhere.id}):
         _, key = ApiKey.issue(account, "limited", **limits)

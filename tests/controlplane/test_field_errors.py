@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from django.test import Client as DjangoClient
 
-from controlplane.models import Account, Branch, Endpoint, Project, Region
+from controlplane.models import Account, Branch, Endpoint, Host, Project
 from controlplane.services import branches
 from controlplane.services.schemas import BranchBeingMade
 from tests.controlplane.rows import make_project
 
 
 @pytest.fixture
-def project(account: Account, region: Region) -> Project:
+def project(account: Account, host: Host) -> Project:
     """A project with an endpoint on its default branch; its branch `bare` has no endpoint."""
-    made = make_project(account, region)
+    made = make_project(account, host)
     Branch.objects.create(project=made, name="bare", current_state="ready")
     return made
 

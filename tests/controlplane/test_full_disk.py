@@ -59,7 +59,7 @@ def restored(small: Stack) -> Iterator[None]:
 def has_room(stack: Stack) -> bool:
     with stack.database() as metadata:
         return metadata.execute(
-            "SELECT disk_free_bytes > 2 * disk_reserve_bytes FROM controlplane_region"
+            "SELECT disk_free_bytes > 2 * disk_reserve_bytes FROM controlplane_host"
         ).fetchone() == (True,)
 
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from controlplane.models import Account, Branch, Endpoint, Region
+from controlplane.models import Account, Branch, Endpoint, Host
 from tests.controlplane.routes import BODIES
 from tests.controlplane.rows import make_project, make_snapshot, make_webhook
 from tests.support.stack import ROOT
@@ -39,10 +39,17 @@ VALUES = st.recursive(
 @pytest.mark.thorough
 @pytest.mark.parametrize(("method", "template"), BODIES)
 def test_no_input_causes_a_server_error(
-    api: DjangoClient, account: Account, region: Region, method: str, template: str
+    api: DjangoClient,
+    account: Account,
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    template: str,
 ) -> None:
-    project = make_project(account, region)
+    monkeypatch.setattr("django.conf.settings.OPERATORS", {account.name})
+    project = make_project(account, host)
     path = template.format(
+        account_id=account.id,
         project_id=project.id,
         branch_id=Branch.objects.get(project=project, hidden=False).id,
         endpoint_id=Endpoint.objects.get(project=project).id,
@@ -50,6 +57,7 @@ def test_no_input_causes_a_server_error(
         snapshot_id=make_snapshot(project).id,
         webhook_id=make_webhook(account).id,
         org_id=account.organization_id,
+        host_id=host.id,
     )
 
     document = api.get("/api/v2/openapi.json").json()

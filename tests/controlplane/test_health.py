@@ -17,23 +17,23 @@ from django.utils import timezone
 
 from controlplane.compute.patience import patience
 from controlplane.events.outbox import enqueue_sending
-from controlplane.models import Account, Endpoint, Operation, Region
+from controlplane.models import Account, Endpoint, Host, Operation
 from controlplane.operations import vitals
 from controlplane.operations.under_way import noted
 from controlplane.operations.vitals import Problem, Rounds
 from controlplane.services.health import examine
 from controlplane.services.waking import start_for_client
-from tests.controlplane.rows import make_project, make_webhook
+from tests.controlplane.rows import make_host, make_project, make_webhook
 from tests.support.processes import SIGNS, held_still
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
 
 @pytest.fixture
-def healthy(region: Region) -> Region:
-    region.worker_seen_at = region.proxy_seen_at = timezone.now()
-    region.save()
-    return region
+def healthy(host: Host) -> Host:
+    host.worker_seen_at = host.proxy_seen_at = timezone.now()
+    host.save()
+    return host
 
 
 def ago(seconds: float) -> Any:
@@ -41,30 +41,31 @@ def ago(seconds: float) -> Any:
 
 
 class TestMissing:
-    def test_nothing(self, healthy: Region) -> None:
+    def test_nothing(self, healthy: Host) -> None:
         health = examine()
         assert (health.status, health.missing, health.problems) == ("ok", [], [])
 
     @pytest.mark.parametrize("process", ["worker", "proxy"])
-    def test_a_process_that_is_silent(self, healthy: Region, process: str) -> None:
+    def test_a_process_that_is_silent(self, healthy: Host, process: str) -> None:
         for seconds, missing in ((4, []), (6, [process])):
-            Region.objects.update(**{f"{process}_seen_at": ago(seconds)})
+            Host.objects.update(**{f"{process}_seen_at": ago(seconds)})
             assert examine().missing == missing
         assert examine().status == "unavailable"
 
-    def test_another_regions_processes_are_not_reported(self, healthy: Region) -> None:
-        Region.objects.create(id="dead", name="dead", host="dead.example.com")
+    def test_another_hosts_processes_are_not_reported(self, healthy: Host) -> None:
+        make_host("dead", worker_seen_at=None)
         health = examine()
         assert health.status == "ok"
-        described = {region["id"]: region["missing"] for region in health.details["regions"]}
-        assert described == {"dead": ["worker", "proxy"], "local": []}
+        for of in ("regions", "hosts"):
+            described = {one["id"]: one["missing"] for one in health.details[of]}
+            assert described == {"dead": ["worker", "proxy"], "local": []}
 
-    def test_a_host_without_a_region_reports_the_default_one(
-        self, healthy: Region, settings: Any
+    def test_an_api_alone_reports_a_host_of_the_default_region(
+        self, healthy: Host, settings: Any
     ) -> None:
-        settings.REGION = "api-only"
+        settings.REGION = settings.HOST_NAME = "api-only"
         assert examine().details["region"] == "local"
-        Region.objects.update(worker_seen_at=ago(6))
+        Host.objects.update(worker_seen_at=ago(6))
         assert examine().missing == ["worker"]
 
     def test_no_region_at_all(self, db: None) -> None:
@@ -72,16 +73,16 @@ class TestMissing:
 
 
 class TestProblems:
-    def test_the_workers_own(self, healthy: Region) -> None:
+    def test_the_workers_own(self, healthy: Host) -> None:
         problem = {"name": "disk_full", "detail": "3 % of the disk are left"}
-        Region.objects.update(problems=[problem])
+        Host.objects.update(problems=[problem])
         health = examine()
         assert (health.status, health.problems) == ("degraded", ["disk_full"])
         assert health.details["problems"] == [problem]
-        Region.objects.update(worker_seen_at=ago(6))
+        Host.objects.update(worker_seen_at=ago(6))
         assert examine().problems == []  # it is out of date
 
-    def test_a_job_that_waits(self, healthy: Region, account: Account) -> None:
+    def test_a_job_that_waits(self, healthy: Host, account: Account) -> None:
         project = make_project(account, healthy)
         start_for_client(Endpoint.objects.get(project=project).id)
         assert examine().problems == []
@@ -93,7 +94,7 @@ class TestProblems:
         assert 20 <= wakes.pop("oldest_seconds") < 25
         assert wakes == {"lane": "wakes", "waiting": 1, "under_way": 0}
 
-    def test_a_webhook_that_waits(self, healthy: Region, account: Account) -> None:
+    def test_a_webhook_that_waits(self, healthy: Host, account: Account) -> None:
         webhook = make_webhook(account)
         enqueue_sending(webhook)
         # It waits only for its time, which is not a problem.
@@ -109,13 +110,13 @@ class TestProblems:
         assert 70 <= webhooks.pop("oldest_seconds") < 75
         assert webhooks == {"waiting": 2, "under_way": 0}
 
-    def test_an_operation_that_hangs(self, healthy: Region, account: Account) -> None:
+    def test_an_operation_that_hangs(self, healthy: Host, account: Account) -> None:
         make_project(account, healthy)
         operation = Operation.objects.get()
         with noted(operation) as attempt:
             assert vitals.problems() == []
             attempt.waits_until = time.monotonic() - 10
-            Region.objects.update(problems=vitals.problems())
+            Host.objects.update(problems=vitals.problems())
         # Once it has begun, the bound of its attempt applies instead.
         with noted(operation) as attempt, patience(-1) as attempt.patience:
             assert not attempt.hangs
@@ -127,10 +128,10 @@ class TestProblems:
                 "detail": "start_compute: 1 running for longer than they may",
             }
         ]
-        Region.objects.update(problems=vitals.problems())
+        Host.objects.update(problems=vitals.problems())
         assert examine().problems == []
 
-    def test_many_operations_without_progress(self, healthy: Region, account: Account) -> None:
+    def test_many_operations_without_progress(self, healthy: Host, account: Account) -> None:
         make_project(account, healthy, size=8)
         with ExitStack() as held:
             attempts = [held.enter_context(noted(one)) for one in Operation.objects.all()]

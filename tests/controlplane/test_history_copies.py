@@ -27,7 +27,7 @@ from controlplane.history_store.layout import (
 )
 from controlplane.history_store.objects import Bandwidth, Store, StoreFails, StoreMisnamed
 from controlplane.history_store.packing import Damaged, Keyring
-from controlplane.models import Account, Event, Region
+from controlplane.models import Account, Event, Host
 from controlplane.operations import vitals
 from controlplane.operations.history_copies import BEHIND_AFTER, StoreState, state
 from tests.controlplane.rows import make_project
@@ -77,9 +77,9 @@ def test_a_drill_that_fails_or_is_overdue_is_a_problem(used: StoreState) -> None
 
 @pytest.mark.django_db
 def test_an_event_tells_that_a_copy_is_behind_and_that_it_has_caught_up(
-    used: StoreState, account: Account, region: Region
+    used: StoreState, account: Account, host: Host
 ) -> None:
-    branch = make_project(account, region).branches.get()
+    branch = make_project(account, host).branches.get()
     used.behind[branch.id] = clock.now() - LONG_AGO
     behind.note_behind()
     behind.note_behind()
@@ -91,13 +91,13 @@ def test_an_event_tells_that_a_copy_is_behind_and_that_it_has_caught_up(
 
 @pytest.mark.django_db
 def test_projects_without_history_are_counted_and_are_no_problem(
-    used: StoreState, store: Store, account: Account, region: Region
+    used: StoreState, store: Store, account: Account, host: Host
 ) -> None:
     for retention in (0, 3600, 0):
-        project = make_project(account, region)
+        project = make_project(account, host)
         project.history_retention_seconds = retention
         project.save()
-    base_round._count_left_out(Copier(Copies(store, region="local", host="host"), region))
+    base_round._count_left_out(Copier(Copies(store, region="local", host="host"), host))
     assert used.as_json()["projects_left_out"] == 2
     assert not any(name.startswith("history_") for name in problem_names())
 
@@ -105,7 +105,7 @@ def test_projects_without_history_are_counted_and_are_no_problem(
 def test_what_has_failed_is_tried_again_after_a_growing_pause(
     used: StoreState, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copier = Copier(Copies(store, region="local", host="host"), Region(id="local"))
+    copier = Copier(Copies(store, region="local", host="host"), Host(id="local"))
     tries = []
 
     def fails() -> None:
@@ -197,3 +197,7 @@ def test_the_bandwidth_holds_for_all_threads_together() -> None:
 def test_a_url_that_names_no_store_is_refused(url: str) -> None:
     with pytest.raises(StoreMisnamed, match="PERCH_HISTORY_STORE"):
         Store(url, Keyring("passphrase", bytes(16)), Bandwidth(None))
+
+
+def test_each_host_has_a_folder_of_its_own(store: Store) -> None:
+    assert Copies(store, region="eu", host="a").host == "regions/eu/a"

@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.history.chain import chains_of, history_dir
-from controlplane.models import Account, Branch, Event, HistoryChain, Region
+from controlplane.models import Account, Branch, Event, HistoryChain, Host
 from controlplane.operations.history import keep, publish, remove_outdated
 from tests.controlplane.rows import make_project
 from tests.controlplane.test_copies import MIB, PARENT, state_dir
@@ -71,9 +71,9 @@ def test_what_bases_take_is_what_removing_them_frees(state_dir: UseState) -> Non
 @pytest.mark.thorough
 @pytest.mark.django_db
 def test_the_oldest_history_gives_way_to_the_branchs_size_limit(
-    state_dir: UseState, account: Account, region: Region
+    state_dir: UseState, account: Account, host: Host
 ) -> None:
-    project = make_project(account, region)
+    project = make_project(account, host)
     Branch.objects.create(id=PARENT, project=project, name="parent", current_state="ready")
     with mounted("xfs", size=DISK) as place:
         state_dir(place)
@@ -103,9 +103,9 @@ def test_the_oldest_history_gives_way_to_the_branchs_size_limit(
 @pytest.mark.thorough
 @pytest.mark.django_db
 def test_the_history_of_an_idle_branch_grows_old_too(
-    state_dir: UseState, account: Account, region: Region
+    state_dir: UseState, account: Account, host: Host
 ) -> None:
-    project = make_project(account, region)
+    project = make_project(account, host)
     Branch.objects.create(id=PARENT, project=project, name="parent", current_state="ready")
     with mounted("xfs", size=DISK) as place:
         state_dir(place)
@@ -115,17 +115,17 @@ def test_the_history_of_an_idle_branch_grows_old_too(
         publish(PARENT, chains_of(PARENT))
         before = Branch.objects.get(id=PARENT).history_bytes
         assert before == HistoryChain.objects.get().disk_bytes == disk_size() > 32 * MIB
-        remove_outdated(region)
+        remove_outdated(host)
         assert len(kept().bases()) == 2
         project.history_retention_seconds = 1
         project.save()
         time.sleep(1.1)
-        remove_outdated(region)
+        remove_outdated(host)
         assert len(HistoryChain.objects.get().bases) == 1
         assert Branch.objects.get(id=PARENT).history_bytes == disk_size() < before / 2
         project.history_retention_seconds = 0
         project.save()
-        remove_outdated(region)
+        remove_outdated(host)
         assert not HistoryChain.objects.exists()
         assert not history_dir(PARENT).exists()
         assert Branch.objects.get(id=PARENT).history_bytes == 0

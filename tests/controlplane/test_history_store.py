@@ -239,12 +239,12 @@ def drill(service: Service) -> None:
     with service.stack.database() as connection:
         service.kill("worker")
         long_ago = '{"drilled_at": "2020-01-01T00:00:00+00:00"}'
-        connection.execute("UPDATE controlplane_region SET history_store = %s", [long_ago])
+        connection.execute("UPDATE controlplane_host SET history_store = %s", [long_ago])
 
         def has_drilled() -> bool:
             row = connection.execute(
                 "SELECT (history_store->>'drilled_at')::timestamptz > now() - interval '1 day',"
-                " history_store->>'drill_error' FROM controlplane_region"
+                " history_store->>'drill_error' FROM controlplane_host"
             ).fetchone()
             assert row is not None
             assert not row[1], row

@@ -21,7 +21,7 @@ from controlplane.compute import compute, door, observation, pooler, recovery, s
 from controlplane.compute.catalog_reading import read_catalog, read_mark
 from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.foreign_files import read_regular
-from controlplane.models import Region
+from controlplane.models import Host
 from controlplane.operations import reconcile
 from controlplane.operations.words import LONGEST, without_paths
 from tests.support.hostile_compute import (
@@ -64,8 +64,10 @@ def leased(path: Path) -> Iterator[None]:
     ) as child:
         assert child.stdout
         assert child.stdout.readline() == b"held\n"
-        yield
-        child.kill()
+        try:
+            yield
+        finally:
+            child.kill()
 
 
 class TestFiles:
@@ -251,7 +253,7 @@ def test_messages_of_a_compute_can_be_stored_and_shown() -> None:
 
 
 def test_a_failing_branch_does_not_stop_the_reconciling_of_others(
-    region: Region, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at, forgotten = [], []
 
@@ -268,6 +270,6 @@ def test_a_failing_branch_does_not_stop_the_reconciling_of_others(
     monkeypatch.setattr(compute, "running_branches", lambda: running)
     monkeypatch.setattr(compute, "endpoints_with_sockets", lambda: {"ep-1", "ep-2"})
     monkeypatch.setattr(compute, "forget_endpoint", forget_endpoint)
-    reconcile.reconcile_host(region)
+    reconcile.reconcile_host(host)
     assert sorted(looked_at) == sorted(running)
     assert sorted(forgotten) == ["ep-1", "ep-2"]

@@ -13,7 +13,7 @@ import requests
 from django.test import Client as DjangoClient
 from django.utils import timezone
 
-from controlplane.models import Account, ApiKey, IdempotentRequest, Region
+from controlplane.models import Account, ApiKey, Host, IdempotentRequest
 from controlplane.operations import kept_requests
 from controlplane.operations.kept_requests import forget_requests
 from controlplane.services.idempotency import KEPT_FOR, lock_of
@@ -312,7 +312,7 @@ class TestStoredAnswers:
         assert ApiKey.objects.count() == 2
 
     def test_a_round_removes_old_answers_and_those_beyond_the_limit(
-        self, account: Account, region: Region, monkeypatch: pytest.MonkeyPatch
+        self, account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(kept_requests, "MOST_OF_ACCOUNT", 3)
         other, _ = ApiKey.issue(Account.objects.create(name="bob"), "x")
@@ -323,6 +323,6 @@ class TestStoredAnswers:
             self.keep(ours[hours % 2], f"{hours}", at)
         for key, age in (("young", timedelta(0)), ("old", timedelta(hours=25))):
             self.keep(other, key, now - age)
-        forget_requests(region)
+        forget_requests(host)
         kept = IdempotentRequest.objects.values_list("key", flat=True)
         assert sorted(kept) == ["0", "1", "2", "young"]

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from controlplane.proxy.directory import waking
+from controlplane.proxy.directory import host_calls
 from controlplane.proxy.directory.changes import ChangeListener
 from controlplane.proxy.directory.compute_runs import ComputeRunWatcher
 from controlplane.proxy.directory.compute_states import ComputeState, ComputeStates
 from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.host_calls import HostCalls
 from controlplane.proxy.directory.waking import Waker
 
 ENDPOINT, BRANCH = "ep-calm-river-000001", "br-calm-river-000001"
@@ -52,9 +53,12 @@ def started(monkeypatch: pytest.MonkeyPatch, compute: subprocess.Popen[bytes]) -
     def open_run(*_: str) -> int | None:
         return os.pidfd_open(compute.pid) if compute.poll() is None else None
 
-    monkeypatch.setattr(waking, "_start_pooler", start)
-    monkeypatch.setattr("controlplane.compute.compute.running_endpoint", lambda _: ENDPOINT)
-    monkeypatch.setattr("controlplane.compute.compute.open_run", open_run)
+    calls = {
+        "start_pooler": start,
+        "running_endpoint": lambda _: ENDPOINT,
+        "open_run": open_run,
+    }
+    monkeypatch.setattr(host_calls, "CALLS", calls)
     return started
 
 
@@ -73,6 +77,7 @@ def test_a_pooler_is_started_once_per_run_and_forgotten_at_its_end(
             cast(ComputeStates, states),
             cast(ChangeListener, FakeChanges()),
             runs,
+            HostCalls(),
         )
         for _ in range(2):
             address = await waker.wake(ENDPOINT, pooled=True)

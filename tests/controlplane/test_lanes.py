@@ -16,9 +16,9 @@ from controlplane.models import (
     Action,
     Endpoint,
     EndpointState,
+    Host,
     Lane,
     Operation,
-    Region,
 )
 from controlplane.models import Project as ProjectRow
 from controlplane.operations import scheduling
@@ -140,9 +140,9 @@ def test_a_stopped_worker_puts_back_jobs_that_have_not_begun(project: Project) -
 
 
 @pytest.fixture
-def endpoints(account: Account, region: Region) -> Sequence[Endpoint]:
+def endpoints(account: Account, host: Host) -> Sequence[Endpoint]:
     """Idle endpoints of one project in which nothing runs, in a database without a worker."""
-    project = make_project(account, region, size=12)
+    project = make_project(account, host, size=12)
     return list(Endpoint.objects.filter(project=project).select_related("branch", "project"))
 
 
@@ -287,11 +287,11 @@ class TestShareOfAProject:
         assert [operation.id for operation in handed_over] == [operations[8].id]
 
     def test_each_project_has_its_own_share(
-        self, endpoints: Sequence[Endpoint], account: Account, region: Region
+        self, endpoints: Sequence[Endpoint], account: Account, host: Host
     ) -> None:
         for endpoint in endpoints:
             schedule(endpoint, Action.START_COMPUTE)
-        other: ProjectRow = make_project(account, region)
+        other: ProjectRow = make_project(account, host)
         operation = schedule(
             Endpoint.objects.select_related("branch").get(project=other), Action.START_COMPUTE
         )

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from controlplane.actors import Actor, ActorType
 from controlplane.events.recording import happened, record, together
 from controlplane.events.types import EventType
-from controlplane.models import Account, Event, Operation, Project, Region
+from controlplane.models import Account, Event, Host, Operation, Project
 from tests.controlplane.rows import make_project
 
 pytestmark = pytest.mark.slow
@@ -21,8 +21,8 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def project(account: Account, region: Region) -> Project:
-    return make_project(account, region)
+def project(account: Account, host: Host) -> Project:
+    return make_project(account, host)
 
 
 def write(

@@ -10,9 +10,9 @@ import pytest
 from django.utils import timezone
 
 from controlplane.backup.manifest import BranchCopy
-from controlplane.backup.restored_rows import settle_region
-from controlplane.models import CATALOG_UNREAD, Account, Database, Endpoint, Event, Region
-from tests.controlplane.rows import make_project, make_snapshot
+from controlplane.backup.restored_rows import settle_lost_host
+from controlplane.models import CATALOG_UNREAD, Account, Database, Endpoint, Event, Host
+from tests.controlplane.rows import make_host, make_project, make_snapshot
 from tests.controlplane.test_history_store import copied_after
 from tests.controlplane.test_metadata_copy import new_database, ran
 from tests.support.bare_postgres import BarePostgres
@@ -59,7 +59,7 @@ def lose(service: Service, region: str) -> None:
     service.kill_everything()
     with service.stack.database() as database:
         database.execute(
-            "UPDATE controlplane_region SET worker_seen_at = worker_seen_at - interval '1 minute',"
+            "UPDATE controlplane_host SET worker_seen_at = worker_seen_at - interval '1 minute',"
             " proxy_seen_at = proxy_seen_at - interval '1 minute' WHERE id = %s",
             [region],
         )
@@ -151,26 +151,26 @@ def test_a_lost_host_comes_back_from_the_store_beside_the_others(
 
 
 class TestRows:
-    def test_only_the_regions_rows_change(self, account: Account, region: Region) -> None:
-        far = Region.objects.create(id="far", name="far", host="far.example.com", state_id="far")
-        lost, other = make_project(account, region), make_project(account, far)
+    def test_only_the_hosts_rows_change(self, account: Account, host: Host) -> None:
+        far = make_host("far", state_id="far")
+        lost, other = make_project(account, host), make_project(account, far)
         Endpoint.objects.update(current_state="active", started_at=timezone.now())
-        Region.objects.update(computes_seen_at=timezone.now())
+        Host.objects.update(computes_seen_at=timezone.now())
         newest = list(Event.objects.values_list("id", "transaction"))
-        settle_region([lost.branches.get().id], {})
+        settle_lost_host([lost.branches.get().id], {})
         states = dict(Endpoint.objects.values_list("project_id", "current_state"))
         assert states == {lost.id: "idle", other.id: "active"}
         far.refresh_from_db()
-        region.refresh_from_db()
+        host.refresh_from_db()
         assert far.state_id == "far"
-        assert region.state_id
+        assert host.state_id
         assert newest == list(Event.objects.values_list("id", "transaction"))[: len(newest)]
 
     def test_a_branch_that_was_replaced_since_keeps_the_databases_of_its_data(
-        self, account: Account, region: Region
+        self, account: Account, host: Host
     ) -> None:
         """Its rows are new ones, so by their ids none of the data's databases would be known."""
-        branch = make_project(account, region).branches.get()
+        branch = make_project(account, host).branches.get()
         now = timezone.now()
         database = Database.objects.create(
             branch=branch, name="shop", owner_name="owner", applied_name="shop"
@@ -178,18 +178,18 @@ class TestRows:
         copy = BranchCopy(now, False, 0, {str(database.id + 1): "shop"}, [])
         branch.last_reset_at = now + timedelta(seconds=1)
         branch.save()
-        settle_region([branch.id], {branch.id: copy})
+        settle_lost_host([branch.id], {branch.id: copy})
         branch.refresh_from_db()
         assert branch.catalog_mark == CATALOG_UNREAD
         assert list(Database.objects.values_list("name", "deleted_at")) == [("shop", None)]
 
     def test_branches_without_a_copy_are_named_and_stay_ready(
-        self, account: Account, region: Region
+        self, account: Account, host: Host
     ) -> None:
-        project = make_project(account, region)
+        project = make_project(account, host)
         snapshot = make_snapshot(project)
         branch = project.branches.get(hidden=False)
-        assert set(settle_region([], {})) == {branch.id, snapshot.data_branch_id}
+        assert set(settle_lost_host([], {})) == {branch.id, snapshot.data_branch_id}
         branch.refresh_from_db()
         assert branch.current_state == "ready"
         assert not project.snapshots.exists()

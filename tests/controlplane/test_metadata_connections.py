@@ -10,7 +10,7 @@ from django.db import connection
 from django.test import override_settings
 
 from controlplane.database.connection_counts import most_connections, needed
-from controlplane.models import Account, Region
+from controlplane.models import Account, Host
 from controlplane.operations.locks import locked_project
 from tests.controlplane.rows import make_project
 from tests.support.client import ENDED
@@ -65,8 +65,8 @@ def test_no_process_has_more_than_documented(project: Project) -> None:
 
 
 @override_settings(PROXY_PROCESSES=4)
-def test_two_regions_fit_debians_limit() -> None:
-    assert needed(regions=2) == 97
+def test_two_hosts_fit_debians_limit() -> None:
+    assert needed(hosts=2) == 97
     with override_settings(PROXY_PROCESSES=2):
         assert {f"perch-{name}": most for name, most in most_connections().items()} == DOCUMENTED
 
@@ -80,7 +80,7 @@ def test_a_start_that_does_not_fit_says_so(project: Project, state_dir: Path) ->
     with running_stack(state_dir, DATABASE_URL=url, PERCH_WORKER_DATABASE_CONNECTIONS="300"):
         said = (state_dir / "up.log").read_text()
         assert "allows 197 connections (max_connections = 200, of which 3 are reserved)" in said
-        assert "may need 337: api 17, and for each of 1 regions worker 306, proxy 10" in said
+        assert "may need 337: api 17, and for each of 1 hosts worker 306, proxy 10" in said
         assert "too few connections" in (state_dir / "log" / "worker.log").read_text()
 
 
@@ -106,11 +106,11 @@ def test_forty_operations_at_once_all_get_connections(stack: Stack) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_threads_that_wait_for_a_project_hold_no_connection(account: Account) -> None:
-    project, other = (make_project(account, Region.objects.get()) for _ in range(2))
+    project, other = (make_project(account, Host.objects.get()) for _ in range(2))
     begun: list[int] = []
 
     def change(number: int) -> str:
-        begun.append(Region.objects.count())  # the thread has a connection now
+        begun.append(Host.objects.count())  # the thread has a connection now
         return locked_in_thread(project.id)
 
     with ThreadPoolExecutor(9) as threads:

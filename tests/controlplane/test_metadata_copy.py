@@ -13,7 +13,7 @@ from django.utils import timezone
 from controlplane.backup.manifest import METADATA_DUMP, Manifest, write_manifest, write_sums
 from controlplane.backup.metadata_copy import dump, snapshot
 from controlplane.database.version import applied_migrations
-from controlplane.models import Account, Project, Region
+from controlplane.models import Account, Host, Project
 from tests.controlplane.rows import make_project
 from tests.support.bare_postgres import (
     SUPERUSER,
@@ -84,9 +84,9 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def backup(place: Path, account: Account, region: Region, transactional_db: None) -> Path:
+def backup(place: Path, account: Account, host: Host, transactional_db: None) -> Path:
     """A backup of the rows of this test's database, whose server is the wheel's."""
-    make_project(account, region).branches.update(current_state="init")
+    make_project(account, host).branches.update(current_state="init")
     target, now = place / "backup", timezone.now()
     target.mkdir()
     manifest = Manifest("1", "18", "local", now, now, sorted(applied_migrations()), {})

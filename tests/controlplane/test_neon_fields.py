@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client as DjangoClient
 
-from controlplane.models import Account, Branch, Database, Endpoint, Project, Region, Role
+from controlplane.models import Account, Branch, Database, Endpoint, Host, Project, Role
 from controlplane.services.passwords import encrypt
 from tests.controlplane.rows import make_project
 from tests.support.neon_document import Known, read_calls, read_fields
@@ -81,8 +81,8 @@ def of_fields(
 
 
 @pytest.fixture
-def project(account: Account, region: Region) -> Project:
-    return make_project(account, region, size=3)
+def project(account: Account, host: Host) -> Project:
+    return make_project(account, host, size=3)
 
 
 @pytest.mark.slow

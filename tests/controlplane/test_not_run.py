@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from django.test import Client as DjangoClient
 
-from controlplane.models import Account, Action, Endpoint, Operation, OperationStatus, Region
+from controlplane.models import Account, Action, Endpoint, Host, Operation, OperationStatus
 from controlplane.operations import engine
 from tests.controlplane.rows import make_project
 
 
 @pytest.fixture
-def chain(account: Account, region: Region) -> list[Operation]:
+def chain(account: Account, host: Host) -> list[Operation]:
     """A start and the suspend that follows it. Neither has begun."""
-    project = make_project(account, region)
+    project = make_project(account, host)
     endpoint = Endpoint.objects.get(project=project)
     number = uuid.uuid4()
     return [

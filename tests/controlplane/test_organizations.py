@@ -8,7 +8,7 @@ from django.db import OperationalError, connection
 from django.test import Client as DjangoClient
 
 from controlplane.api.responses.organizations import email_of
-from controlplane.models import Account, Region
+from controlplane.models import Account, Host
 from controlplane.services.projects import list_projects
 from tests.controlplane.fields import assert_fields, like, text, timestamp
 from tests.controlplane.rows import make_project
@@ -142,7 +142,7 @@ class TestTimeout:
             assert response.status_code == 503
 
     def test_it_is_no_longer_than_the_bound_of_every_statement(
-        self, account: Account, region: Region
+        self, account: Account, host: Host
     ) -> None:
-        make_project(account, region)
+        make_project(account, host)
         assert len(list_projects(account, after=None, limit=10, within=30.0)) == 1

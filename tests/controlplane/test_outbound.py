@@ -24,7 +24,7 @@ from controlplane.compute.outbound import (
     hold_outbound,
     release_outbound,
 )
-from controlplane.models import Region
+from controlplane.models import Host
 from tests.selection import first_of
 from tests.support.project import Project
 from tests.support.waiting import wait_for
@@ -181,23 +181,23 @@ class TestRules:
                 hold_compute(f"br-of-{OURS}", closed=True)
 
 
-def test_a_host_that_cannot_block_refuses_the_setting(api: DjangoClient, region: Region) -> None:
+def test_a_host_that_cannot_block_refuses_the_setting(api: DjangoClient, host: Host) -> None:
     def ask(blocks: bool) -> int:
         body = {"project": {"settings": {"block_outbound_connections": blocks}}}
         answer = api.post("/api/v2/projects", json.dumps(body), content_type="application/json")
         return answer.status_code
 
-    Region.objects.filter(id=region.id).update(outbound_unfiltered="nftables is not installed")
+    Host.objects.filter(id=host.id).update(outbound_unfiltered="nftables is not installed")
     assert ask(True) == 422
     assert ask(False) == 201
-    Region.objects.filter(id=region.id).update(outbound_unfiltered="")
+    Host.objects.filter(id=host.id).update(outbound_unfiltered="")
     assert ask(True) == 201
 
 
 @pytest.mark.thorough
 def test_sql_reaches_the_proxy_until_the_project_blocks_its_computes(project: Project) -> None:
     with project.stack.database() as connection:
-        row = connection.execute("SELECT outbound_unfiltered FROM controlplane_region").fetchone()
+        row = connection.execute("SELECT outbound_unfiltered FROM controlplane_host").fetchone()
     if row != ("",):
         pytest.skip(str(row))
     project.sql("CREATE EXTENSION IF NOT EXISTS dblink")

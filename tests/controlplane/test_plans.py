@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client as DjangoClient
 from django.utils import timezone
 
-from controlplane.models import LIMITS, Account, ApiKey, Branch, Event, Plan, Project, Region
+from controlplane.models import LIMITS, Account, ApiKey, Branch, Event, Host, Plan, Project
 from controlplane.models.role import Database, Role
 from tests.controlplane.rows import make_project
 from tests.support.client import Client
@@ -40,9 +40,9 @@ def free_account(account: Account) -> Account:
 
 
 @pytest.fixture
-def project(free_account: Account, region: Region) -> Project:
+def project(free_account: Account, host: Host) -> Project:
     """A project whose default branch has a role and a database."""
-    made = make_project(free_account, region)
+    made = make_project(free_account, host)
     branch = made.branches.get()
     Role.objects.create(branch=branch, name="owner", verifier="-")
     Database.objects.create(branch=branch, name="stock", owner_name="owner")
@@ -120,7 +120,7 @@ def test_history(api: DjangoClient, project: Project) -> None:
     assert send(api, "PATCH", path_of(project), more).status_code == 200
 
 
-def test_the_limits_are_returned(api: DjangoClient, account: Account, region: Region) -> None:
+def test_the_limits_are_returned(api: DjangoClient, account: Account, host: Host) -> None:
     for plan, limits in LIMITS.items():
         Account.objects.filter(id=account.id).update(plan=plan)
         me = json.loads(send(api, "GET", "/users/me").content)
@@ -130,7 +130,7 @@ def test_the_limits_are_returned(api: DjangoClient, account: Account, region: Re
         ]
         assert [me["projects_limit"], me["branches_limit"]] == expected
         assert me["max_autoscaling_limit"] == limits.largest_compute
-    project = make_project(account, region)
+    project = make_project(account, host)
     Account.objects.filter(id=account.id).update(plan=Plan.STANDARD)
     shown = json.loads(send(api, "GET", path_of(project)).content)["project"]
     assert shown["owner"]["branches_limit"] == LIMITS[Plan.STANDARD].branches_of_project
@@ -188,8 +188,8 @@ class TestCommands:
             None,
         )
 
-    def test_a_limited_key(self, account: Account, region: Region) -> None:
-        project = make_project(account, region)
+    def test_a_limited_key(self, account: Account, host: Host) -> None:
+        project = make_project(account, host)
         ends = (timezone.now() + timedelta(days=9)).replace(microsecond=0)
         key = command(
             *("create_api_key", "--account", account.name, "--name", "k", "--read-only"),

@@ -1,15 +1,15 @@
-"""A region whose host has no PgBouncer: a request for pooling is refused, all else works."""
+"""A host that has no PgBouncer: a request for pooling is refused, all else works."""
 
 import json
 
 from django.test import Client as DjangoClient
 
-from controlplane.models import Account, Endpoint, Region
+from controlplane.models import Account, Endpoint, Host
 from tests.controlplane.rows import make_project
 
 
-def test_enabling_pooling_is_refused(api: DjangoClient, account: Account, region: Region) -> None:
-    endpoint = Endpoint.objects.get(project=make_project(account, region))
+def test_enabling_pooling_is_refused(api: DjangoClient, account: Account, host: Host) -> None:
+    endpoint = Endpoint.objects.get(project=make_project(account, host))
     path = f"/api/v2/projects/{endpoint.project_id}/endpoints/{endpoint.id}"
     body = json.dumps({"endpoint": {"pooler_enabled": True}})
 

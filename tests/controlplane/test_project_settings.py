@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from django.test import Client as DjangoClient
 
-from controlplane.models import Account, Event, Project, Region
+from controlplane.models import Account, Event, Host, Project
 from tests.controlplane.rows import make_project
 
 ALLOWED = {"ips": ["192.0.2.7", "192.0.2.0/24", "2001:db8::1-2001:db8::9"]}
 
 
 @pytest.fixture
-def project(account: Account, region: Region) -> Project:
-    return make_project(account, region)
+def project(account: Account, host: Host) -> Project:
+    return make_project(account, host)
 
 
 def send(api: DjangoClient, project: Project, settings: Any) -> Any:
@@ -60,7 +60,7 @@ def test_it_works(api: DjangoClient, project: Project) -> None:
     }
 
 
-def test_a_new_project_stores_settings(api: DjangoClient, region: Region) -> None:
+def test_a_new_project_stores_settings(api: DjangoClient, host: Host) -> None:
     response = api.post(
         "/api/v2/projects",
         json.dumps({"project": {"settings": {"allowed_ips": ALLOWED, "hipaa": False}}}),

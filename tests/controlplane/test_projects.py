@@ -20,10 +20,10 @@ def owner(stack: Stack) -> Client:
         account = connection.execute("SELECT max(id) FROM controlplane_account").fetchone()
         assert account is not None
         connection.execute(
-            "INSERT INTO controlplane_project (id, account_id, region_id, name, pg_version,"
-            " default_endpoint_settings, settings, history_retention_seconds,"
+            "INSERT INTO controlplane_project (id, account_id, region_id, host_id, name,"
+            " pg_version, default_endpoint_settings, settings, history_retention_seconds,"
             " store_passwords, created_at, updated_at)"
-            " SELECT 'listed-' || chr(97 + i) || '-' || 10000000 + %s, %s, 'local',"
+            " SELECT 'listed-' || chr(97 + i) || '-' || 10000000 + %s, %s, 'local', 'local',"
             " 'Number ' || i, 18, '{}', '{}', 0, true,"
             # Two pairs of projects have the same creation time.
             " now() - (i / 2) * interval '1 second', now() FROM generate_series(0, 22) i",

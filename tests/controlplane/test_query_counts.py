@@ -16,9 +16,9 @@ from controlplane.models import (
     Branch,
     Database,
     Endpoint,
+    Host,
     Operation,
     Project,
-    Region,
     Role,
 )
 from tests.controlplane.rows import make_project, make_snapshot, make_webhook
@@ -63,9 +63,9 @@ def queries(api: DjangoClient, path: str) -> int:
 @pytest.mark.parametrize("size", [3, 30])
 @pytest.mark.parametrize("path", BUDGET)
 def test_reading_a_projects_parts(
-    api: DjangoClient, account: Account, region: Region, path: str, size: int
+    api: DjangoClient, account: Account, host: Host, path: str, size: int
 ) -> None:
-    project = make_project(account, region, size=size)
+    project = make_project(account, host, size=size)
     for _ in range(size):
         make_snapshot(project)
     filled = path.format(
@@ -78,17 +78,17 @@ def test_reading_a_projects_parts(
 
 @pytest.mark.parametrize("size", [3, 30])
 def test_reading_the_states_of_projects(
-    api: DjangoClient, account: Account, region: Region, size: int
+    api: DjangoClient, account: Account, host: Host, size: int
 ) -> None:
     for _ in range(size):
-        make_project(account, region, size=2)
+        make_project(account, host, size=2)
     assert queries(api, "/states") == 3
 
 
 @pytest.mark.parametrize("size", [3, 30])
-def test_listing_projects(api: DjangoClient, account: Account, region: Region, size: int) -> None:
+def test_listing_projects(api: DjangoClient, account: Account, host: Host, size: int) -> None:
     for _ in range(size):
-        make_project(account, region)
+        make_project(account, host)
     assert queries(api, "?limit=400") == 3
     middle = Project.objects.order_by("created_at")[size // 2]
     assert queries(api, f"?limit=400&cursor={middle.id}") == 4
@@ -113,7 +113,7 @@ ENDPOINT = "/{project}/endpoints/{endpoint}"
 # newest operation, the unfinished ones, the new ones, and the job of the dispatched one. The
 # endpoint runs, except for a start; the branch `bare` has none.
 WRITES: dict[str, tuple[str, str, Any, int]] = {
-    "create a project": ("POST", "", {"project": {}}, 14),
+    "create a project": ("POST", "", {"project": {}}, 15),
     "rename a project": ("PATCH", "/{project}", {"project": {"name": "x"}}, 7),
     "change a project's settings": (
         "PATCH",
@@ -174,11 +174,11 @@ WRITES: dict[str, tuple[str, str, Any, int]] = {
 @pytest.mark.parametrize("size", [3, 30])
 @pytest.mark.parametrize("write", WRITES)
 def test_writing(
-    api: DjangoClient, account: Account, region: Region, write: str, size: int, settings: Any
+    api: DjangoClient, account: Account, host: Host, write: str, size: int, settings: Any
 ) -> None:
     if write.endswith("at once"):
         settings.RECOVERY_HOURS = 0
-    project = make_project(account, region, size=size)
+    project = make_project(account, host, size=size)
     endpoint = Endpoint.objects.filter(project=project, branch__default=False)[0]
     bare = Branch.objects.create(project=project, name="bare", current_state="ready")
     if write != "start":

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from controlplane.models import Account, ApiKey, Plan, Region, RequestRate
+from controlplane.models import Account, ApiKey, Host, Plan, RequestRate
 from controlplane.operations.kept_requests import forget_requests
 from controlplane.services.request_rates import PER_ROUTE, RateLimited, take_turn
 from tests.support.another_api import AnotherApi, another_api
@@ -130,13 +130,13 @@ class TestCounting:
         assert self.served(key, "GET /projects", times=100) == 100
         assert not RequestRate.objects.exists()
 
-    def test_a_round_removes_rows_that_limit_nobody(self, key: ApiKey, region: Region) -> None:
+    def test_a_round_removes_rows_that_limit_nobody(self, key: ApiKey, host: Host) -> None:
         take_turn(key, route="GET /old")
         with connection.cursor() as cursor:
             cursor.execute(
                 "UPDATE controlplane_requestrate SET free_at = free_at - interval '2 minutes'"
             )
         take_turn(key, route="GET /new")
-        forget_requests(region)
+        forget_requests(host)
         names = {f"account {key.account_id}", f"key {key.id} GET /new"}
         assert set(RequestRate.objects.values_list("name", flat=True)) == names

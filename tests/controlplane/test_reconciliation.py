@@ -174,9 +174,9 @@ def look_now(stack: Stack) -> None:
     program = (
         "import django\n"
         "django.setup()\n"
-        "from controlplane.operations.own_region import own_region\n"
+        "from controlplane.operations.own_host import own_host\n"
         "from controlplane.operations.upkeep import check_availability\n"
-        "check_availability(own_region())\n"
+        "check_availability(own_host())\n"
     )
     subprocess.run(
         [sys.executable, "-c", program],

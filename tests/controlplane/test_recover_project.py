@@ -19,9 +19,9 @@ from controlplane.models import (
     Branch,
     Endpoint,
     Event,
+    Host,
     Operation,
     Project,
-    Region,
 )
 from controlplane.operations.locks import locked_project
 from controlplane.operations.recovery import remove_unrecovered, try_removals_again
@@ -164,21 +164,19 @@ def test_another_accounts_project_cannot_be_recovered(service: Stack, kept: Live
 
 
 def test_the_plan_must_allow_one_more_project(
-    api: DjangoClient, account: Account, region: Region
+    api: DjangoClient, account: Account, host: Host
 ) -> None:
     Account.objects.filter(id=account.id).update(plan="free")
-    deleted, *_ = [make_project(account, region) for _ in range(4)]
+    deleted, *_ = [make_project(account, host) for _ in range(4)]
     now = timezone.now()
     Project.objects.filter(id=deleted.id).update(deleted_at=now, recoverable_until=now + AGO)
     response = api.post(f"/api/v2/projects/{deleted.id}/recover")
     assert (response.status_code, response.json()["code"]) == (422, "PROJECTS_LIMIT_EXCEEDED")
 
 
-def make_deleted(
-    account: Account, region: Region, *, age: timedelta = AGO, size: int = 0
-) -> Project:
+def make_deleted(account: Account, host: Host, *, age: timedelta = AGO, size: int = 0) -> Project:
     """Create a project that was deleted so long ago, whose branch has `size` bytes."""
-    project = make_project(account, region)
+    project = make_project(account, host)
     now = timezone.now()
     Project.objects.filter(id=project.id).update(
         deleted_at=now - age, recoverable_until=now + timedelta(hours=1)
@@ -203,43 +201,43 @@ def full_disk(settings: Any, tmp_path: Any) -> None:
 
 
 @pytest.fixture
-def free_account(region: Region) -> Account:
+def free_account(host: Host) -> Account:
     return Account.objects.create(name="mallory", plan="free")
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_full_disk_removes_the_oldest_first(account: Account, region: Region) -> None:
-    older, newer = (make_deleted(account, region, age=hours * AGO) for hours in (2, 1))
+def test_a_full_disk_removes_the_oldest_first(account: Account, host: Host) -> None:
+    older, newer = (make_deleted(account, host, age=hours * AGO) for hours in (2, 1))
     for _ in range(2):  # the next removal begins only after the first has ended
-        remove_unrecovered(region)
+        remove_unrecovered(host)
     assert removed_in_order() == [older.id]
     assert kept_ids() == {newer.id}
     Operation.objects.update(status="finished")
-    remove_unrecovered(region)
+    remove_unrecovered(host)
     assert kept_ids() == set()
 
 
 @pytest.mark.usefixtures("full_disk")
 def test_on_a_full_disk_the_account_that_stores_most_loses_its_projects_first(
-    account: Account, free_account: Account, region: Region
+    account: Account, free_account: Account, host: Host
 ) -> None:
     """Its other projects count too, and so does their data outside databases."""
-    frugal = make_deleted(account, region, age=3 * AGO, size=300 << 20)
-    greedy = [make_deleted(free_account, region, age=hours * AGO, size=1) for hours in (2, 1)]
-    living = make_project(free_account, region)
+    frugal = make_deleted(account, host, age=3 * AGO, size=300 << 20)
+    greedy = [make_deleted(free_account, host, age=hours * AGO, size=1) for hours in (2, 1)]
+    living = make_project(free_account, host)
     Branch.objects.filter(project=living).update(logical_size=1 << 20, auxiliary_size=500 << 20)
     for _ in range(3):
-        remove_unrecovered(region)
+        remove_unrecovered(host)
         Operation.objects.update(status="finished")
     assert removed_in_order() == [greedy[0].id, greedy[1].id, frugal.id]
 
 
 def test_of_more_deleted_projects_than_the_plan_keeps_the_oldest_are_removed(
-    account: Account, free_account: Account, region: Region
+    account: Account, free_account: Account, host: Host
 ) -> None:
-    of_others = [make_deleted(account, region) for _ in range(5)]
-    of_mallory = [make_deleted(free_account, region, age=age * AGO) for age in (5, 4, 3, 2, 1)]
-    remove_unrecovered(region)
+    of_others = [make_deleted(account, host) for _ in range(5)]
+    of_mallory = [make_deleted(free_account, host, age=age * AGO) for age in (5, 4, 3, 2, 1)]
+    remove_unrecovered(host)
     assert removed_in_order() == [project.id for project in of_mallory[:2]]
     assert kept_ids() == {project.id for project in (*of_others, *of_mallory[2:])}
     (event, _) = Event.objects.filter(type="project.removed").order_by("id")
@@ -247,41 +245,41 @@ def test_of_more_deleted_projects_than_the_plan_keeps_the_oldest_are_removed(
 
 
 def test_the_bytes_of_deleted_projects_are_limited_but_the_last_one_is_kept(
-    free_account: Account, region: Region
+    free_account: Account, host: Host
 ) -> None:
     older, newer = (
-        make_deleted(free_account, region, age=hours * AGO, size=size)
+        make_deleted(free_account, host, age=hours * AGO, size=size)
         for hours, size in ((2, 1 << 20), (1, 2 << 30))
     )
-    remove_unrecovered(region)
+    remove_unrecovered(host)
     assert (removed_in_order(), kept_ids()) == ([older.id], {newer.id})
 
 
-def test_a_failed_removal_is_tried_again(account: Account, region: Region) -> None:
-    project = make_project(account, region)
+def test_a_failed_removal_is_tried_again(account: Account, host: Host) -> None:
+    project = make_project(account, host)
     Project.objects.filter(id=project.id).update(deleted_at=timezone.now())
     with locked_project(project.id) as locked:
         schedule(locked, [Step(Action.DELETE_TENANT, holds_project=True)])
     failed = Operation.objects.filter(action="delete_tenant")
     failed.update(status="failed")
-    try_removals_again(region)
+    try_removals_again(host)
     assert len(removed_in_order()) == 1  # it has just failed
     failed.update(created_at=timezone.now() - AGO)
     for _ in range(2):
-        try_removals_again(region)
+        try_removals_again(host)
     assert removed_in_order() == [project.id] * 2
 
 
 def test_creating_is_refused_while_too_many_deleted_projects_wait_for_removal(
-    client: DjangoClient, free_account: Account, region: Region
+    client: DjangoClient, free_account: Account, host: Host
 ) -> None:
     _, key = ApiKey.issue(free_account, "tests")
     client.defaults["HTTP_AUTHORIZATION"] = f"Bearer {key}"
-    kept = [make_deleted(free_account, region, age=age * AGO) for age in (6, 5, 4, 3, 2, 1)]
+    kept = [make_deleted(free_account, host, age=age * AGO) for age in (6, 5, 4, 3, 2, 1)]
     response = create(client)
     assert response.status_code == 423
     assert "the data of 6 deleted projects" in response.json()["message"]
-    remove_unrecovered(region)
+    remove_unrecovered(host)
     assert create(client).status_code == 423
     Operation.objects.filter(project=kept[0]).update(status="finished")
     assert create(client).status_code == 201
@@ -292,9 +290,9 @@ def create(client: DjangoClient) -> Any:
 
 
 def test_the_branches_of_a_project_that_wait_for_removal_are_limited(
-    free_account: Account, region: Region
+    free_account: Account, host: Host
 ) -> None:
-    project = make_project(free_account, region)
+    project = make_project(free_account, host)
     make_snapshot(project)  # does not count
     branch = Branch.objects.get(project=project, hidden=False)
     with locked_project(project.id) as locked:
@@ -345,9 +343,9 @@ def names(directory: Path) -> set[str]:
 
 
 def test_endpoints_that_were_deleted_earlier_stay_deleted(
-    api: DjangoClient, account: Account, region: Region
+    api: DjangoClient, account: Account, host: Host
 ) -> None:
-    project = make_project(account, region, size=2)
+    project = make_project(account, host, size=2)
     Operation.objects.all().delete()
     kept, gone = Endpoint.objects.filter(project=project).order_by("id")
     Endpoint.objects.filter(id=gone.id).update(deleted_at=timezone.now() - AGO)

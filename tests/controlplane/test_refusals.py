@@ -11,7 +11,7 @@ from django.utils import timezone
 from controlplane.events import refusals as module
 from controlplane.events.refusals import MOST_A_DAY, MOST_APART, MOST_ENTRIES, Refusal, Refusals
 from controlplane.events.types import EventType
-from controlplane.models import Account, Endpoint, Event, Region
+from controlplane.models import Account, Endpoint, Event, Host
 from tests.controlplane.rows import make_project
 from tests.support.client import Client
 from tests.support.project import Project
@@ -30,8 +30,8 @@ def written() -> list[Event]:
     return list(Event.objects.order_by("id"))
 
 
-def test_it_works(refusals: Refusals, account: Account, region: Region) -> None:
-    make_project(account, region)
+def test_it_works(refusals: Refusals, account: Account, host: Host) -> None:
+    make_project(account, host)
     endpoint = Endpoint.objects.get()
     for _ in range(3):
         refusals.note(Refusal(CONNECTION, account.id, "bob", "10.0.0.1", endpoint.id))

@@ -16,17 +16,18 @@ from controlplane.models import (
     Branch,
     Endpoint,
     EndpointState,
+    Host,
     Operation,
     Project,
     Region,
 )
 from controlplane.services.waking import WakePostponed, start_for_client
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_host, make_project
 
 
 @pytest.fixture
-def project(account: Account, region: Region) -> Project:
-    return make_project(account, region)
+def project(account: Account, host: Host) -> Project:
+    return make_project(account, host)
 
 
 @pytest.fixture
@@ -34,10 +35,10 @@ def path(project: Project) -> str:
     return f"/api/v2/projects/{project.id}"
 
 
-def leave(region: Region, *, seconds: float = 16) -> None:
+def leave(host: Host, *, seconds: float = 16) -> None:
     """Make the region's worker silent for so long."""
     seen = timezone.now() - timedelta(seconds=seconds)
-    Region.objects.filter(id=region.id).update(worker_seen_at=seen)
+    Host.objects.filter(id=host.id).update(worker_seen_at=seen)
 
 
 def send(api: DjangoClient, method: str, path: str, body: Any = None) -> Any:
@@ -64,7 +65,7 @@ class TestWorkerAway:
     def test_work_is_refused_with_the_reason(
         self,
         api: DjangoClient,
-        region: Region,
+        host: Host,
         path: str,
         method: str,
         rest: str,
@@ -73,31 +74,31 @@ class TestWorkerAway:
     ) -> None:
         # A recoverable project needs no work yet.
         settings.RECOVERY_HOURS = 0
-        leave(region)
+        leave(host)
         names = {"endpoint": Endpoint.objects.get().id, "branch": Branch.objects.get().id}
         answer = send(api, method, path + rest.format(**names), body)
         assert answer.status_code == 503
-        assert 'the region "local" does not answer' in answer.json()["message"]
+        assert 'the host "local" does not answer' in answer.json()["message"]
         # Nothing was changed.
         assert Operation.objects.exclude(status="finished").count() == 0
         assert Branch.objects.count() == 1
         assert Project.objects.filter(deleted_at=None).count() == 1
 
-    def test_a_new_project_is_refused_too(self, api: DjangoClient, region: Region) -> None:
-        leave(region)
+    def test_a_new_project_is_refused_too(self, api: DjangoClient, host: Host) -> None:
+        leave(host)
         answer = send(api, "POST", "/api/v2/projects", {"project": {}})
         assert answer.status_code == 503
         assert Project.objects.count() == 0
 
-    def test_a_client_gets_the_reason(self, region: Region, project: Project) -> None:
-        leave(region)
-        with pytest.raises(WakePostponed, match='the region "local" does not answer'):
+    def test_a_client_gets_the_reason(self, host: Host, project: Project) -> None:
+        leave(host)
+        with pytest.raises(WakePostponed, match='the host "local" does not answer'):
             start_for_client(Endpoint.objects.get().id)
 
     def test_requests_that_need_no_worker_are_executed(
-        self, api: DjangoClient, region: Region, path: str
+        self, api: DjangoClient, host: Host, path: str
     ) -> None:
-        leave(region)
+        leave(host)
         assert send(api, "GET", path + "/endpoints").status_code == 200
         renamed = send(api, "PATCH", path, {"project": {"name": "other"}})
         assert (renamed.status_code, renamed.json()["project"]["name"]) == (200, "other")
@@ -105,33 +106,31 @@ class TestWorkerAway:
         assert send(api, "DELETE", endpoint).status_code == 200
         assert send(api, "GET", endpoint).status_code == 404
 
-    def test_a_restarted_worker_is_not_away(
-        self, api: DjangoClient, region: Region, path: str
-    ) -> None:
-        leave(region, seconds=10)
+    def test_a_restarted_worker_is_not_away(self, api: DjangoClient, host: Host, path: str) -> None:
+        leave(host, seconds=10)
         endpoint = path + f"/endpoints/{Endpoint.objects.get().id}"
         assert send(api, "POST", endpoint + "/start").status_code == 200
 
 
 class TestCommand:
-    def test_regions_are_listed(self, region: Region, project: Project) -> None:
-        leave(region, seconds=7)
+    def test_regions_are_listed(self, host: Host, project: Project) -> None:
+        leave(host, seconds=7)
         Endpoint.objects.update(current_state=EndpointState.ACTIVE)
-        Region.objects.create(id="far-east", name="far-east", host="far.example.com")
+        make_host("far-east", worker_seen_at=None)
         start_for_client(Endpoint.objects.get().id)
         heading, local, far = regions().splitlines()
         assert (
             heading.split() == "region address worker seen proxy seen projects active jobs".split()
         )
         assert local.split() == "local localhost:5432 7 s ago never 1 1 0 default".split()
-        assert far.split() == "far-east far.example.com:5432 never never 0 0 0".split()
+        assert far.split() == "far-east localhost:5432 never never 0 0 0".split()
 
-    def test_waiting_jobs_are_counted(self, region: Region, project: Project) -> None:
+    def test_waiting_jobs_are_counted(self, host: Host, project: Project) -> None:
         start_for_client(Endpoint.objects.get().id)
         assert regions("list").splitlines()[1].split()[-2:] == ["1", "default"]
 
     def test_a_drained_region_accepts_no_new_projects(
-        self, api: DjangoClient, region: Region, project: Project
+        self, api: DjangoClient, host: Host, project: Project
     ) -> None:
         assert "accepts no new projects. Left in it: 1 project." in regions("drain", "local")
         answer = send(api, "POST", "/api/v2/projects", {"project": {}})
@@ -143,32 +142,32 @@ class TestCommand:
         regions("resume", "local")
         assert send(api, "POST", "/api/v2/projects", {"project": {}}).status_code == 201
 
-    def test_an_empty_region_is_removed(self, region: Region, project: Project) -> None:
+    def test_an_empty_region_is_removed(self, host: Host, project: Project) -> None:
         project.deleted_at = timezone.now()
         project.save()
-        leave(region)
+        leave(host)
         assert regions("remove", "local") == "local is removed.\n"
-        assert (Region.objects.count(), Project.objects.count()) == (0, 0)
+        assert [row.objects.count() for row in (Region, Host, Project)] == [0] * 3
 
     def test_a_region_with_projects_is_removed_only_by_force(
-        self, region: Region, project: Project
+        self, host: Host, project: Project
     ) -> None:
         start_for_client(Endpoint.objects.get().id)
-        leave(region)
+        leave(host)
         with pytest.raises(CommandError, match="1 project, 1 unfinished operation"):
             regions("remove", "local")
         regions("remove", "local", "--force")
-        rows = (Region, Project, Branch, Endpoint, Operation)
-        assert [row.objects.count() for row in rows] == [0] * 5
+        rows = (Region, Host, Project, Branch, Endpoint, Operation)
+        assert [row.objects.count() for row in rows] == [0] * 6
         with connection.cursor() as cursor:
             cursor.execute("SELECT FROM procrastinate_jobs")
             assert cursor.rowcount == 0
 
-    def test_a_region_whose_worker_runs_is_not_removed(self, region: Region) -> None:
+    def test_a_region_whose_worker_runs_is_not_removed(self, host: Host) -> None:
         for force in ([], ["--force"]):
             with pytest.raises(CommandError, match="the worker of local still runs"):
                 regions("remove", "local", *force)
 
-    def test_an_unknown_region(self, region: Region) -> None:
+    def test_an_unknown_region(self, host: Host) -> None:
         with pytest.raises(CommandError, match='unknown region "moon"; use one of: local'):
             regions("drain", "moon")

@@ -22,9 +22,9 @@ from controlplane.models import (
     Database,
     Endpoint,
     EndpointState,
+    Host,
     Operation,
     Project,
-    Region,
     Role,
 )
 from controlplane.services import branches, endpoints, operations, projects
@@ -49,8 +49,8 @@ def by_renderer(schema: type[Schema], row: Any) -> Any:
 
 
 @pytest.fixture
-def project(account: Account, region: Region) -> Project:
-    return make_project(account, region, size=2)
+def project(account: Account, host: Host) -> Project:
+    return make_project(account, host, size=2)
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 import pytest
 from django.utils import timezone
 
-from controlplane.models import Account, Branch, Endpoint, Operation, Project, Region, Role
+from controlplane.models import Account, Branch, Endpoint, Host, Operation, Project, Role
 from controlplane.operations.retention import forget_deleted
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_host, make_project
 
 LONG_AGO = timezone.now() - timedelta(days=31)
 LATELY = timezone.now() - timedelta(days=29)
@@ -20,21 +20,19 @@ def counts() -> list[int]:
 
 
 @pytest.mark.parametrize(("deleted_at", "left"), [(LONG_AGO, 0), (LATELY, 1), (None, 1)])
-def test_a_project(
-    account: Account, region: Region, deleted_at: datetime | None, left: int
-) -> None:
-    project = make_project(account, region, size=3)
+def test_a_project(account: Account, host: Host, deleted_at: datetime | None, left: int) -> None:
+    project = make_project(account, host, size=3)
     branch = Branch.objects.filter(project=project)[0]
     Role.objects.create(branch=branch, name="alice", verifier="", encrypted_password="secret")
     Branch.objects.exclude(id=branch.id).update(parent=branch)
     Project.objects.filter(id=project.id).update(deleted_at=deleted_at)
-    forget_deleted(region)
+    forget_deleted(host)
     assert counts() == [left, 3 * left, 3 * left, 3 * left]
     assert Role.objects.count() == left
 
 
-def test_a_project_with_unfinished_work_is_kept(account: Account, region: Region) -> None:
-    project = make_project(account, region)
+def test_a_project_with_unfinished_work_is_kept(account: Account, host: Host) -> None:
+    project = make_project(account, host)
     Project.objects.update(deleted_at=LONG_AGO)
     Operation.objects.create(
         project=project,
@@ -43,46 +41,46 @@ def test_a_project_with_unfinished_work_is_kept(account: Account, region: Region
         chain=uuid.uuid4(),
         resources=[project.id],
     )
-    forget_deleted(region)
+    forget_deleted(host)
     assert Project.objects.count() == 1
 
 
-def test_branches_and_endpoints_of_an_existing_project(account: Account, region: Region) -> None:
-    project = make_project(account, region, size=3)
+def test_branches_and_endpoints_of_an_existing_project(account: Account, host: Host) -> None:
+    project = make_project(account, host, size=3)
     kept, parent, child = Branch.objects.filter(project=project).order_by("name")
     Branch.objects.filter(id=child.id).update(parent=parent)
     for branch in (parent, child):
         Branch.objects.filter(id=branch.id).update(deleted_at=LONG_AGO)
         Endpoint.objects.filter(branch=branch).update(deleted_at=LONG_AGO)
-    forget_deleted(region)
+    forget_deleted(host)
     assert counts() == [1, 1, 1, 1]
     assert Branch.objects.get().id == Endpoint.objects.get().branch_id == kept.id
 
 
-def test_a_branch_outlives_its_schema_source(account: Account, region: Region) -> None:
-    project = make_project(account, region, size=2)
+def test_a_branch_outlives_its_schema_source(account: Account, host: Host) -> None:
+    project = make_project(account, host, size=2)
     source, made = Branch.objects.filter(project=project).order_by("name")
     Branch.objects.filter(id=made.id).update(schema_of=source, init_source="schema-only")
     Branch.objects.filter(id=source.id).update(deleted_at=LONG_AGO)
     Endpoint.objects.filter(branch=source).update(deleted_at=LONG_AGO)
-    forget_deleted(region)
+    forget_deleted(host)
     kept = Branch.objects.get()
     assert (kept.id, kept.source, kept.init_source) == (made.id, None, "schema-only")
 
 
 def test_an_endpoint_that_was_deleted_recently_keeps_its_branch(
-    account: Account, region: Region
+    account: Account, host: Host
 ) -> None:
-    make_project(account, region)
+    make_project(account, host)
     Branch.objects.update(deleted_at=LONG_AGO)
     Endpoint.objects.update(deleted_at=LATELY)
-    forget_deleted(region)
+    forget_deleted(host)
     assert counts() == [1, 1, 1, 0]
 
 
-def test_another_hosts_projects_are_left_alone(account: Account, region: Region) -> None:
-    other = Region.objects.create(id="other", name="other", host="other.example.com")
+def test_another_hosts_projects_are_left_alone(account: Account, host: Host) -> None:
+    other = make_host("other")
     make_project(account, other)
     Project.objects.update(deleted_at=LONG_AGO)
-    forget_deleted(region)
+    forget_deleted(host)
     assert Project.objects.count() == 1

@@ -17,15 +17,15 @@ from controlplane.models import (
     Branch,
     Endpoint,
     EndpointState,
+    Host,
     Operation,
     Project,
-    Region,
 )
 from controlplane.operations import idleness, vitals
 from controlplane.operations.availability import check_availability
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.quota_rounds import hold_to_quotas
-from controlplane.operations.scheduling import RegionAway
+from controlplane.operations.scheduling import HostAway
 from controlplane.operations.upkeep import Round
 from tests.controlplane.rows import make_project
 
@@ -33,10 +33,10 @@ MANY = 300
 HOUR = timedelta(hours=1)
 
 
-def cost(call: Callable[[Region], None], region: Region) -> int:
+def cost(call: Callable[[Host], None], host: Host) -> int:
     """Return how many queries the round makes."""
     with CaptureQueriesContext(connection) as captured:
-        call(region)
+        call(host)
     return len(captured)
 
 
@@ -70,10 +70,10 @@ def scheduled() -> int:
 
 
 class TestCheckAvailability:
-    def test_many_endpoints_are_one_query(self, account: Account, region: Region) -> None:
-        project = make_project(account, region, size=MANY)
+    def test_many_endpoints_are_one_query(self, account: Account, host: Host) -> None:
+        project = make_project(account, host, size=MANY)
         checked(project, hours_ago=3, times=2)
-        queries = cost(check_availability, region)
+        queries = cost(check_availability, host)
         assert (queries, scheduled()) == (1, 0)
 
     @pytest.mark.parametrize(
@@ -90,43 +90,41 @@ class TestCheckAvailability:
         ],
     )
     def test_the_interval_doubles_up_to_a_day(
-        self, account: Account, region: Region, times: int, hours_ago: float, due: bool
+        self, account: Account, host: Host, times: int, hours_ago: float, due: bool
     ) -> None:
-        checked(make_project(account, region), hours_ago=hours_ago, times=times)
-        check_availability(region)
+        checked(make_project(account, host), hours_ago=hours_ago, times=times)
+        check_availability(host)
         assert scheduled() == due
 
     @pytest.mark.parametrize(("age", "due"), [(1.9, False), (2.1, True)])
     def test_the_first_check_comes_after_two_hours(
-        self, account: Account, region: Region, age: float, due: bool
+        self, account: Account, host: Host, age: float, due: bool
     ) -> None:
-        project = make_project(account, region)
+        project = make_project(account, host)
         Endpoint.objects.filter(project=project).update(created_at=timezone.now() - age * HOUR)
-        check_availability(region)
+        check_availability(host)
         assert scheduled() == due
 
-    def test_an_endpoint_that_was_used_is_checked_soon(
-        self, account: Account, region: Region
-    ) -> None:
-        project = make_project(account, region)
+    def test_an_endpoint_that_was_used_is_checked_soon(self, account: Account, host: Host) -> None:
+        project = make_project(account, host)
         checked(project, hours_ago=3, times=5)
         Endpoint.objects.filter(project=project).update(last_active=timezone.now() - HOUR)
-        check_availability(region)
+        check_availability(host)
         assert scheduled() == 1
 
-    def test_of_many_due_checks_a_few_run_at_a_time(self, account: Account, region: Region) -> None:
-        """An account gets half of the region's share, the longest overdue first."""
-        checked(make_project(account, region, size=6), hours_ago=30)
+    def test_of_many_due_checks_a_few_run_at_a_time(self, account: Account, host: Host) -> None:
+        """An account gets half of the host's share, the longest overdue first."""
+        checked(make_project(account, host, size=6), hours_ago=30)
         for _ in range(3):
-            check_availability(region)
+            check_availability(host)
         assert scheduled() == 2
         for name in ("bob", "charlie"):
             other = Account.objects.create(name=name)
-            checked(make_project(other, region, size=6), hours_ago=40)
-            check_availability(region)
+            checked(make_project(other, host, size=6), hours_ago=40)
+            check_availability(host)
             assert scheduled() == 4
         Operation.objects.filter(status="running").update(status="finished")
-        check_availability(region)
+        check_availability(host)
         waiting = Operation.objects.filter(status="running").select_related("project__account")
         assert sorted(row.project.account.name for row in waiting) == [
             *("bob", "bob", "charlie", "charlie")
@@ -135,44 +133,42 @@ class TestCheckAvailability:
 
 class TestSuspendIdleEndpoints:
     def test_many_endpoints_are_one_query(
-        self, account: Account, region: Region, monkeypatch: pytest.MonkeyPatch
+        self, account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        project = make_project(account, region, size=MANY)
+        project = make_project(account, host, size=MANY)
         Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
         now = timezone.now()
         ids = Endpoint.objects.values_list("id", flat=True)
         monkeypatch.setattr(idleness, "_looked_at", dict.fromkeys(ids, now))
-        queries = cost(suspend_idle_endpoints, region)
+        queries = cost(suspend_idle_endpoints, host)
         assert queries == 1
         assert Branch.objects.count() == MANY
 
 
 class TestHoldToQuotas:
-    def test_endpoints_without_a_quota_are_one_query(
-        self, account: Account, region: Region
-    ) -> None:
-        project = make_project(account, region, size=MANY)
+    def test_endpoints_without_a_quota_are_one_query(self, account: Account, host: Host) -> None:
+        project = make_project(account, host, size=MANY)
         Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
-        assert cost(hold_to_quotas, region) == 1
+        assert cost(hold_to_quotas, host) == 1
 
-    def test_endpoints_with_a_quota_are_two_queries(self, account: Account, region: Region) -> None:
-        project = make_project(account, region, size=MANY)
+    def test_endpoints_with_a_quota_are_two_queries(self, account: Account, host: Host) -> None:
+        project = make_project(account, host, size=MANY)
         Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
         Project.objects.update(settings={"quota": {"active_time_seconds": 1 << 40}})
-        assert cost(hold_to_quotas, region) == 2
+        assert cost(hold_to_quotas, host) == 2
         assert scheduled() == 0
 
 
-def test_a_round_is_postponed_while_its_own_region_is_away(region: Region) -> None:
+def test_a_round_is_postponed_while_its_own_host_is_away(host: Host) -> None:
     """The worker was stopped, and has not written its sign of life again."""
-    looks: list[Region] = []
+    looks: list[Host] = []
 
-    def look(region: Region) -> None:
-        looks.append(region)
-        raise RegionAway("does not answer")
+    def look(host: Host) -> None:
+        looks.append(host)
+        raise HostAway("does not answer")
 
     async def twice() -> None:
-        repeating = asyncio.create_task(repeat(Round(0.01, look), region))
+        repeating = asyncio.create_task(repeat(Round(0.01, look), host))
         while len(looks) < 2:
             await asyncio.sleep(0.01)
         repeating.cancel()

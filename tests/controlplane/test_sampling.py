@@ -9,7 +9,7 @@ from django.test import Client as DjangoClient
 
 from controlplane import clock
 from controlplane.compute.samples import Sample
-from controlplane.models import Account, Endpoint, PastMetrics, Project, RecentMetrics, Region
+from controlplane.models import Account, Endpoint, Host, PastMetrics, Project, RecentMetrics
 from controlplane.models.packed_samples import (
     COUNTERS,
     FIELDS,
@@ -42,8 +42,8 @@ def no_samples() -> Iterator[None]:
 
 
 @pytest.fixture
-def project(account: Account, region: Region) -> Project:
-    return make_project(account, region)
+def project(account: Account, host: Host) -> Project:
+    return make_project(account, host)
 
 
 @pytest.fixture
@@ -122,11 +122,11 @@ def test_starts_and_minutes_decide_when_a_sample_is_due(endpoint: Endpoint) -> N
 
 
 def test_only_so_many_endpoints_of_an_account_are_sampled_in_a_day(
-    account: Account, region: Region, settings: Any
+    account: Account, host: Host, settings: Any
 ) -> None:
     settings.SAMPLED_ENDPOINTS = 2
-    other = make_project(Account.objects.create(name="bob"), region)
-    crowd = make_project(account, region, size=3)
+    other = make_project(Account.objects.create(name="bob"), host)
+    crowd = make_project(account, host, size=3)
     endpoints = Endpoint.objects.select_related("project").order_by("created_at", "id")
     chosen = to_sample(endpoints.filter(project__in=[crowd, other]), NOW)
     assert len(chosen) == 3
@@ -149,12 +149,12 @@ def filled(endpoint: Endpoint, *ages: timedelta) -> None:
 
 
 def test_metrics_of_14_days_are_read(
-    api: DjangoClient, project: Project, region: Region, endpoint: Endpoint
+    api: DjangoClient, project: Project, host: Host, endpoint: Endpoint
 ) -> None:
     filled(endpoint, 15 * DAY, 13 * DAY, 2 * DAY, 5 * HOUR, 3 * MINUTE, 2 * MINUTE)
-    pack_metrics(region)
-    pack_metrics(region)
-    forget_metrics(region)
+    pack_metrics(host)
+    pack_metrics(host)
+    forget_metrics(host)
     since = (clock.now() - 14 * DAY).strftime("%Y-%m-%dT%H:%M:%SZ")
     path = f"/api/v2/projects/{project.id}/endpoints/{endpoint.id}/metrics?from={since}&step=3600"
     points = api.get(path).json()["metrics"]["points"]
@@ -164,10 +164,10 @@ def test_metrics_of_14_days_are_read(
     assert sum(point["samples"] for point in points) == 5
 
 
-def test_the_last_row_is_kept_for_its_totals(region: Region, endpoint: Endpoint) -> None:
+def test_the_last_row_is_kept_for_its_totals(host: Host, endpoint: Endpoint) -> None:
     filled(endpoint, 9 * HOUR, 8 * HOUR, 7 * HOUR)
-    pack_metrics(region)
-    forget_metrics(region)
+    pack_metrics(host)
+    forget_metrics(host)
     (row,) = RecentMetrics.objects.all()
     assert bytes(row.samples) == b""
     assert total("rows_written") == 2000
@@ -178,28 +178,28 @@ def test_the_last_row_is_kept_for_its_totals(region: Region, endpoint: Endpoint)
 
 
 def test_old_metrics_and_those_of_deleted_endpoints_are_deleted(
-    region: Region, endpoint: Endpoint
+    host: Host, endpoint: Endpoint
 ) -> None:
     filled(endpoint, 15 * DAY, 14 * DAY - HOUR, MINUTE)
-    pack_metrics(region)
-    forget_metrics(region)
+    pack_metrics(host)
+    forget_metrics(host)
     assert RecentMetrics.objects.count() == 1
     assert past_steps() == 1
     deleted_at = clock.now()
     Endpoint.objects.update(deleted_at=deleted_at)
     # As long as the project can be recovered, its endpoint comes back with its metrics.
     Project.objects.update(deleted_at=deleted_at, recoverable_until=deleted_at + DAY)
-    forget_metrics(region)
+    forget_metrics(host)
     assert PastMetrics.objects.count() == 1
     Project.objects.update(recoverable_until=None)
-    forget_metrics(region)
+    forget_metrics(host)
     assert (RecentMetrics.objects.count(), PastMetrics.objects.count()) == (0, 0)
 
 
 def test_a_forgotten_project_takes_its_metrics_along(
-    project: Project, region: Region, endpoint: Endpoint
+    project: Project, host: Host, endpoint: Endpoint
 ) -> None:
     filled(endpoint, DAY, MINUTE)
-    pack_metrics(region)
+    pack_metrics(host)
     forget_projects([project.id])
     assert (RecentMetrics.objects.count(), PastMetrics.objects.count()) == (0, 0)

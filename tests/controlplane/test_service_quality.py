@@ -10,7 +10,7 @@ import requests
 from django.utils import timezone
 
 from controlplane.backup.notes import note_taken, note_verified
-from controlplane.models import Account, Action, Branch, Operation, Project, Region
+from controlplane.models import Account, Action, Branch, Host, Operation, Project
 from controlplane.operations import service_quality, vitals
 from controlplane.operations.service_quality import Quality, count_starts, sample_branches
 from controlplane.services.health import examine
@@ -30,11 +30,11 @@ def quality(monkeypatch: pytest.MonkeyPatch) -> Quality:
 
 
 @pytest.fixture
-def project(account: Account, region: Region, settings: Any, tmp_path: Path) -> Project:
+def project(account: Account, host: Host, settings: Any, tmp_path: Path) -> Project:
     settings.STATE_DIR = tmp_path
-    region.worker_seen_at = region.proxy_seen_at = timezone.now()
-    region.save()
-    project = make_project(account, region, size=4)
+    host.worker_seen_at = host.proxy_seen_at = timezone.now()
+    host.save()
+    project = make_project(account, host, size=4)
     Operation.objects.update(updated_at=timezone.now())
     for branch in Branch.objects.all():
         place = tmp_path / "branches" / branch.id / "data" / "global"
@@ -45,36 +45,36 @@ def project(account: Account, region: Region, settings: Any, tmp_path: Path) -> 
 
 def names() -> list[str]:
     """The problems of /healthz after the worker's next sign of life."""
-    Region.objects.update(problems=vitals.problems())
+    Host.objects.update(problems=vitals.problems())
     return examine().problems
 
 
 class TestStarts:
     def test_a_quarter_of_failures_is_a_problem(
-        self, quality: Quality, region: Region, project: Project
+        self, quality: Quality, host: Host, project: Project
     ) -> None:
-        count_starts(region)
+        count_starts(host)
         assert (quality.started, quality.failed, names()) == (4, 0, [])
         for failed in Operation.objects.all()[:1]:
             Operation.objects.filter(id=failed.id).update(status="failed")
-        count_starts(region)
+        count_starts(host)
         assert (quality.started, quality.failed, names()) == (4, 1, ["starts_fail"])
         Operation.objects.filter(status="failed").update(not_run_because=failed.id)
-        count_starts(region)
+        count_starts(host)
         assert (quality.started, names()) == (3, [])
 
     def test_only_an_endpoints_last_start_of_ten_minutes_counts(
-        self, quality: Quality, region: Region, project: Project
+        self, quality: Quality, host: Host, project: Project
     ) -> None:
         Operation.objects.update(status="failed", updated_at=timezone.now() - timedelta(seconds=61))
         for done in Operation.objects.all():
             done.id, done.status, done.updated_at = Operation().id, "finished", timezone.now()
             done.created_at += timedelta(seconds=60)
             done.save(force_insert=True)
-        count_starts(region)
+        count_starts(host)
         assert (quality.started, quality.failed) == (4, 0)
         Operation.objects.update(updated_at=timezone.now() - timedelta(seconds=601))
-        count_starts(region)
+        count_starts(host)
         assert quality.started == 0
 
 
@@ -83,16 +83,16 @@ class TestBranches:
         (tmp_path / "branches" / branch.id / "data" / "global" / "pg_control").unlink()
 
     def test_a_branch_without_data_is_a_problem_until_it_is_deleted(
-        self, quality: Quality, region: Region, project: Project, tmp_path: Path
+        self, quality: Quality, host: Host, project: Project, tmp_path: Path
     ) -> None:
-        sample_branches(region)
+        sample_branches(host)
         assert (quality.sampled, names()) == (4, [])
         branch = project.branches.all()[0]
         self.lose(tmp_path, branch)
-        sample_branches(region)
+        sample_branches(host)
         assert names() == ["branches_without_data"]
         Branch.objects.filter(id=branch.id).update(deleted_at=timezone.now())
-        sample_branches(region)
+        sample_branches(host)
         assert names() == []
 
     @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ class TestBranches:
     def test_a_branch_whose_data_is_being_replaced_is_not_missing(
         self,
         quality: Quality,
-        region: Region,
+        host: Host,
         project: Project,
         tmp_path: Path,
         action: Action,
@@ -109,13 +109,13 @@ class TestBranches:
     ) -> None:
         self.lose(tmp_path, project.branches.all()[0])
         Operation.objects.update(action=action, status="running")
-        sample_branches(region)
+        sample_branches(host)
         assert len(quality.missing) == missing
 
     def test_the_samples_go_round_and_remember(
         self,
         quality: Quality,
-        region: Region,
+        host: Host,
         project: Project,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
@@ -124,47 +124,47 @@ class TestBranches:
         first, *_, last = project.branches.order_by("id")
         self.lose(tmp_path, last)
         for known in (set(), {last.id}, {last.id}):
-            sample_branches(region)
+            sample_branches(host)
             assert (quality.sampled, quality.missing) == (2, known)
         assert first.id < quality.after < last.id
         assert quality.as_json()["branches_without_data"] == 1
 
 
 class TestBackups:
-    def test_an_old_one_is_a_problem(self, region: Region, project: Project) -> None:
+    def test_an_old_one_is_a_problem(self, host: Host, project: Project) -> None:
         old = timezone.now() - timedelta(hours=48)
-        note_taken(region.id, old - timedelta(minutes=1))
+        note_taken(host.id, old - timedelta(minutes=1))
         assert examine().problems == ["backup_old"]
-        note_taken(region.id, old + timedelta(minutes=1))
+        note_taken(host.id, old + timedelta(minutes=1))
         assert examine().problems == []
 
     def test_one_that_was_never_verified_becomes_a_problem(
-        self, region: Region, project: Project
+        self, host: Host, project: Project
     ) -> None:
         old = timezone.now() - timedelta(days=30)
-        note_taken(region.id, old - timedelta(minutes=1))
-        note_taken(region.id, timezone.now())
+        note_taken(host.id, old - timedelta(minutes=1))
+        note_taken(host.id, timezone.now())
         assert examine().problems == ["backup_unverified"]
-        note_verified(region.id, old + timedelta(minutes=1))
+        note_verified(host.id, old + timedelta(minutes=1))
         assert examine().problems == []
 
     def test_a_service_without_backups_has_no_problem(self, project: Project) -> None:
         assert examine().details["backup"] == {"taken_at": None, "verified_at": None}
         assert examine().problems == []
 
-    def test_an_older_backup_that_is_verified_later_changes_nothing(self, region: Region) -> None:
+    def test_an_older_backup_that_is_verified_later_changes_nothing(self, host: Host) -> None:
         now = timezone.now()
         for at in (now, now - timedelta(days=1)):
-            assert note_verified(region.id, at)
-        assert Region.objects.get().backup_verified_at == now
+            assert note_verified(host.id, at)
+        assert Host.objects.get().backup_verified_at == now
         assert not note_verified("elsewhere", now)
 
 
-def test_the_proxys_problems_count_while_it_runs(region: Region, project: Project) -> None:
+def test_the_proxys_problems_count_while_it_runs(host: Host, project: Project) -> None:
     problem = {"name": "certificate_ends", "detail": "…"}
-    Region.objects.update(proxy_problems=[problem])
+    Host.objects.update(proxy_problems=[problem])
     assert examine().problems == ["certificate_ends"]
-    Region.objects.update(proxy_seen_at=timezone.now() - timedelta(seconds=6))
+    Host.objects.update(proxy_seen_at=timezone.now() - timedelta(seconds=6))
     assert examine().problems == []
 
 

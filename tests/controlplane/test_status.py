@@ -9,7 +9,7 @@ from django.test import Client as DjangoClient
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from controlplane.models import Account, Endpoint, Region
+from controlplane.models import Account, Endpoint, Host
 from tests.controlplane.rows import make_project
 from tests.controlplane.test_key_limits import limited
 from tests.support.client import Client
@@ -51,37 +51,74 @@ def test_the_hosts_are_only_for_the_operator(alice: Client, operator: Client) ->
     assert set(told["webhooks"]) == {"waiting", "under_way", "oldest_seconds"}
 
 
-def test_a_silent_process_is_missing(api: DjangoClient, region: Region) -> None:
+def test_a_silent_process_is_missing(api: DjangoClient, host: Host) -> None:
     now = timezone.now()
-    Region.objects.update(worker_seen_at=now - timedelta(seconds=60), proxy_seen_at=now)
-    Region.objects.update(problems=[{"name": "round_late", "detail": "x"}])
+    Host.objects.update(worker_seen_at=now - timedelta(seconds=60), proxy_seen_at=now)
+    Host.objects.update(problems=[{"name": "round_late", "detail": "x"}])
     assert api.get("/api/v2/status").json()["regions"] == [
-        {"id": region.id, "name": region.name, "missing": ["worker"], "problems": []}
+        {"id": host.id, "name": host.region_id, "missing": ["worker"], "problems": []}
     ]
-    Region.objects.update(worker_seen_at=now)
+    Host.objects.update(worker_seen_at=now)
     (told,) = api.get("/api/v2/status").json()["regions"]
     assert (told["missing"], told["problems"]) == ([], ["round_late"])
 
 
 @pytest.mark.usefixtures("runs_the_service")
 def test_computes_are_counted_by_their_state(
-    api: DjangoClient, account: Account, region: Region
+    api: DjangoClient, account: Account, host: Host
 ) -> None:
-    project = make_project(account, region, size=4)
+    project = make_project(account, host, size=4)
     ids = list(Endpoint.objects.filter(project=project).values_list("id", flat=True))
     Endpoint.objects.update(current_state="idle")
     Endpoint.objects.filter(id=ids[0]).update(current_state="active")
     Endpoint.objects.filter(id=ids[1]).update(disabled=True)
-    (host,) = api.get("/api/v2/status/hosts").json()["hosts"]
-    assert host["computes"] == {"active": 1, "idle": len(ids) - 2, "disabled": 1}
+    (told,) = api.get("/api/v2/status/hosts").json()["hosts"]
+    assert told["computes"] == {"active": 1, "idle": len(ids) - 2, "disabled": 1}
 
 
 @pytest.mark.usefixtures("runs_the_service")
-@pytest.mark.parametrize(("path", "budget"), [("status", 2), ("status/hosts", 5)])
+@pytest.mark.parametrize(("path", "budget"), [("status", 3), ("status/hosts", 5)])
 def test_the_number_of_queries_is_constant(
-    api: DjangoClient, account: Account, region: Region, path: str, budget: int
+    api: DjangoClient, account: Account, host: Host, path: str, budget: int
 ) -> None:
-    make_project(account, region, size=10)
+    make_project(account, host, size=10)
     with CaptureQueriesContext(connection) as captured:
         assert api.get(f"/api/v2/{path}").status_code == 200
     assert len(captured) == budget
+
+
+HOST = "/api/v2/status/hosts/local"
+
+
+@pytest.mark.usefixtures("runs_the_service")
+def test_an_operator_drains_and_resumes_a_host(api: DjangoClient, host: Host) -> None:
+    for draining in (True, False):
+        answer = api.patch(HOST, {"host": {"draining": draining}}, "application/json")
+        assert (answer.status_code, answer.json()["host"]["draining"]) == (200, draining)
+        assert Host.objects.get().draining is draining
+    moon = api.patch(HOST.replace("local", "moon"), {"host": {}}, "application/json")
+    assert (moon.status_code, "use one of: local" in moon.json()["message"]) == (404, True)
+
+
+@pytest.mark.usefixtures("runs_the_service")
+def test_an_operator_removes_an_empty_host_that_is_stopped(
+    api: DjangoClient, account: Account, host: Host
+) -> None:
+    answer = api.delete(HOST)
+    assert (answer.status_code, answer.json()["message"]) == (
+        409,
+        "the worker of local still runs; stop it first",
+    )
+    Host.objects.update(worker_seen_at=None)
+    project = make_project(account, host)
+    assert api.delete(HOST).status_code == 409
+    project.deleted_at = timezone.now()
+    project.save()
+    assert api.delete(HOST).json()["host"]["id"] == "local"
+    assert not Host.objects.exists()
+
+
+def test_no_other_account_changes_a_host(api: DjangoClient, host: Host) -> None:
+    for answer in (api.patch(HOST, {"host": {}}, "application/json"), api.delete(HOST)):
+        assert (answer.status_code, "PERCH_OPERATORS" in answer.json()["message"]) == (403, True)
+    assert Host.objects.exists()

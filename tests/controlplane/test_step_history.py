@@ -9,7 +9,7 @@ from django.db import connection
 from django.test import Client as DjangoClient
 from django.test.utils import CaptureQueriesContext
 
-from controlplane.models import Account, Operation, Region
+from controlplane.models import Account, Host, Operation
 from tests.controlplane.rows import make_project
 from tests.support.project import Project
 from tests.support.waiting import wait_for
@@ -136,9 +136,9 @@ def test_a_failed_attempt_says_in_which_step(project: Project) -> None:
 
 
 def test_an_operation_beyond_the_projects_share_says_so(
-    api: DjangoClient, account: Account, region: Region
+    api: DjangoClient, account: Account, host: Host
 ) -> None:
-    project = make_project(account, region, size=9)
+    project = make_project(account, host, size=9)
     endpoints = project.endpoints.values_list("id", flat=True)
     for endpoint_id in endpoints:
         path = f"/api/v2/projects/{project.id}/endpoints/{endpoint_id}/start"
@@ -151,9 +151,9 @@ def test_an_operation_beyond_the_projects_share_says_so(
 
 @pytest.mark.parametrize("query", ["", "?status=finished&action=start_compute"])
 def test_lists_do_not_read_the_steps(
-    api: DjangoClient, account: Account, region: Region, query: str
+    api: DjangoClient, account: Account, host: Host, query: str
 ) -> None:
-    project = make_project(account, region, size=2)
+    project = make_project(account, host, size=2)
     with CaptureQueriesContext(connection) as captured:
         body = api.get(f"/api/v2/projects/{project.id}/operations{query}").json()
     assert len(body["operations"]) == 2

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from controlplane.database.version import conninfo
-from controlplane.models import Account, Plan, Region, Usage
+from controlplane.models import Account, Plan, Usage
 from controlplane.proxy.directory.control_database import ControlDatabase
 from controlplane.proxy.directory.traffic import Traffic
 from controlplane.proxy.directory.usage_reports import TrafficReports
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_host, make_project
 
 
 class LossyDatabase(ControlDatabase):
@@ -33,8 +33,7 @@ class LossyDatabase(ControlDatabase):
 @pytest.mark.parametrize("loses", ["question", "answer"])
 def test_a_report_whose_answer_is_lost_is_sent_again_unchanged(loses: str) -> None:
     account = Account.objects.create(name="carol", plan=Plan.UNLIMITED)
-    region = Region.objects.create(id="reports", name="reports", host="localhost")
-    endpoint = make_project(account, region).endpoints.get()
+    endpoint = make_project(account, make_host("reports")).endpoints.get()
     database, traffic = LossyDatabase(conninfo()), Traffic()
     reports = TrafficReports(database, traffic)
 

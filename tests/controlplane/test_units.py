@@ -143,7 +143,7 @@ def test_each_process_works_with_the_capabilities_of_its_unit(state_dir: Path) -
                 assert connection.execute("SELECT 1").fetchone() == (1,)
         if may_filter():
             with stack.database() as connection:
-                query = "SELECT outbound_unfiltered FROM controlplane_region"
+                query = "SELECT outbound_unfiltered FROM controlplane_host"
                 assert connection.execute(query).fetchall() == [("",)]
         client.delete(f"/projects/{created['project']['id']}")
         assert requests.get((state / "metrics-address").read_text().strip(), timeout=10).ok

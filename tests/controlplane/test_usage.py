@@ -8,7 +8,7 @@ from django.db import connection
 from django.test import Client as DjangoClient
 from django.utils import timezone
 
-from controlplane.models import Account, Branch, Endpoint, Meter, Project, Region, Span, Usage
+from controlplane.models import Account, Branch, Endpoint, Host, Meter, Project, Span, Usage
 from controlplane.models.consumed import next_period, period_of, previous_period
 from controlplane.operations.usage_retention import forget_usage
 from controlplane.services.branches import get_branch
@@ -19,8 +19,8 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def project(account: Account, region: Region) -> Project:
-    return make_project(account, region)
+def project(account: Account, host: Host) -> Project:
+    return make_project(account, host)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_of_old_usage_only_days_and_months_are_kept(endpoint: Endpoint) -> None:
     assert sum(rows(Span.MONTH).values()) == pytest.approx(100 * 86400, abs=5)
 
 
-def test_old_rows_are_removed(endpoint: Endpoint, region: Region) -> None:
+def test_old_rows_are_removed(endpoint: Endpoint, host: Host) -> None:
     now = timezone.now()
     ran(endpoint, now - timedelta(days=1), now)
     kept = Usage.objects.count()
@@ -165,7 +165,7 @@ def test_old_rows_are_removed(endpoint: Endpoint, region: Region) -> None:
         for row in Usage.objects.filter(span=span)[:1]:
             row.pk, row.start = None, row.start - timedelta(days=age)
             row.save()
-    forget_usage(region)
+    forget_usage(host)
     assert Usage.objects.count() == kept
 
 

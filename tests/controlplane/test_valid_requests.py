@@ -10,7 +10,7 @@ from django.test import Client as DjangoClient
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 
-from controlplane.models import Account, Branch, Endpoint, Region
+from controlplane.models import Account, Branch, Endpoint, Host
 from tests.controlplane.rows import make_project, make_snapshot, make_webhook
 
 pytestmark = pytest.mark.slow
@@ -34,6 +34,7 @@ BEYOND_SCHEMAS = (
     "lsn, not both",
     "send timestamp or lsn",
     "is in the future",
+    "is more than 14 days ago",
     "both set the branch's expiry",
     "default branch cannot expire",
     " stays with ",
@@ -52,10 +53,10 @@ EXAMPLES = 5
 
 @pytest.mark.thorough
 def test_no_valid_request_is_refused_for_a_limit(
-    api: DjangoClient, account: Account, region: Region
+    api: DjangoClient, account: Account, host: Host
 ) -> None:
     document = api.get("/api/v2/openapi.json").json()
-    project = make_project(account, region)
+    project = make_project(account, host)
     ids = {
         "project_id": project.id,
         "branch_id": Branch.objects.get(project=project, hidden=False).id,

@@ -12,7 +12,7 @@ from procrastinate.contrib.django import app
 from controlplane.events.outbox import QUEUE, TASK
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
-from controlplane.models import Account, Event, Region, WebhookDelivery
+from controlplane.models import Account, Event, Host, WebhookDelivery
 from controlplane.models.webhook import TRIED_FOR
 from controlplane.services.webhooks import delete_webhook
 from controlplane.webhooks.upkeep import look_after_webhooks
@@ -35,8 +35,8 @@ def jobs() -> list[tuple[Any, ...]]:
         return [(*row, json.loads(args)) for *row, args in cursor.fetchall()]
 
 
-def test_each_webhook_that_wants_the_type_gets_a_delivery(account: Account, region: Region) -> None:
-    project, other = make_project(account, region), make_project(account, region)
+def test_each_webhook_that_wants_the_type_gets_a_delivery(account: Account, host: Host) -> None:
+    project, other = make_project(account, host), make_project(account, host)
     stranger = Account.objects.create(name="bob")
     wanted = [
         make_webhook(account, "*"),
@@ -53,9 +53,9 @@ def test_each_webhook_that_wants_the_type_gets_a_delivery(account: Account, regi
 
 
 def test_events_without_a_project_are_not_sent_to_a_projects_webhook(
-    account: Account, region: Region
+    account: Account, host: Host
 ) -> None:
-    make_webhook(account, "*", project=make_project(account, region))
+    make_webhook(account, "*", project=make_project(account, host))
     record(event(account), event(None))
     assert (told(), jobs()) == ([], [])
 
@@ -116,7 +116,7 @@ def test_a_webhook_can_be_deleted_while_events_are_recorded(account: Account) ->
             else:
                 delete_webhook(account, webhook.id)
                 another_connection.submit(_record, account).result(timeout=30)
-    look_after_webhooks(Region())
+    look_after_webhooks(Host())
     assert told() == []
 
 

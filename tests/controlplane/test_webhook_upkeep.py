@@ -11,7 +11,7 @@ from django.utils import timezone
 from controlplane import clock
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
-from controlplane.models import Account, DeliveryStatus, Project, Region, Webhook, WebhookDelivery
+from controlplane.models import Account, DeliveryStatus, Host, Project, Webhook, WebhookDelivery
 from controlplane.operations.retention import forget_deleted
 from controlplane.services.webhook_deliveries import resend
 from controlplane.services.webhooks import WebhookChanges, update_webhook
@@ -123,14 +123,14 @@ class TestRecording:
 
 class TestRounds:
     def test_old_deliveries_are_removed(
-        self, webhook: Webhook, delivery: WebhookDelivery, region: Region
+        self, webhook: Webhook, delivery: WebhookDelivery, host: Host
     ) -> None:
         younger, pending = another(webhook), another(webhook)
         for one, days in ((delivery, 15), (younger, 13)):
             note(one, TAKEN, sender=ME)
             make_older(one, ended_at=timedelta(days=days))
         make_older(pending, created_at=timedelta(days=15))
-        look_after_webhooks(region)
+        look_after_webhooks(host)
         assert list(WebhookDelivery.objects.order_by("id")) == [younger, pending]
 
     @pytest.mark.parametrize(
@@ -146,14 +146,14 @@ class TestRounds:
         self,
         webhook: Webhook,
         delivery: WebhookDelivery,
-        region: Region,
+        host: Host,
         state: dict[str, Any],
         given_up: bool,
     ) -> None:
         young = another(webhook)
         make_older(delivery, gives_up_at=timedelta(minutes=1))
         change(webhook, **state)
-        look_after_webhooks(region)
+        look_after_webhooks(host)
         delivery.refresh_from_db()
         young.refresh_from_db()
         assert (delivery.status == DeliveryStatus.FAILED) == given_up
@@ -161,33 +161,33 @@ class TestRounds:
         assert young.status == DeliveryStatus.PENDING
 
     def test_a_previous_secret_is_removed_after_its_time(
-        self, webhook: Webhook, region: Region
+        self, webhook: Webhook, host: Host
     ) -> None:
         for minutes, left in ((1, "old"), (-1, "")):
             until = timezone.now() + timedelta(minutes=minutes)
             change(webhook, previous_secret="old", previous_secret_until=until)
-            look_after_webhooks(region)
+            look_after_webhooks(host)
             webhook.refresh_from_db()
             assert webhook.previous_secret == left
 
     def test_a_delivery_without_a_job_gets_another(
-        self, webhook: Webhook, delivery: WebhookDelivery, region: Region
+        self, webhook: Webhook, delivery: WebhookDelivery, host: Host
     ) -> None:
         make_older(delivery, next_attempt_at=timedelta(minutes=2))
-        look_after_webhooks(region)
+        look_after_webhooks(host)
         assert jobs() == 1
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM procrastinate_jobs")
         for _ in range(2):
-            look_after_webhooks(region)
+            look_after_webhooks(host)
             assert jobs() == 1
 
     def test_removing_a_project_removes_its_webhooks(
-        self, account: Account, region: Region, webhook: Webhook, delivery: WebhookDelivery
+        self, account: Account, host: Host, webhook: Webhook, delivery: WebhookDelivery
     ) -> None:
-        project = make_project(account, region)
+        project = make_project(account, host)
         change(webhook, project=project)
         Project.objects.filter(id=project.id).update(deleted_at=timezone.now() - timedelta(days=31))
-        forget_deleted(region)
+        forget_deleted(host)
         assert not Webhook.objects.exists()
         assert not WebhookDelivery.objects.exists()

@@ -94,18 +94,10 @@ def test_its_help_lists_its_own_commands_first(whole: Installation) -> None:
         own = [line.split()[0] for line in lines if line.startswith("  ")]
         assert own == [
             *("up", "accounts", "backup", "certificate_authority", "computes", "create_account"),
-            *("create_api_key", "events", "history", "install_pgbouncer", "install_units", "logs"),
-            *(
-                "metrics",
-                "pg_dump",
-                "pg_restore",
-                "proxy",
-                "psql",
-                "regions",
-                "restore",
-                "rotate_secret_key",
-            ),
-            *("sign_in_link", "worker"),
+            *("create_api_key", "events", "history", "hosts", "install_pgbouncer"),
+            *("install_units", "logs", "metrics", "pg_dump", "pg_restore", "proxy", "psql"),
+            *("regions", "restore", "rotate_secret_key", "sign_in_link", "upgrade_project"),
+            "worker",
         ]
     assert "$XDG_STATE_HOME/perch" in whole.run("perch", "up", "--help").stdout
 

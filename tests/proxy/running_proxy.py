@@ -220,7 +220,7 @@ def running_proxy(
 ) -> Iterator[RunningProxy]:
     """Run a proxy on a free port. Afterwards, nothing of any client may be left: no session, task
     or descriptor."""
-    given = {"region_host": REGION_HOST, "secret": b"secret", "port": 0, **settings}
+    given = {"domains": [REGION_HOST], "secret": b"secret", "port": 0, **settings}
     proxy = RunningProxy(ProxySettings(**given), directory, identity)
     proxy.start()
     descriptors = open_descriptors()

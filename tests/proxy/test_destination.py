@@ -23,7 +23,7 @@ def find(server_name: str | None = None, options: str | None = None) -> Destinat
     parameters = {b"user": b"alice"}
     if options is not None:
         parameters[b"options"] = options.encode()
-    return find_destination(parameters, server_name=server_name, region_host=REGION)
+    return find_destination(parameters, server_name=server_name, domains=[REGION])
 
 
 @pytest.mark.parametrize(
@@ -120,4 +120,4 @@ def test_a_name_two_labels_below_the_region_is_refused() -> None:
 @given(options=st.binary(max_size=60), name=st.text(max_size=40))
 def test_any_input_is_routed_or_refused(options: bytes, name: str) -> None:
     with contextlib.suppress(ProxyError):
-        find_destination({b"options": options}, server_name=name, region_host=REGION)
+        find_destination({b"options": options}, server_name=name, domains=[REGION])

@@ -173,7 +173,7 @@ def test_a_region_on_another_host_has_a_certificate_for_its_own_address(
 ) -> None:
     """A client that connects to an address verifies the address."""
     identity = IssuingIdentity(load_or_create_authority(authority.parent), "eu.example.com")
-    with running_proxy(identity, directory, region_host="eu.example.com") as proxy:
+    with running_proxy(identity, directory, domains=["eu.example.com"]) as proxy:
         own = region_names("eu.example.com")
         assert names_of(shown(proxy, None)) == [*own, "127.0.0.1"]
         assert names_of(shown(proxy, "localhost")) == own

@@ -74,7 +74,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(runner, "TESTS", tmp_path.parent)
     # Plugins that these tests do not need take longer to load than the tests to run.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin,pytest_rerunfailures")
+    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin,pytest_rerunfailures,pytest_timeout")
     return tmp_path
 
 

@@ -32,6 +32,8 @@ def processes_of(stack: Stack, part: str) -> list[psutil.Process]:
 def proxy_processes(stack: Stack) -> list[psutil.Process]:
     """Return the processes that serve clients, of the generation that accepts them."""
     main, *others = processes_of(stack, "proxy")
+    # If it has an account of its own, the host process beside it has another one.
+    others = [process for process in others if process.uids() == main.uids()]
     supervising = [process.pid for process in others if process.ppid() == main.pid]
     return [process for process in others if process.ppid() in supervising]
 

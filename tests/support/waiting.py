@@ -1,13 +1,18 @@
 """Waiting for a condition with a deadline: no test sleeps for a fixed time."""
 
+import functools
 import os
 import time
 from collections.abc import Callable
 from typing import Any
 
+# A loop of so many turns takes FAST seconds of a fast processor.
+WORK, FAST = 200_000, 0.01
+
 
 def wait_for(condition: Callable[[], Any], what: str, *, timeout: float = 30.0) -> None:
-    """Wait until `condition` holds. Fails after `timeout` seconds, or later on a busy machine."""
+    """Wait until `condition` holds. Fails after `timeout` seconds, or later on a busy or slow
+    machine."""
     began = time.monotonic()
     pause = 0.01
     while not condition():
@@ -19,5 +24,16 @@ def wait_for(condition: Callable[[], Any], what: str, *, timeout: float = 30.0) 
 
 
 def load() -> float:
-    """Return the number of runnable processes per core; at least 1."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    """Return how many times longer things may take than on an idle machine with a fast processor;
+    at least 1."""
+    return slowness() * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+@functools.cache
+def slowness() -> float:
+    """Measure how many times slower a processor is than a fast one; at least 1. Those of a virtual
+    machine become slower while its host is busy."""
+    began, total = time.process_time(), 0
+    for number in range(WORK):
+        total += number * number
+    return max(1.0, (time.process_time() - began) / FAST)

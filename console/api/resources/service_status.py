@@ -38,7 +38,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Host:
-    """A region's host. Sizes are in bytes and times in seconds; None if not known."""
+    """A host of a region. Sizes are in bytes and times in seconds; None if not known."""
 
     id: str
     host: str

@@ -67,6 +67,7 @@ MISSING = {
     "database_name": "database not found",
     "snapshot_id": "snapshot not found",
     "org_id": "organization not found",
+    "host_id": 'unknown host "moon"; use one of: local',
     "key_id": "API key not found",
     "webhook_id": "webhook not found",
     "delivery_id": "delivery not found",
@@ -158,7 +159,7 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
     """The errors of a call. `wrapper` is the first field of its body; None if it takes no body."""
     yield from ANYWHERE
     yield _unreadable(wrapper)
-    if path == "/status/hosts":
+    if path.startswith("/status/hosts"):
         yield Failure(
             403,
             "The account does not operate the service, or the key is limited.",

@@ -115,6 +115,8 @@ GLOSSARY: dict[str, Entry] = {
     "BranchPagination.sort_by": ("The field that the list is sorted by", "updated_at"),
     "BranchPagination.sort_order": ("`ASC` or `DESC`", "DESC"),
     "format": ("`sql` or `json`", "sql"),
+    "host_id": ("The host's name", "local"),
+    "OneHost.host": ("The host", {}),
     "org_id": ("The organization's id", "org-account-00000012"),
     "OrganizationOut.id": ("The organization's id", "org-account-00000012"),
     "OrganizationOut.name": ("The account's name", "acme"),
@@ -444,6 +446,7 @@ REQUESTS: dict[str, Any] = {
             "event_types": ["endpoint.active", "endpoint.idle"],
         }
     },
+    "updateHost": {"host": {"draining": True}},
     "updateWebhook": {"webhook": {"enabled": False}},
     "rotateWebhookSecret": {"webhook": {}},
 }

@@ -44,11 +44,12 @@ class ComputesOut(Schema):
 
 
 class HostOut(Schema):
-    id: str = told("The region's id", "local")
-    name: str = told("The region's name", "local")
+    id: str = told("The host's name, by which requests refer to it", "local")
+    name: str = told("The same", "local")
+    region_id: str = told("The id of its region", "local")
     host: str = told("The domain of the endpoints' host names", "localhost")
     port: int = told("The port that its proxy listens on", 5432)
-    draining: bool = told("Whether the region accepts no new projects", False)
+    draining: bool = told("Whether it gets no new projects", False)
     missing: list[str] = told(MISSING, [])
     problems: list[ProblemOut] = told("Other problems", [])
     worker_seen_seconds_ago: float | None = told(
@@ -67,13 +68,24 @@ class HostOut(Schema):
     outbound_unfiltered: str = told(
         "Why computes can connect to the host and its network; empty if they cannot", ""
     )
+    version: str = told("The version of Perch that it runs; empty before its first start", "0.3.0")
+    cpus: int | None = told("The number of its processors", 8)
+    cpu_load: float | None = told(
+        "How many processors were busy in the last minute, on average", 0.42
+    )
+    memory_bytes: int | None = told("Its memory, in bytes", 34359738368)
+    disk_bytes: int | None = told("The size of the state directory's disk, in bytes", 214748364800)
     disk_free_bytes: int | None = told("The free bytes on the state directory's disk", 53687091200)
     disk_reserve_bytes: int | None = told("The part of it that is reserved", 5368709120)
     lanes: list[LaneOut] = told("The waiting operations, by lane", [])
     computes: ComputesOut = told("The number of endpoints in each state", {})
 
 
+class OneHost(Schema):
+    host: HostOut
+
+
 class ServiceDetails(Schema):
     version: str = told("The version of Perch", "0.2.0")
-    hosts: list[HostOut] = told("The regions' hosts, the default region first", [])
-    webhooks: QueueOut = told("The deliveries of all regions", {})
+    hosts: list[HostOut] = told("All hosts, those of the default region first", [])
+    webhooks: QueueOut = told("The deliveries of all hosts", {})

@@ -41,8 +41,10 @@ from controlplane.compute.tree import SEGMENT, start_of
 
 HISTORY = "history"
 COMMITS, ACTIVITY = ".commits", ".activity"
-# Why a chain ended. The first is no gap: the branch got other data.
+# Why a chain ended. The first two are no loss: the branch got other data, or data of a newer major
+# version of Postgres.
 REPLACED = "replaced"
+UPGRADED = "upgraded"
 LOG_LOST = "log lost"
 OTHER_LOG = "other log"
 DISK_FULL = "disk full"
@@ -110,7 +112,7 @@ class Chain:
     @property
     def until(self) -> datetime:
         """The last moment that the chain knows: no compute runs while its data is replaced."""
-        if self.ended_at is not None and self.end_reason == REPLACED:
+        if self.ended_at is not None and self.end_reason in (REPLACED, UPGRADED):
             return self.ended_at
         return self.copied_at
 
@@ -259,10 +261,11 @@ def new_chain(history: Path, *, base: Base, system_id: int) -> Chain:
     )
 
 
-def hand_over(old: Path, fresh: Path, at: datetime) -> None:
+def hand_over(old: Path, fresh: Path, at: datetime, reason: str = REPLACED) -> None:
     """Give the directory of a branch's fresh data the history of its old data, by hard links.
 
-    The chain that goes on there, with the old data, ends here. May be called again after a crash.
+    The chain that goes on there, with the old data, ends here for the `reason`. May be called again
+    after a crash.
     Raises OSError.
     """
     if not (old / HISTORY).exists():
@@ -273,7 +276,7 @@ def hand_over(old: Path, fresh: Path, at: datetime) -> None:
     target.chmod(0o700)
     for chain in chains_in(target):
         if chain.ended_at is None:
-            chain.end(REPLACED, at)
+            chain.end(reason, at)
 
 
 def _read(place: Path) -> Chain:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from controlplane.compute.accounts import Account, launched_as
+from controlplane.compute.accounts import Account, able_to_launch, launched_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain
 from controlplane.compute.history.log import (
@@ -173,14 +173,16 @@ def _waldump(
         *("--path", f"/proc/self/fd/{log}", f"--timeline={chain.timeline}"),
         *("--start", lsn_text(first), "--end", lsn_text(end), *options),
     ]
-    done: subprocess.CompletedProcess[bytes] = subprocess.run(
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        pass_fds=[log],
-        timeout=WALDUMP_BOUND,
-        # The compute whose log it reads may be busy.
-        **launched_as(account, command, gives_way=True),
-    )
+    # The compute whose log it reads may be busy.
+    launched = launched_as(account, command, gives_way=True)
+    with able_to_launch(launched):
+        done: subprocess.CompletedProcess[bytes] = subprocess.run(
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            pass_fds=[log],
+            timeout=WALDUMP_BOUND,
+            **launched,
+        )
     # It is an error for pg_waldump that the log ends in the middle of a record, or that no record
     # begins in it. After any other error, commits would be missing, and moments would show too
     # much.

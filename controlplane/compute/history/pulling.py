@@ -93,7 +93,11 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
             until = flushed if whole else segment_start(flushed)
             with _log_of(branch_id) as source:
                 complete_at = at if whole else None
-                has_copied = _copy(chain, branch_id, source, until=until, at=complete_at)
+                # Postgres soon overwrites a recycled segment, which is slow if the disk must first
+                # copy each of its blocks.
+                has_copied = _copy(
+                    chain, branch_id, source, until=until, at=complete_at, share=False
+                )
         except LogLost as lost:
             chain.end(str(lost), at)
             return False
@@ -124,7 +128,7 @@ def pull_stopped(chain: Chain, branch_id: str) -> bool:
             until = end_of_log(source, chain, account)
         flushed_logs[branch_id] = Flushed(chain.number, until, at)
         try:
-            return _copy(chain, branch_id, source, until=until, at=at)
+            return _copy(chain, branch_id, source, until=until, at=at, share=True)
         except LogLost as lost:
             chain.end(str(lost), at)
             return False
@@ -231,9 +235,12 @@ def _log_of(branch_id: str) -> Iterator[int]:
         yield source
 
 
-def _copy(chain: Chain, branch_id: str, source: int, *, until: int, at: datetime | None) -> bool:
+def _copy(
+    chain: Chain, branch_id: str, source: int, *, until: int, at: datetime | None, share: bool
+) -> bool:
     """Copy the log from `chain.copied` to `until`. It has all commits until `at`; None if more
-    commits may follow that are not copied yet. Raises LogLost if it does not continue the chain."""
+    commits may follow that are not copied yet. With `share`, the copies share their blocks if the
+    disk allows it. Raises LogLost if it does not continue the chain."""
     if until <= chain.copied:
         return False
     first = segment_start(chain.copied)
@@ -254,6 +261,7 @@ def _copy(chain: Chain, branch_id: str, source: int, *, until: int, at: datetime
                     draft=draft,
                     size=min(SEGMENT_SIZE, until - start),
                     owner=own_account(),
+                    share=share,
                 )
             except FileNotFoundError as error:
                 raise LogLost(LOG_LOST) from error

@@ -153,6 +153,7 @@ def _copy(moment: Moment, staging: Path, account: Account) -> None:
                 draft=name,
                 size=min(SEGMENT_SIZE, end - start_of(name)),
                 owner=account,
+                share=True,
             )
             os.truncate(f"/proc/self/fd/{target}/{name}", SEGMENT_SIZE)
     descriptor = os.open(data / "recovery.signal", NEW_FILE, 0o600)

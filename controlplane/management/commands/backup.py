@@ -92,7 +92,7 @@ class Command(BaseCommand):
             refuse_other_key()
             manifest = take_backup(target, self._say)
             if not manifest.not_copied:
-                note_taken(manifest.region, manifest.rows_at)
+                note_taken(manifest.host_name, manifest.rows_at)
         self._say(
             f"{target} holds {len(manifest.branches)} branches, {manifest.size / 1e6:,.0f} MB, "
             f"after {time.monotonic() - began:.1f} s.\n"
@@ -130,6 +130,7 @@ class Command(BaseCommand):
                 **known,
                 "PERCH_STATE_DIR": str(directory),
                 "PERCH_REGION": manifest.region,
+                "PERCH_HOST_NAME": manifest.host_name,
                 "PERCH_SECRET_KEY_FILE": str(backup / "secret-key"),
             },
             stdin=subprocess.DEVNULL,
@@ -150,7 +151,7 @@ class Command(BaseCommand):
         try:
             if database_answers():
                 refuse_other_version()
-                note_verified(manifest.region, manifest.rows_at)
+                note_verified(manifest.host_name, manifest.rows_at)
                 return
         except OtherVersion:
             pass

@@ -14,7 +14,7 @@ from controlplane.compute.state_directory import (
     sole_holder,
 )
 from controlplane.management.stopping import stop_computes
-from controlplane.operations.own_region import RegionTaken, own_region
+from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.operations.reconcile import reconcile_host
 
 
@@ -49,8 +49,8 @@ class Command(BaseCommand):
         """Note in the rows that nothing runs. If the database is stopped too, the next worker does
         it."""
         try:
-            reconcile_host(own_region())
-        except (OperationalError, RegionTaken) as error:
+            reconcile_host(own_host())
+        except (OperationalError, HostTaken) as error:
             self.stderr.write(f"The next worker will record it: {error}".strip())
         finally:
             connections.close_all()

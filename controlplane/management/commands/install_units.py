@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane import durable
-from controlplane.compute.accounts import AccountUnusable, service_account
+from controlplane.compute.accounts import AccountUnusable, service_account, upgrade_account
 from controlplane.management.units import TARGET, UnitsUnusable, check_place, rendered_units
 
 NEXT_STEPS = """
@@ -60,6 +60,7 @@ class Command(BaseCommand):
                 # The units cannot make these: they may write only below the state directory.
                 settings.STATE_DIR.mkdir(mode=0o711, parents=True, exist_ok=True)
                 service_account()
+                upgrade_account()
         except (AccountUnusable, UnitsUnusable, OSError) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(

@@ -73,9 +73,9 @@ def branch_of(endpoint_id: str) -> str:
         endpoint = Endpoint.objects.filter(id=endpoint_id, deleted_at=None).first()
         if endpoint is None:
             raise CommandError(f'unknown endpoint "{endpoint_id}"')
-        region = endpoint.project.region_id
-        if region != settings.REGION:
-            raise CommandError(f'the endpoint is in the region "{region}": run this on its host')
+        host = endpoint.project.host_id
+        if host != settings.HOST_NAME:
+            raise CommandError(f'the endpoint is on the host "{host}": run this there')
     except StateDirectoryUnusable as error:
         raise CommandError(str(error)) from error
     except Error as error:

@@ -6,6 +6,7 @@ import logging
 import signal
 import socket
 import sys
+from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -43,7 +44,7 @@ class Command(BaseCommand):
         address = f"http://{named(host, port)}{PATH}"
         log.info("listening", extra={"address": address})
         try:
-            durable.write(settings.METRICS_ADDRESS_FILE, f"{address}\n".encode(), 0o644)
+            durable.write(address_file(), f"{address}\n".encode(), 0o644)
         except OSError as error:
             # Such as a full disk, which the figures are to tell of.
             log.warning("address not written", extra={"error": str(error)})
@@ -59,8 +60,14 @@ class Command(BaseCommand):
 def forget(address: str) -> None:
     """Remove the address, unless another process has written its own meanwhile."""
     with contextlib.suppress(FileNotFoundError):
-        if settings.METRICS_ADDRESS_FILE.read_text().strip() == address:
-            settings.METRICS_ADDRESS_FILE.unlink()
+        if address_file().read_text().strip() == address:
+            address_file().unlink()
+
+
+def address_file() -> Path:
+    """Where the address is written. The file in the state directory is a link to it if this process
+    has an account of its own, which cannot write there."""
+    return Path(settings.METRICS_ADDRESS_FILE).resolve()
 
 
 class Handler(WSGIRequestHandler):

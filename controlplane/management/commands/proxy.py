@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import os
 import signal
@@ -10,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,25 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import close_old_connections
 
-from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
+from controlplane.compute import state_directory
+from controlplane.database.secret_keys import OtherSecretKey
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
+from controlplane.management.proxy_account import Given, given, sockets_directory
 from controlplane.management.supervision import MARK
 from controlplane.metrics import sampling
-from controlplane.operations.own_region import RegionTaken, own_region
+from controlplane.models.connecting import ServedHost
+from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.proxy.directory.database_directory import DatabaseDirectory
+from controlplane.proxy.directory.host_calls import HostCalls
+from controlplane.proxy.directory.usage_reports import ServedElsewhere
 from controlplane.proxy.generation import DRAIN, EXPECT_SUCCESSOR, REFUSED
 from controlplane.proxy.handover import Handover
 from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.processes import run_processes
 from controlplane.proxy.server import Proxy
-from controlplane.proxy.settings import PlainConnections, ProxySettings, Siblings, own_directory
-from controlplane.proxy.wire.certificates import IssuingIdentity, load_or_create_authority
+from controlplane.proxy.settings import PlainConnections, ProxySettings, Siblings
+from controlplane.proxy.wire.certificates import IssuingIdentity
+from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.proxy.wire.tls import OperatorIdentity, TlsIdentity
 from controlplane.services.regions import publish_certificate_authority
 from controlplane.traces import spans
@@ -42,18 +48,20 @@ RESTART_ENDS_WITHIN = 20.0
 
 
 class Command(BaseCommand):
-    help = (
-        "Routes Postgres clients to the endpoints of this host's region, and wakes the endpoints."
-    )
+    help = "Routes Postgres clients to the endpoints of this host, and wakes the endpoints."
 
     def handle(self, *args: Any, **options: Any) -> None:
         count = settings.PROXY_PROCESSES
         if count < 1:
             raise CommandError(f"PERCH_PROXY_PROCESSES must be at least 1, and is {count}")
         try:
-            chosen, identity = proxy_settings(), tls_identity()
+            # The proxy's account could not make it.
+            state_directory.identity()
+            needed = given()
+            chosen, identity = proxy_settings(needed.secret), tls_identity(needed)
+            directory = sockets_directory(settings.PROXY_PORT)
             handover = Handover(
-                siblings_directory(), linger_within=settings.PROXY_HANDOVER_TIMEOUT
+                directory, linger_within=settings.PROXY_HANDOVER_TIMEOUT
             ).take_over()
             handover.listeners = open_listeners(chosen, handover.listeners)
         except OSError as error:
@@ -64,27 +72,31 @@ class Command(BaseCommand):
 
         def run(_: int, ready: Callable[[], object]) -> None:
             counts = handover.counts
-            siblings = Siblings(counts.claim(), siblings_directory(), counts)
-            serve(replace(chosen, siblings=siblings), identity, handover.listeners, ready)
+            siblings = Siblings(counts.claim(), directory, counts)
+            own = replace(chosen, siblings=siblings)
+            serve(own, identity, needed.host, handover.listeners, ready)
 
-        run_processes(count, run, handover=handover, lingers=keep_logging)
+        lingers = partial(keep_logging, needed.host)
+        run_processes(count, run, handover=handover, lingers=lingers)
 
 
 def serve(
     chosen: ProxySettings,
     identity: TlsIdentity,
+    host: HostCalls,
     listeners: Sequence[socket.socket],
     ready: Callable[[], object],
 ) -> None:
     """Run one process of the proxy until a signal ends it, or another generation has taken its
     place and its clients have left."""
     with contextlib.suppress(asyncio.CancelledError):
-        uvloop.run(serve_when_ready(chosen, identity, listeners, ready))
+        uvloop.run(serve_when_ready(chosen, identity, host, listeners, ready))
 
 
 async def serve_when_ready(
     chosen: ProxySettings,
     identity: TlsIdentity,
+    host: HostCalls,
     listeners: Sequence[socket.socket],
     ready: Callable[[], object],
 ) -> None:
@@ -93,12 +105,20 @@ async def serve_when_ready(
     serving = asyncio.current_task()
     assert serving is not None
     directory = DatabaseDirectory(
-        conninfo(), settings.REGION, problems=lambda: problems_of(identity)
+        conninfo(),
+        ServedHost(
+            settings.HOST_NAME,
+            settings.REGION,
+            state_directory.identity(),
+            state_directory.place(),
+        ),
+        host=host,
+        problems=lambda: problems_of(identity),
     )
     proxy = Proxy(chosen, directory, identity)
 
     def expect_successor() -> None:
-        keep_logging()
+        keep_logging(host)
         directory.expect_restart(within=settings.PROXY_HANDOVER_TIMEOUT)
 
     def drain() -> None:
@@ -115,16 +135,21 @@ async def serve_when_ready(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {EXPECT_SUCCESSOR, DRAIN})
     # The proxy cannot work without its directory: if that fails, both end.
     spans.begin("proxy")
-    async with asyncio.TaskGroup() as tasks:
-        knowing = tasks.create_task(directory.run(proxy))
-        counting = tasks.create_task(proxy.keep_figures(sampling.begin("proxy")))
-        try:
-            await directory.ready()
-            await asyncio.to_thread(introduce_itself, identity)
-            await proxy.serve(listeners, started=ready)
-        finally:
-            counting.cancel()
-            knowing.cancel()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            knowing = tasks.create_task(directory.run(proxy))
+            counting = tasks.create_task(proxy.keep_figures(sampling.begin("proxy")))
+            try:
+                await directory.ready()
+                await asyncio.to_thread(introduce_itself, identity, host)
+                await proxy.serve(listeners, started=ready)
+            finally:
+                counting.cancel()
+                knowing.cancel()
+    except* ServedElsewhere as errors:
+        words = f'the host "{settings.HOST_NAME}" is served from elsewhere now'
+        log.critical("host lost", extra={"error": words})
+        raise SystemExit(REFUSED) from errors
 
 
 def problems_of(identity: TlsIdentity) -> list[dict[str, str]]:
@@ -133,25 +158,25 @@ def problems_of(identity: TlsIdentity) -> list[dict[str, str]]:
     return [{"name": problem[0], "detail": problem[1]}] if problem else []
 
 
-def introduce_itself(identity: TlsIdentity) -> None:
+def introduce_itself(identity: TlsIdentity, host: HostCalls) -> None:
     """Publish the certificate authority that clients should trust. Raises SystemExit if this proxy
-    must not serve: the database is of another version, encrypted with another key, or the region is
-    another host's, whose computes cannot be reached from here."""
+    must not serve: the database is of another version, encrypted with another key, or another
+    state directory serves this host."""
     try:
         refuse_other_version()
-        refuse_other_key()
-        publish_certificate_authority(own_region().id, identity.authority_pem)
-    except (OtherVersion, OtherSecretKey, RegionTaken) as error:
+        host.call("check_secret_key")
+        publish_certificate_authority(own_host().id, identity.authority_pem)
+    except (OtherVersion, OtherSecretKey, HostTaken) as error:
         log.critical("cannot serve", extra={"error": str(error)})
         raise SystemExit(REFUSED) from error
     finally:
         close_old_connections()
 
 
-def proxy_settings() -> ProxySettings:
+def proxy_settings(secret: bytes) -> ProxySettings:
     return ProxySettings(
-        region_host=settings.REGION_HOST,
-        secret=hashlib.sha256(b"proxy:" + settings.SECRET_KEY.encode()).digest(),
+        domains=own_domains(),
+        secret=secret,
         host=settings.PROXY_HOST,
         port=settings.PROXY_PORT,
         http_port=settings.PROXY_HTTP_PORT or None,
@@ -162,26 +187,25 @@ def proxy_settings() -> ProxySettings:
     )
 
 
-def siblings_directory() -> Path:
-    """The directory of the sockets between the processes behind this proxy's port. Raises
-    OSError."""
-    # Named by port, as another proxy may serve the same state directory.
-    return own_directory(own_directory(settings.PROXY_SOCKET_DIR) / str(settings.PROXY_PORT))
+def own_domains() -> list[str]:
+    """The domains of the endpoints' host names: the region's, and this host's own."""
+    return list(dict.fromkeys([settings.REGION_HOST, settings.HOST_ADDRESS]))
 
 
-def keep_logging() -> None:
+def keep_logging(host: HostCalls) -> None:
     """Write to the log file itself if this process's output goes to the supervisor of `up`, which
     reads it only while the main process runs."""
     if MARK in os.environ:
-        log_file = settings.STATE_DIR / "log" / "proxy.log"
-        with contextlib.suppress(OSError), log_file.open("ab") as output:
+        with contextlib.suppress(OSError, ControlPlaneUnavailable):
+            output = host.call("open_log")
             for stream in (sys.stdout, sys.stderr):
-                os.dup2(output.fileno(), stream.fileno())
+                os.dup2(output, stream.fileno())
+            os.close(output)
 
 
-def tls_identity() -> TlsIdentity:
+def tls_identity(needed: Given) -> TlsIdentity:
     """The operator's certificate, or certificates issued by our own authority."""
-    if settings.TLS_CERTIFICATE:
-        return OperatorIdentity(Path(settings.TLS_CERTIFICATE), Path(settings.TLS_KEY))
-    authority = load_or_create_authority(settings.STATE_DIR / "tls")
-    return IssuingIdentity(authority, settings.REGION_HOST)
+    if needed.authority is None:
+        certificate, key = Path(settings.TLS_CERTIFICATE), Path(settings.TLS_KEY)
+        return OperatorIdentity(certificate, key, opened=needed.opened)
+    return IssuingIdentity(needed.authority, *own_domains())

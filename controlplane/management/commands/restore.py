@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.backup.restoring import RestoreRefused, restore, restore_region
+from controlplane.backup.restoring import RestoreRefused, restore, restore_host
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.history_store.objects import StoreFails, StoreMisnamed, the_store
@@ -45,8 +45,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--region",
             metavar="NAME",
-            help="bring back only the lost host of this region, into the database of DATABASE_URL "
-            "that has the other regions",
+            help="bring back only a lost host of this region, the one that PERCH_HOST_NAME names, "
+            "into the database of DATABASE_URL that the other hosts use",
         )
         parser.add_argument(
             "--state-dir", metavar="NEW", required=True, help="a directory that does not exist yet"
@@ -67,7 +67,7 @@ class Command(BaseCommand):
             elif region is None:
                 self._restore(Path(source).absolute())
             else:
-                self._restore_region(Path(source).absolute())
+                self._restore_host(Path(source).absolute())
         except REFUSALS as error:
             raise CommandError(str(error)) from error
 
@@ -80,11 +80,11 @@ class Command(BaseCommand):
         for branch_id, reason in manifest.not_copied.items():
             self.stderr.write(f"The branch {branch_id} has no data: {reason}")
 
-    def _restore_region(self, backup: Path) -> None:
-        manifest, missing = restore_region(backup, self._say)
+    def _restore_host(self, backup: Path) -> None:
+        manifest, missing = restore_host(backup, self._say)
         self._say(
-            f"{settings.STATE_DIR} has the branches of {settings.REGION} as of "
-            f"{manifest.rows_at:%Y-%m-%d %H:%M:%S} UTC, and serves this region now. "
+            f"{settings.STATE_DIR} has the branches of {settings.HOST_NAME} as of "
+            f"{manifest.rows_at:%Y-%m-%d %H:%M:%S} UTC, and serves this host now. "
             f"Start it with: PERCH_REGION={settings.REGION} up --state-dir {settings.STATE_DIR}"
         )
         for branch_id in missing:

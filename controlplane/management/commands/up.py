@@ -39,7 +39,14 @@ from controlplane.management.host_resources import (
     refuse_few_processes,
     room_on_disk,
 )
+from controlplane.management.process_setup import (
+    choose_accounts,
+    launcher,
+    prepare_address_file,
+    set_up_files,
+)
 from controlplane.management.progress_bar import bar
+from controlplane.management.proxy_account import sockets_directories
 from controlplane.management.replacing import MAKE_ROOM, holding_state_directory
 from controlplane.management.stopping import stop_computes
 from controlplane.management.supervision import (
@@ -50,8 +57,8 @@ from controlplane.management.supervision import (
     end_proxies,
     programs_of,
 )
-from controlplane.models import Account, ApiKey, Plan, Region
-from controlplane.operations.own_region import RegionTaken, own_region
+from controlplane.models import Account, ApiKey, Host, Plan
+from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.operations.reconcile import reconcile_host
 from controlplane.proxy.handover import is_offered
 from controlplane.services.accounts import KeySpec, create_key
@@ -121,13 +128,14 @@ class Command(BaseCommand):
                 with room_on_disk():
                     prepare_state_directory()
                     check_programs()
+                    notice = choose_accounts()
                     held.enter_context(
                         holding_state_directory(replace=options["replace"], say=self._say)
                     )
             except (StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError) as error:
                 raise CommandError(str(error)) from error
-            if warning:
-                self._say(warning)
+            for words in filter(None, (warning, notice)):
+                self._say(words)
             held.enter_context(room_on_disk())
             if ended := end_leftovers(settings.STATE_DIR):
                 self._say(f"Ended {len(ended)} processes that an earlier run had left behind.")
@@ -150,6 +158,7 @@ class Command(BaseCommand):
         self, supervisor: Supervisor, host: str, ports: dict[str, int], stopped: threading.Event
     ) -> None:
         """Start everything, print how to use it, and keep it running until `stopped`."""
+        set_up_files()
         if "DATABASE_URL" not in os.environ:
             if not metadata.data_dir().exists():
                 self._say("Making Perch's own Postgres, which happens once …")
@@ -199,7 +208,7 @@ class Command(BaseCommand):
         if own:
             self._say("Starting Perch's own Postgres …")
         # An earlier run's, if that was killed.
-        settings.METRICS_ADDRESS_FILE.unlink(missing_ok=True)
+        prepare_address_file()
         supervisor.start()
         wait_for = ComingUp(supervisor, stopped, self._say).wait_for
         if not wait_for(supervisor.is_listening, "the supervisor"):
@@ -218,13 +227,13 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         self.may_use_database = True
         self._make_local_account()
-        # An earlier run's signs of life say nothing about this one. Other regions keep theirs.
+        # An earlier run's signs of life say nothing about this one. Other hosts keep theirs.
         try:
-            region = own_region()
-        except RegionTaken as error:
+            host_id = own_host().id
+        except HostTaken as error:
             raise CommandError(str(error)) from error
-        Region.objects.filter(id=region.id).update(worker_seen_at=None, proxy_seen_at=None)
-        if words := shortage(regions=Region.objects.count()):
+        Host.objects.filter(id=host_id).update(worker_seen_at=None, proxy_seen_at=None)
+        if words := shortage(hosts=Host.objects.count()):
             self._say(f"Warning: {words}.")
         connections.close_all()
         self._make_template()
@@ -257,9 +266,9 @@ class Command(BaseCommand):
             return
         stop_computes(compute.running_branches())
         try:
-            # If the region is another host's, no compute was started whose end must be recorded.
-            with contextlib.suppress(RegionTaken):
-                reconcile_host(own_region())
+            # If another state directory serves this host, no compute was started here.
+            with contextlib.suppress(HostTaken):
+                reconcile_host(own_host())
         finally:
             connections.close_all()
             supervisor.stop()
@@ -276,7 +285,7 @@ class Command(BaseCommand):
         self._say("Its computes run on.")
 
     def _supervisor(self, host: str, ports: dict[str, int]) -> Supervisor:
-        programs = programs_of(settings.BASE_DIR / "Procfile")
+        programs = programs_of(settings.BASE_DIR / "Procfile", launcher=launcher())
         if settings.METRICS_LISTEN == "off":
             programs = [program for program in programs if program.name != "metrics"]
         if "DATABASE_URL" not in os.environ:
@@ -358,7 +367,7 @@ class Command(BaseCommand):
     def _port(self, host: str, name: str, wanted: int | None, *, taken: Collection[int]) -> int:
         def is_usable(port: int) -> bool:
             # An earlier run's proxy passes its port on to ours.
-            is_ours = name == "proxy" and is_offered(settings.PROXY_SOCKET_DIR / str(port))
+            is_ours = name == "proxy" and any(map(is_offered, sockets_directories(port)))
             return is_ours or _is_free(host, port)
 
         if wanted is not None:

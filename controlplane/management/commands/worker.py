@@ -1,12 +1,13 @@
-"""`manage.py worker`: runs the jobs of this host's region, and the rounds for its computes.
+"""`manage.py worker`: runs this host's jobs, and the rounds for its computes.
 
 Each lane has a Procrastinate worker of its own, with its own slots. So jobs that hang in one lane,
 or that come in large numbers, delay no other lane. Webhooks have such a worker too. They belong to
-no region: all regions' workers share their queue.
+no host: all hosts' workers share their queue.
 """
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,12 +34,12 @@ from controlplane.history_store.objects import StoreMisnamed
 from controlplane.history_store.rounds import store_rounds
 from controlplane.logs import context
 from controlplane.metrics import figures, sampling
-from controlplane.models import Lane, Region
+from controlplane.models import Host, Lane
 from controlplane.operations import under_way, vitals
 from controlplane.operations.lane_jobs import LaneJobs
-from controlplane.operations.own_region import RegionTaken, own_region
+from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.operations.queue_connector import queue_connector
-from controlplane.operations.scheduling import RegionAway
+from controlplane.operations.scheduling import HostAway
 from controlplane.operations.upkeep import (
     ROUNDS,
     Round,
@@ -46,6 +47,7 @@ from controlplane.operations.upkeep import (
     publish,
     publish_settings,
 )
+from controlplane.process_accounts import manage_files_as_root
 from controlplane.traces import spans
 from controlplane.webhooks import lines
 
@@ -59,39 +61,40 @@ QUEUE_PAUSE = 0.5
 
 
 class Command(BaseCommand):
-    help = "Runs operations and looks after the computes of this host's region."
+    help = "Runs operations and looks after the computes of this host."
 
     def handle(self, *args: Any, **options: Any) -> None:
+        manage_files_as_root()
         prepare_state_directory()
         try:
             check_programs()
             refuse_other_version()
             refuse_other_key()
-            region = own_region()
-            all_rounds = (*ROUNDS, *store_rounds(region))
+            host = own_host()
+            all_rounds = (*ROUNDS, *store_rounds(host))
         except (
-            *(OtherVersion, OtherSecretKey, RegionTaken, StoreMisnamed),
+            *(OtherVersion, OtherSecretKey, HostTaken, StoreMisnamed),
             PostgresUnusable,
         ) as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
-        if words := shortage(regions=Region.objects.count()):
+        if words := shortage(hosts=Host.objects.count()):
             log.warning("too few connections", extra={"detail": words})
         patience.before_waits = release_connection
-        publish_settings(region)
-        # Before any compute starts, and before the region's status is published.
-        hold_outbound(region)
-        publish(region)
+        publish_settings(host)
+        # Before any compute starts, and before the host's status is published.
+        hold_outbound(host)
+        publish(host)
         sampling.begin_in_thread("worker")
         spans.begin("worker")
         # The tasks' own app keeps Django's connector: their jobs must be part of their
         # transactions.
         app = django_app.with_connector(queue_connector())
         with sole_holder("worker") as alone:
-            asyncio.run(work(app, region, all_rounds, alone=alone))
+            asyncio.run(work(app, host, all_rounds, alone=alone))
 
 
-async def work(app: App, region: Region, rounds: Sequence[Round], *, alone: bool) -> None:
+async def work(app: App, host: Host, rounds: Sequence[Round], *, alone: bool) -> None:
     """Run jobs and rounds until a signal ends this process. If `alone`, no other worker runs on
     this host's state, so the jobs that an earlier worker had begun are retried at once."""
     # One thread for all that can be busy at once, so that no job or round waits for a thread: a job
@@ -101,17 +104,17 @@ async def work(app: App, region: Region, rounds: Sequence[Round], *, alone: bool
     asyncio.get_running_loop().set_default_executor(threads)
     async with app.open_async():
         if alone:
-            await revive_jobs(app, queues_of(region), silent_for=0)
-        beside = [asyncio.create_task(repeat(one, region)) for one in rounds]
-        beside.append(asyncio.create_task(revive_stalled_jobs(app, region)))
+            await revive_jobs(app, queues_of(host), silent_for=0)
+        beside = [asyncio.create_task(repeat(one, host)) for one in rounds]
+        beside.append(asyncio.create_task(revive_stalled_jobs(app, host)))
         try:
-            await run_lanes(app, region)
+            await run_lanes(app, host)
         finally:
             for task in beside:
                 task.cancel()
 
 
-async def run_lanes(app: App, region: Region) -> None:
+async def run_lanes(app: App, host: Host) -> None:
     """Run the jobs of all lanes until a signal ends this process.
 
     Jobs that no lane has taken by then stay in the queue, where the next worker finds them. Jobs
@@ -121,7 +124,7 @@ async def run_lanes(app: App, region: Region) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     lanes = [
-        asyncio.create_task(run_queue(app, region.queue(lane), lane, settings.LANE_SLOTS[lane]))
+        asyncio.create_task(run_queue(app, host.queue(lane), lane, settings.LANE_SLOTS[lane]))
         for lane in Lane
     ]
     lanes.append(
@@ -171,7 +174,7 @@ async def run_jobs(app: App, queue: str, name: str, slots: int) -> None:
     )
 
 
-async def repeat(one: Round, region: Region) -> None:
+async def repeat(one: Round, host: Host) -> None:
     """Do the round at every interval; an error is logged, and the round is tried again."""
     name = one.do.__name__
     vitals.rounds.begin(name, one.interval)
@@ -179,8 +182,13 @@ async def repeat(one: Round, region: Region) -> None:
         while True:
             try:
                 with figures.ROUNDS.labels(name).time():
-                    await asyncio.to_thread(_with_connections, one, region)
-            except RegionAway as away:
+                    await asyncio.to_thread(_with_connections, one, host)
+            except HostTaken as taken:
+                # Whatever this process still does could contradict the one that serves the host
+                # now. Its jobs are retried as those of a worker that was killed.
+                log.critical("host lost", extra={"error": str(taken)})
+                os._exit(1)
+            except HostAway as away:
                 # This worker has not written its sign of life for long, because it or the database
                 # stood still. It will soon, and a later round finds what was to be scheduled.
                 log.info("round postponed", extra={"reason": str(away)})
@@ -194,19 +202,19 @@ async def repeat(one: Round, region: Region) -> None:
             await asyncio.sleep(one.interval)
 
 
-async def revive_stalled_jobs(app: App, region: Region) -> None:
+async def revive_stalled_jobs(app: App, host: Host) -> None:
     """Put back the jobs of workers whose heartbeat has stopped."""
     while True:
         try:
-            await revive_jobs(app, [*queues_of(region), outbox.QUEUE], silent_for=DEAD_AFTER)
+            await revive_jobs(app, [*queues_of(host), outbox.QUEUE], silent_for=DEAD_AFTER)
         except ConnectorException:
             log.exception("could not look for stalled jobs")
         await asyncio.sleep(HEARTBEAT)
 
 
-def queues_of(region: Region) -> list[str]:
-    """The queues from which only the region's one worker takes jobs."""
-    return [region.queue(lane) for lane in Lane]
+def queues_of(host: Host) -> list[str]:
+    """The queues from which only the host's one worker takes jobs."""
+    return [host.queue(lane) for lane in Lane]
 
 
 async def revive_jobs(app: App, queues: Sequence[str], *, silent_for: float) -> None:
@@ -228,9 +236,9 @@ async def revive_jobs(app: App, queues: Sequence[str], *, silent_for: float) -> 
                 log.warning("worker of a job exited, job retried", extra=fields)
 
 
-def _with_connections(one: Round, region: Region) -> None:
+def _with_connections(one: Round, host: Host) -> None:
     close_old_connections()
     try:
-        one.do(region)
+        one.do(host)
     finally:
         close_old_connections()

@@ -18,8 +18,8 @@ from controlplane.compute.accounts import is_served_by
 from controlplane.compute.catalog_reading import LOGIN, MARK
 from controlplane.compute.session import Result, of_bounded_length, parameters, socket_dir
 from controlplane.models.connecting import find_catalog_mark
-from controlplane.operations.catalog_import import import_catalog
 from controlplane.proxy.directory.control_database import ControlDatabase, bounded
+from controlplane.proxy.directory.host_calls import HostCalls
 from controlplane.proxy.directory.interface import Clients
 from controlplane.proxy.directory.role_logins import RoleLogin
 from controlplane.proxy.directory.service_calls import ServiceCalls
@@ -174,8 +174,8 @@ class _CatalogSession:
 class ComputeLogins:
     """Must be used within one event loop."""
 
-    def __init__(self, database: ControlDatabase) -> None:
-        self._database = database
+    def __init__(self, database: ControlDatabase, host: HostCalls) -> None:
+        self._database, self._host = database, host
         self._calls = ServiceCalls()
         self._sessions: dict[str, _CatalogSession] = {}
         self._synchronizing: dict[str, asyncio.Task[bool]] = {}
@@ -215,6 +215,7 @@ class ComputeLogins:
 
     async def _call_synchronize(self, endpoint_id: str) -> bool:
         try:
+            import_catalog = partial(self._host.call, "import_catalog")
             await self._calls.call(import_catalog, endpoint_id, within=_SYNCHRONIZE_WITHIN)
         except Exception as error:
             # An error of the compute or the database; the next look tries again.

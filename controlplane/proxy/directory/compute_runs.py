@@ -6,7 +6,6 @@ import os
 import select
 from collections.abc import Callable
 
-from controlplane.compute import compute
 from controlplane.compute.pooler_settings import Version
 
 
@@ -41,16 +40,19 @@ class ComputeRunWatcher:
         self._ended = ended
         self._by_endpoint: dict[str, ComputeRun] = {}
 
-    def watch(self, endpoint_id: str, branch_id: str, run: str) -> ComputeRun | None:
-        """Watches the endpoint's compute, which runs on the branch, and returns its run. None if
-        the compute does not run for this endpoint any more, or the kernel cannot report its end."""
+    def of(self, endpoint_id: str, run: str | None) -> ComputeRun | None:
+        """Returns the endpoint's run, if it is watched."""
         watched = self._by_endpoint.get(endpoint_id)
-        if watched is not None and watched.run == run:
-            return watched
-        descriptor = compute.open_run(branch_id, endpoint_id)
-        if descriptor is None:
-            return None
-        if watched is not None:
+        return watched if watched is not None and watched.run == run else None
+
+    def watch(self, endpoint_id: str, run: str, descriptor: int) -> ComputeRun:
+        """Watches the endpoint's run, given a descriptor from `compute.open_run`, which is closed
+        with it. Returns the run."""
+        if known := self.of(endpoint_id, run):
+            # Another client's call was faster.
+            os.close(descriptor)
+            return known
+        if watched := self._by_endpoint.get(endpoint_id):
             self._forget(endpoint_id, watched)
         watched = self._by_endpoint[endpoint_id] = ComputeRun(run, descriptor)
         asyncio.get_running_loop().add_reader(descriptor, self._end, endpoint_id, watched)

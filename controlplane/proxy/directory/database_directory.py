@@ -1,4 +1,4 @@
-"""The directory of a real region. It reads the metadata and has computes started."""
+"""The directory of a real host. It reads the metadata and has computes started."""
 
 import asyncio
 import contextlib
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from controlplane.events.refusals import Refusal, refusals
 from controlplane.events.types import EventType
+from controlplane.models.connecting import ServedHost
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.directory.cache import EndpointCache
 from controlplane.proxy.directory.changes import ChangeListener
@@ -16,13 +17,14 @@ from controlplane.proxy.directory.compute_logins import ComputeLogins
 from controlplane.proxy.directory.compute_runs import ComputeRunWatcher
 from controlplane.proxy.directory.compute_states import ComputeStates
 from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.host_calls import HostCalls
 from controlplane.proxy.directory.interface import Clients, ComputeAddress, RoleIdentity, Route
 from controlplane.proxy.directory.route_lookup import RouteLookup
 from controlplane.proxy.directory.service_calls import ServiceCalls
 from controlplane.proxy.directory.traffic import Tally, Traffic
 from controlplane.proxy.directory.usage_reports import ActivityReports, Problems, TrafficReports
 from controlplane.proxy.directory.waking import Waker
-from controlplane.proxy.wire.errors import ControlPlaneUnavailable, RegionUnavailable
+from controlplane.proxy.wire.errors import ControlPlaneUnavailable, HostUnavailable
 
 Answer = TypeVar("Answer")
 
@@ -38,7 +40,12 @@ class DatabaseDirectory:
     """See `interface.Directory`. `run` must be running for as long as the directory is used."""
 
     def __init__(
-        self, conninfo: str, region: str, *, problems: Callable[[], Problems] = list
+        self,
+        conninfo: str,
+        served: ServedHost,
+        *,
+        host: HostCalls,
+        problems: Callable[[], Problems] = list,
     ) -> None:
         """`problems` returns the proxy's own problems, which it publishes."""
         self._loop = asyncio.get_running_loop()
@@ -47,14 +54,14 @@ class DatabaseDirectory:
         self._restarts_until = 0.0
         self._database = ControlDatabase(conninfo)
         states = ComputeStates(self._database)
-        self._logins = ComputeLogins(self._database)
-        self._routes = RouteLookup(self._database, region, states, self._logins)
+        self._logins = ComputeLogins(self._database, host)
+        self._routes = RouteLookup(self._database, served, states, self._logins)
         caches: list[EndpointCache[Any]] = [self._routes.cache, states.cache]
         self._changes = ChangeListener(self._database, caches)
         self._compute_runs = ComputeRunWatcher(self._park)
-        self._waker = Waker(self._database, states, self._changes, self._compute_runs)
+        self._waker = Waker(self._database, states, self._changes, self._compute_runs, host)
         self._clients: Clients | None = None
-        self._activity_reports = ActivityReports(self._database, region, problems)
+        self._activity_reports = ActivityReports(self._database, served, problems)
         self._traffic = Traffic()
         self._traffic_reports = TrafficReports(self._database, self._traffic)
         self._calls = ServiceCalls()
@@ -98,9 +105,9 @@ class DatabaseDirectory:
         while True:
             try:
                 return await ask()
-            except (ControlPlaneUnavailable, RegionUnavailable) as error:
+            except (ControlPlaneUnavailable, HostUnavailable) as error:
                 until = self._restarts_until
-                if isinstance(error, RegionUnavailable):
+                if isinstance(error, HostUnavailable):
                     until = max(until, self._worker_starts_until)
                 if self._loop.time() >= until:
                     raise

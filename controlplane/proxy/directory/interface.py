@@ -49,6 +49,8 @@ class Route:
     always_pooled: bool = False
     # The addresses that clients may connect from; None for any.
     rules: AccessRules | None = None
+    # Where to connect instead, for the client, if the compute is on another host of the region.
+    elsewhere: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

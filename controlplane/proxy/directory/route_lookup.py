@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 
-from controlplane.models.connecting import RouteRow, find_route
+from controlplane.models.connecting import RouteRow, ServedHost, find_route
 from controlplane.proxy.authentication.access_rules import AccessRules, parse_rules
 from controlplane.proxy.directory.cache import EndpointCache
 from controlplane.proxy.directory.compute_logins import ComputeLogins
@@ -38,10 +38,14 @@ class _CachedRow:
 
 class RouteLookup:
     def __init__(
-        self, database: ControlDatabase, region: str, states: ComputeStates, logins: ComputeLogins
+        self,
+        database: ControlDatabase,
+        served: ServedHost,
+        states: ComputeStates,
+        logins: ComputeLogins,
     ) -> None:
         self._database = database
-        self._region = region
+        self._served = served
         self._states = states
         self._logins = logins
         self.cache: EndpointCache[_CachedRow] = EndpointCache(
@@ -55,7 +59,7 @@ class RouteLookup:
         if row is None:
             return None
         by_row = _route_of(row, verifier_by_row(row), row.compute_oid)
-        if not row.is_active or is_reserved(role):
+        if not row.is_active or row.elsewhere or is_reserved(role):
             return by_row
         try:
             state = await self._states.find(endpoint_id)
@@ -126,7 +130,7 @@ class RouteLookup:
         return cached.row
 
     async def _ask(self, endpoint_id: str, role: str) -> _CachedRow:
-        ask = partial(find_route, endpoint_id=endpoint_id, role=role, region=self._region)
+        ask = partial(find_route, endpoint_id=endpoint_id, role=role, served=self._served)
         with self.lookups.timing():
             return _CachedRow(await self._database.ask(ask))
 
@@ -145,6 +149,7 @@ def _route_of(row: RouteRow, verifier: str | None, oid: int | None) -> Route:
         always_pooled=row.pooler_enabled,
         identity=_identity_of(row, oid),
         rules=parse_rules(row.access, is_protected=row.protected),
+        elsewhere=row.elsewhere,
     )
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 
 from controlplane import clock
-from controlplane.models.connecting import report_alive, report_traffic, report_used
+from controlplane.models.connecting import ServedHost, report_alive, report_traffic, report_used
 from controlplane.proxy.directory.control_database import ControlDatabase
 from controlplane.proxy.directory.traffic import Key, Traffic
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
@@ -57,13 +57,19 @@ class TrafficReports:
         self._batch = {}
 
 
+class ServedElsewhere(Exception):
+    """Another state directory, or a copy of this one, serves the host now."""
+
+
 class ActivityReports:
     def __init__(
-        self, database: ControlDatabase, region: str, problems: Callable[[], Problems]
+        self, database: ControlDatabase, served: ServedHost, problems: Callable[[], Problems]
     ) -> None:
         self._database = database
-        self._region = region
+        self._served = served
         self._problems = problems
+        # The first report may precede the start's own claim of the host (`operations.own_host`).
+        self._was_ours = False
         # When a client last connected to each endpoint.
         self._used: dict[str, datetime] = {}
 
@@ -71,12 +77,16 @@ class ActivityReports:
         self._used[endpoint_id] = clock.now()
 
     async def run(self) -> None:
-        """Reports until cancelled. Reports that the database did not take are sent again later."""
+        """Reports until cancelled. Reports that the database did not take are sent again later.
+        Raises ServedElsewhere."""
         while True:
             used, self._used = self._used, {}
             try:
-                alive = partial(report_alive, region=self._region, problems=self._problems())
-                await self._database.ask(alive)
+                alive = partial(report_alive, served=self._served, problems=self._problems())
+                if await self._database.ask(alive):
+                    self._was_ours = True
+                elif self._was_ours:
+                    raise ServedElsewhere
                 # One by one: a statement that locks only one row cannot cause a deadlock.
                 for endpoint_id in list(used):
                     at = used[endpoint_id]

@@ -7,25 +7,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from controlplane.compute import compute
-from controlplane.compute.filesystem import LockTimeout, lock_branches
-from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pooler_socket
-from controlplane.compute.pooler_settings import Version
+from controlplane.compute.filesystem import LockTimeout
+from controlplane.compute.pooler import PoolerUnavailable, pooler_socket
 from controlplane.compute.session import socket_dir
-from controlplane.models import Action, Operation, Role
+from controlplane.models import Action, Operation
 from controlplane.models.connecting import find_failure
-from controlplane.operations.catalog_import import holding_catalog
 from controlplane.proxy.directory.changes import ChangeListener
-from controlplane.proxy.directory.compute_runs import ComputeRunWatcher
+from controlplane.proxy.directory.compute_runs import ComputeRun, ComputeRunWatcher
 from controlplane.proxy.directory.compute_states import ComputeState, ComputeStates
 from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.host_calls import ComputeStopped, HostCalls
 from controlplane.proxy.directory.interface import ComputeAddress, ComputeStart
 from controlplane.proxy.directory.service_calls import ServiceCalls
 from controlplane.proxy.wire.errors import (
     DisabledEndpointRefused,
+    HostUnavailable,
     QuotaUsedUp,
-    RegionUnavailable,
     WakeFailed,
 )
 from controlplane.services import waking
@@ -40,9 +39,9 @@ log = logging.getLogger(__name__)
 _LOOK_AGAIN = 1.0
 # Time limits of the calls below, in seconds. A start is requested in its call, not awaited.
 _ASK_WITHIN = 4.0
-_POOLER_LOCK_WITHIN = 10.0
 _POOLER_WITHIN = 16.0
 _DEATH_WITHIN = 10.0
+_LOOK_WITHIN = 5.0
 
 
 class Waker:
@@ -52,11 +51,13 @@ class Waker:
         states: ComputeStates,
         changes: ChangeListener,
         compute_runs: ComputeRunWatcher,
+        host: HostCalls,
     ) -> None:
         self._database = database
         self._states = states
         self._changes = changes
         self._compute_runs = compute_runs
+        self._host = host
         self._calls = ServiceCalls()
 
     def close(self) -> None:
@@ -67,7 +68,7 @@ class Waker:
     ) -> ComputeAddress:
         """See `Directory.wake`."""
         while True:
-            with contextlib.suppress(_ComputeStopped):
+            with contextlib.suppress(ComputeStopped):
                 return await self._wake(endpoint_id, pooled=pooled, refused=refused)
             # A suspend or a restart happened between the wake and the pooler's start.
             self._states.cache.invalidate(endpoint_id)
@@ -75,7 +76,7 @@ class Waker:
     async def _wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None
     ) -> ComputeAddress:
-        """Raises _ComputeStopped as well."""
+        """Raises ComputeStopped as well."""
         state = await self._states.find(endpoint_id)
         if state.run is not None and refused is not None and refused.run == state.run:
             # The compute may be about to stop, which this process has not been notified of yet.
@@ -136,15 +137,15 @@ class Waker:
 
     async def _request_start(self, endpoint_id: str) -> Sequence[Operation]:
         """Requests a start. Returns the operations that lead to it. Raises DisabledEndpointRefused,
-        QuotaUsedUp, RegionUnavailable, WakeFailed."""
+        QuotaUsedUp, HostUnavailable, WakeFailed."""
         try:
             return await self._calls.call(waking.start_for_client, endpoint_id, within=_ASK_WITHIN)
         except EndpointDisabled as error:
             raise DisabledEndpointRefused from error
         except QuotaExceeded as error:
             raise QuotaUsedUp(error.words) from error
-        except waking.RegionWaits as error:
-            raise RegionUnavailable(error.message) from error
+        except waking.HostWaits as error:
+            raise HostUnavailable(error.message) from error
         except ServiceError as error:
             raise WakeFailed(error.message) from error
 
@@ -154,7 +155,7 @@ class Waker:
         A pooler outlives its compute until the death is noticed, and accepts clients meanwhile;
         their first query would end their connection. So this looks for the compute itself.
         """
-        while state.run and compute.running_endpoint(state.branch_id) != endpoint_id:
+        while state.run and not await self._runs(endpoint_id, state):
             changed = self._changes.next_change(endpoint_id)
             seen, state = state, await self._check_compute(endpoint_id)
             if state == seen:
@@ -162,11 +163,26 @@ class Waker:
                 await self._wait_for(changed)
         return state
 
+    async def _runs(self, endpoint_id: str, state: ComputeState) -> bool:
+        """Returns True if the compute of the state's run is alive."""
+        if watched := self._compute_runs.of(endpoint_id, state.run):
+            return not watched.has_ended()
+        return bool(await self._look_up("running_endpoint", state.branch_id) == endpoint_id)
+
+    async def _look_up(self, name: str, *arguments: str) -> Any:
+        """Returns what a function of CALLS finds, which takes no time in this process."""
+        if self._host.is_here:
+            return self._host.call(name, *arguments)
+        *others, last = arguments
+        call = partial(self._host.call, name, *others)
+        return await self._calls.call(call, last, within=_LOOK_WITHIN)
+
     async def _check_compute(self, endpoint_id: str) -> ComputeState:
         """Returns the endpoint's state after its compute, which did not answer, was checked."""
         self._compute_runs.forget_pooler(endpoint_id)
         try:
-            await self._calls.call(waking.notice_death, endpoint_id, within=_DEATH_WITHIN)
+            notice = partial(self._host.call, "notice_death")
+            await self._calls.call(notice, endpoint_id, within=_DEATH_WITHIN)
         except LockTimeout:
             log.info(
                 "compute does not answer, and its branch is locked", extra={"endpoint": endpoint_id}
@@ -184,27 +200,23 @@ class Waker:
         directory = socket_dir(endpoint_id)
         if not pooled:
             return ComputeAddress(directory / ".s.PGSQL.5432", run)
-        compute_run = self._compute_runs.watch(endpoint_id, state.branch_id, run)
+        compute_run = await self._watched(endpoint_id, state.branch_id, run)
         version = compute_run.pooler_version if compute_run is not None else None
         if version is None:
-            start = partial(_start_pooler, endpoint_id)
+            start = partial(self._host.call, "start_pooler", endpoint_id)
             try:
-                version = await self._calls.call(start, state.branch_id, within=_POOLER_WITHIN)
+                found = await self._calls.call(start, state.branch_id, within=_POOLER_WITHIN)
+                version = (found[0], found[1])
             except (PoolerUnavailable, LockTimeout) as error:
                 raise WakeFailed(str(error)) from error
             if compute_run is not None:
                 compute_run.pooler_version = version
         return ComputeAddress(pooler_socket(directory), run, version, compute_run)
 
-
-class _ComputeStopped(Exception):
-    """The compute was stopped before its pooler was started."""
-
-
-def _start_pooler(endpoint_id: str, branch_id: str) -> Version:
-    # The roles are read under the locks, so that an older list never replaces a newer one.
-    with lock_branches(branch_id, timeout=_POOLER_LOCK_WITHIN), holding_catalog(branch_id):
-        if compute.running_endpoint(branch_id) != endpoint_id:
-            raise _ComputeStopped
-        directory, roles = socket_dir(endpoint_id), Role.that_may_connect(branch_id)
-        return ensure_pooler(branch_id, directory, roles=roles)
+    async def _watched(self, endpoint_id: str, branch_id: str, run: str) -> ComputeRun | None:
+        """Watches the endpoint's compute, which runs on the branch, and returns its run. None if
+        the compute does not run for this endpoint any more, or the kernel cannot report its end."""
+        if watched := self._compute_runs.of(endpoint_id, run):
+            return watched
+        descriptor = await self._look_up("open_run", endpoint_id, branch_id)
+        return descriptor and self._compute_runs.watch(endpoint_id, run, descriptor)

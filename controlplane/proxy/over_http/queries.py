@@ -134,7 +134,7 @@ class Queries:
         sender = read_connection_string(request.headers)
         try:
             destination = find_destination(
-                sender.parameters, server_name=sender.host, region_host=self._settings.region_host
+                sender.parameters, server_name=sender.host, domains=self._settings.domains
             )
         except ForeignServerName as error:
             raise ConnectionStringRefused(f"invalid hostname: {sender.host}") from error

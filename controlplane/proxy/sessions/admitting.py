@@ -25,6 +25,7 @@ from controlplane.proxy.wire.destination import (
 )
 from controlplane.proxy.wire.errors import (
     DisabledEndpointRefused,
+    EndpointElsewhere,
     ForeignServerName,
     InsecureConnection,
     MissingEndpoint,
@@ -123,6 +124,8 @@ async def _admit(
     assert route is not None
     if tls is not None:
         proxy.identity.note_authenticated(tls.server_name)
+    if route.elsewhere is not None:
+        raise EndpointElsewhere(route.elsewhere)
     if route.disabled:
         raise DisabledEndpointRefused
     admission = Admission(
@@ -146,7 +149,7 @@ async def _find_destination(
         destination = find_destination(
             request.parameters,
             server_name=_server_name(client),
-            region_host=proxy.settings.region_host,
+            domains=proxy.settings.domains,
         )
     except (MissingEndpoint, ForeignServerName):
         password = await ask_for_password(client.channel, preamble=request.negotiation)

@@ -14,12 +14,11 @@ the limit is shown the region's certificate, which suits all clients that do not
 """
 
 import ipaddress
-import os
 import re
 import ssl
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controlplane import durable
-from controlplane.proxy.wire.tls import ClientTlsSocket, end_point_hash, problem_of, server_context
+from controlplane.proxy.wire.tls import ClientTlsSocket, context_of, end_point_hash, problem_of
 
 _CERTIFICATE_LIFETIME = timedelta(days=90)
 _AUTHORITY_LIFETIME = timedelta(days=3650)
@@ -101,18 +100,23 @@ def load_or_create_authority(directory: Path) -> Authority:
     certificate_path, key_path = directory / "authority.pem", directory / "authority.key"
     now = datetime.now(UTC)
     if certificate_path.exists() and key_path.exists():
-        key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-        certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
-        if certificate.not_valid_after_utc > now:
-            return Authority(certificate, key)
+        found = authority_of(certificate_path.read_bytes(), key_path.read_bytes())
+        if found.certificate.not_valid_after_utc > now:
+            return found
     authority = _new_authority(now)
-    durable.write(key_path, _private_pem(authority.key), 0o600)
+    durable.write(key_path, private_pem(authority.key), 0o600)
     durable.write(certificate_path, authority.pem.encode(), 0o644)
     return authority
 
 
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def authority_of(certificate: bytes, key: bytes) -> Authority:
+    """Returns the authority with this certificate and this key, both PEM. Raises ValueError."""
+    private = serialization.load_pem_private_key(key, password=None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    return Authority(x509.load_pem_x509_certificate(certificate), private)
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -171,16 +175,14 @@ class IssuingIdentity:
     def __init__(
         self,
         authority: Authority,
-        region_host: str,
-        *,
+        *domains: str,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._authority = authority
-        self._region_host = region_host
-        self._wildcard_holds = "." in region_host.strip(".")
+        self._domains = domains
         self._now = now
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._own_names = _own_names(region_host)
+        self._own_names = _own_names(domains)
         self._region = self._issue(self._own_names)
         # By name, the last used at the end.
         self._proven: OrderedDict[str, _Shown] = OrderedDict()
@@ -222,8 +224,9 @@ class IssuingIdentity:
         socket.context, socket.channel_binding = shown.context, shown.channel_binding
 
     def _of_name(self, name: str) -> _Shown:
-        label = name.removesuffix(f".{self._region_host}")
-        if self._wildcard_holds or label == name or not _ENDPOINT_LABEL.fullmatch(label):
+        label, _, domain = name.partition(".")
+        needs_own = domain in self._domains and "." not in domain.strip(".")
+        if not needs_own or not _ENDPOINT_LABEL.fullmatch(label):
             return self._of_region()
         return self._kept_or_issued(name, [name])
 
@@ -263,17 +266,19 @@ class IssuingIdentity:
     def _issue(self, names: list[str]) -> _Shown:
         now = self._now()
         leaf = self._authority.issue(names, self._key, now=now)
-        context = _context_of(_private_pem(self._key) + leaf.public_bytes(Encoding.PEM))
+        context = context_of(leaf.public_bytes(Encoding.PEM), private_pem(self._key))
         context.sni_callback = self._choose
         return _Shown(context, end_point_hash(leaf), now + _RENEW_AFTER)
 
 
-def _own_names(region_host: str) -> list[str]:
+def _own_names(domains: Sequence[str]) -> list[str]:
     """Returns the names that the region's certificate is valid for."""
-    names = [region_host, f"*.{region_host}"]
-    names += [f"{label}.{region_host}" for label in _HTTP_LABELS]
-    if region_host == "localhost" or region_host.endswith(".localhost"):
-        names += ["localhost", *_LOOPBACK]
+    names = []
+    for domain in domains:
+        names += [domain, f"*.{domain}"]
+        names += [f"{label}.{domain}" for label in _HTTP_LABELS]
+        if domain == "localhost" or domain.endswith(".localhost"):
+            names += ["localhost", *_LOOPBACK]
     return list(dict.fromkeys(names))
 
 
@@ -286,14 +291,3 @@ def _keep(kept: OrderedDict[str, _Shown], name: str, shown: _Shown, *, most: int
     kept.move_to_end(name)
     if len(kept) > most:
         kept.popitem(last=False)
-
-
-def _context_of(pem: bytes) -> ssl.SSLContext:
-    """Loads the key and certificate by a file in memory, because Python loads them only from
-    files. They are never written to a disk."""
-    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, pem)
-        return server_context(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)

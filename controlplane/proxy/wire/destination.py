@@ -3,6 +3,7 @@
 start-up parameters for the endpoint's compute or pooler."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.proxy.wire.errors import (
@@ -66,19 +67,20 @@ class Destination:
 
 
 def find_destination(
-    parameters: dict[bytes, bytes], *, server_name: str | None, region_host: str
+    parameters: dict[bytes, bytes], *, server_name: str | None, domains: Sequence[str]
 ) -> Destination:
     """Reads the endpoint from the host name in TLS's SNI (`server_name`) or from `options`.
 
-    A host name outside the region names no endpoint. It is accepted beside an option that names
-    one, so a client can connect through a tunnel or an alias. Raises HistoryNotKept,
-    MissingEndpoint, ForeignServerName, InconsistentEndpoint or MalformedEndpoint.
+    Endpoints have host names one label below each of the `domains`. Another host name names none.
+    It is accepted beside an option that names one, so a client can connect through a tunnel or an
+    alias. Raises HistoryNotKept, MissingEndpoint, ForeignServerName, InconsistentEndpoint or
+    MalformedEndpoint.
     """
     _refuse_moments(parameters)
     named_by_option, parameters = _take_endpoint_option(parameters)
-    named_by_sni = _first_label(server_name, region_host) if server_name else None
+    named_by_sni = _first_label(server_name, domains) if server_name else None
     if named_by_option is None and named_by_sni is None:
-        if server_name and not _is_within(server_name, region_host):
+        if server_name and not _is_within(server_name, domains):
             raise ForeignServerName(server_name)
         raise MissingEndpoint
     for name in (named_by_option, named_by_sni):
@@ -137,13 +139,16 @@ def _take_endpoint_option(
     return named[0].decode(errors="replace") if len(named) == 1 else None, parameters
 
 
-def _first_label(server_name: str, region_host: str) -> str | None:
+def _first_label(server_name: str, domains: Sequence[str]) -> str | None:
+    """Returns what the name has before the longest of the domains; None if it is below none."""
     name = server_name.rstrip(".").lower()
-    return name.removesuffix(f".{region_host}") if name.endswith(f".{region_host}") else None
+    below = [domain for domain in domains if name.endswith(f".{domain}")]
+    return name.removesuffix(f".{max(below, key=len)}") if below else None
 
 
-def _is_within(server_name: str, region_host: str) -> bool:
-    return f".{server_name.rstrip('.').lower()}".endswith(f".{region_host}")
+def _is_within(server_name: str, domains: Sequence[str]) -> bool:
+    name = f".{server_name.rstrip('.').lower()}"
+    return any(name.endswith(f".{domain}") for domain in domains)
 
 
 def for_the_pooler(destination: Destination) -> Destination:

@@ -205,6 +205,16 @@ class QuotaUsedUp(ProxyError):
     )
 
 
+class EndpointElsewhere(ProxyError):
+    """The endpoint's compute is on another host of the region. Only clients that have proved their
+    identity learn of this."""
+
+    sqlstate = "08004"
+
+    def __init__(self, elsewhere: str) -> None:
+        super().__init__(f"the endpoint is on another host of its region: connect to {elsewhere}")
+
+
 class WakeFailed(ProxyError):
     """The compute did not start; `reason` tells the user why."""
 
@@ -214,8 +224,8 @@ class WakeFailed(ProxyError):
         super().__init__(f"Control plane request failed: {reason}")
 
 
-class RegionUnavailable(WakeFailed):
-    """The worker of the endpoint's region gives no sign of life."""
+class HostUnavailable(WakeFailed):
+    """The worker of the endpoint's host gives no sign of life."""
 
 
 class ControlPlaneUnavailable(WakeFailed):

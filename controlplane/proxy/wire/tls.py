@@ -3,8 +3,11 @@ authority (`certificates`)."""
 
 import hashlib
 import logging
+import os
 import ssl
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +23,7 @@ ALPN_HTTP = "http/1.1"
 _WEAK_HASHES = {"md5", "sha1"}
 # Seconds between two checks whether the operator's files have been replaced.
 _CHECK_EVERY = 10.0
+_LONGEST_FILE = 1 << 20  # bytes
 # A certificate that is valid for less is a problem.
 _ENDS_SOON = timedelta(days=14)
 
@@ -52,6 +56,10 @@ class ClientTlsSocket(ssl.SSLSocket):
     channel_binding: bytes = b""
 
 
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
 class OperatorIdentity:
     """A certificate chain and its key in PEM files, presented to every client. Files that are
     replaced while the proxy runs are used for later handshakes, once they can be read and match.
@@ -62,8 +70,16 @@ class OperatorIdentity:
     # Clients know the chain's authority already, or learn it from the operator.
     authority_pem = ""
 
-    def __init__(self, certificate: Path, key: Path) -> None:
-        self._certificate, self._key = certificate, key
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        *,
+        opened: Callable[[Path], int] = _opened,
+    ) -> None:
+        """`opened` returns a descriptor of one of the two files, which this process may be unable
+        to open by itself."""
+        self._certificate, self._key, self._opened = certificate, key, opened
         # Why the present files cannot be used; "" if they can.
         self._complaint = ""
         self._seen = self._look()
@@ -105,12 +121,21 @@ class OperatorIdentity:
             log.info("certificate reloaded", extra={"file": str(self._certificate)})
 
     def _look(self) -> list[tuple[int, int]]:
-        found = [path.stat() for path in (self._certificate, self._key)]
-        return [(stat.st_ino, stat.st_mtime_ns) for stat in found]
+        found = []
+        for path in (self._certificate, self._key):
+            with open(self._opened(path), "rb") as file:
+                stat = os.fstat(file.fileno())
+                found.append((stat.st_ino, stat.st_mtime_ns))
+        return found
+
+    def _read(self, path: Path) -> bytes:
+        with open(self._opened(path), "rb") as file:
+            return file.read(_LONGEST_FILE)
 
     def _load(self) -> ssl.SSLContext:
-        context = server_context(str(self._certificate), str(self._key))
-        leaf = x509.load_pem_x509_certificates(self._certificate.read_bytes())[0]
+        chain = self._read(self._certificate)
+        context = context_of(chain, self._read(self._key))
+        leaf = x509.load_pem_x509_certificates(chain)[0]
         binding = end_point_hash(leaf)
         self._leaf = leaf
 
@@ -124,11 +149,12 @@ class OperatorIdentity:
         return context
 
 
-def server_context(certificate: str, key: str | None = None) -> ssl.SSLContext:
-    """Returns a context for the chain and the key in these PEM files; `certificate` may hold both.
-    Raises OSError or ValueError if they cannot be read or do not match."""
+def context_of(chain: bytes, key: bytes) -> ssl.SSLContext:
+    """Returns a context for the chain and the key, both PEM. Raises OSError or ValueError if they
+    cannot be read or do not match."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    with _in_memory(chain) as chain_file, _in_memory(key) as key_file:
+        context.load_cert_chain(chain_file, key_file)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols([ALPN_POSTGRES, ALPN_HTTP])
     # Clients do not resume sessions, and tickets would cost each connection two messages.
@@ -136,6 +162,14 @@ def server_context(certificate: str, key: str | None = None) -> ssl.SSLContext:
     context.num_tickets = 0
     context.sslsocket_class = ClientTlsSocket
     return context
+
+
+@contextmanager
+def _in_memory(pem: bytes) -> Iterator[str]:
+    """Python loads certificates only from files. This one is never written to a disk."""
+    with open(os.memfd_create("certificate", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+        file.write(pem)
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def problem_of(certificate: x509.Certificate, name: str) -> tuple[str, str] | None:

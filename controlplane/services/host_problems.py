@@ -1,4 +1,4 @@
-"""The problems of a region, as /healthz and /status report them: what its worker and its proxy have
+"""The problems of a host, as /healthz and /status report them: what its worker and its proxy have
 published, and what the ages of its backups say."""
 
 from datetime import datetime, timedelta
@@ -6,25 +6,25 @@ from datetime import datetime, timedelta
 from django.conf import settings
 
 from controlplane import clock
-from controlplane.models import Region
+from controlplane.models import Host
 
 
-def problems_of(region: Region) -> list[dict[str, str]]:
+def problems_of(host: Host) -> list[dict[str, str]]:
     """The present problems, as {name, detail}. What a process published is out of date once its
     sign of life is."""
-    silent = region.silent_processes()
-    found = [] if "worker" in silent else list(region.problems)
-    found += [] if "proxy" in silent else region.proxy_problems
-    return found + _of_backups(region)
+    silent = host.silent_processes()
+    found = [] if "worker" in silent else list(host.problems)
+    found += [] if "proxy" in silent else host.proxy_problems
+    return found + _of_backups(host)
 
 
-def _of_backups(region: Region) -> list[dict[str, str]]:
+def _of_backups(host: Host) -> list[dict[str, str]]:
     """Reported from the first backup on: a service whose operator never made one is none the worse
     for its age."""
-    if region.backups_since is None:
+    if host.backups_since is None:
         return []
-    taken = region.backup_taken_at or region.backups_since
-    verified = region.backup_verified_at or region.backups_since
+    taken = host.backup_taken_at or host.backups_since
+    verified = host.backup_verified_at or host.backups_since
     found = []
     if _is_older(taken, timedelta(hours=settings.BACKUP_HOURS)):
         detail = f"the last complete backup is of {taken:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,151 @@
+"""`manage.py hosts`: lists the hosts; `drain`, `resume`, `adopt` and `remove` change one;
+`add` and `join` make a new machine one."""
+
+import shlex
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from controlplane.compute.accounts import AccountUnusable
+from controlplane.compute.space import in_words
+from controlplane.compute.state_directory import StateDirectoryUnusable
+from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
+from controlplane.database.version import OtherVersion, refuse_other_version
+from controlplane.management.host_table import FORCE_HELP, ago, jobs_by_host, table
+from controlplane.management.joining import ENVIRONMENT, JoinRefused, content_for, join
+from controlplane.models import Host
+from controlplane.operations.own_host import adopt_host
+from controlplane.services.errors import ServiceError
+from controlplane.services.host_invitations import invite
+from controlplane.services.hosts import (
+    counted,
+    drain_host,
+    find_host,
+    refuse_running,
+    remove_host,
+    what_is_left,
+)
+
+COLUMNS = (
+    *("host", "region", "address", "worker seen", "proxy seen", "version", "load", "disk free"),
+    *("projects", "active", "jobs", ""),
+)
+# In `help`, and after each `drain`.
+MOVES_NOTHING = "The projects on it stay and are served: draining moves nothing"
+
+
+class Command(BaseCommand):
+    help = "Lists the hosts, or adds, drains, resumes, adopts or removes one."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
+        )
+        actions = parser.add_subparsers(dest="action")
+        actions.add_parser("list", help="list the hosts, which is the default")
+        for name, help_text in (
+            (
+                "drain",
+                f"place no new projects on the host, and print what is left on it. {MOVES_NOTHING}",
+            ),
+            ("resume", "place new projects on the host again"),
+            (
+                "adopt",
+                "let this machine's state directory serve the host, in place of one that is lost",
+            ),
+            ("remove", "remove a host that is empty and whose worker is stopped"),
+        ):
+            action = actions.add_parser(name, help=help_text)
+            action.add_argument("name", metavar="NAME")
+            if name == "remove":
+                action.add_argument("--force", action="store_true", help=FORCE_HELP)
+        action = actions.add_parser(
+            "add", help="print the command that makes a new machine a host of this region"
+        )
+        action.add_argument("name", metavar="NAME", help="the new host's name")
+        action.add_argument(
+            "--address", required=True, help="the new host's own host name, as clients reach it"
+        )
+        action.add_argument(
+            "--api", metavar="URL", required=True, help="the API, as the new machine reaches it"
+        )
+        action = actions.add_parser("join", help="on a new machine: what `add` has printed")
+        action.add_argument("token", metavar="TOKEN")
+        action.add_argument("--api", metavar="URL", required=True)
+
+    def handle(
+        self, *args: Any, action: str | None, name: str = "", force: bool = False, **options: Any
+    ) -> None:
+        try:
+            if action == "add":
+                self.stdout.write(_added(name, options["address"], options["api"]))
+            elif action == "join":
+                self.stdout.write(_joined(options["token"], options["api"]))
+            else:
+                self.stdout.write(self._done(action, name, force=force))
+        except ServiceError as error:
+            raise CommandError(error.message) from error
+        except (
+            *(JoinRefused, StateDirectoryUnusable, AccountUnusable, OtherSecretKey, OtherVersion),
+            OSError,
+        ) as error:
+            raise CommandError(str(error)) from error
+
+    def _done(self, action: str | None, name: str, *, force: bool) -> str:
+        if action == "drain":
+            left = what_is_left([drain_host(name, draining=True)])
+            return f"{name} gets no new projects. {MOVES_NOTHING}. Left on it: {left}."
+        if action == "resume":
+            drain_host(name, draining=False)
+            return f"{name} gets new projects again."
+        if action == "adopt":
+            host = find_host(name)
+            refuse_running(host)
+            adopt_host(host)
+            return f"{name} is served from {settings.STATE_DIR} now."
+        if action == "remove":
+            remove_host(name, force=force)
+            return f"{name} is removed."
+        return _list()
+
+
+def _added(name: str, address: str, api_url: str) -> str:
+    refuse_other_version()
+    refuse_other_key()
+    if Host.objects.filter(id=name).exists():
+        raise JoinRefused(f'there is a host "{name}" already')
+    token = invite(content_for(name=name, address=address, region=settings.REGION))
+    return (
+        f"perch hosts join {token} --api {shlex.quote(api_url)}\n"
+        "Run this on the new machine within ten minutes, with the same version of Perch. It works "
+        "once, and brings the service's keys: show it to nobody."
+    )
+
+
+def _joined(token: str, api_url: str) -> str:
+    name = join(token, api_url)
+    environment = settings.STATE_DIR / ENVIRONMENT
+    return (
+        f"{settings.STATE_DIR} is the state directory of the host {name}; {environment} has its "
+        "variables. Start it with: set -a; . "
+        f"{shlex.quote(str(environment))}; set +a; "
+        f"perch up --host 0.0.0.0 --state-dir {shlex.quote(str(settings.STATE_DIR))}"
+    )
+
+
+def _list() -> str:
+    waiting = jobs_by_host()
+    rows = [COLUMNS]
+    for host in counted(Host.objects.order_by("-region__default", "region", "id")):
+        disk = "" if host.disk_free_bytes is None else in_words(host.disk_free_bytes)
+        load = "" if host.cpu_load is None else f"{host.cpu_load:.1f} of {host.cpus}"
+        rows.append(
+            (
+                *(host.id, host.region_id, f"{host.address}:{host.port}"),
+                *(ago(host.worker_seen_at), ago(host.proxy_seen_at), host.version),
+                *(load, disk, str(host.living), str(host.active)),
+                *(str(waiting.get(host.id, 0)), "draining" if host.draining else ""),
+            )
+        )
+    return table(rows)

@@ -1,0 +1,66 @@
+"""`manage.py upgrade_project PROJECT --to 18`: moves a project to a newer major version of
+Postgres."""
+
+import time
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from controlplane.models import Operation, OperationStatus
+from controlplane.operations.scheduling import HostAway
+from controlplane.services import upgrading
+from controlplane.services.errors import ServiceError
+
+LOOK_EVERY = 0.5  # seconds
+
+
+class Command(BaseCommand):
+    help = "Moves a project to a newer major version of Postgres that its host has."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "project", metavar="PROJECT", help="its id, such as quiet-heron-12345678"
+        )
+        parser.add_argument("--to", type=int, required=True, metavar="MAJOR", help="such as 18")
+        parser.add_argument(
+            "--check",
+            action="store_true",
+            help="only try it on copies of all branches, and change nothing",
+        )
+        parser.add_argument(
+            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
+        )
+
+    def handle(self, *args: Any, project: str, to: int, check: bool, **options: Any) -> None:
+        try:
+            *_, operation = upgrading.upgrade(project, to=to, only_check=check)
+        except (ServiceError, HostAway) as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(f"Operation {operation.id} of project {project}. Ctrl-C cancels it.")
+        try:
+            ended = self._wait_for(operation)
+        except KeyboardInterrupt:
+            if why_not := upgrading.cancel(operation):
+                self.stderr.write(f"Not cancelled: {why_not}.")
+            ended = self._wait_for(operation)
+        if ended.status != OperationStatus.FINISHED:
+            raise CommandError(ended.error or f"the operation is {ended.status}")
+        self.stdout.write(
+            f"The project can be upgraded to Postgres {to}."
+            if check
+            else f"The project has Postgres {to} now."
+        )
+
+    def _wait_for(self, operation: Operation) -> Operation:
+        """Show the steps until the operation has ended; return it as it ended."""
+        shown = ""
+        while True:
+            row = Operation.objects.get(id=operation.id)
+            step = str(row.steps[-1]["name"]) if row.steps else ""
+            if row.is_finished:
+                return row
+            if step != shown:
+                shown = step
+                self.stdout.write(f"  {step.replace('_', ' ')}")
+                self.stdout.flush()
+            time.sleep(LOOK_EVERY)

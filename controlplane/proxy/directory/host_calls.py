@@ -1,0 +1,231 @@
+"""What the proxy cannot do on this host without rights that it has given up: find computes, start
+poolers beside them, record their end, read their catalogs, and open files of root's.
+
+If the proxy has an account of its own, a process beside it, the **host process**, does this for it,
+under the worker's account. It is forked before the proxy gives up its rights. All of the proxy's
+processes share a socket to it. For each call they send the request and one end of a new socket, on
+which the host process answers. It ends when all of them have ended.
+
+Whoever takes over a process of the proxy can call these functions and no others, for names that an
+endpoint or a branch can have.
+"""
+
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, close_old_connections
+
+from controlplane.compute import compute
+from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler
+from controlplane.compute.pooler_settings import Version
+from controlplane.compute.session import socket_dir
+from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
+from controlplane.models import Role
+from controlplane.operations.catalog_import import holding_catalog, import_catalog
+from controlplane.proxy.wire.errors import ControlPlaneUnavailable
+from controlplane.services import waking
+
+log = logging.getLogger(__name__)
+
+# Calls that are under way at once; those of a hung compute or database take their places for long.
+_MOST_AT_ONCE = 64
+# Seconds that a caller waits, if it does not give up before.
+_ANSWER_WITHIN = 60.0
+_POOLER_LOCK_WITHIN = 10.0
+_LONGEST_MESSAGE = 4096  # bytes
+_LONGEST_WORDS = 500  # characters
+_NAME = re.compile("(br|ep)(-[a-z0-9]{1,40}){1,6}")
+
+
+class ComputeStopped(Exception):
+    """The compute was stopped before its pooler was started."""
+
+
+def _start_pooler(endpoint_id: str, branch_id: str) -> Version:
+    # The roles are read under the locks, so that an older list never replaces a newer one.
+    with lock_branches(branch_id, timeout=_POOLER_LOCK_WITHIN), holding_catalog(branch_id):
+        if compute.running_endpoint(branch_id) != endpoint_id:
+            raise ComputeStopped
+        directory, roles = socket_dir(endpoint_id), Role.that_may_connect(branch_id)
+        return ensure_pooler(branch_id, directory, roles=roles)
+
+
+def _open_run(endpoint_id: str, branch_id: str) -> int | None:
+    return compute.open_run(branch_id, endpoint_id)
+
+
+def _open_log() -> int:
+    """The log, which the supervisor of `up` does not write any more. This process writes to it
+    too."""
+    descriptor = os.open(
+        settings.STATE_DIR / "log" / "proxy.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
+    )
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(descriptor, stream.fileno())
+    return descriptor
+
+
+def _open_certificate() -> int:
+    return os.open(settings.TLS_CERTIFICATE, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _open_key() -> int:
+    return os.open(settings.TLS_KEY, os.O_RDONLY | os.O_CLOEXEC)
+
+
+CALLS: Mapping[str, Callable[..., Any]] = {
+    "running_endpoint": compute.running_endpoint,
+    "start_pooler": _start_pooler,
+    "notice_death": waking.notice_death,
+    "import_catalog": import_catalog,
+    "check_secret_key": refuse_other_key,
+    # These return a descriptor, which the caller closes.
+    "open_run": _open_run,
+    "open_log": _open_log,
+    "open_certificate": _open_certificate,
+    "open_key": _open_key,
+}
+_ERRORS = {
+    one.__name__: one
+    for one in (
+        *(ComputeStopped, PoolerUnavailable, LockTimeout),
+        *(ControlPlaneUnavailable, OtherSecretKey, OSError),
+    )
+}
+_UNAVAILABLE = ControlPlaneUnavailable.__name__
+
+
+class HostCalls:
+    """Calls the functions of CALLS: in this process or, given the socket to it, in the host
+    process."""
+
+    def __init__(self, requests: socket.socket | None = None) -> None:
+        self._requests = requests
+
+    @property
+    def is_here(self) -> bool:
+        """True if this process has the rights itself."""
+        return self._requests is None
+
+    def call(self, name: str, *arguments: str) -> Any:
+        """Returns what the function returns. Raises what it raises, of _ERRORS; and
+        ControlPlaneUnavailable, also if the host process fails."""
+        if self._requests is None:
+            return CALLS[name](*arguments)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            try:
+                with theirs:
+                    request = json.dumps([name, *arguments]).encode()
+                    socket.send_fds(self._requests, [request], [theirs.fileno()])
+                ours.settimeout(_ANSWER_WITHIN)
+                answer, descriptors, _, _ = socket.recv_fds(
+                    ours, _LONGEST_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
+                )
+            except OSError as error:
+                log.error("host process does not answer", extra={"error": str(error)})
+                raise ControlPlaneUnavailable from error
+        if not answer:
+            raise ControlPlaneUnavailable
+        found = json.loads(answer)
+        if "error" in found:
+            raise _ERRORS[found["error"]](*found["words"])
+        return descriptors[0] if descriptors else found["value"]
+
+
+def fork_host_process(
+    become: Callable[[], object],
+) -> tuple[socket.socket, int]:
+    """Fork the host process, which first calls `become` to give up what it does not need. Returns
+    the socket for HostCalls, and its process id.
+
+    A process of its own restarts the one that answers. Must be called without threads."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _end_after(lambda: _keep_answering(theirs, become))
+    theirs.close()
+    return ours, pid
+
+
+def _keep_answering(requests: socket.socket, become: Callable[[], object]) -> None:
+    # It ends once nobody can call it, and not before.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    become()
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            _end_after(lambda: _answer_all(requests))
+        _, status = os.waitpid(pid, 0)
+        if status == 0:
+            return
+        log.error("host process died", extra={"pid": pid, "status": status})
+
+
+def _answer_all(requests: socket.socket) -> None:
+    """Answer calls until no process is left that could make one."""
+    threads = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="host")
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(
+            requests, _LONGEST_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
+        )
+        if not request:
+            return
+        for descriptor in descriptors:
+            threads.submit(_answer, request, socket.socket(fileno=descriptor))
+
+
+def _answer(request: bytes, caller: socket.socket) -> None:
+    with caller:
+        value: Any = None
+        descriptors: list[int] = []
+        try:
+            name, *arguments = json.loads(request)
+            if name not in CALLS or not all(map(_NAME.fullmatch, arguments)):
+                raise ValueError("not a call")
+            value = CALLS[name](*arguments)
+            answer = {"value": value}
+            if name.startswith("open_") and value is not None:
+                descriptors = [value]
+        except (OperationalError, InterfaceError):
+            answer = {"error": _UNAVAILABLE, "words": []}
+        except Exception as error:
+            known = next((n for n, one in _ERRORS.items() if isinstance(error, one)), _UNAVAILABLE)
+            words = [] if known == _UNAVAILABLE else [str(error)[:_LONGEST_WORDS]]
+            answer = {"error": known, "words": words}
+            if not words:
+                fields = {"call": request.decode(errors="replace"), "error": repr(error)}
+                log.warning("call of the proxy failed", extra=fields)
+        finally:
+            close_old_connections()
+        # The caller may have given up.
+        with suppress(OSError):
+            socket.send_fds(caller, [json.dumps(answer).encode()], descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _end_after(run: Callable[[], object]) -> NoReturn:
+    status = 1
+    try:
+        run()
+        status = 0
+    except BaseException:
+        log.exception("host process failed")
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

@@ -1,0 +1,136 @@
+"""Which host of a region a new project goes to: of those that can run it, the one with the most
+room. What counts as room, and how much, is in PERCH_PLACEMENT."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from django.conf import settings
+from django.db import connection
+
+from controlplane.compute.limits import BYTES_PER_CU
+from controlplane.database.version import perch_version
+from controlplane.models import UNFINISHED, Host, Region
+from controlplane.operations.actions import STARTS
+from controlplane.services.errors import HostAway, Unprocessable
+
+# The compute units of the endpoints that run or are being started, by host. Starts count at once,
+# so that many projects which are created at the same time do not all go to one host.
+RUNNING = """
+SELECT p.host_id, sum(e.autoscaling_limit_max_cu) FROM (
+    SELECT id FROM controlplane_endpoint
+    WHERE deleted_at IS NULL AND current_state = 'active'
+    UNION
+    SELECT endpoint_id FROM controlplane_operation
+    WHERE status = ANY(%(unfinished)s) AND action = ANY(%(starts)s)
+) AS busy
+JOIN controlplane_endpoint e ON e.id = busy.id
+JOIN controlplane_project p ON p.id = e.project_id
+WHERE p.host_id = ANY(%(hosts)s)
+GROUP BY p.host_id
+"""
+
+
+def choose_host(
+    region: Region,
+    *,
+    pg_version: int | None = None,
+    needs_pooler: bool = False,
+    needs_filter: bool = False,
+) -> tuple[Host, int]:
+    """The host and the major version of Postgres for a new project, which may want a certain major
+    version (`pg_version`), PgBouncer, or outgoing connections that are filtered.
+
+    Never a host that drains or runs another version of Perch. If no host has what else it needs,
+    has room, or is alive, another one is returned: the caller's later steps refuse the project with
+    the reason. Raises Unprocessable, HostAway.
+    """
+    hosts = [host for host in region.hosts.order_by("id") if host.pg_version is not None]
+    if not hosts:
+        raise Unprocessable(f'no worker has started in the region "{region.id}" yet; try again')
+    hosts = _those(
+        hosts,
+        lambda host: not host.draining,
+        Unprocessable(f'region "{region.id}" accepts no new projects', fields=["region_id"]),
+    )
+    hosts = _those(
+        hosts,
+        lambda host: host.version == perch_version(),
+        HostAway(
+            f'the hosts of the region "{region.id}" run another version of Perch than this API; '
+            "try again when they have been upgraded"
+        ),
+    )
+    versions = _versions(hosts)
+    if pg_version is not None and pg_version not in versions:
+        raise Unprocessable(
+            f'pg_version {pg_version} is not available in the region "{region.id}"; '
+            f"use {' or '.join(map(str, versions))}",
+            fields=["pg_version"],
+        )
+    hosts = [host for host in hosts if pg_version is None or pg_version in _versions([host])]
+    for suits in (
+        lambda host: host.pooling_available or not needs_pooler,
+        lambda host: not host.outbound_unfiltered or not needs_filter,
+        lambda host: not host.is_full,
+        lambda host: not host.is_away,
+        # If all are silent, a worker that restarts is better than one that is away.
+        lambda host: not host.silent_processes(),
+    ):
+        hosts = list(filter(suits, hosts)) or hosts
+    host = hosts[0] if len(hosts) == 1 else _roomiest(hosts)
+    return host, pg_version or host.pg_version or max(host.pg_versions)
+
+
+def _those(hosts: Sequence[Host], suits: Callable[[Host], bool], refusal: Exception) -> list[Host]:
+    found = list(filter(suits, hosts))
+    if not found:
+        raise refusal
+    return found
+
+
+def _roomiest(hosts: Sequence[Host]) -> Host:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            RUNNING,
+            {
+                "unfinished": list(UNFINISHED),
+                "starts": list(STARTS),
+                "hosts": [host.id for host in hosts],
+            },
+        )
+        running = dict(cursor.fetchall())
+    return max(hosts, key=lambda host: weighted_room(host, running.get(host.id, 0)))
+
+
+def weighted_room(host: Host, running_cu: float) -> float:
+    """How much room the host has for new projects, while endpoints of `running_cu` compute units
+    run on it: at most 1, and less than 0 if more is promised than the host has."""
+    weights: Mapping[str, float] = settings.PLACEMENT
+    room = {
+        "disk": _left(
+            (host.disk_free_bytes or 0) - (host.disk_reserve_bytes or 0), host.disk_bytes
+        ),
+        "memory": _left((host.memory_bytes or 0) - running_cu * BYTES_PER_CU, host.memory_bytes),
+        "cpu": _left((host.cpus or 0) - (host.cpu_load or 0), host.cpus),
+    }
+    return sum(weights[name] * part for name, part in room.items()) / sum(weights.values())
+
+
+def _left(free: float, whole: int | None) -> float:
+    return free / whole if whole else 0.0
+
+
+def pg_versions(region: Region) -> list[int]:
+    """All major versions of Postgres that a new project in the region can have, in order."""
+    return _versions([host for host in region.hosts.all() if host.pg_version is not None])
+
+
+def default_pg_version(region: Region) -> int | None:
+    """The major version of Postgres that a new project gets if its request names none, which is
+    the one of its host; the newest if hosts differ. None until a worker of the region has
+    started."""
+    return max((host.pg_version for host in region.hosts.all() if host.pg_version), default=None)
+
+
+def _versions(hosts: Sequence[Host]) -> list[int]:
+    # A worker of an earlier release publishes only the first.
+    return sorted({major for host in hosts for major in (host.pg_version, *host.pg_versions)})

@@ -1,0 +1,97 @@
+"""Two hosts in one region, as real processes: each has its own state directory, worker and proxy,
+and they share the metadata."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import requests
+
+from tests.support.place import Place
+from tests.support.second_host import ADDRESS, NAME, placing_on, running, second_host, variables
+from tests.support.stack import ROOT, Stack, free_port
+from tests.support.waiting import wait_for
+
+
+def test_each_project_lives_on_its_host(stack: Stack, state_dir: Path) -> None:
+    client = stack.client()
+    here = Place.create(stack, client)
+    with second_host(stack, state_dir) as second:
+        with placing_on(stack, NAME):
+            there = Place.create(second.stack, client)
+        endpoint = there.client.get(there.endpoint_path())["endpoint"]
+        assert endpoint["host"] == f"{there.endpoint_id}.{ADDRESS}"
+        assert endpoint["proxy_host"] == ADDRESS
+        assert (
+            f":{second.stack.proxy_port}/" in there.created["connection_uris"][0]["connection_uri"]
+        )
+        assert there.is_served(host=endpoint["host"])
+        assert second.stack.data_dir(there.branch_id).is_dir()
+        assert not stack.data_dir(there.branch_id).exists()
+        assert here.is_served()
+        _refused_by_the_other_proxy(there, port=stack.proxy_port, host=NAME)
+        _refused_by_the_other_proxy(here, port=second.stack.proxy_port, host="local")
+        details = requests.get(stack.api_url.replace("/api/v2", "/healthz/details"), timeout=10)
+        assert [host["id"] for host in details.json()["hosts"]] == ["local", NAME]
+        assert [region["id"] for region in details.json()["regions"]] == ["local"]
+        client.delete(there.path)
+        data = second.stack.data_dir(there.branch_id)
+        wait_for(lambda: not data.exists(), "the removal of the data")
+    assert here.is_served()
+
+
+@pytest.mark.thorough
+def test_a_copy_is_refused_beside_the_original_and_ends_one_that_was_paused(
+    stack: Stack, state_dir: Path
+) -> None:
+    original, copy = state_dir / "original", state_dir / "copy"
+    with second_host(stack, original) as second, stack.database() as database:
+        shutil.copytree(original, copy, ignore=shutil.ignore_patterns("sockets", "proxy"))
+        for command in ("worker", "proxy"):
+            done = subprocess.run(
+                [sys.executable, "manage.py", command],
+                cwd=ROOT,
+                env=variables(stack, copy) | {"PERCH_PROXY_PORT": str(free_port())},
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
+            assert done.returncode != 0
+            assert "a copy of the state directory" in done.stderr
+        both = (second.worker, second.proxy)
+        for process in both:
+            os.killpg(process.pid, signal.SIGSTOP)
+        database.execute(
+            "UPDATE controlplane_host SET worker_seen_at = now() - interval '1 minute',"
+            " proxy_seen_at = now() - interval '1 minute' WHERE id = %s",
+            [NAME],
+        )
+        before = _place(database)
+        with running("worker", variables(stack, copy), copy / "worker.log"):
+            wait_for(lambda: _place(database) != before, "the copy to serve", timeout=120)
+            for process in both:
+                os.killpg(process.pid, signal.SIGCONT)
+            for process in both:
+                assert process.wait(120) != 0
+            assert "is served from elsewhere" in (original / "worker.log").read_text()
+            assert "is served from elsewhere" in (original / "proxy.log").read_text()
+
+
+def _place(database: "psycopg.Connection[Any]") -> Any:
+    row = database.execute("SELECT state_place FROM controlplane_host WHERE id = %s", [NAME])
+    return row.fetchone()
+
+
+def _refused_by_the_other_proxy(place: Place, *, port: int, host: str) -> None:
+    """Only who knows the password learns where the endpoint is."""
+    said = str(place.refusal(port=port, tls=False))
+    assert f'(the host "{host}")' in said
+    assert place.endpoint_id in said
+    wrong = str(place.refusal(port=port, tls=False, password="wrong"))
+    assert "password authentication failed" in wrong

@@ -1,0 +1,104 @@
+"""A second host in the region of a running service: a worker and a proxy with a state directory of
+their own."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.support.stack import ROOT, Stack, free_port
+from tests.support.waiting import wait_for
+
+NAME, ADDRESS = "second", "second.localhost"
+
+
+@dataclass(frozen=True)
+class SecondHost:
+    # The service as this host's projects see it: its proxy and its state directory.
+    stack: Stack
+    worker: "subprocess.Popen[bytes]"
+    proxy: "subprocess.Popen[bytes]"
+
+
+def variables(stack: Stack, state_dir: Path) -> dict[str, str]:
+    """The environment of a host of the service's region with this state directory."""
+    url = f"host={stack.state_dir}/sockets/metadata user=perch dbname=perch"
+    known = {name: value for name, value in os.environ.items() if not name.startswith("DJANGO_")}
+    return known | {
+        "DATABASE_URL": stack.database_url or url,
+        "PERCH_STATE_DIR": str(state_dir),
+        "PERCH_SECRET_KEY_FILE": str(stack.state_dir / "secret-key"),
+        "PERCH_HOST_NAME": NAME,
+        "PERCH_HOST_ADDRESS": ADDRESS,
+        "PERCH_PROXY_PROCESSES": "1",
+        "PERCH_PROXY_HANDOVER_TIMEOUT": "0",
+    }
+
+
+@contextmanager
+def running(
+    command: str, environment: Mapping[str, str], log: Path
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run `manage.py COMMAND` in the block, and end it as an operator does."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", command],
+            cwd=ROOT,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+@contextmanager
+def second_host(stack: Stack, state_dir: Path) -> Iterator[SecondHost]:
+    """Run a second host beside the service until the end of the block, with an empty directory
+    `state_dir`. At its end no project may be left on it; its row is removed."""
+    state_dir.mkdir(mode=0o711, exist_ok=True)
+    # Making a template takes seconds.
+    shutil.copytree(stack.state_dir / "templates", state_dir / "templates", symlinks=True)
+    port = free_port()
+    environment = variables(stack, state_dir) | {"PERCH_PROXY_PORT": str(port)}
+    with stack.database() as database:
+        try:
+            with (
+                running("worker", environment, state_dir / "worker.log") as worker,
+                running("proxy", environment, state_dir / "proxy.log") as proxy,
+            ):
+                lives = "SELECT FROM controlplane_host WHERE id = %s AND version <> ''"
+                lives += " AND worker_seen_at > now() - interval '5 s'"
+                lives += " AND proxy_seen_at > now() - interval '5 s'"
+                wait_for(lambda: database.execute(lives, [NAME]).rowcount, "the second host")
+                yield SecondHost(
+                    replace(stack, state_dir=state_dir, proxy_port=port), worker, proxy
+                )
+        finally:
+            # The rows of deleted projects.
+            database.execute("UPDATE controlplane_project SET host_id = 'local'")
+            database.execute("DELETE FROM controlplane_postgressettings WHERE host_id = %s", [NAME])
+            database.execute("DELETE FROM controlplane_host WHERE id = %s", [NAME])
+
+
+@contextmanager
+def placing_on(stack: Stack, host: str) -> Iterator[None]:
+    """Place new projects on this host in the block."""
+    with stack.database() as database:
+        drain = "UPDATE controlplane_host SET draining = %s AND id <> %s"
+        database.execute(drain, [True, host])
+        try:
+            yield
+        finally:
+            database.execute(drain, [False, host])
