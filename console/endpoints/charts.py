@@ -40,7 +40,7 @@ class Chart:
     series: Sequence[Series]
     # Formats a value.
     words: Words
-    # Says the essence of all points, in a few words.
+    # Sums up all points in a few words.
     summary: Callable[[Sequence[Point]], str]
     # What the values are, as the help below the title.
     about: str
@@ -94,10 +94,11 @@ def _per_second(label: str, name: str) -> Series:
 
 
 def _share(points: Sequence[Point]) -> float | None:
-    """Return which part of the blocks was in the cache; None if none was wanted."""
+    """Return which part of the blocks was in the cache; None if no blocks were
+    needed."""
     found = sum(point.value("cache_hits") for point in points)
-    wanted = found + sum(point.value("cache_misses") for point in points)
-    return found / wanted if wanted else None
+    needed = found + sum(point.value("cache_misses") for point in points)
+    return found / needed if needed else None
 
 
 def count(value: float) -> str:

@@ -66,7 +66,7 @@ def test_lines_have_a_gap_where_the_endpoint_did_not_run() -> None:
     assert chart.summary == "At most 4 active, 1 idle, 0 idle in transaction"
 
 
-def test_each_chart_says_its_essence() -> None:
+def test_each_chart_has_a_summary() -> None:
     points = [
         point(0, cpu_seconds=30, cache_hits=98, cache_misses=2, rows_read=600, wakes=1),
         point(1, cpu_seconds=6, memory_bytes=5e8, database_bytes=31e6, rows_written=12_345),
