@@ -17,7 +17,7 @@ from console.branches import databases, moments, roles, schema, snapshots
 from console.branches import detail as branch
 from console.branches import index as branches
 from console.endpoints import changes as endpoint_changes
-from console.endpoints import connecting
+from console.endpoints import connecting, monitoring
 from console.endpoints import views as endpoints
 from console.events import views as events
 from console.live import channel
@@ -67,6 +67,8 @@ urlpatterns = [
     path(f"{PROJECT}/new-endpoint", endpoints.create, name="endpoint_create"),
     path(ENDPOINT, endpoints.show, name="endpoint"),
     path(f"{ENDPOINT}/live", endpoints.live, name="endpoint_live"),
+    path(f"{ENDPOINT}/monitoring", monitoring.show, name="endpoint_monitoring"),
+    path(f"{ENDPOINT}/monitoring/live", monitoring.live, name="endpoint_monitoring_live"),
     path(f"{PROJECT}/connect", connecting.of_branch, name="project_connect"),
     path(f"{BRANCH}/connect", connecting.of_branch, name="branch_connect"),
     path(f"{ENDPOINT}/connect", connecting.show, name="endpoint_connect"),

@@ -105,9 +105,10 @@ class Photographer:
         with self.page(self.world.empty_key) as page:
             if is_wanted("empty"):
                 shown.empty(page, partial(self.shoot, page))
-        if is_wanted("away"):
-            with self.page(self.world.client.key, console_at_relay) as page:
-                shown.away(page, self.world, between, partial(self.shoot, page))
+        for scene_at_relay in (shown.monitored, shown.away):
+            if is_wanted(scene_at_relay.__name__):
+                with self.page(self.world.client.key, console_at_relay) as page:
+                    scene_at_relay(page, self.world, between, partial(self.shoot, page))
 
     def visit(self, page: Page, name: str, address: str) -> None:
         answer = page.goto(address)

@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Literal
 
 from console.api.changes import ChangeCalls
 from console.api.errors import NonsenseAnswer, NotFound, NotOffered
-from console.api.fields import JSONObject, Page, objects, one, required, text
+from console.api.fields import JSONObject, Page, objects, one, required, stamp, text
 from console.api.resources.api_keys import ApiKey, KeyLimits, NewApiKey, OwnKey, User
 from console.api.resources.branches import Branch, BranchCalls
 from console.api.resources.endpoints import Endpoint, PgSetting
 from console.api.resources.events import Event
 from console.api.resources.history import HistoryCalls
+from console.api.resources.metrics import Metrics
 from console.api.resources.operations import Operation
 from console.api.resources.projects import Project, ProjectState, Region
 from console.api.resources.roles import CatalogCalls, Database
@@ -183,6 +185,13 @@ class ManagementAPI:
         with may_be_missing("The server does not list Postgres settings."):
             data = self._transport.get(*path)
         return [PgSetting.read(item) for item in objects(data, "pg_settings")]
+
+    def metrics(self, project_id: str, endpoint_id: str, *, since: datetime, step: int) -> Metrics:
+        """Return the endpoint's metrics from `since` to now, in steps of about `step` seconds."""
+        path = ("projects", project_id, "endpoints", endpoint_id, "metrics")
+        with may_be_missing("The server does not report the metrics of endpoints."):
+            data = self._transport.get(*path, query={"from": stamp(since), "step": step})
+        return Metrics.read(one(data, "metrics"))
 
     def restart_endpoint(self, project_id: str, endpoint_id: str) -> None:
         self._transport.send("POST", "projects", project_id, "endpoints", endpoint_id, "restart")

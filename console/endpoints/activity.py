@@ -183,7 +183,7 @@ def _band(
     ticks: Sequence[str],
 ) -> Band:
     begun = max(start, history.known_since, endpoint.created_at or start)
-    spans = _active_spans(endpoint, history.turns, begun, end)
+    spans = active_spans(endpoint, history.turns, begun, end)
     turns = [turn for turn in history.turns if begun <= turn.at <= end]
     why_empty = _why_empty(endpoint, begun, start)
 
@@ -218,7 +218,7 @@ def _why_empty(endpoint: Endpoint, begun: datetime, start: datetime) -> str:
     return "Before this endpoint existed" if begun == endpoint.created_at else "Unknown"
 
 
-def _active_spans(
+def active_spans(
     endpoint: Endpoint, turns: Sequence[Turn], begun: datetime, end: datetime
 ) -> list[tuple[datetime, datetime]]:
     """Return the periods between `begun` and `end` in which the endpoint was active."""

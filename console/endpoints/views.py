@@ -96,7 +96,7 @@ def _contents(
     endpoint, branches, events, starts = in_parallel(
         lambda: api.endpoint(project_id, endpoint_id),
         lambda: api.branches(project_id),
-        part(lambda: _turns(api, project_id, endpoint_id) if is_with_history else ()),
+        part(lambda: read_turns(api, project_id, endpoint_id) if is_with_history else ()),
         part(lambda: _starts(api, project_id, endpoint_id) if is_with_history else ()),
     )
     history = None
@@ -129,7 +129,7 @@ def _contents(
 show, live = page_and_region(_contents, "endpoint.html", "_endpoint.html")
 
 
-def _turns(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Event]:
+def read_turns(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Event]:
     """Read the recent events of its wakes, suspends and failures."""
     filters = {"endpoint_id": endpoint_id, "type": ",".join(KINDS), "since": _long_ago()}
     return api.events(project_id, limit=TURNS_READ, **filters)

@@ -357,6 +357,10 @@ STATES = {
     "endpoints sorted": State(PROJECT + "?sort=state"),
     "an endpoint that sleeps": State(PROJECT + "/endpoints/{asleep}"),
     "an endpoint that is disabled": State(PROJECT + "/endpoints/{disabled}"),
+    "a week of an endpoint": State(ENDPOINT + "/monitoring?range=7d"),
+    "a week of an endpoint that failed": State(
+        "/projects/{failing}/endpoints/{failing_endpoint}/monitoring?range=7d"
+    ),
     "an endpoint that failed": State("/projects/{failing}/endpoints/{failing_endpoint}"),
     "a project with a failure": State("/projects/{failing}"),
     "operations of which some go on": State("/projects/{failing}/operations"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import psycopg
 from playwright.sync_api import Page
 
+from tests.support.busy_metrics import busy
 from tests.support.client import Client
 from tests.support.past import history, past_moment
 from tests.support.project import Project
@@ -321,3 +322,15 @@ def away(page: Page, world: World, between: Relay, shoot: Shoot) -> None:
     page.goto(f"/projects/{world.shop.id}")
     shoot("away_server")
     between.is_away = False
+
+
+def monitored(page: Page, world: World, between: Relay, shoot: Shoot) -> None:
+    """Show the charts of an endpoint as if it had been busy for days."""
+    between.twists = busy
+    url = f"/projects/{world.shop.id}/endpoints/{world.shop.endpoint_id}/monitoring"
+    for range_ in ("6h", "7d"):
+        page.goto(f"{url}?range={range_}")
+        shoot(f"monitored_{range_}")
+    page.locator("#table-rows summary").click()
+    shoot("monitored_table")
+    between.twists = None

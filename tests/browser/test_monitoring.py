@@ -1,0 +1,94 @@
+"""The charts of an endpoint in a real browser: chosen times, tables, renewal, other servers."""
+
+import json
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Elsewhere
+from tests.browser.looking import expect_accessible, expect_fits
+from tests.browser.test_journey import sign_in
+from tests.support.busy_metrics import busy
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack
+
+
+@pytest.fixture(scope="module")
+def shop(stack: Stack) -> Project:
+    return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+
+
+def _painted(page: Page, selector: str) -> bool:
+    """Return whether the shape has a size and a colour."""
+    return bool(
+        page.locator(selector).first.evaluate(
+            """(one) => {
+                const box = one.getBoundingClientRect(), style = getComputedStyle(one);
+                return box.width > 1 && (style.fill !== "none" || style.stroke !== "none");
+            }"""
+        )
+    )
+
+
+def test_an_endpoint_is_monitored(elsewhere: Elsewhere, shop: Project) -> None:
+    page = elsewhere.page
+    elsewhere.relay.twists = busy
+    sign_in(page, shop.client.key)
+    page.goto(f"/projects/{shop.id}/endpoints/{shop.endpoint_id}")
+    page.get_by_role("link", name="Monitoring").click()
+    expect(page.locator(".chart")).to_have_count(8)
+    page.get_by_role("link", name="24 h").click()
+    expect(page.get_by_role("link", name="24 h")).to_have_attribute("aria-current", "page")
+    picture = page.get_by_role("img", name="Memory in the last 24 hours: At most")
+    expect(picture).to_be_visible()
+    assert _painted(page, "#chart-connections ~ .plot .line-3")
+    assert _painted(page, "#chart-memory ~ .plot .area")
+    assert _painted(page, ".plot .awake .on")
+    # The activity lies beneath the lines, over the same width.
+    lines, awake = (page.locator(f".plot > .{name}").first.bounding_box() for name in
+                    ("lines", "awake"))  # fmt: skip
+    assert lines
+    assert awake
+    assert (lines["x"], lines["width"]) == (awake["x"], awake["width"])
+    assert awake["y"] >= lines["y"] + lines["height"]
+    table = page.locator("#table-rows")
+    table.locator("summary").click()
+    assert table.get_by_role("row").count() > 60
+    expect_accessible(page)
+    expect_fits(page, (320, 390, 768, 1280))
+
+
+def test_charts_are_renewed_in_place(elsewhere: Elsewhere, shop: Project) -> None:
+    page = elsewhere.page
+    sign_in(page, shop.client.key)
+    deadlocks = 0
+
+    def with_deadlocks(body: bytes) -> bytes:
+        busily = busy(body)
+        if busily == body:
+            return body
+        answer = json.loads(busily)
+        answer["metrics"]["points"][-1]["deadlocks"] = deadlocks
+        return json.dumps(answer).encode()
+
+    elsewhere.relay.twists = with_deadlocks
+    page.goto(f"/projects/{shop.id}/endpoints/{shop.endpoint_id}/monitoring?range=6h")
+    page.locator("#table-wakes summary").click()
+    before = page.locator("#chart-deadlocks ~ p").inner_text()
+    deadlocks = 4321
+    page.evaluate("Perch.renew()")
+    expect(page.locator("#chart-deadlocks ~ p")).to_contain_text("4,3")
+    assert "4,3" not in before
+    # What was opened stays open, and so does the chosen time.
+    expect(page.locator("#table-wakes")).to_have_attribute("open", "")
+    expect(page.get_by_role("link", name="6 h")).to_have_attribute("aria-current", "page")
+
+
+def test_a_server_without_metrics_says_so(elsewhere: Elsewhere, shop: Project) -> None:
+    page = elsewhere.page
+    elsewhere.relay.missing.add("/metrics")
+    sign_in(page, shop.client.key)
+    page.goto(f"/projects/{shop.id}/endpoints/{shop.endpoint_id}/monitoring")
+    expect(page.get_by_text("The server does not report the metrics")).to_be_visible()
+    expect_accessible(page)
