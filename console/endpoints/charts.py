@@ -207,7 +207,7 @@ CHARTS = (
         "Database size",
         [_metric("Database size", "database_bytes")],
         _bytes,
-        lambda points: f"{_bytes(points[-1].value('database_bytes'))} at last",
+        lambda points: f"{_bytes(points[-1].value('database_bytes'))} at the end",
         "All databases of the branch.",
         least=1e7,
     ),

@@ -41,7 +41,8 @@ def expect_accessible(page: Page) -> None:
 TOO_WIDE = """() => [
     ...[...document.querySelectorAll("body *")]
         .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
-        .filter((one) => !one.closest("svg, .unseen, .skip, .tabs, .cells, .points, .diff, .lane .label"))
+        .filter((one) => !one.closest(
+            "svg, .unseen, .skip, .tabs, .cells, .points, .diff, .lane .label"))
         .filter((one) => one.checkVisibility())
         .map((one) => one.outerHTML.slice(0, 150)),
     ...[...document.querySelectorAll("table.rows")]

@@ -75,7 +75,7 @@ def test_each_chart_has_a_summary() -> None:
     assert found["cpu"] == "On average 0.3 vCPU, at most 0.5"
     assert found["memory"].replace("\xa0", " ") == "At most 500 MB"
     assert found["cache"].replace("\xa0", " ") == "98 % of all blocks"
-    assert found["size"].replace("\xa0", " ") == "31 MB at last"
+    assert found["size"].replace("\xa0", " ") == "31 MB at the end"
     assert found["rows"].replace("\xa0", " ") == "600 read, 12.3 k written in all"
     assert found["deadlocks"] == "None"
     assert found["wakes"] == "1 in all"
