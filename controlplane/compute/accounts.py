@@ -22,7 +22,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,28 +167,32 @@ def running_as(account: Account) -> dict[str, Any]:
     return options
 
 
+@contextmanager
 def launched_as(
     account: Account,
     command: Sequence[Path | str],
     *,
     most_processes: int | None = None,
     gives_way: bool = False,
-) -> dict[str, Any]:
-    """Keyword arguments that make `subprocess.Popen` run the command as `running_as` does, without
-    making the caller wait. If each branch has its own account, that account is limited to
-    `most_processes`. With `gives_way`, the command has the lowest priority for the processor.
+) -> Iterator[dict[str, Any]]:
+    """Yields keyword arguments that make `subprocess.Popen` run the command as `running_as` does,
+    without making the caller wait. They work only within this context. If each branch has its own
+    account, that account is limited to `most_processes`. With `gives_way`, the command has the
+    lowest priority for the processor.
 
     For a child that changes its user, Python forks. A fork copies our page tables, which takes
     milliseconds in a process of our size, and as long again for our later writes to that memory.
     So the programs `prlimit` and `setpriv` set the limit and the user and then execute the command.
-    The caller runs them within `able_to_launch`.
+    For this, `setpriv` gets this process's capabilities, which it does not pass on.
     """
     options = running_as(account)
     if gives_way and (nice := _found("nice")):
         command = [nice, "-n", "19", *command]
     setpriv = _found("setpriv") if "user" in options else None
     if setpriv is None:
-        return {"args": [*command], **options}
+        # If Python changes the user itself, the capabilities must not stay with the program.
+        yield {"args": [*command], **options}
+        return
     for name in ("user", "group", "extra_groups"):
         del options[name]
     become = [setpriv, "--reuid", str(account.uid), "--regid", str(account.gid), "--clear-groups"]
@@ -199,13 +203,8 @@ def launched_as(
     become.append("--no-new-privs")
     if most_processes and shared_account() is None and (prlimit := _found("prlimit")):
         become = [prlimit, f"--nproc={most_processes}", *become]
-    return {"args": [*become, *command], **options}
-
-
-def able_to_launch(launched: dict[str, Any]) -> AbstractContextManager[None]:
-    """A context in which the program of `launched_as` is able to change its user."""
-    # If Python changes the user itself, the capabilities must not stay with the program.
-    return nullcontext() if "user" in launched else passing_capabilities()
+    with passing_capabilities():
+        yield {"args": [*become, *command], **options}
 
 
 @functools.cache

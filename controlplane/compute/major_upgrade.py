@@ -366,17 +366,17 @@ def _run_pg_upgrade(branch_id: str, account: Account, *, before: int, to: int) -
         *("--old-options", _options(branch_id, "old", before)),
         *("--new-options", _options(branch_id, "new", to)),
     ]
-    run = launched_as(account, command)
-    run["cwd"] = staging / WORK
-    run["env"] = {**run["env"], "PGOPTIONS": pinned_options(STATEMENT, before)}
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            **run,
-        )
+        with launched_as(account, command) as run:
+            run["cwd"] = staging / WORK
+            run["env"] = {**run["env"], "PGOPTIONS": pinned_options(STATEMENT, before)}
+            process = subprocess.Popen(
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                **run,
+            )
         limit_compute(sockets.name, process.pid, max_cu=MOST)
         try:
             in_time = wait_while_it_gets_on(

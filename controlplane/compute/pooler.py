@@ -22,7 +22,7 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute import branch_data
-from controlplane.compute.accounts import able_to_launch, account_of, launched_as
+from controlplane.compute.accounts import account_of, launched_as
 from controlplane.compute.door import connections_to, sockets_mode
 from controlplane.compute.foreign_files import read_regular, remove_from
 from controlplane.compute.logs import flush_log, open_log
@@ -168,8 +168,7 @@ def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> No
     words = open_log(log_file)
     try:
         account = account_of(branch_data.branch_dir(branch_id))
-        launched = launched_as(account, [program, _config_file(branch_id)])
-        with able_to_launch(launched):
+        with launched_as(account, [program, _config_file(branch_id)]) as launched:
             child = subprocess.Popen(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 from django.conf import settings
 
-from controlplane.compute.accounts import able_to_launch, account_of, launched_as, running_as
+from controlplane.compute.accounts import account_of, launched_as, running_as
 from controlplane.compute.binaries import bin_for
 from controlplane.compute.door import SHUT, SOCKET
 from controlplane.compute.foreign_files import read_regular, remove_from
@@ -250,8 +250,7 @@ def _spawn(
             f"config_file={config_file}",
         )
         account = account_of(data_dir.parent)
-        launched = launched_as(account, command, most_processes=most_processes)
-        with able_to_launch(launched):
+        with launched_as(account, command, most_processes=most_processes) as launched:
             return subprocess.Popen[bytes](
                 stdin=subprocess.DEVNULL,
                 stdout=log,

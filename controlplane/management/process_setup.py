@@ -19,7 +19,13 @@ from pathlib import Path
 from django.conf import settings
 
 from controlplane import durable
-from controlplane.compute.accounts import Account, AccountUnusable, give, named_account
+from controlplane.compute.accounts import (
+    Account,
+    AccountUnusable,
+    give,
+    named_account,
+    upgrade_account,
+)
 from controlplane.compute.compute import let_proxy_in
 from controlplane.process_accounts import (
     KINDS,
@@ -64,6 +70,8 @@ def _why_not() -> str | None:
     try:
         for kind in KINDS.values():
             named_account(kind.account)
+        # The worker's account could not make it.
+        upgrade_account()
     except AccountUnusable as error:
         return str(error)
     places = [str(settings.BASE_DIR / name) for name in ("templates", "static")]

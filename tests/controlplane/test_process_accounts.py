@@ -24,6 +24,7 @@ from controlplane.process_accounts import CAPABILITIES, KINDS, VARIABLE
 from controlplane.proxy.directory import host_calls
 from controlplane.proxy.directory.host_calls import HostCalls, fork_host_process
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
+from tests.support.majors import debians_postgres
 from tests.support.ordinary_user import as_ordinary_user, own_checkout, own_python
 from tests.support.place import Place
 from tests.support.processes import is_alive, postmaster_in
@@ -81,7 +82,13 @@ def started(
 ) -> AbstractContextManager[StartedStack]:
     program = (place / "venv" / "bin" / "python", "manage.py")
     checkout = place / "checkout"
-    return running_stack(state_dir, program, cwd=checkout, PERCH_PROCESS_ACCOUNTS=switch)
+    return running_stack(
+        state_dir,
+        program,
+        cwd=checkout,
+        PERCH_PROCESS_ACCOUNTS=switch,
+        PERCH_POSTGRES_BINS=f"15={debians_postgres()}",
+    )
 
 
 def processes(stack: StartedStack, kind: str) -> list[psutil.Process]:
@@ -145,6 +152,18 @@ def test_computes_and_poolers_have_no_capabilities(own_stack: StartedStack) -> N
             assert status["Groups"] == ""
     path = own_stack.state_dir / "sockets" / project.endpoint_id
     assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (postmaster.uids().real, 0o710)
+
+
+@pytest.mark.thorough
+def test_the_workers_account_upgrades_a_project(own_stack: StartedStack, place: Path) -> None:
+    project = Place.create(own_stack, own_stack.client(), pg_version=15)
+    project.sql("CREATE TABLE birds AS SELECT 'robin' AS name")
+    command = [place / "venv" / "bin" / "python", "manage.py", "upgrade_project", project.id]
+    options = ["--to", "18", "--state-dir", str(own_stack.state_dir)]
+    subprocess.run([*command, *options], cwd=place / "checkout", check=True, timeout=300)
+    with project.connect() as connection:
+        assert connection.execute("SELECT name FROM birds").fetchall() == [("robin",)]
+        assert connection.info.server_version // 10000 == 18
 
 
 @pytest.mark.thorough

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from controlplane.compute.accounts import Account, able_to_launch, launched_as
+from controlplane.compute.accounts import Account, launched_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain
 from controlplane.compute.history.log import (
@@ -174,8 +174,7 @@ def _waldump(
         *("--start", lsn_text(first), "--end", lsn_text(end), *options),
     ]
     # The compute whose log it reads may be busy.
-    launched = launched_as(account, command, gives_way=True)
-    with able_to_launch(launched):
+    with launched_as(account, command, gives_way=True) as launched:
         done: subprocess.CompletedProcess[bytes] = subprocess.run(
             stdin=subprocess.DEVNULL,
             capture_output=True,
