@@ -142,11 +142,7 @@ def keep(
 def _record_gaps(branch_id: str, chains: list[Chain], since: datetime) -> None:
     """Record an event for each chain that has ended since that time."""
     for one in chains:
-        if (
-            one.ended_at
-            and one.ended_at >= since
-            and one.end_reason not in (chain.REPLACED, chain.UPGRADED)
-        ):
+        if one.ended_at and one.ended_at >= since and one.end_reason not in chain.NO_LOSS:
             branch = Branch.objects.select_related("project").get(id=branch_id)
             with transaction.atomic():
                 record(history_gap(branch, one.copied_at, one.end_reason))

@@ -59,14 +59,14 @@ def choose_host(
             "try again when they have been upgraded"
         ),
     )
-    versions = _versions(hosts)
+    versions = versions_of(hosts)
     if pg_version is not None and pg_version not in versions:
         raise Unprocessable(
             f'pg_version {pg_version} is not available in the region "{region.id}"; '
             f"use {' or '.join(map(str, versions))}",
             fields=["pg_version"],
         )
-    hosts = [host for host in hosts if pg_version is None or pg_version in _versions([host])]
+    hosts = [host for host in hosts if pg_version is None or pg_version in versions_of([host])]
     for suits in (
         lambda host: host.pooling_available or not needs_pooler,
         lambda host: not host.outbound_unfiltered or not needs_filter,
@@ -121,7 +121,7 @@ def _left(free: float, whole: int | None) -> float:
 
 def pg_versions(region: Region) -> list[int]:
     """All major versions of Postgres that a new project in the region can have, in order."""
-    return _versions([host for host in region.hosts.all() if host.pg_version is not None])
+    return versions_of(list(region.hosts.all()))
 
 
 def default_pg_version(region: Region) -> int | None:
@@ -131,6 +131,9 @@ def default_pg_version(region: Region) -> int | None:
     return max((host.pg_version for host in region.hosts.all() if host.pg_version), default=None)
 
 
-def _versions(hosts: Sequence[Host]) -> list[int]:
+def versions_of(hosts: Sequence[Host]) -> list[int]:
+    """All major versions of Postgres that the hosts have, in order. A host has none until its
+    worker has started."""
     # A worker of an earlier release publishes only the first.
-    return sorted({major for host in hosts for major in (host.pg_version, *host.pg_versions)})
+    found = {major for host in hosts for major in (host.pg_version, *host.pg_versions) if major}
+    return sorted(found)

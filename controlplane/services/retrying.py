@@ -264,12 +264,12 @@ def _deletable(given_up: GivenUp) -> Branch:
     return branch
 
 
-# By action, the function that returns the steps of a retry. `delete_tenant` is missing, because an
-# operation of a deleted project cannot be retried.
 def _upgrade(given_up: GivenUp) -> list[Step]:
     raise Conflict("only this service's operator can upgrade a project: with `upgrade_project`")
 
 
+# By action, the function that returns the steps of a retry. `delete_tenant` is missing, because an
+# operation of a deleted project cannot be retried.
 AGAIN: Mapping[Action, Callable[[GivenUp], list[Step]]] = {
     Action.CREATE_TIMELINE: _create,
     Action.CREATE_BRANCH: _create,

@@ -16,11 +16,12 @@ from controlplane.models import (
     Project,
 )
 from controlplane.operations import cancelling
-from controlplane.operations.actions import details_of
+from controlplane.operations.actions import details_of, rule_of
 from controlplane.operations.details import UpgradeProjectDetails
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services.errors import Conflict, NotFound, Unprocessable
+from controlplane.services.placement import versions_of
 
 
 def upgrade(project_id: str, *, to: int, only_check: bool = False) -> list[Operation]:
@@ -51,18 +52,17 @@ def cancel(operation: Operation) -> str | None:
     with locked_project(operation.project_id) as project:
         row = Operation.objects.get(id=operation.id)
         details = details_of(row.action, row.details)
-        assert isinstance(details, UpgradeProjectDetails)
         if row.status not in ("scheduling", "running"):
             return f"the operation is {row.status} already"
-        if details.switching:
-            return "the project's branches are being switched to the other version"
+        if no_way_back := rule_of(row).no_way_back_from(details):
+            return no_way_back
         cancelling.cancel(project, [row])
     return None
 
 
 def _refuse(project: Project, to: int) -> None:
     host = project.host
-    available = sorted({*filter(None, [host.pg_version]), *host.pg_versions})
+    available = versions_of([host])
     if to not in available:
         raise Unprocessable(
             f'the host "{host.id}" does not have Postgres {to}; it has '

@@ -158,7 +158,7 @@ def test_computes_and_poolers_have_no_capabilities(own_stack: StartedStack) -> N
 def test_the_workers_account_upgrades_a_project(own_stack: StartedStack, place: Path) -> None:
     project = Place.create(own_stack, own_stack.client(), pg_version=15)
     project.sql("CREATE TABLE birds AS SELECT 'robin' AS name")
-    command = [place / "venv" / "bin" / "python", "manage.py", "upgrade_project", project.id]
+    command = [str(place / "venv/bin/python"), "manage.py", "upgrade_project", project.id]
     options = ["--to", "18", "--state-dir", str(own_stack.state_dir)]
     subprocess.run([*command, *options], cwd=place / "checkout", check=True, timeout=300)
     with project.connect() as connection:

@@ -45,6 +45,7 @@ COMMITS, ACTIVITY = ".commits", ".activity"
 # version of Postgres.
 REPLACED = "replaced"
 UPGRADED = "upgraded"
+NO_LOSS = (REPLACED, UPGRADED)
 LOG_LOST = "log lost"
 OTHER_LOG = "other log"
 DISK_FULL = "disk full"
@@ -112,7 +113,7 @@ class Chain:
     @property
     def until(self) -> datetime:
         """The last moment that the chain knows: no compute runs while its data is replaced."""
-        if self.ended_at is not None and self.end_reason in (REPLACED, UPGRADED):
+        if self.ended_at is not None and self.end_reason in NO_LOSS:
             return self.ended_at
         return self.copied_at
 
