@@ -7,10 +7,8 @@ this host share `perch-upgrade`, one after the other, and its processes are kill
 The complete new data waits beside the branch until the operation that made it switches all branches
 of the project.
 
-The catalogs are the owner's, and pg_upgrade restores the schema as a superuser. Postgres evaluates
-immutable functions when it restores partition keys, generated columns and more. So every function
-that a client could have written loses its body in the copy before pg_upgrade runs, and gets it back
-as the last step, when nothing is evaluated any more. Sessions are pinned as our own are.
+`upgrade_catalogs` makes the copy harmless before, and brings back what it took afterwards. Sessions
+are pinned as our own are.
 """
 
 import os
@@ -19,12 +17,10 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import psutil
-import psycopg
 from django.conf import settings
 
 from controlplane import durable
@@ -34,7 +30,6 @@ from controlplane.compute.accounts import Account, give, launched_as, upgrade_ac
 from controlplane.compute.binaries import PostgresUnusable, major_of, postgres_bin
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir, data_dir
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.extensions import has_extension
 from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches, remove_tree
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.history.control_data import read_control_data
@@ -43,12 +38,20 @@ from controlplane.compute.occupants import end_processes_in
 from controlplane.compute.patience import heed_cancel, progressed
 from controlplane.compute.progress import Movement, wait_while_it_gets_on
 from controlplane.compute.recovery import is_to_recover
-from controlplane.compute.schema_only import STAND_INS, UNSAFE
-from controlplane.compute.session import Session, pinned_options, session
+from controlplane.compute.schema_only import UNSAFE
+from controlplane.compute.session import pinned_options
 from controlplane.compute.space import require_reserve
 from controlplane.compute.state_directory import HBA_FILE
 from controlplane.compute.steps import step
 from controlplane.compute.tree import clone_tree, give_tree, open_directory
+from controlplane.compute.upgrade_catalogs import (
+    UpgradeFailed,
+    UpgradeRefused,
+    disarm,
+    named,
+    rearm,
+    refuse_what_cannot_go,
+)
 from controlplane.compute.workshop import MOST, end_workshop, serving, sockets_of
 
 # What pg_upgrade runs, of the old and of the new major version.
@@ -65,69 +68,8 @@ STATEMENT = 3600.0  # seconds for one of its statements
 LONGEST_WORDS, LONGEST_REPORT = 3000, 800  # bytes
 # What pg_upgrade writes about a check, and about restoring a database.
 REPORT = re.compile(r"[a-z_0-9]+\.txt|pg_upgrade_dump_[0-9]+\.log")
-MOST_NAMED = 5
 # Slots that the platform makes for itself.
 OWN_SLOT = "perch_"
-# Databases that cannot be entered, which pg_upgrade refuses; Postgres's own template0 is none.
-CLOSED = """
-SELECT datname, datconnlimit = -2 FROM pg_database
-WHERE datname <> 'template0' AND (NOT datallowconn OR datconnlimit = -2) ORDER BY oid
-"""
-DATABASES = "SELECT datname FROM pg_database WHERE datname <> 'template0' ORDER BY oid"
-EXTENSIONS = "SELECT extname FROM pg_extension ORDER BY extname"
-PREPARED = "SELECT count(*), min(gid) FROM pg_prepared_xacts"
-# Functions that a client could have written, with a statement that takes their bodies and one that
-# gives them back. Those of the platform's role were made by an extension's script. A partition key
-# must not become constant, as it would with NULL in place of what such a function returns.
-BODIES = f"""
-SELECT f.oid::regprocedure::text, 'CREATE OR REPLACE' || substr(
-        replace(stand_in, 'BEGIN RETURN NULL; END', format('BEGIN RETURN %s; END', CASE
-            WHEN t.oid >= 16384 OR typtype <> 'b' THEN 'NULL' WHEN typcategory = 'N' THEN '0'
-            WHEN typcategory = 'S' THEN '''''' WHEN typcategory = 'B' THEN 'false'
-            WHEN t.oid IN ('date'::regtype, 'timestamp'::regtype, 'timestamptz'::regtype)
-                THEN '''epoch''' ELSE 'NULL' END)), 7),
-    pg_get_functiondef(f.oid)
-FROM ({STAND_INS}) AS s(oid, stand_in) JOIN pg_proc f ON f.oid = s.oid
-JOIN pg_language l ON l.oid = f.prolang JOIN pg_type t ON t.oid = f.prorettype
-WHERE f.proowner <> 10 AND l.lanname NOT IN ('c', 'internal') ORDER BY f.oid
-"""  # noqa: S608
-# CREATE OR REPLACE forgets which extensions a function depends on.
-DEPENDENCIES = """
-SELECT format('ALTER ROUTINE %s DEPENDS ON EXTENSION %I', objid::regprocedure, extname)
-FROM pg_depend JOIN pg_extension e ON e.oid = refobjid
-WHERE classid = 'pg_proc'::regclass AND refclassid = 'pg_extension'::regclass AND deptype = 'x'
-"""
-# What an owner must not gain by the upgrade.
-ROLES = """
-SELECT rolname, rolsuper, rolcreaterole, rolcreatedb, rolcanlogin, rolreplication, rolbypassrls,
-    rolpassword FROM pg_authid WHERE oid >= 16384 OR rolsuper ORDER BY oid
-"""
-
-
-class UpgradeRefused(Exception):
-    """The branch's data cannot be of the other major version as it is; the message says why."""
-
-
-class UpgradeFailed(Exception):
-    """pg_upgrade, or what surrounds it, failed; the message has its words."""
-
-
-@dataclass(frozen=True)
-class _Function:
-    """A function without its body."""
-
-    name: str
-    definition: bytes
-
-
-@dataclass(frozen=True)
-class _Disarmed:
-    """What the copy of the old data contained before its functions lost their bodies."""
-
-    # By the names of the databases.
-    functions: dict[str, list[_Function]]
-    dependencies: dict[str, list[bytes]]
-    roles: list[tuple[object, ...]]
 
 
 def upgraded_place(branch_id: str, key: str) -> Path:
@@ -215,7 +157,7 @@ def _refuse_slots(source: Path) -> None:
         names = sorted(name for name in os.listdir(slots) if not name.startswith(OWN_SLOT))
     if names:
         raise UpgradeRefused(
-            f"it has the replication slot {_named(names)}, which would be lost: drop it first, and "
+            f"it has the replication slot {named(names)}, which would be lost: drop it first, and "
             "let its subscriber copy the data anew afterwards"
         )
 
@@ -224,8 +166,8 @@ def _upgrade(branch_id: str, account: Account, *, before: int, to: int) -> None:
     workshop = branch_data.staging_id(branch_id)
     staging, data = branch_dir(workshop), data_dir(workshop)
     with _served(branch_id, account) as sockets, step("checking_catalog"):
-        _refuse_what_cannot_go(sockets, to)
-        found = _disarm(sockets)
+        refuse_what_cannot_go(sockets, to)
+        found = disarm(sockets)
     data.rename(staging / OLD)
     with _turn(branch_id), step("upgrading", **{"from": before, "to": to}):
         runner = Account(upgrade_account().uid, account.gid)
@@ -236,7 +178,7 @@ def _upgrade(branch_id: str, account: Account, *, before: int, to: int) -> None:
     remove_tree(staging / WORK)
     give_tree(data, runner, account)
     with _served(branch_id, account) as sockets, step("restoring_functions"):
-        _rearm(sockets, found)
+        rearm(sockets, found)
     for path in staging.glob("upgrade-*.conf"):
         path.unlink()
 
@@ -271,81 +213,6 @@ def _served(branch_id: str, account: Account) -> Iterator[Path]:
         yield sockets
     if is_to_recover(data):
         raise UpgradeFailed("Postgres did not shut down in order")
-
-
-def _refuse_what_cannot_go(sockets: Path, to: int) -> None:
-    """Raise UpgradeRefused for what pg_upgrade or the new version cannot take over."""
-    with session(sockets) as connection:
-        for name, is_half_dropped in connection.execute(CLOSED):
-            raise UpgradeRefused(
-                f'the database "{name}" '
-                + (
-                    "was dropped only in part: drop it again"
-                    if is_half_dropped
-                    else "accepts no connections: set its ALLOW_CONNECTIONS to true, or drop it"
-                )
-            )
-        for count, gid in connection.execute(PREPARED):
-            if count:
-                raise UpgradeRefused(
-                    f'it has prepared transactions, such as "{gid}": commit or roll them back'
-                )
-        names = [str(name) for (name,) in connection.execute(DATABASES)]
-    for name in names:
-        with session(sockets, name, client_encoding="SQL_ASCII") as connection:
-            found = [_text(extension) for (extension,) in connection.execute(EXTENSIONS)]
-        if missing := [extension for extension in found if not has_extension(extension, to)]:
-            raise UpgradeRefused(
-                f'the database "{name}" has the extension {_named(missing)}, which Postgres {to} '
-                "does not have on this host: drop it, or have the operator install it"
-            )
-
-
-def _disarm(sockets: Path) -> _Disarmed:
-    """Take the bodies of all functions that clients could have written."""
-    functions, dependencies = {}, {}
-    with session(sockets) as connection:
-        names = [str(name) for (name,) in connection.execute(DATABASES)]
-        roles = connection.execute(ROLES).fetchall()
-    for name in names:
-        # No conversion: statements are in the database's own encoding.
-        with session(sockets, name, client_encoding="SQL_ASCII") as connection:
-            connection.execute("SET check_function_bodies = off")
-            rows = connection.execute(BODIES.encode()).fetchall()
-            dependencies[name] = [_bytes(row[0]) for row in connection.execute(DEPENDENCIES)]
-            functions[name] = [_Function(_text(row[0]), _bytes(row[2])) for row in rows]
-            for _, stand_in, _ in rows:
-                connection.execute(_bytes(stand_in))
-                progressed()
-    return _Disarmed(functions, dependencies, roles)
-
-
-def _rearm(sockets: Path, found: _Disarmed) -> None:
-    """Give the functions their bodies back. Postgres evaluates none of them meanwhile."""
-    for name, functions in found.functions.items():
-        with session(sockets, name, client_encoding="SQL_ASCII") as connection:
-            connection.execute("SET check_function_bodies = off")
-            for function in functions:
-                _define(connection, name, function)
-            for statement in found.dependencies[name]:
-                connection.execute(statement)
-    with session(sockets) as connection:
-        roles = connection.execute(ROLES).fetchall()
-    if roles != found.roles:
-        raise UpgradeFailed("the roles differ from those before")
-
-
-def _define(connection: Session, database: str, function: _Function) -> None:
-    try:
-        connection.execute(function.definition)
-    except psycopg.Error as error:
-        if isinstance(error, psycopg.OperationalError):
-            raise
-        raise UpgradeRefused(
-            f'the function {function.name} in the database "{database}" is not valid any more: '
-            f"{error.diag.message_primary or error}"
-        ) from error
-    progressed()
 
 
 def _run_pg_upgrade(branch_id: str, account: Account, *, before: int, to: int) -> None:
@@ -470,17 +337,3 @@ def _end_processes(branch_id: str) -> None:
         end_processes_in(staging)
     forget_limits(sockets.name)
     remove_tree(sockets)
-
-
-def _named(names: list[str]) -> str:
-    shown = ", ".join(f'"{name}"' for name in names[:MOST_NAMED])
-    return shown + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
-
-
-def _bytes(value: object) -> bytes:
-    assert isinstance(value, bytes)
-    return value
-
-
-def _text(value: object) -> str:
-    return _bytes(value).decode(errors="replace")

@@ -16,10 +16,11 @@ from controlplane.compute import compute, major_upgrade
 from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir
 from controlplane.compute.history.chain import UPGRADED, chains_of, hand_over, holding_history
-from controlplane.compute.major_upgrade import UpgradeRefused, upgraded_place
+from controlplane.compute.major_upgrade import upgraded_place
 from controlplane.compute.patience import Cancelled, progressed
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
+from controlplane.compute.upgrade_catalogs import UpgradeRefused
 from controlplane.events.changes import project_updated
 from controlplane.events.differences import differences
 from controlplane.events.recording import record

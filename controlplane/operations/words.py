@@ -20,7 +20,6 @@ from controlplane.compute.history.commits import LogUnreadable
 from controlplane.compute.history.moments import NoSuchMoment
 from controlplane.compute.history.recovering import NotRecovered
 from controlplane.compute.integrity import DataDamaged
-from controlplane.compute.major_upgrade import UpgradeFailed, UpgradeRefused
 from controlplane.compute.outbound import OutboundNotBlocked
 from controlplane.compute.patience import OutOfPatience
 from controlplane.compute.process import StartFailed, StopFailed
@@ -28,6 +27,7 @@ from controlplane.compute.schema import SchemaUnreadable
 from controlplane.compute.schema_only import CopyInterrupted, SchemaNotCopied
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
+from controlplane.compute.upgrade_catalogs import UpgradeFailed, UpgradeRefused
 from controlplane.operations.catalog import NotApplied
 
 # Where hosts keep files that Postgres may mention, besides the directories in the settings.
