@@ -78,6 +78,8 @@ class Axis:
     # and that in which the endpoint was active.
     known: str
     active: str
+    # For how long the endpoint was active, in milliseconds; None if its activity is not known.
+    active_ms: int | None
 
 
 def _metric(label: str, name: str) -> Series:
@@ -151,6 +153,16 @@ def _rows(points: Sequence[Point]) -> str:
     return f"{count(read)} read, {count(written)} written in all"
 
 
+def _database_size(point: Point) -> float | None:
+    # A sample has 0 until the size is measured for the first time.
+    return point.value("database_bytes") or None
+
+
+def _latest_size(points: Sequence[Point]) -> str:
+    measured = [found for found in map(_database_size, points) if found]
+    return f"Latest {_bytes(measured[-1])}" if measured else "Not measured yet"
+
+
 def _times(name: str) -> Callable[[Sequence[Point]], str]:
     def words(points: Sequence[Point]) -> str:
         total = int(_total(name)(points))
@@ -205,9 +217,9 @@ CHARTS = (
     Chart(
         "size",
         "Database size",
-        [_metric("Database size", "database_bytes")],
+        [Series("Database size", _database_size)],
         _bytes,
-        lambda points: f"{_bytes(points[-1].value('database_bytes'))} at the end",
+        _latest_size,
         "All databases of the branch.",
         least=1e7,
     ),
@@ -307,5 +319,10 @@ def axis(scale: Scale, since: datetime, spans: Sequence[tuple[datetime, datetime
             [(left := x(scale, low), max(x(scale, high), left + 3)) for low, high in spans],
             top=0,
             height=10,
+        ),
+        active_ms=(
+            round(sum((high - low) / timedelta(milliseconds=1) for low, high in spans))
+            if since < scale.end
+            else None
         ),
     )

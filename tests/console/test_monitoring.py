@@ -11,6 +11,7 @@ from console.api.errors import NonsenseAnswer
 from console.api.resources.metrics import Metrics
 from console.endpoints.charts import CHARTS, axis, count, draw, round_up
 from console.operations.timescale import Scale
+from console.templatetags.console_tags import NOTHING
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 
@@ -75,10 +76,18 @@ def test_each_chart_has_a_summary() -> None:
     assert found["cpu"] == "On average 0.3 vCPU, at most 0.5"
     assert found["memory"].replace("\xa0", " ") == "At most 500 MB"
     assert found["cache"].replace("\xa0", " ") == "98 % of all blocks"
-    assert found["size"].replace("\xa0", " ") == "31 MB at the end"
+    assert found["size"].replace("\xa0", " ") == "Latest 31 MB"
     assert found["rows"].replace("\xa0", " ") == "600 read, 12.3 k written in all"
     assert found["deadlocks"] == "None"
     assert found["wakes"] == "1 in all"
+
+
+def test_a_size_that_was_not_measured_is_not_shown_as_zero() -> None:
+    chart = drawn("size", point(0), point(1, database_bytes=31e6), point(2))
+    assert chart.lines[0].line == "M24 22H48"
+    assert [values for _, values in chart.rows] == [[NOTHING], ["31\xa0MB"], [NOTHING]]
+    assert chart.summary == "Latest 31\xa0MB"
+    assert drawn("size", point(0)).summary == "Not measured yet"
 
 
 def test_each_chart_has_its_values_as_a_table() -> None:
@@ -106,6 +115,8 @@ def test_the_band_shows_when_the_endpoint_was_active() -> None:
     found = axis(Scale(at(0), at(60)), at(15), [(at(30), at(45)), (at(50), at(50))])
     assert found.known == "M360 0h1080v10H360z"
     assert found.active == "M720 0h360v10H720zM1200 0h3v10H1200z"
+    assert found.active_ms == 15 * 60_000
+    assert axis(Scale(at(0), at(60)), at(60), ()).active_ms is None
 
 
 def test_enormous_and_negative_values_are_bounded() -> None:
