@@ -6,12 +6,13 @@ the tests that are marked `thorough`: they are costly, and a cheaper test of the
 """
 
 import os
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Generator, Iterable
 from typing import Any
 
 import pytest
 
-# Set in the environment while the fast tests run: no test may start a service then.
+# Set in the environment while a test of the tier `fast` runs, in every tier: it must not start a
+# service.
 FAST = "PERCH_TESTS_FAST"
 # A test that requests one of these fixtures, directly or through others, waits for a service, a
 # browser or a wheel.
@@ -28,8 +29,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes seconds; not in the tier `fast`")
     config.addinivalue_line("markers", "thorough: costly; runs in the tier `thorough` only")
-    if config.getoption("tier") == "fast":
-        os.environ[FAST] = "1"
 
 
 @pytest.hookimpl(trylast=True)
@@ -37,9 +36,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tier = config.getoption("tier")
     if tier == "thorough":
         return
-    left_out = keep(config, items, lambda item: item.get_closest_marker("thorough") is None)
     if tier == "fast":
-        left_out += keep(config, items, lambda item: not is_slow(item))
+        left_out = keep(config, items, is_fast)
+    else:
+        left_out = keep(config, items, lambda item: not is_thorough(item))
     config.stash[LEFT_OUT] = left_out
     if hasattr(config, "workeroutput"):
         config.workeroutput["left_out"] = left_out
@@ -62,9 +62,22 @@ def keep(
     return len(unwanted)
 
 
-def is_slow(item: pytest.Item) -> bool:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    os.environ.pop(FAST, None)
+    if is_fast(item):
+        os.environ[FAST] = "1"
+    return (yield)
+
+
+def is_thorough(item: pytest.Item) -> bool:
+    return item.get_closest_marker("thorough") is not None
+
+
+def is_fast(item: pytest.Item) -> bool:
     has_slow_fixture = not SLOW.isdisjoint(getattr(item, "fixturenames", ()))
-    return has_slow_fixture or item.get_closest_marker("slow") is not None
+    is_slow = has_slow_fixture or item.get_closest_marker("slow") is not None
+    return not (is_slow or is_thorough(item))
 
 
 def first_of(values: Iterable[Any], *, count: int = 1) -> list[Any]:

@@ -335,6 +335,7 @@ def test_code_that_the_accounts_cannot_read_runs_as_root(
     assert process_setup.launcher() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("account", [{}, as_ordinary_user()], ids=["root", "ordinary user"])
 def test_nothing_changes_if_switched_off_or_for_an_ordinary_user(
     account: dict[str, Any], place: Path

@@ -66,6 +66,33 @@ def test_costly():
 """
 
 
+TIERS = """
+import os
+
+import pytest
+
+from tests.selection import FAST
+
+
+@pytest.fixture
+def stack():
+    return None
+
+
+def test_fast():
+    assert FAST in os.environ
+
+
+def test_with_a_service(stack):
+    assert FAST not in os.environ
+
+
+@pytest.mark.slow
+def test_slow():
+    assert FAST not in os.environ
+"""
+
+
 @pytest.fixture
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p tests.selection\n")
@@ -109,6 +136,12 @@ def test_each_tier_has_its_tests(suite: Path, tier: str, left_out: int) -> None:
     ended = runner.run(suite, tier, ["-k", "good or odd or shaky or costly"])
     assert ended.outcomes.left_out == left_out
     assert ended.outcomes.counts["passed"] == 5 - left_out
+
+
+def test_the_default_tier_knows_which_tests_must_not_start_a_service(suite: Path) -> None:
+    (suite / "test_them.py").write_text(TIERS)
+    ended = runner.run(suite, "default", [])
+    assert ended.outcomes.counts["passed"] == 3
 
 
 @pytest.mark.slow
