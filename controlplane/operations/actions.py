@@ -19,7 +19,7 @@ from controlplane.operations.details import (
     SuspendComputeDetails,
     UpgradeProjectDetails,
 )
-from controlplane.operations.project_upgrade import upgrade_project
+from controlplane.operations.project_upgrade import undo_upgrade, upgrade_project
 from controlplane.operations.work import Attempt
 
 # Seconds before each retry. If the attempt after the last pause fails, the operation fails.
@@ -50,6 +50,9 @@ class ActionRule:
     # Why the operation cannot be cancelled once it has begun; None if it can be cancelled and
     # brought to a safe point.
     no_way_back: str | None = None
+    # Removes what an operation that failed or was cancelled has made. None for actions that make
+    # at most a copy of a branch.
+    undo: Callable[[Operation], None] | None = None
 
     def keeps_clients_out(self, details: Details) -> bool:
         """Return whether a client that connects while the operation is unfinished has to wait for
@@ -95,7 +98,9 @@ ACTIONS: Mapping[Action, ActionRule] = {
         lane=Lane.UPKEEP,
         no_way_back="the project's data is being removed",
     ),
-    Action.UPGRADE_PROJECT: ActionRule(upgrade_project, details=UpgradeProjectDetails, bound=600.0),
+    Action.UPGRADE_PROJECT: ActionRule(
+        upgrade_project, details=UpgradeProjectDetails, bound=600.0, undo=undo_upgrade
+    ),
 }
 
 STARTS = [action for action, rule in ACTIONS.items() if rule.is_start]

@@ -27,7 +27,6 @@ from controlplane.metrics import figures
 from controlplane.models import (
     HOPEFUL,
     UNFINISHED,
-    Action,
     Branch,
     Operation,
     OperationStatus,
@@ -280,7 +279,7 @@ def _settle_data(operation: Operation) -> None:
     """Give the branch of a failed restore its previous data back, and remove what a failed upgrade
     has made. The caller holds the branches, so if another attempt has finished the operation, that
     happened before this call."""
-    has_other_data = replacement_of(operation) or operation.action == Action.UPGRADE_PROJECT
+    has_other_data = replacement_of(operation) or rule_of(operation).undo
     if has_other_data and not _load(operation.id).is_finished:
         undo_data(operation)
 

@@ -12,10 +12,9 @@ from controlplane.compute.filesystem import forget_lock
 from controlplane.compute.patience import patience
 from controlplane.compute.process import StopFailed
 from controlplane.compute.schema_only import end_schema_work
-from controlplane.models import Action, Branch, BranchState, Endpoint, EndpointState, Operation
+from controlplane.models import Branch, BranchState, Endpoint, EndpointState, Operation
 from controlplane.operations.actions import details_of, rule_of
 from controlplane.operations.details import ApplyConfigDetails
-from controlplane.operations.project_upgrade import undo_upgrade
 from controlplane.operations.replacing import replacement_of
 from controlplane.operations.running import compute_spec
 
@@ -34,15 +33,16 @@ def undo(operation: Operation, branches: list[str]) -> None:
     """
     for branch_id in branches:
         _bring_to_rows(branch_id, operation)
-    if rule_of(operation).makes_branch or operation.action == Action.UPGRADE_PROJECT:
+    rule = rule_of(operation)
+    if rule.makes_branch or rule.undo:
         undo_data(operation)
 
 
 def undo_data(operation: Operation) -> None:
     """Give the operation's branches the data that they had before the operation. The caller holds
     them. Raises OSError."""
-    if operation.action == Action.UPGRADE_PROJECT:
-        undo_upgrade(operation)
+    if own_undo := rule_of(operation).undo:
+        own_undo(operation)
         return
     replacement = replacement_of(operation)
     if replacement and replacement.kept_as:
