@@ -24,6 +24,7 @@ from console.live import channel
 from console.operations import cancel_retry, run_views
 from console.operations import views as operations
 from console.projects import changes as project_changes
+from console.projects import settings as project_settings
 from console.projects import views as projects
 from console.query import table_changes, tables
 from console.query import views as query
@@ -49,6 +50,8 @@ urlpatterns = [
     path("sign-out-everywhere", sign_in.sign_out_everywhere, name="sign_out_everywhere"),
     path("status", service_status.show, name="status"),
     path("status/live", service_status.live, name="status_live"),
+    path("status/hosts/<str:host_id>/drain", service_status.drain, name="host_drain"),
+    path("status/hosts/<str:host_id>/remove", service_status.remove, name="host_remove"),
     path("go", palette.go, name="go"),
     path("shortcuts", palette.shortcuts, name="shortcuts"),
     path("preferences", preferences.choose, name="preferences"),
@@ -60,9 +63,11 @@ urlpatterns = [
     path(f"{PROJECT}/changes", channel.of_project, name="project_changes"),
     path(f"{PROJECT}/switch", projects.switcher, name="project_switcher"),
     path(f"{PROJECT}/live", projects.live, name="project_live"),
-    path(f"{PROJECT}/settings", project_changes.settings, name="project_settings"),
-    path(f"{PROJECT}/history", project_changes.history, name="project_history"),
-    path(f"{PROJECT}/rename", project_changes.rename, name="project_rename"),
+    path(f"{PROJECT}/settings", project_settings.show, name="project_settings"),
+    *(
+        path(f"{PROJECT}/{name}", view, name=f"project_{name}")
+        for name, view in project_settings.FORMS.items()
+    ),
     path(f"{PROJECT}/delete", project_changes.delete, name="project_delete"),
     path(f"{PROJECT}/new-endpoint", endpoints.create, name="endpoint_create"),
     path(ENDPOINT, endpoints.show, name="endpoint"),
@@ -143,6 +148,7 @@ urlpatterns = [
     path("webhooks/new", webhooks.create, name="webhook_create"),
     path(WEBHOOK, webhooks.show, name="webhook"),
     path(f"{WEBHOOK}/live", webhooks.show_live, name="webhook_live"),
+    path(f"{WEBHOOK}/edit", webhooks.edit, name="webhook_edit"),
     path(f"{WEBHOOK}/rotate", webhooks.rotate, name="webhook_rotate"),
     path(f"{WEBHOOK}/delete", webhooks.delete, name="webhook_delete"),
     path(f"{WEBHOOK}/enable", webhooks.enable, name="webhook_enable"),

@@ -4,10 +4,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from django.http import HttpResponse
 from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.resources.service_status import Host
 from console.pages.live_regions import Polling, page_and_region
+from console.pages.responses import FormPage, act, done, show_confirmation
 from console.pages.statuses import Status
 from console.request import ConsoleRequest
 
@@ -64,3 +67,33 @@ def _contents(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
 
 
 show, live = page_and_region(_contents, "status.html", "_status_of_service.html")
+
+
+@require_POST
+def drain(request: ConsoleRequest, host_id: str) -> HttpResponse:
+    """Place no new projects on a host, or again."""
+    on = request.POST.get("to") == "on"
+    return act(
+        request,
+        lambda: request.api.status.drain(host_id, draining=on),
+        otherwise=reverse("status"),
+        message=f"Host {host_id} gets {'no ' if on else ''}new projects{'' if on else ' again'}.",
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def remove(request: ConsoleRequest, host_id: str) -> HttpResponse:
+    page = FormPage(
+        title=f"Remove host {host_id}",
+        intro="Only a host without projects whose worker is stopped can be removed. If its machine"
+        " is lost, its operator removes it with its projects: manage.py hosts remove --force.",
+        submit="Remove host",
+        danger=True,
+        back=reverse("status"),
+    )
+
+    def do() -> HttpResponse:
+        request.api.status.remove(host_id)
+        return done(request, page.back, f"Host {host_id} is removed.", is_live=False)
+
+    return show_confirmation(request, lambda: page, do)

@@ -24,6 +24,12 @@ class SettingFields(forms.Form):
         super().__init__(*args, **kwargs)
         self.fields |= {one.field: _field(one) for one in self.offered}
 
+    def drop_default(self, name: str) -> None:
+        """Remove the choice "Default", because there is a value already."""
+        widget = self.fields[name].widget
+        if isinstance(widget, forms.Select):
+            widget.choices = [choice for choice in widget.choices if choice[0] != ""]
+
 
 def _field(setting: EndpointSetting) -> forms.Field:
     given: dict[str, Any] = {
@@ -68,18 +74,12 @@ class EndpointSettingsForm(SettingFields):
         for one in self.offered:
             if one.is_returned(endpoint):
                 self.initial[one.field] = one.typed(endpoint)
-                self._drop_default(one.field)
+                self.drop_default(one.field)
             else:
                 del self.fields[one.field]
         self.initial["pg_settings"] = "\n".join(
             f"{name} = {value}" for name, value in sorted(endpoint.pg_settings.items())
         )
-
-    def _drop_default(self, name: str) -> None:
-        """Remove the choice "Default", because the endpoint has a value already."""
-        widget = self.fields[name].widget
-        if isinstance(widget, forms.Select):
-            widget.choices = [choice for choice in widget.choices if choice[0] != ""]
 
     def clean_pg_settings(self) -> dict[str, str]:
         settings: dict[str, str] = {}

@@ -50,6 +50,34 @@ def branch_in_list(branch: Branch) -> str:
     return f"{branch.name} (default)" if branch.default else branch.name
 
 
+def lines_of(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+class LinesField(forms.CharField):
+    """A list, one entry per line."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(strip=False, **named)
+        # The command line beside the form takes the value for a list.
+        self.widget.attrs["data-lines"] = ""
+
+    def to_python(self, value: Any) -> Any:
+        return value if isinstance(value, list) else lines_of(str(value or ""))
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(value) if isinstance(value, list) else value
+
+
+class ScaledField(forms.FloatField):
+    """A number in a larger unit than the API's."""
+
+    def __init__(self, *, scale: int, **named: Any) -> None:
+        super().__init__(**named)
+        self.scale = scale
+        self.widget.attrs |= {"data-scale": scale, "step": "any"}
+
+
 class RenameForm(forms.Form):
     name = forms.CharField(widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}))
 

@@ -16,7 +16,8 @@ from urllib.parse import quote
 from django import forms
 
 from console.api.transport import UNSENDABLE
-from console.forms.api_requests import PLACE, SENT, Sent, field_values, fill_body
+from console.forms.api_requests import field_values, fill_body
+from console.forms.request_table import PLACE, SENT, Sent
 from console.request import ConsoleRequest
 from console.sign_in import sessions
 

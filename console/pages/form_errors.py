@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from django import forms
 
 from console.api.errors import APIError, Unauthorized
-from console.forms.api_requests import FIELDS_OF_ATTRIBUTES
 from console.forms.fields import WORDS_OF_ATTRIBUTES
+from console.forms.request_table import FIELDS_OF_ATTRIBUTES
 from console.pages.problems import quoted, sentence, spell_out, words_beside
 
 
@@ -52,8 +52,16 @@ def _field_of(form: forms.Form, path: str) -> tuple[str, str]:
         part = parts[place]
         name = part if part in form.fields else FIELDS_OF_ATTRIBUTES.get(part, part)
         if name in form.fields:
-            return name, ".".join(parts[place + 1 :])
+            return name, _value_at(form, name, ".".join(parts[place + 1 :]))
     return "", ""
+
+
+def _value_at(form: forms.Form, name: str, path: str) -> str:
+    """Return the line that a path in a list leads to, and any other path as it is."""
+    lines = form.cleaned_data.get(name)
+    if isinstance(lines, list) and path.isdecimal() and int(path) < len(lines):
+        return str(lines[int(path)])
+    return path
 
 
 # How the API writes the names of its attributes: words in lower case, joined by underscores.

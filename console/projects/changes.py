@@ -1,27 +1,22 @@
-"""A project's settings, and the forms to create, change and delete one."""
+"""The forms that create and delete a project."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import cast
 
 from django import forms
 from django.http import HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_http_methods
 
 from console.api.parallel import in_parallel, part
 from console.api.resources.projects import Region
 from console.forms import losses
 from console.forms.api_requests import body_of
-from console.forms.fields import PLAIN, ConfirmForm, OpenChoiceField, RenameForm, offer
+from console.forms.fields import PLAIN, ConfirmForm, OpenChoiceField, offer
 from console.pages.form_errors import problems_beside
 from console.pages.responses import FormPage, choices, done, show_form
 from console.request import ConsoleRequest
-from console.templatetags.console_tags import period
 
-# Seconds.
-PERIODS = (0, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400)
-NO_HISTORY = "No history"
 DEFAULT_VERSION = "The region's default"
 
 
@@ -68,80 +63,6 @@ def create(request: ConsoleRequest) -> HttpResponse:
         intro="The project starts with one branch and a read-write endpoint.",
         submit="Create project",
         back=reverse("dashboard"),
-    )
-    return show_form(request, form, page)
-
-
-@require_safe
-def settings(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    project = request.api.project(project_id)
-    context = {
-        "project": project,
-        "settings": list(_named_values(project.settings)),
-        "defaults": list(_named_values(project.default_endpoint_settings)),
-    }
-    return render(request, "project_settings.html", context)
-
-
-def _named_values(settings: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each setting's name with its value in words."""
-    for name, value in settings.items():
-        label = f"{within} {name}".strip().replace("_", " ")
-        if isinstance(value, Mapping):
-            yield from _named_values(value, label)
-        elif isinstance(value, bool):
-            yield label, "yes" if value else "no"
-        elif isinstance(value, list):
-            yield label, ", ".join(map(str, value)) or "none"
-        elif value is not None:
-            yield label, str(value)
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def rename(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    url = reverse("project_settings", args=[project_id])
-    form = RenameForm(request.POST or None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form, "name"):
-            request.api.update_project(project_id, body_of(form, "project_rename"))
-            return done(request, url, "Project renamed.", is_live=False)
-    if request.method != "POST":
-        form.initial["name"] = request.api.project(project_id).name
-    page = FormPage(title="Rename project", submit="Rename", back=url)
-    return show_form(request, form, page)
-
-
-class HistoryForm(forms.Form):
-    retention = forms.IntegerField(
-        label="Keep history for",
-        help_text="A shorter time removes what is older for good. The account's plan may limit it.",
-        widget=forms.Select(attrs={"data-number": ""}),
-    )
-
-    def offer_periods(self, present: int | None) -> None:
-        """Offer the usual periods, and the present one."""
-        seconds = sorted({*PERIODS, present or 0})
-        widget = cast(forms.Select, self.fields["retention"].widget)
-        widget.choices = [(one, period(one) if one else NO_HISTORY) for one in seconds]
-        self.initial["retention"] = present
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def history(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    """Change for how long the history of the project's branches is kept."""
-    url = reverse("project_settings", args=[project_id])
-    form = HistoryForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        with problems_beside(form, "retention"):
-            request.api.update_project(project_id, body_of(form, "project_history"))
-            return done(request, url, "History retention changed.", is_live=False)
-    projects = choices(request, lambda: [request.api.project(project_id)])
-    form.offer_periods(projects[0].history_retention if projects else None)
-    page = FormPage(
-        title="History retention",
-        intro="Every moment of this time can become a branch, or replace a branch's data.",
-        submit="Save",
-        back=url,
     )
     return show_form(request, form, page)
 

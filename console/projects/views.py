@@ -28,6 +28,7 @@ from console.projects.dashboard import (
     project_rows,
     totals,
 )
+from console.projects.first_steps import first_steps
 from console.request import ConsoleRequest
 
 EVENTS_READ = 300
@@ -147,6 +148,9 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         # A new project has one endpoint, and its user wants to connect.
         "only_endpoint": endpoints[0] if len(endpoints) == 1 else None,
         "has_free_branch": any(branch.id not in taken for branch in branches),
+        "steps": first_steps(
+            project, branches, operations.items, is_all=len(operations.items) < OPERATIONS_READ
+        ),
     }
     url = reverse("project_live", args=[project_id])
     url = f"{url}?{found.query}" if found.query else url

@@ -86,8 +86,8 @@ def remove_host(name: str, *, force: bool = False) -> None:
     left = what_is_left([host])
     if left != "nothing" and not force:
         raise Conflict(
-            f"{host.id} is not empty: {left}. Delete the projects while its worker runs; if "
-            "its machine is lost, `manage.py hosts remove --force` removes them"
+            f"the host {host.id} is not empty: {left}. Delete the projects while its worker runs; "
+            "if its machine is lost, `manage.py hosts remove --force` removes them"
         )
     queues = [host.queue(lane) for lane in Lane]
     with transaction.atomic():

@@ -27,7 +27,7 @@
     if (field.type === "date") return field.value ? stamp(Date.parse(field.value) + DAY) : null;
     if (field.name === "lifetime") return endOf(field, field.form.elements.until);
     if (field.type === "checkbox") {
-      if (method === "PATCH") return field.checked === field.defaultChecked ? null : field.checked;
+      if (method === "PATCH") return !whole && field.checked === field.defaultChecked ? null : field.checked;
       return field.checked || null;
     }
     // A number of minutes beside the choice, as the API's seconds.
@@ -38,7 +38,9 @@
       : field.value === field.defaultValue;
     if (method === "PATCH" && isSame && !whole) return null;
     if (field.name === "pg_settings") return settingsOf(field.value);
-    if (!field.value) return null;
+    if (!field.value.trim()) return null;
+    if ("lines" in field.dataset) return field.value.split("\n").map((line) => line.trim()).filter(Boolean);
+    if (field.dataset.scale) return Math.round(field.value * field.dataset.scale);
     return field.type === "number" || "number" in field.dataset ? Number(field.value) : field.value;
   }
 

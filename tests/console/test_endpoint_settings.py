@@ -8,17 +8,11 @@ import pytest
 
 from console.api.resources.endpoints import Endpoint
 from console.endpoints.forms import EndpointForm, EndpointSettingsForm, SettingFields
-from console.forms.api_requests import (
-    FIELDS_OF_ATTRIBUTES,
-    SENT,
-    Sent,
-    body_of,
-    field_values,
-    fill_body,
-)
+from console.forms.api_requests import body_of, field_values, fill_body
 from console.forms.compute_fields import SizeSelect, SuspendSelect
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS, EndpointSetting, setting_rows
 from console.forms.fields import WORDS_OF_ATTRIBUTES
+from console.forms.request_table import FIELDS_OF_ATTRIBUTES, SENT, Sent
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 

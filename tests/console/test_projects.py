@@ -41,14 +41,6 @@ def test_each_tab_is_a_page_of_its_own(carol: Person, still_shop: Shop) -> None:
         assert html.count("<h1") == 1
 
 
-def test_the_settings_page_describes_the_project(carol: Person, still_shop: Shop) -> None:
-    page = Page(carol.get(f"{still_shop.url}/settings"))
-    for words in ("shop", still_shop.id, "local", "Rename…", "Delete…"):
-        assert words in page.text
-    settings = carol.api.get(f"/projects/{still_shop.id}")["project"]["settings"]
-    assert all(name.replace("_", " ").capitalize() in page.text for name in settings)
-
-
 def test_the_deletion_form_names_what_will_be_lost(carol: Person, still_shop: Shop) -> None:
     page = Page(carol.get(f"{still_shop.url}/delete"))
     assert "Delete project shop" in page.text
@@ -102,21 +94,6 @@ def test_a_refusal_by_the_api_is_shown_beside_the_form(
     assert page.fields["name"] == name
     assert page.fields["region_id"] == region
     assert 'role="alert"' in page.html
-
-
-def test_renaming(alice: Person, shop: Shop) -> None:
-    assert Page(alice.get(f"{shop.url}/rename")).fields["name"] == "shop"
-    answer = alice.post(f"{shop.url}/rename", {"name": "<i>store</i>"})
-    assert answer["Location"] == f"{shop.url}/settings"
-    page = Page(alice.get(shop.url))
-    assert "<i>store</i>" in page.text
-    assert "<i>store" not in page.html
-
-
-def test_renaming_to_nothing_is_refused(carol: Person, still_shop: Shop) -> None:
-    assert carol.post(f"{still_shop.url}/rename", {"name": "   "}).status_code == 422
-    assert carol.post(f"{still_shop.url}/rename", {"name": "x" * 300}).status_code == 422
-    assert "shop" in Page(carol.get(still_shop.url)).text
 
 
 @pytest.mark.thorough
@@ -187,32 +164,6 @@ def test_a_new_projects_page_shows_how_to_connect(alice: Person) -> None:
     (address,) = re.findall(r'class="connection"[^>]* hx-get="([^"]+)"', page.html)
     text = alice.htmx_get(address, target="").content.decode()
     assert "postgresql://neondb_owner:********@" in text
-
-
-def test_the_time_for_which_history_is_kept_is_shown_and_changed(alice: Person) -> None:
-    project = alice.api.new_project(wait=False, name="shop")["project"]
-    url = f"/projects/{project['id']}"
-    assert "Kept for 1 day" in Page(alice.get(f"{url}/settings")).text
-    form = Page(alice.get(f"{url}/history"))
-    assert form.fields["retention"] == "86400"
-    assert '"history_retention_seconds": 86400' in form.html.replace("&quot;", '"')
-    refused = alice.post(f"{url}/history", {"retention": "99999999"})
-    assert refused.status_code == 422
-    assert 'id="id_retention_error"' in refused.content.decode()
-    assert alice.post(f"{url}/history", {"retention": "0"}).status_code == 302
-    assert alice.api.get(url)["project"]["history_retention_seconds"] == 0
-    assert "Not kept" in Page(alice.get(f"{url}/settings")).text
-    alice.post(f"{url}/history", {"retention": "5400"})
-    page = Page(alice.get(f"{url}/history"))
-    assert page.options["retention"] == ["0", "3600", "5400", "21600", "86400", "604800", "2592000"]
-    assert "Kept for 90 minutes" in Page(alice.get(f"{url}/settings")).text
-
-
-def test_a_project_without_history_retention_shows_none(
-    dave: Person, misbehaving: Misbehaving
-) -> None:
-    misbehaving.body = b'{"project": {"id": "p"}}'
-    assert "History" not in Page(dave.get("/projects/p/settings")).text
 
 
 def test_the_form_offers_the_versions_of_postgres_if_there_are_several(alice: Person) -> None:

@@ -74,6 +74,39 @@ def test_an_unchanged_status_is_not_sent_again(dave: Person, misbehaving: Misbeh
     assert answered(60, **shown).status_code == 200
 
 
+def hosts_of(api: Misbehaving, *hosts: dict[str, Any]) -> None:
+    api.body = json.dumps({"hosts": hosts, "webhooks": {}}).encode()
+
+
+def test_each_host_is_described(dave: Person, misbehaving: Misbehaving) -> None:
+    hosts_of(
+        misbehaving,
+        {"id": "eu-1", "region_id": "eu", "cpus": 4, "cpu_load": 1.26, "memory_bytes": 8e9},
+        {"id": "eu-2", "region_id": "eu", "draining": True},
+    )
+    page = Page(dave.get("/status"))
+    assert "Load 1.3 on 4 CPUs" in page.text
+    assert "Memory 8.0 GB" in page.text
+    assert "Host eu-2 no new projects Resume Remove…" in page.text
+    assert "Host eu-1 Drain Remove…" in page.text
+    hosts_of(misbehaving, {"id": "eu-1"})
+    # The last host is there to stay.
+    assert "Remove…" not in Page(dave.get("/status")).text
+
+
+def test_a_host_is_drained_resumed_and_removed(dave: Person, misbehaving: Misbehaving) -> None:
+    hosts_of(misbehaving, {"id": "eu-1"}, {"id": "eu-2"})
+    for button, draining in (("on", True), ("off", False)):
+        answer = dave.post("/status/hosts/eu-1/drain", {"to": button})
+        assert answer["Location"] == "/status"
+        assert misbehaving.asked_for("PATCH /api/v2/status/hosts/eu-1")
+        assert json.loads(misbehaving.sent[-1]) == {"host": {"draining": draining}}
+    assert "Remove host eu-1" in Page(dave.get("/status/hosts/eu-1/remove")).text
+    misbehaving.refuse(409, "the host eu-1 is not empty: 2 projects")
+    refused = dave.post("/status/hosts/eu-1/remove")
+    assert "The host eu-1 is not empty: 2 projects" in Page(refused).text
+
+
 class TestServiceNotice:
     @pytest.fixture
     def pat(self, misbehaving: Misbehaving, settings: Any) -> Person:

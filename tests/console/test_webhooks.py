@@ -135,6 +135,23 @@ def test_the_secret_is_shown_once(dave: Person, misbehaving: Misbehaving) -> Non
     assert "whsec_" not in Page(dave.get("/webhooks/wh-1")).text
 
 
+def test_editing(alice: Person) -> None:
+    sent = {"url": "https://nobody.invalid/in", "event_types": ["project.created"]}
+    url = alice.post("/webhooks/new", sent).content.decode().split('href="/webhooks/')[1]
+    url = f"/webhooks/{url.split(chr(34))[0]}"
+    form = Page(alice.get(f"{url}/edit"))
+    assert form.fields["url"] == "https://nobody.invalid/in"
+    assert 'value="project.created" checked' in re.sub(r" id=\S+", "", form.html)
+    changed = {"url": "https://nobody.invalid/other", "description": "The chat"}
+    assert alice.post(f"{url}/edit", changed)["Location"] == url
+    found = alice.api.get(url)["webhook"]
+    assert (found["url"], found["description"]) == tuple(changed.values())
+    assert found["event_types"] == ["*"]
+    refused = alice.post(f"{url}/edit", {"url": "ftp://nobody.invalid"})
+    assert refused.status_code == 422
+    assert 'id="id_url_error"' in refused.content.decode()
+
+
 def test_a_refused_webhook_keeps_what_was_typed(dave: Person, misbehaving: Misbehaving) -> None:
     misbehaving.refuse(422, "the address is of this host")
     sent = {"url": "http://127.0.0.1/", "event_types": ["branch.created"], "description": "mine"}

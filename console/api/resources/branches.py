@@ -8,6 +8,7 @@ from typing import Any
 from console.api.errors import NonsenseAnswer
 from console.api.fields import JSONObject, identifier, moment, one, own_id, text, whole
 from console.api.resources.history import PastMoment
+from console.api.resources.projects import Usage
 from console.api.transport import Transport, may_be_missing
 
 
@@ -21,6 +22,7 @@ class Branch:
     created_at: datetime | None
     # Bytes; None until the API has measured it.
     logical_size: int | None
+    usage: Usage
     # When the branch will be deleted automatically, if it will.
     expires_at: datetime | None = None
     # A protected branch can be neither deleted nor reset.
@@ -46,6 +48,7 @@ class Branch:
             default=data.get("default") is True or data.get("primary") is True,
             created_at=moment(data, "created_at"),
             logical_size=whole(data, "logical_size"),
+            usage=Usage.read(data),
             expires_at=moment(data, "expires_at"),
             protected=data.get("protected") is True,
             schema_only=text(data, "init_source") == "schema-only",

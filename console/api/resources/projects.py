@@ -29,6 +29,28 @@ class Region:
 
 
 @dataclass(frozen=True)
+class Usage:
+    """What a project or a branch has consumed in the present period. Each is None if the server
+    does not say."""
+
+    # Seconds.
+    active_time: int | None
+    compute_time: int | None
+    # Bytes.
+    written: int | None
+    transferred: int | None
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Usage":
+        return cls(
+            active_time=whole(data, "active_time_seconds"),
+            compute_time=whole(data, "compute_time_seconds"),
+            written=whole(data, "written_data_bytes"),
+            transferred=whole(data, "data_transfer_bytes"),
+        )
+
+
+@dataclass(frozen=True)
 class Project:
     id: str
     name: str
@@ -40,6 +62,9 @@ class Project:
     # As the server returned them. Servers differ in which settings they have.
     settings: JSONObject
     default_endpoint_settings: JSONObject
+    usage: Usage
+    # When the period of the usage began.
+    period_began: datetime | None
 
     @classmethod
     def read(cls, data: JSONObject) -> "Project":
@@ -53,6 +78,8 @@ class Project:
             history_retention=whole(data, "history_retention_seconds"),
             settings=inner(data, "settings"),
             default_endpoint_settings=inner(data, "default_endpoint_settings"),
+            usage=Usage.read(data),
+            period_began=moment(data, "consumption_period_start"),
         )
 
 

@@ -41,6 +41,7 @@ class Host:
     """A host of a region. Sizes are in bytes and times in seconds; None if not known."""
 
     id: str
+    region_id: str
     host: str
     port: int
     draining: bool
@@ -52,6 +53,11 @@ class Host:
     # All major versions of Postgres that it has, the default first.
     pg_versions: Sequence[int]
     pooler_version: str
+    version: str
+    cpus: int | None
+    # The load average of the last minute.
+    cpu_load: float
+    memory: int | None
     disk_free: int | None
     disk_reserve: int | None
     lanes: Sequence[Queue]
@@ -63,6 +69,7 @@ class Host:
         computes = inner(data, "computes")
         return cls(
             id=required(data, "id"),
+            region_id=text(data, "region_id"),
             host=text(data, "host"),
             port=int(number(data, "port")),
             draining=data.get("draining") is True,
@@ -72,6 +79,10 @@ class Host:
             proxy_seen=whole(data, "proxy_seen_seconds_ago"),
             pg_versions=_versions(data),
             pooler_version=text(data, "pooler_version"),
+            version=text(data, "version"),
+            cpus=whole(data, "cpus"),
+            cpu_load=number(data, "cpu_load"),
+            memory=whole(data, "memory_bytes"),
             disk_free=whole(data, "disk_free_bytes"),
             disk_reserve=whole(data, "disk_reserve_bytes"),
             lanes=[Queue.read(one) for one in objects(data.get("lanes") or [])],
@@ -104,6 +115,13 @@ class StatusCalls:
     def regions(self) -> list[RegionStatus]:
         data = self._transport.get("status")
         return [RegionStatus.read(item) for item in objects(data, "regions")]
+
+    def drain(self, host_id: str, *, draining: bool) -> None:
+        body = {"host": {"draining": draining}}
+        self._transport.send("PATCH", "status", "hosts", host_id, body=body)
+
+    def remove(self, host_id: str) -> None:
+        self._transport.send("DELETE", "status", "hosts", host_id)
 
     def details(self) -> ServiceDetails:
         """Return the details that only the accounts that run the service may read."""

@@ -111,8 +111,7 @@ class WebhookCalls:
         data = self._transport.send("POST", "webhooks", body=body)
         return Webhook.read(one(data, "webhook"))
 
-    def enable(self, webhook_id: str, *, enabled: bool) -> None:
-        body = {"webhook": {"enabled": enabled}}
+    def update(self, webhook_id: str, body: JSONObject) -> None:
         self._transport.send("PATCH", "webhooks", webhook_id, body=body)
 
     def rotate_secret(self, webhook_id: str) -> Webhook:

@@ -1,0 +1,206 @@
+"""A project's settings and what it uses: their page, and the forms that change them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from console import client_address
+from console.api.parallel import in_parallel, part
+from console.api.resources.endpoints import Endpoint
+from console.api.resources.projects import Project
+from console.forms.api_requests import body_of
+from console.forms.endpoint_settings import ENDPOINT_SETTINGS, setting_rows
+from console.forms.fields import RenameForm
+from console.forms.request_table import SENT
+from console.pages.form_errors import problems_beside
+from console.pages.responses import FormPage, choices, done, show_confirmation, show_form
+from console.projects.settings_forms import (
+    AddressesForm,
+    DefaultsForm,
+    HistoryForm,
+    QuotasForm,
+    SettingsForm,
+)
+from console.projects.usage import branch_usages, project_usage
+from console.request import ConsoleRequest
+from console.sign_in import sessions
+
+# The settings that the page shows in words of its own.
+SHOWN = frozenset(
+    ("quota", "allowed_ips", "block_public_connections", "block_outbound_connections")
+) | {"enable_logical_replication"}
+
+
+@require_safe
+def show(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    api = request.api
+    project, branches = in_parallel(
+        lambda: api.project(project_id), part(lambda: api.branches(project_id))
+    )
+    allowed = project.settings.get("allowed_ips")
+    context = {
+        "project": project,
+        "allowed": allowed if isinstance(allowed, Mapping) else {},
+        "others": list(_named_values(project.settings, without=SHOWN)),
+        "defaults": _defaults(project),
+        "usage": project_usage(project, branches.items),
+        "branch_usages": branch_usages(branches.items),
+        "protected": [one for one in branches.items if one.protected],
+        "problem": branches.problem,
+    }
+    return render(request, "project_settings.html", context)
+
+
+def _defaults(project: Project) -> list[tuple[str, str]]:
+    """Return the defaults for endpoints: the console's settings as on the page of an endpoint, and
+    all others."""
+    sent = project.default_endpoint_settings
+    known = frozenset(one.attribute for one in ENDPOINT_SETTINGS)
+    rows = setting_rows(Endpoint.read({"id": project.id, **sent}))
+    return [*rows, *_named_values(sent, without=known)]
+
+
+def _named_values(
+    settings: Mapping[str, Any], within: str = "", *, without: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, str]]:
+    """Yield each setting's name with its value in words."""
+    for name, value in settings.items():
+        label = f"{within} {name}".strip().replace("_", " ")
+        if name in without:
+            continue
+        if isinstance(value, Mapping):
+            yield from _named_values(value, label)
+        elif isinstance(value, bool):
+            yield label, "yes" if value else "no"
+        elif isinstance(value, list):
+            yield label, ", ".join(map(str, value)) or "none"
+        elif value is not None:
+            yield label, str(value)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def rename(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    page = FormPage(title="Rename project", submit="Rename", back=_back(project_id))
+    form = RenameForm(request.POST or None)
+    if request.method != "POST":
+        form.initial["name"] = request.api.project(project_id).name
+    return _show(request, project_id, form, page, "Project renamed.", field="name")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def history(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    """Change for how long the history of the project's branches is kept."""
+    page = FormPage(
+        title="History retention",
+        intro="Every moment of this time can become a branch, or replace a branch's data.",
+        submit="Save",
+        back=_back(project_id),
+    )
+    form = HistoryForm(request.POST if request.method == "POST" else None)
+    return _show(request, project_id, form, page, "History retention changed.", field="retention")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def addresses(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    """Change from which addresses Postgres clients may connect."""
+    page = FormPage(
+        title="Allowed addresses",
+        intro="Postgres clients from other addresses are refused. The console and the API are not"
+        " affected.",
+        submit="Save",
+        back=_back(project_id),
+    )
+    sign_in = sessions.present(request)
+    form = AddressesForm(
+        request.POST if request.method == "POST" else None,
+        own=client_address.current(),
+        blocks_outbound=sign_in is not None and sign_in.account.is_perch,
+    )
+    return _show(request, project_id, form, page, "Allowed addresses changed.", field="ips")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def quotas(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    page = FormPage(
+        title="Quotas",
+        intro="When one is used up, the project's endpoints are suspended, and none starts until"
+        " the next period or a higher quota.",
+        submit="Save",
+        back=_back(project_id),
+    )
+    form = QuotasForm(request.POST if request.method == "POST" else None)
+    return _show(request, project_id, form, page, "Quotas changed.")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def defaults(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    page = FormPage(
+        title="Defaults for new endpoints",
+        intro="Endpoints that exist keep their settings.",
+        submit="Save",
+        back=_back(project_id),
+    )
+    form = DefaultsForm(request.POST if request.method == "POST" else None)
+    return _show(request, project_id, form, page, "Defaults changed.")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def replication(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    """Turn on logical replication, for good."""
+    page = FormPage(
+        title="Turn on logical replication",
+        intro="The project's active endpoints are suspended once. From their next start on, they"
+        " write what logical replication needs. This cannot be turned off again.",
+        submit="Turn on",
+        danger=True,
+        back=_back(project_id),
+    )
+
+    def turn_on() -> HttpResponse:
+        request.api.update_project(project_id, SENT["project_replication"].always)
+        return done(request, page.back, "Logical replication is on.", is_live=False)
+
+    return show_confirmation(request, lambda: page, turn_on)
+
+
+# By their names in addresses.
+FORMS = {
+    "rename": rename,
+    "history": history,
+    "addresses": addresses,
+    "quotas": quotas,
+    "defaults": defaults,
+    "replication": replication,
+}
+
+
+def _back(project_id: str) -> str:
+    return reverse("project_settings", args=[project_id])
+
+
+def _show(
+    request: ConsoleRequest,
+    project_id: str,
+    form: RenameForm | SettingsForm,
+    page: FormPage,
+    notice: str,
+    *,
+    field: str = "",
+) -> HttpResponse:
+    """Show the form, or make its change. `field` is at fault if the API names another one."""
+    assert request.resolver_match is not None
+    if isinstance(form, SettingsForm):
+        found: Sequence[Project] = choices(request, lambda: [request.api.project(project_id)])
+        if found:
+            form.fill_in(found[0])
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form, field):
+            body = body_of(form, request.resolver_match.url_name or "")
+            if body:
+                request.api.update_project(project_id, body)
+            return done(request, page.back, notice, is_live=False)
+    return show_form(request, form, page)
