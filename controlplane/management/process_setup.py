@@ -1,4 +1,5 @@
-"""Prepares a host for processes under accounts of their own, if `up` runs as root.
+"""Prepares a host for processes under accounts of their own: for `up`, if it runs as root, and for
+the units of systemd.
 
 The accounts are made if they are missing. Of the state directory, root goes on to own all but what
 the table in `process_accounts` gives to others, so that a release without these accounts runs on it
@@ -24,9 +25,9 @@ from controlplane.compute.accounts import (
     AccountUnusable,
     give,
     named_account,
+    service_account,
     upgrade_account,
 )
-from controlplane.compute.compute import let_proxy_in
 from controlplane.process_accounts import (
     KINDS,
     MAY_KEEP_FIGURES,
@@ -110,13 +111,29 @@ def set_up_files() -> None:
         return
     _copy_keys()
     _own_directory(settings.STATE_DIR / "web", "web")
+    _share_files()
+
+
+def prepare_for_units() -> None:
+    """Make the accounts of the units' processes, and give these what they need of the state
+    directory. Raises AccountUnusable, OSError."""
+    settings.STATE_DIR.mkdir(mode=0o711, parents=True, exist_ok=True)
+    for kind in KINDS.values():
+        named_account(kind.account)
+    # The units cannot make these: they may write only below the state directory.
+    service_account()
+    upgrade_account()
+    _share_files()
+    _link_address_file()
+
+
+def _share_files() -> None:
     # The process of the figures reads the certificate in it; the key beside it is root's alone.
     authority = settings.STATE_DIR / "tls"
     authority.mkdir(mode=0o711, exist_ok=True)
     authority.chmod(0o711)
     if settings.METRICS_LISTEN != "off":
         _share_figures()
-    let_proxy_in()
 
 
 def launcher() -> str:
@@ -128,14 +145,19 @@ def launcher() -> str:
 
 
 def prepare_address_file() -> None:
-    """Remove the address of the figures, which an earlier run may have left. The account of the
-    process that writes it cannot write in the state directory, so the file there becomes a link."""
-    link = Path(settings.METRICS_ADDRESS_FILE)
-    link.unlink(missing_ok=True)
+    """Remove the address of the figures, which an earlier run may have left."""
+    Path(settings.METRICS_ADDRESS_FILE).unlink(missing_ok=True)
     if in_use() and settings.METRICS_LISTEN != "off":
-        place = Path(settings.METRICS_DIR) / "address"
-        place.unlink(missing_ok=True)
-        link.symlink_to(place.relative_to(link.parent))
+        _link_address_file()
+
+
+def _link_address_file() -> None:
+    """Make the address of the figures a link. The account of the process that writes it cannot
+    write in the state directory."""
+    link, place = Path(settings.METRICS_ADDRESS_FILE), Path(settings.METRICS_DIR) / "address"
+    for path in (link, place):
+        path.unlink(missing_ok=True)
+    link.symlink_to(place.relative_to(link.parent))
 
 
 def _copy_keys() -> None:

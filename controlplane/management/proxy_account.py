@@ -20,6 +20,7 @@ from typing import NoReturn
 from django.conf import settings
 
 from controlplane.compute.accounts import Account, give, named_account, own_account
+from controlplane.compute.compute import let_proxy_in
 from controlplane.database.connection_counts import LEAST_OF_HOST_PROCESS
 from controlplane.process_accounts import (
     KINDS,
@@ -62,7 +63,7 @@ class Given:
 
 def given() -> Given:
     """What this proxy needs. As root, with accounts for processes, this executes the proxy again,
-    under its account. Raises OSError, ValueError."""
+    under its account. Raises AccountUnusable, OSError, ValueError."""
     if descriptor := os.environ.pop(GIVEN, ""):
         return _received(int(descriptor))
     found = Given(_secret(), _authority(), HostCalls())
@@ -108,6 +109,7 @@ def _authority() -> Authority | None:
 
 def _execute_again(found: Given) -> NoReturn:
     _make_sockets_directory()
+    let_proxy_in()
     requests, host = fork_host_process(_become_host)
     content = {
         "secret": found.secret.hex(),

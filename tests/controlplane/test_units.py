@@ -4,11 +4,14 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
-import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 import requests
@@ -17,9 +20,12 @@ from django.core.management import CommandError, call_command
 from controlplane.management.commands import install_units
 from controlplane.management.supervision import Program, programs_of
 from controlplane.management.units import UnitsUnusable, check_place, rendered_units
+from tests.controlplane.test_metadata_copy import new_database
+from tests.support.bare_postgres import BarePostgres
 from tests.support.client import Client
-from tests.support.ordinary_user import own_checkout
-from tests.support.stack import ROOT, running_stack
+from tests.support.ordinary_user import own_checkout, own_python
+from tests.support.stack import NOTHING_KEPT, ROOT, free_port
+from tests.support.waiting import wait_for
 
 # The highest exposure that systemd-analyze calls OK, in tenths.
 OK = 49
@@ -126,14 +132,50 @@ def analyze(*arguments: str) -> str:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to give up")
-def test_each_process_works_with_the_capabilities_of_its_unit(state_dir: Path) -> None:
+def test_the_processes_work_with_the_accounts_and_capabilities_of_their_units(
+    state_dir: Path, bare_cluster: BarePostgres
+) -> None:
     checkout = own_checkout(state_dir / "checkout")
-    lines = [f"{one.name}: {bounded(one)}\n" for one in programs_of(ROOT / "Procfile")]
-    (checkout / "Procfile").write_text("".join(lines))
-    state = state_dir / "state"
-    state.mkdir(mode=0o711)
-    with running_stack(state, [sys.executable, checkout / "manage.py"], cwd=checkout) as stack:
-        client = Client(stack.api_url, (state / "api-key").read_text().strip())
+    python = own_python(state_dir / "venv")
+    state, ports = state_dir / "state", [str(free_port()) for _ in range(3)]
+    # The processes' accounts connect to its socket.
+    bare_cluster.directory.chmod(0o711)
+    environment = {
+        **{name: value for name, value in os.environ.items() if "DJANGO" not in name},
+        **NOTHING_KEPT,
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "PERCH_STATE_DIR": str(state),
+        "PERCH_SECRET_KEY": "a secret key",
+        "DATABASE_URL": new_database(bare_cluster, "units"),
+        **dict(zip(("PORT", "API_PORT", "PERCH_PROXY_PORT"), ports, strict=True)),
+    }
+
+    def manage(*arguments: str) -> str:
+        done = subprocess.run(
+            [python, "manage.py", *arguments],
+            cwd=checkout,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    prepare = "from controlplane.management.process_setup import prepare_for_units as p; p()"
+    manage("shell", "--settings", "controlplane.settings", "-c", prepare)
+    manage("migrate", "--settings", "controlplane.settings")
+    key = manage("create_api_key", "--account", "alice", "--name", "key").splitlines()[-1]
+    with ExitStack() as running:
+        found = {
+            one.name: running.enter_context(as_in_unit(one, checkout, environment))
+            for one in programs_of(ROOT / "Procfile")
+        }
+        health = f"http://127.0.0.1:{ports[1]}/healthz"
+        wait_for(lambda: is_well(health), "all processes", timeout=120)
+        assert accounts_of(found["api"]) == {"perch-api"}
+        assert accounts_of(found["metrics"]) == {"perch-metrics"}
+        assert accounts_of(found["proxy"]) == {"perch-proxy", "perch-worker"}
+        client = Client(f"http://127.0.0.1:{ports[1]}/api/v2", key)
         created = client.new_project()
         assert {one["status"] for one in client.finish(created)} == {"finished"}
         uri = created["connection_uris"][0]["connection_uri"]
@@ -142,24 +184,64 @@ def test_each_process_works_with_the_capabilities_of_its_unit(state_dir: Path) -
             with psycopg.connect(address) as connection:
                 assert connection.execute("SELECT 1").fetchone() == (1,)
         if may_filter():
-            with stack.database() as connection:
+            with psycopg.connect(environment["DATABASE_URL"]) as connection:
                 query = "SELECT outbound_unfiltered FROM controlplane_host"
                 assert connection.execute(query).fetchall() == [("",)]
         client.delete(f"/projects/{created['project']['id']}")
-        assert requests.get((state / "metrics-address").read_text().strip(), timeout=10).ok
+        wait_for(lambda: not list((state / "branches").glob("br-*")), "the end of the compute")
+        figures = (state / "metrics-address").read_text().strip()
+        text = requests.get(figures, timeout=10).text
+        for name in ("api", "worker", "proxy"):
+            assert f'perch_process_starts_total{{process="{name}"}}' in text
+        assert not any(process.poll() for process in found.values())
+
+
+@contextmanager
+def as_in_unit(
+    program: Program, checkout: Path, environment: Mapping[str, str]
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run the program's command with the account, groups, capabilities and variables of its unit,
+    without new privileges. systemd itself does not run where the tests do."""
+    unit = services()[f"perch-{program.name}.service"]
+    named = " ".join(values_of(unit, "CapabilityBoundingSet")).split()
+    kept = [f"+{name.removeprefix('CAP_').lower()}" for name in named]
+    options = ["--no-new-privs", "--bounding-set", ",".join(["-all", *kept])]
+    for account in values_of(unit, "User"):
+        groups = [account, *values_of(unit, "SupplementaryGroups")]
+        options += ["--reuid", account, "--regid", account, "--groups", ",".join(groups)]
+    unset = " ".join(values_of(unit, "UnsetEnvironment")).split()
+    given = {"PERCH_PROCESS_ACCOUNTS": "on"}
+    assert "PERCH_PROCESS_ACCOUNTS=on" in values_of(unit, "Environment")
+    with subprocess.Popen(
+        ["/bin/sh", "-c", f"exec setpriv {shlex.join(options)} {program.command}"],
+        cwd=checkout,
+        env={name: value for name, value in environment.items() if name not in unset} | given,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            # The proxy's children would serve their clients to the end.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def accounts_of(process: "subprocess.Popen[bytes]") -> set[str]:
+    """The accounts of the process and its children."""
+    main = psutil.Process(process.pid)
+    return {one.username() for one in [main, *main.children(recursive=True)]}
+
+
+def is_well(url: str) -> bool:
+    try:
+        return str(requests.get(url, timeout=10).json()["status"]) == "ok"
+    except requests.ConnectionError:
+        return False
 
 
 def may_filter() -> bool:
     """True if this host has nftables and lets root use it."""
     program = shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin")
     return program is not None and not subprocess.run([program, "list", "tables"]).returncode
-
-
-def bounded(program: Program) -> str:
-    """The program's command with the capabilities of its unit, and without new privileges."""
-    unit = services()[f"perch-{program.name}.service"]
-    named = " ".join(values_of(unit, "CapabilityBoundingSet")).split()
-    # Only here: the private database of `up` belongs to another account.
-    named += ["CAP_DAC_OVERRIDE"] * (program.name in ("api", "metrics"))
-    kept = [f"+{name.removeprefix('CAP_').lower()}" for name in named]
-    return f"setpriv --bounding-set {','.join(['-all', *kept])} --no-new-privs {program.command}"

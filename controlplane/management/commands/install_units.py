@@ -10,7 +10,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane import durable
-from controlplane.compute.accounts import AccountUnusable, service_account, upgrade_account
+from controlplane.compute.accounts import AccountUnusable
+from controlplane.management.process_setup import prepare_for_units
 from controlplane.management.units import TARGET, UnitsUnusable, check_place, rendered_units
 
 NEXT_STEPS = """
@@ -57,10 +58,7 @@ class Command(BaseCommand):
             units = rendered_units(settings.BASE_DIR, state_dir=settings.STATE_DIR)
             self._write(options["directory"], units, force=options["force"])
             if os.geteuid() == 0:
-                # The units cannot make these: they may write only below the state directory.
-                settings.STATE_DIR.mkdir(mode=0o711, parents=True, exist_ok=True)
-                service_account()
-                upgrade_account()
+                prepare_for_units()
         except (AccountUnusable, UnitsUnusable, OSError) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(

@@ -19,6 +19,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import close_old_connections
 
 from controlplane.compute import state_directory
+from controlplane.compute.accounts import AccountUnusable
 from controlplane.database.secret_keys import OtherSecretKey
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
 from controlplane.management.proxy_account import Given, given, sockets_directory
@@ -64,7 +65,7 @@ class Command(BaseCommand):
                 directory, linger_within=settings.PROXY_HANDOVER_TIMEOUT
             ).take_over()
             handover.listeners = open_listeners(chosen, handover.listeners)
-        except OSError as error:
+        except (AccountUnusable, OSError) as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
         for pid in handover.counts.in_the_way(count):
