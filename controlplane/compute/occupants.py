@@ -1,8 +1,9 @@
 """Finds the processes that work in a branch's directory, by proof, never by what a file says.
 
-A process belongs to a compute if three things hold: it runs under the account that owns the
-directory, its program is Postgres or PgBouncer, and it works in the directory or was started for
-it. Process ids are reused, and the files that name them belong to the computes' account.
+A process belongs to a compute if three things hold: it runs under the branch's account
+(`owner_of`), its program is Postgres, PgBouncer or pg_upgrade, and it works in the directory or was
+started for it. Process ids are reused, and the files that name them belong to the computes'
+account.
 
 Looking through all of a host's processes takes some microseconds for each. The branch's lease tells
 at once whether there is anything to look for. The lease is a file of ours which every process of a
@@ -160,8 +161,8 @@ def is_alive(process: psutil.Process) -> bool:
 def owner_of(place: Path) -> int | None:
     """The account whose processes may be ended in this place; None if there is no such account.
 
-    If root owns the place, it is the place's group: in a branch's directory that is the branch's
-    account (`branch_data`). When we are root, it is never root.
+    If root owns the place, the result is the id of its group, which for a branch's directory is the
+    branch's account (`branch_data`). If this process acts as root, the result is never 0.
     """
     if not acts_as_root():
         return os.geteuid()

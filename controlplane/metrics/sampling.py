@@ -22,8 +22,8 @@ SAMPLE_EVERY = 5.0
 
 def begin(process: str) -> Callable[[], None]:
     """Keep this process's figures for `manage.py metrics` from now on, under the name `process`.
-    Returns a function that samples what the process uses, which the caller calls every SAMPLE_EVERY
-    seconds. Call this after the last fork."""
+    Returns a function that takes a sample; the caller calls it every SAMPLE_EVERY seconds. With
+    METRICS_LISTEN=off nothing is kept. Must be called after the last fork."""
     if settings.METRICS_LISTEN == "off":
         return lambda: None
     values.begin(Path(settings.METRICS_DIR), process, figures.known_names())

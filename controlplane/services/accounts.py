@@ -75,7 +75,8 @@ def create_account(name: str, plan: str = Plan.FREE) -> Account:
 
 
 def authenticate(key: str, *, address: str) -> ApiKey | None:
-    """Return the key's row, with its account; None if the key is unknown, revoked or expired.
+    """Return the key's row, with its account; None if the key is unknown, revoked or expired, or
+    its account is deleted.
 
     `address` is the caller's IP address, which is noted with the time of use. Raises Forbidden if
     the account is disabled.
@@ -116,7 +117,7 @@ def note_refused(key: str, *, address: str) -> None:
 
 
 def keys_in_force(key_ids: Collection[int]) -> set[int]:
-    """Those of the keys that are neither revoked nor expired."""
+    """Those of the keys that are neither revoked nor expired, and whose account is enabled."""
     keys = _in_force(clock.now()).filter(id__in=key_ids)
     return set(keys.values_list("id", flat=True))
 
@@ -182,4 +183,6 @@ def check_plan(plan: str) -> None:
 
 def _check_name(whose: str, name: str) -> None:
     if not name.strip() or len(name) > LONGEST_NAME:
-        raise Invalid(f"the {whose}'s name must have 1 to {LONGEST_NAME} characters")
+        raise Invalid(
+            f"the {whose}'s name must have 1 to {LONGEST_NAME} characters, and not only spaces"
+        )

@@ -1,13 +1,13 @@
 """`python -m tests.benchmarks.metrics`: what keeping figures costs a wake and a transaction.
 
-Two services run side by side, one with PERCH_METRICS_LISTEN=off. Each round measures both, the
-first one in turn, so that both meet the same load of the machine; the cost is the median of the
-rounds' ratios. Scraping is included: the figures are read every fifteen seconds, as Prometheus
-does.
+Two services run side by side, one with PERCH_METRICS_LISTEN=off. Each round measures both services
+and alternates which goes first, so both see the same machine load. The cost is the median of the
+ratios of paired measurements. Scraping is included: the figures are read every fifteen seconds, as
+Prometheus does.
 
-A wake's cost is smaller than what two wakes differ by. So the calls that note one wake, in the
-proxy and in the worker, are also measured alone, in this process; and so is what its trace costs
-while no spans are sent.
+The cost of the figures per wake is smaller than the variation between wakes. So the calls that
+record one wake, in the proxy and in the worker, are also measured alone, in this process. The cost
+of tracing a wake, with span export off, is measured the same way.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from tests.support.scraped import address
 from tests.support.stack import Stack, new_directory, new_state_dir, running_stack
 
 SCRAPE_EVERY = 15.0  # seconds
-# In each round, as many times as PAIRS says on each side in turn.
+# Each round runs TRANSACTIONS transactions PAIRS times on each side, alternating.
 TRANSACTIONS, PAIRS = 1_000, 10
 WAKES = 10
 NOTED = 10_000
@@ -50,7 +50,7 @@ class Side:
         self.found: dict[str, list[float]] = {}
 
     def processor_seconds(self, *parts: str) -> float:
-        """Return what the processes' threads have run, which the kernel counts in nanoseconds."""
+        """Return the CPU time of the processes' threads, in seconds."""
         processes = [process for part in parts for process in processes_of(self.stack, part)]
         tasks = [task for one in processes for task in Path(f"/proc/{one.pid}/task").iterdir()]
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
@@ -127,7 +127,7 @@ def scrape_until(ended: threading.Event, stack: Stack) -> None:
 
 
 def time_noting() -> float:
-    """Return the milliseconds of all calls that note one wake, and its operation."""
+    """Return the milliseconds per wake spent recording the wake and its operation."""
     with new_directory() as directory:
         values.begin(directory, "benchmark", figures.known_names())
         began = time.perf_counter()

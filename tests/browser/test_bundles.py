@@ -10,7 +10,7 @@ FIRST = ["vendor/pico.min.css", "theme.css", "console.css"]
 RULES = """text => {
   const sheet = new CSSStyleSheet();
   sheet.replaceSync(text);
-  // What a custom property is made of is kept as it was written.
+  // Browsers keep the value of a custom property exactly as it was written, with its spaces.
   return Array.from(sheet.cssRules, rule => rule.cssText.replace(/, /g, ","));
 }"""
 

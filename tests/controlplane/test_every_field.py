@@ -1,5 +1,5 @@
-"""The API ignores no field of a request: each field in the API's document has an effect or is
-refused, as `field_declarations` says."""
+"""The API ignores no field of a request: each field in the API's document has an effect, is
+refused, or is documented as stored only. `field_declarations` says which."""
 
 import functools
 import json
@@ -98,7 +98,7 @@ def test_a_field_is_returned_or_refused_as_declared(
     assert found == value
     if isinstance(declaration, StoredOnly):
         said = schema_of(document(), route, field).get("description", "")
-        assert "Stored" in said, "the document does not say so"
+        assert "Stored" in said, "the document does not say that the field is only stored"
 
 
 def _assert_refused(response: Any, field: str, declaration: Refused) -> None:
@@ -109,7 +109,7 @@ def _assert_refused(response: Any, field: str, declaration: Refused) -> None:
 
 
 def send(api: DjangoClient, route: str, ids: Mapping[str, str], field: str, value: Any) -> Any:
-    """Send a valid request of the route that contains the field, and return the response."""
+    """Send the route's otherwise valid request with `field` set to `value`; return the response."""
     method, template = route.split(" ")
     path = template
     for part in ("project", "branch", "endpoint", "webhook", "org"):

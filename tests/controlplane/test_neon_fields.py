@@ -1,5 +1,5 @@
-"""Every answer has the fields that the schemas of clients require, marked by `*` in
-`neon-fields.txt`."""
+"""Every successful answer has the fields that Neon's OpenAPI schemas require, which are marked by
+`*` in `tests/fixtures/neon-fields.txt`."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ TYPES: Mapping[str, type | tuple[type, ...]] = {
 
 
 def complaints(schemas: Mapping[str, Known], name: str, value: Any, at: str) -> Iterator[str]:
-    """Yield what does not match the required fields of the schema in the value."""
+    """Yield each required field that the value lacks, and each field of a wrong type."""
     if "&" in name:
         for part in name.split("&"):
             yield from complaints(schemas, part, value, at)
@@ -100,7 +100,7 @@ def test_every_answer_has_the_fields_that_clients_require(
 
 
 def order(call: str) -> int:
-    """Calls that delete come last."""
+    """GET, POST, PATCH, DELETE; of the calls with one method, those with longer paths first."""
     return ["GET", "POST", "PATCH", "DELETE"].index(call.split()[0]) * 10 - call.count("/")
 
 

@@ -14,7 +14,8 @@ from tests.support.place import Place
 
 @dataclass
 class Seen:
-    """`longest` is the longest time, in seconds, that a connect or a transaction has taken."""
+    """`longest` is the longest time, in seconds, that a connect with its query, or a transaction,
+    has taken. Failures are not timed."""
 
     count: int = 0
     longest: float = 0.0
@@ -22,12 +23,13 @@ class Seen:
 
 
 class Traffic:
-    """While the block lasts, each place has clients of these kinds:
+    """While the block lasts, each `Place` (a project with its endpoint and password) has clients of
+    these kinds, which pause for `pause` seconds after each query or transaction:
 
-    - `connects`: connect, by turns directly and through the pooler, ask once, and leave;
-    - `pooled`: stay, and execute one transaction after the other through the pooler, with and
-      without TLS;
-    - `direct`: stay connected directly, and ask now and then.
+    - `connects`: connects, runs a query, and disconnects; both directly and through the pooler;
+    - `pooled`: two clients that stay connected through the pooler, one with TLS and one without,
+      and run transactions of two queries;
+    - `direct`: stays connected directly, and runs the same transactions.
     """
 
     def __init__(self, places: Sequence[Place], *, pause: float = 0.05) -> None:
