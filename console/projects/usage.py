@@ -7,9 +7,9 @@ from console.api.fields import inner, number
 from console.api.resources.branches import Branch
 from console.api.resources.projects import Project, Usage
 from console.operations.timescale import percent
-from console.templatetags.console_tags import NOTHING, size
+from console.templatetags.console_tags import NOTHING, duration, size
 
-HOUR, GB = 3600, 10**9
+MINUTE, HOUR, GB = 60, 3600, 10**9
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,11 @@ class Quota:
     def words(self, amount: int | None) -> str:
         if amount is None:
             return NOTHING
-        return f"{amount / HOUR:,.3g} h" if self.scale == HOUR else size(amount)
+        if self.scale != HOUR:
+            return size(amount)
+        if amount >= HOUR:
+            return f"{amount / HOUR:,.3g} h"
+        return f"{amount} s" if amount < MINUTE else duration(amount * 1000)
 
 
 def _consumed(name: str, label: str, of: Callable[[Usage], int | None], scale: int = GB) -> Quota:
@@ -94,7 +98,7 @@ def branch_usages(branches: Sequence[Branch]) -> list[tuple[Branch, list[Used]]]
                     one.label,
                     one.words(used := one.used_by(branch)),
                     "",
-                    _share(used or 0, most[one.name]),
+                    "" if used is None else _share(used, most[one.name]),
                 )
                 for one in QUOTAS
             ],

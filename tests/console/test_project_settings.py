@@ -144,7 +144,7 @@ def test_quotas_are_changed_in_hours_and_gigabytes(alice: Person, new_project: s
     assert quota["logical_size_bytes"] == 2 * GB
     assert {quota[name] for name in QUOTA_NAMES if name not in sent} == {0}
     shown = Page(alice.get(f"{url}/settings")).text
-    assert "Compute time 0 h of 1.5 h" in shown
+    assert "Compute time 0 s of 1.5 h" in shown
     form = Page(alice.get(f"{url}/quotas"))
     assert form.fields["compute_time_seconds"] == "1.5"
     assert form.fields["active_time_seconds"] == ""
