@@ -28,7 +28,7 @@ def first_steps(
     if not is_all or project.usage.transferred is None:
         return []
     steps = [
-        Step("Create a project", "It has a branch and an endpoint.", True),
+        Step("Create a project", "It begins with a branch and an endpoint.", True),
         Step(
             "Connect",
             "Take the connection string to psql, a driver or an ORM.",

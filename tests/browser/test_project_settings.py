@@ -1,0 +1,82 @@
+"""A project's settings and first steps in a browser: forms in dialogs, and their requests."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.looking import expect_accessible
+from tests.browser.test_journey import sign_in
+from tests.support.client import Client
+from tests.support.project import Project
+from tests.support.stack import Stack
+
+
+@pytest.fixture(scope="module")
+def shop(stack: Stack) -> Project:
+    return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+
+
+@pytest.fixture
+def page_of(page: Page, shop: Project) -> Page:
+    sign_in(page, shop.client.key)
+    return page
+
+
+def test_addresses_are_changed_in_a_dialog_that_warns_of_locking_oneself_out(
+    page_of: Page, shop: Project
+) -> None:
+    page = page_of
+    page.goto(f"/projects/{shop.id}/settings")
+    page.locator("#change-addresses").click()
+    dialog = page.locator("#dialog")
+    dialog.get_by_text("Show as curl").click()
+    dialog.get_by_label("Addresses", exact=True).fill("192.0.2.0/24\n\n 2001:db8::1 ")
+    dialog.get_by_label("Only for protected branches").check()
+    expect(dialog.locator("code[data-kind=curl]")).to_contain_text(
+        '{"project":{"settings":{"allowed_ips":{"ips":["192.0.2.0/24","2001:db8::1"],'
+        '"protected_branches_only":true},"block_public_connections":false,'
+        '"block_outbound_connections":false}}}'
+    )
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_text("is not in the list")).to_be_visible()
+    expect_accessible(page)
+    dialog.get_by_label("Save the list without my address").check()
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Allowed addresses changed.")).to_be_visible()
+    facts = page.locator("section", has=page.get_by_role("heading", name="Allowed addresses"))
+    expect(facts).to_contain_text("192.0.2.0/24, 2001:db8::1. Only protected branches are limited")
+
+
+def test_quotas_are_typed_in_hours_and_shown_with_what_is_used(
+    page_of: Page, shop: Project
+) -> None:
+    page = page_of
+    page.goto(f"/projects/{shop.id}/settings")
+    page.locator("#change-quotas").click()
+    dialog = page.locator("#dialog")
+    dialog.get_by_text("Show as curl").click()
+    dialog.get_by_label("Compute time (hours)").fill("1.5")
+    dialog.get_by_label("Written data (GB)").fill("0.25")
+    expect(dialog.locator("code[data-kind=curl]")).to_contain_text(
+        '{"active_time_seconds":0,"compute_time_seconds":5400,"written_data_bytes":250000000,'
+        '"data_transfer_bytes":0,"logical_size_bytes":0}'
+    )
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Quotas changed.")).to_be_visible()
+    expect(page.get_by_text(re.compile("of 1.5 h"))).to_be_visible()
+    expect_accessible(page)
+
+
+def test_the_first_steps_lead_on(page_of: Page, shop: Project) -> None:
+    page = page_of
+    page.goto(f"/projects/{shop.id}")
+    steps = page.locator(".steps")
+    expect(steps.locator("li")).to_have_count(4)
+    expect(steps.locator(".done")).to_have_count(1)
+    page.locator("#step-branch_create").click()
+    page.locator("#dialog").get_by_label("Name").fill("dev")
+    page.locator("#dialog").get_by_role("button", name="Create branch").click()
+    page.goto(f"/projects/{shop.id}")
+    expect(steps.locator(".done")).to_have_count(2)
+    expect_accessible(page)
