@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Elsewhere, copied
-from tests.browser.looking import expect_accessible
+from tests.browser.looking import expect_accessible, expect_fits
 from tests.browser.test_journey import sign_in, sign_out
 from tests.support.client import Client
 from tests.support.project import Project
@@ -219,3 +219,12 @@ def test_connecting_right_after_creating(pages: Page) -> None:
     pages.get_by_role("button", name="Connect").click()
     pages.locator(".copy-string").click()
     assert_connects(copied(pages))
+
+
+def test_a_long_id_fits_beside_the_name_on_the_narrowest_phone(pages: Page, shop: Project) -> None:
+    pages.set_viewport_size({"width": 320, "height": 900})
+    pages.goto(f"/projects/{shop.id}/settings")
+    pages.locator(".project-head .id code").evaluate(
+        "one => { one.textContent = 'fortunate-starfish-16906386' }"
+    )
+    expect_fits(pages, [320])

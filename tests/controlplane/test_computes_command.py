@@ -45,6 +45,7 @@ def test_it_stops_what_an_up_has_left(state_dir: Path) -> None:
         assert not is_alive(postmaster)
         service.up()
         wait_for(lambda: project.endpoint()["current_state"] == "idle", "the row to be right")
+        project.start()
         assert project.sql("SELECT number FROM kept") == [(7,)]
     finally:
         service.down()

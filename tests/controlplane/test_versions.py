@@ -86,7 +86,7 @@ def test_a_compute_does_not_start_on_data_of_another_postgres(project: Project) 
     started = project.client.post(project.endpoint_path(rest="/start"))
     (failed,) = project.client.finish(started)
     assert failed["status"] == "failed"
-    assert f"data is of Postgres 15, and this host runs {ours.strip()}." in failed["error"]
+    assert f"data is of Postgres 15, and this host has {ours.strip()}: " in failed["error"]
     assert failed["failures_count"] == 0
     assert str(project.stack.state_dir) not in failed["error"]
     version.write_text(ours)

@@ -89,6 +89,7 @@ def _fill(shop: Project) -> dict[str, str]:
         "chain_id": operation["chain_id"],
         "snapshot_id": snapshot["snapshot"]["id"],
         "webhook_id": webhook["webhook"]["id"],
+        "host_id": "local",
         "key_id": str(key["id"]),
         "role_name": "neondb_owner",
         "name": "neondb",
