@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from django import forms
 
-from console.api.fields import inner, number
+from console.api.fields import inner, number, texts
 from console.api.resources.projects import Project
 from console.endpoints.forms import SettingFields
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS
@@ -87,8 +87,7 @@ class AddressesForm(SettingsForm):
 
     def fill_in(self, project: Project) -> None:
         allowed = inner(project.settings, "allowed_ips")
-        ips = allowed.get("ips")
-        self.initial["ips"] = ips if isinstance(ips, list) else []
+        self.initial["ips"] = texts(allowed, "ips")
         self.initial["protected_branches_only"] = allowed.get("protected_branches_only") is True
         for name in ("block_public_connections", "block_outbound_connections"):
             self.initial[name] = project.settings.get(name) is True

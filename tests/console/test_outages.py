@@ -27,6 +27,7 @@ IDS = {
     "chain_id": "c",
     "snapshot_id": "s",
     "webhook_id": "w",
+    "host_id": "local",
     "delivery_id": "d",
     "key_id": 7,
 }

@@ -9,6 +9,7 @@ from console.forms.request_table import QUOTA_NAMES
 from console.projects.usage import QUOTAS
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
+from tests.support.waiting import wait_for
 
 GB = 10**9
 
@@ -21,6 +22,10 @@ def test_the_settings_page_describes_the_project(carol: Person, still_shop: Shop
         *("Compute time", "no limit", "The server's defaults"),
     ):
         assert words in page.text
+    # A new project's use is measured after some seconds.
+    url = f"{still_shop.url}/settings"
+    wait_for(lambda: "Usage by branch" in Page(carol.get(url)).text, "the first measurement")
+    page = Page(carol.get(url))
     for used in ("Active time", "Compute time", "Written data", "Data transfer", "Size"):
         assert f'data-label="{used}"' in page.html
     assert page.row("main")
