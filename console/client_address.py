@@ -50,6 +50,12 @@ def client_of(peer: str, forwarded_for: str, proxies: Sequence[Network]) -> str:
     return client
 
 
+def is_trusted(peer: str, proxies: Sequence[Network]) -> bool:
+    """True if the address that a connection came from is that of one of the operator's proxies."""
+    address = _parsed(peer)
+    return address is not None and any(address in network for network in proxies)
+
+
 def _parsed(text: str) -> Address | None:
     """The address, an IPv4 address also if it is written as IPv6; None for anything else. A zone
     ("%eth0") is refused, because it may contain any text."""

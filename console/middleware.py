@@ -52,10 +52,13 @@ class RequestLogMiddleware:
 
     def __call__(self, request: ConsoleRequest) -> HttpResponseBase:
         began = time.perf_counter()
+        peer = request.META.get("REMOTE_ADDR", "")
+        if client_address.is_trusted(peer, settings.TRUSTED_PROXIES):
+            # Cookies are marked as secure if the browser used TLS.
+            scheme = request.headers.get("X-Forwarded-Proto", request.scheme)
+            request.META["wsgi.url_scheme"] = "https" if scheme == "https" else "http"
         client = request.META["REMOTE_ADDR"] = client_address.client_of(
-            request.META.get("REMOTE_ADDR", ""),
-            request.headers.get("X-Forwarded-For", ""),
-            settings.TRUSTED_PROXIES,
+            peer, request.headers.get("X-Forwarded-For", ""), settings.TRUSTED_PROXIES
         )
         with logs.context(request=str(uuid.uuid4())), client_address.serving(client):
             response = self.get_response(request)

@@ -1,4 +1,4 @@
-"""Reads settings from the environment. Only `controlplane.settings` uses this module."""
+"""Reads settings from the environment, for `controlplane.settings`."""
 
 import hashlib
 import os
@@ -112,13 +112,17 @@ def envnetworks(name: str) -> list[IPv4Network | IPv6Network]:
     return [ip_network(part.strip()) for part in envstr(name, "").split(",") if part.strip()]
 
 
+class Unstored(str):
+    """A random secret that is stored nowhere: nothing may be encrypted with it."""
+
+
 def envsecret(name: str, path: Path, *, makes: bool) -> str:
     """The value of the variable `name`, else the content of the file that the variable
     `<name>_FILE` names, else the content of the file at `path`, which has mode 0600.
 
     If `makes` is true and the file does not exist, this function creates it. If the file cannot be
-    read or created, it returns a random secret that is not stored. So commands that need no secret,
-    such as `--help`, work anywhere and create no file.
+    read or created, it returns an `Unstored` one. So commands that need no secret, such as
+    `--help`, work anywhere and create no file.
     """
     if value := os.environ.get(name):
         return value
@@ -132,7 +136,7 @@ def envsecret(name: str, path: Path, *, makes: bool) -> str:
             durable.write_new(path, secrets.token_urlsafe(48), 0o600)
         return path.read_text()
     except OSError:
-        return secrets.token_urlsafe(48)
+        return Unstored(secrets.token_urlsafe(48))
 
 
 def envsecrets(name: str, path: Path) -> list[str]:

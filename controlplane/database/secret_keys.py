@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import psycopg
 from cryptography.fernet import InvalidToken
+from django.conf import settings
 
 from controlplane import encryption
 from controlplane.database.version import CONNECT_BOUND, conninfo
+from controlplane.environment import Unstored
 
 # The advisory lock of changes to the stored fingerprints.
 CHANGING = 0x5EC2E8
@@ -17,7 +19,8 @@ SAMPLE = 20
 
 
 class OtherSecretKey(Exception):
-    """The metadata is encrypted with another secret key. The message says what to do."""
+    """There is no secret key here, or the metadata is encrypted with another one. The message says
+    what to do."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,17 @@ ENCRYPTED = (
 
 
 def refuse_other_key() -> None:
-    """Raises OtherSecretKey if a key is missing here that values are encrypted with, and
-    psycopg.OperationalError. Stores the fingerprint of the present key if it is new.
+    """Raises OtherSecretKey if this process has no key, or if a key is missing here that values are
+    encrypted with, and psycopg.OperationalError. Stores the fingerprint of the present key if it is
+    new.
 
     The schema must be this version's. No connection is left open, as `refuse_other_version` says.
     """
+    if isinstance(settings.SECRET_KEY, Unstored):
+        raise OtherSecretKey(
+            "there is no secret key: set PERCH_SECRET_KEY, or PERCH_SECRET_KEY_FILE to a file that "
+            "this account can read"
+        )
     known = list(encryption.fingerprints())
     with psycopg.connect(conninfo(), connect_timeout=CONNECT_BOUND) as session:
         session.execute("SELECT pg_advisory_xact_lock(%s)", [CHANGING])

@@ -4,9 +4,10 @@ directories that hold what is copied."""
 import io
 import os
 import tarfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from django.conf import settings
 
@@ -44,13 +45,26 @@ def tree_stream(directory: int, *, skip: Collection[str] = ()) -> Iterator[bytes
     yield END
 
 
+# Python 3.11 has the filter since 3.11.4; Debian 12 has 3.11.2.
+FILTER: Mapping[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+
+
+def _plain_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The archive's members, which are directories and files within the target. Raises Damaged."""
+    for member in archive:
+        path = PurePosixPath(member.name)
+        if path.is_absolute() or ".." in path.parts or not (member.isdir() or member.isreg()):
+            raise Damaged(f"it contains {member.name!r}, which no tree contains")
+        yield member
+
+
 def write_tree(parts: Iterable[bytes], target: Path) -> None:
     """Make the directory `target` from the parts of its archive. Raises Damaged, OSError, and what
     `parts` raises."""
     target.mkdir(mode=0o700, parents=True)
     try:
         with tarfile.open(fileobj=_Source(parts), mode="r|", bufsize=CHUNK) as archive:
-            archive.extractall(target, filter="data")
+            archive.extractall(target, members=_plain_members(archive), **FILTER)  # noqa: S202
     except tarfile.TarError as error:
         raise Damaged(f"it is no archive: {error}") from error
 

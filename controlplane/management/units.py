@@ -34,7 +34,7 @@ def rendered_units(base_dir: Path, *, state_dir: Path) -> Mapping[str, str]:
         unit = (templates / name).read_text()
         unit = unit.replace("@service.conf@", (templates / "service.conf").read_text().rstrip())
         unit = unit.replace("@command@", _quoted(program.command))
-        for key, place in places.items():
+        for key, place in {**places, "name": program.name}.items():
             unit = unit.replace(f"@{key}@", str(place))
         units[name] = unit
     return units

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from hashlib import sha256
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -324,3 +325,18 @@ class TestKeyLimits:
     def test_the_keys_expiry_is_in_the_account_menu(self, carol: Person) -> None:
         limited = self.key(carol, expires_at="2100-01-31T00:00:00Z")
         assert "This key expires 2100-01-31" in Page(limited.get("/")).text
+
+
+@pytest.mark.parametrize(
+    ("peer", "scheme", "is_secure"),
+    [("10.0.0.1", "https", True), ("10.0.0.1", "http", False), ("10.0.0.1", "", False),
+     ("192.0.2.1", "https", False)],
+)  # fmt: skip
+def test_cookies_are_secure_if_a_trusted_proxy_says_that_the_browser_used_tls(
+    carol: Person, settings: Any, peer: str, scheme: str, is_secure: bool
+) -> None:
+    settings.TRUSTED_PROXIES = [ip_network("10.0.0.0/8")]
+    headers = {"X-Forwarded-Proto": scheme} if scheme else {}
+    browser = Browser(REMOTE_ADDR=peer, headers=headers)
+    answer = sign_in(browser, carol.api.key)
+    assert bool(answer.cookies[COOKIE]["secure"]) == is_secure

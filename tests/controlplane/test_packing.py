@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.compute.tree import open_directory
+from controlplane.history_store import trees
 from controlplane.history_store.packing import (
     BLOCK,
     HEADER,
@@ -109,6 +110,14 @@ def test_large_content_takes_little_memory() -> None:
     assert most < 16 * BLOCK
 
 
+@pytest.fixture(params=["as now", "as before Python 3.11.4"])
+def unpacking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian 12 has Python 3.11.2, whose tarfile has no filters."""
+    if request.param != "as now":
+        monkeypatch.setattr(trees, "FILTER", {})
+
+
+@pytest.mark.usefixtures("unpacking")
 def test_a_directory_comes_back_without_what_is_left_out(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "base" / "1").mkdir(parents=True)
@@ -125,8 +134,20 @@ def test_a_directory_comes_back_without_what_is_left_out(tmp_path: Path) -> None
     assert (tmp_path / "target" / "base" / "1" / "259").read_bytes() == expected
 
 
-def test_an_archive_cannot_write_outside_of_its_directory(tmp_path: Path) -> None:
-    info = tarfile.TarInfo("../outside")
-    with pytest.raises(Damaged):
-        write_tree([info.tobuf(), bytes(1024)], tmp_path / "target")
+@pytest.mark.usefixtures("unpacking")
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE])
+def test_an_archive_cannot_write_outside_of_its_directory(tmp_path: Path, kind: bytes) -> None:
+    for name in ("../outside", "/tmp/outside-of-it", "base/../../outside"):
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, "/etc/passwd"
+        with pytest.raises(Damaged):
+            write_tree([info.tobuf(), bytes(1024)], tmp_path / name.replace("/", " "))
     assert not (tmp_path / "outside").exists()
+    assert not Path("/tmp/outside-of-it").exists()
+
+
+def test_an_archive_contains_only_directories_and_files(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("link")
+    info.type, info.linkname = tarfile.SYMTYPE, "base"
+    with pytest.raises(Damaged, match="contains 'link'"):
+        write_tree([info.tobuf(), bytes(1024)], tmp_path / "target")

@@ -15,6 +15,7 @@ from controlplane import encryption
 from controlplane.database.key_locks import HELD, hold_present_key
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import conninfo
+from controlplane.environment import envsecret
 from controlplane.history_store.objects import the_store
 from controlplane.history_store.packing import WrongKey
 from controlplane.models import FormerPassword, SecretKey
@@ -234,3 +235,16 @@ def test_the_history_in_the_store_is_read_after_a_rotation(tmp_path: Path, setti
     last = the_store()
     assert last is not None
     assert b"".join(last.get("regions/a")) == b"content"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_process_without_a_readable_key_does_not_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    """It would encrypt with a random key that nobody has, and lock the others out."""
+    monkeypatch.delenv("PERCH_SECRET_KEY", raising=False)
+    monkeypatch.setenv("PERCH_SECRET_KEY_FILE", str(tmp_path / "missing" / "key"))
+    settings.SECRET_KEY = envsecret("PERCH_SECRET_KEY", tmp_path / "key", makes=False)
+    with pytest.raises(OtherSecretKey, match="there is no secret key: set PERCH_SECRET_KEY"):
+        refuse_other_key()
+    assert in_use() == set()
