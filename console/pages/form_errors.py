@@ -58,7 +58,7 @@ def _field_of(form: forms.Form, path: str) -> tuple[str, str]:
 
 def _value_at(form: forms.Form, name: str, path: str) -> str:
     """Return the line that a path in a list leads to, and any other path as it is."""
-    lines = form.cleaned_data.get(name)
+    lines = getattr(form, "cleaned_data", {}).get(name)
     if isinstance(lines, list) and path.isdecimal() and int(path) < len(lines):
         return str(lines[int(path)])
     return path
