@@ -23,6 +23,10 @@ from controlplane.proxy.wire.tls import ClientTlsSocket, in_memory
 
 log = logging.getLogger(__name__)
 
+# SSL_OP_IGNORE_UNEXPECTED_EOF, which Python names from 3.12 on. Without it, OpenSSL lets a
+# connection fail in both directions if one ends without close_notify (`PeerTlsSocket`).
+_END_WITHOUT_NOTICE = 1 << 7
+
 _NAME = "Perch host"
 _LIFETIME = timedelta(days=3650)
 # A certificate that is valid for less is replaced when the proxy starts.
@@ -128,7 +132,7 @@ class PeerTls:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.options |= ssl.OP_NO_TICKET
+        context.options |= ssl.OP_NO_TICKET | _END_WITHOUT_NOTICE
         if protocol is ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0
         context.sslsocket_class = PeerTlsSocket
