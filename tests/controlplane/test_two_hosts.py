@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from tests.support.place import Place
 from tests.support.second_host import ADDRESS, NAME, placing_on, running, second_host, variables
 from tests.support.stack import ROOT, Stack, free_port
 from tests.support.waiting import wait_for
+
+SLEEP = "SELECT pg_sleep(63)"
 
 
 def test_each_project_lives_on_its_host(stack: Stack, state_dir: Path) -> None:
@@ -97,5 +100,22 @@ def _served_by_the_other_proxy(place: Place, *, port: int, address: str) -> None
     place.suspend()
     assert place.is_served(port=port, tls=False)
     assert place.state() == "active"
+    _cancels_its_query(place, port=port)
     wrong = str(place.refusal(port=port, password="wrong"))
     assert "password authentication failed" in wrong
+
+
+def _cancels_its_query(place: Place, *, port: int) -> None:
+    """The cancel request, a connection of its own, may arrive at another process of the proxy."""
+    with place.connect(port=port) as connection, ThreadPoolExecutor() as pool:
+        sleeping = pool.submit(connection.execute, SLEEP)
+        wait_for(lambda: _runs(place, SLEEP), "the query to run")
+        connection.cancel_safe()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            sleeping.result(60)
+
+
+def _runs(place: Place, statement: str) -> bool:
+    with place.stack.compute(place.endpoint_id) as platform:
+        running = "SELECT FROM pg_stat_activity WHERE query = %s AND state = 'active'"
+        return platform.execute(running, [statement]).rowcount > 0
