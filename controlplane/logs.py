@@ -50,6 +50,11 @@ def context(**fields: str) -> Iterator[None]:
         _context.reset(token)
 
 
+def add_to_context(**fields: str) -> None:
+    """Add the fields to every line that the current task or thread logs from now on."""
+    _context.set({**_context.get(_NOTHING), **fields})
+
+
 def current(field: str) -> str:
     """The value of the field in the current context; "" if the context does not have it."""
     return _context.get(_NOTHING).get(field, "")

@@ -93,6 +93,9 @@ REGION_HOST = envstr("PERCH_REGION_HOST", "localhost")
 HOST_NAME = envstr("PERCH_HOST_NAME", REGION)
 HOST_ADDRESS = envstr("PERCH_HOST_ADDRESS", REGION_HOST)
 
+# Where the proxies of the region's other hosts connect to this one's, as HOST or HOST:PORT.
+PEER_ADDRESS = envstr("PERCH_PEER_ADDRESS", HOST_ADDRESS)
+
 PROXY_HOST = envstr("PERCH_HOST", "127.0.0.1")
 PROXY_PORT = envint("PERCH_PROXY_PORT", 5432)
 # An additional port of the proxy for SQL over HTTP and WebSocket, usually 443; 0 for none.

@@ -38,6 +38,7 @@ from controlplane.proxy.wire.certificates import (
     private_pem,
 )
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
+from controlplane.proxy.wire.peer_tls import PeerCertificate, load_or_create_peer_certificate
 from controlplane.proxy.wire.tls import OperatorIdentity
 
 # The variable with the descriptor of the file in memory.
@@ -46,10 +47,12 @@ GIVEN = "PERCH_PROXY_GIVEN"
 
 @dataclass(frozen=True)
 class Given:
-    """What the proxy needs of the host. `authority` is None if the operator has a certificate."""
+    """What the proxy needs of the host. `authority` is None if the operator has a certificate.
+    `peer` is for connections between hosts."""
 
     secret: bytes
     authority: Authority | None
+    peer: PeerCertificate
     host: HostCalls
 
     def opened(self, path: Path) -> int:
@@ -66,7 +69,8 @@ def given() -> Given:
     under its account. Raises AccountUnusable, OSError, ValueError."""
     if descriptor := os.environ.pop(GIVEN, ""):
         return _received(int(descriptor))
-    found = Given(_secret(), _authority(), HostCalls())
+    peer = load_or_create_peer_certificate(settings.STATE_DIR / "tls")
+    found = Given(_secret(), _authority(), peer, HostCalls())
     if os.geteuid() == 0 and in_use():
         if settings.TLS_CERTIFICATE:
             # Before anything else: its files may be missing or not match.
@@ -115,6 +119,7 @@ def _execute_again(found: Given) -> NoReturn:
         "secret": found.secret.hex(),
         "authority": found.authority
         and [found.authority.pem, private_pem(found.authority.key).decode()],
+        "peer": [found.peer.certificate, found.peer.key],
         "requests": requests.fileno(),
         "host": host,
     }
@@ -147,7 +152,8 @@ def _received(descriptor: int) -> Given:
     _limit_pool(1)
     pair = [pem.encode() for pem in content["authority"] or []]
     authority = authority_of(*pair) if pair else None
-    return Given(bytes.fromhex(content["secret"]), authority, HostCalls(requests))
+    peer = PeerCertificate(*content["peer"])
+    return Given(bytes.fromhex(content["secret"]), authority, peer, HostCalls(requests))
 
 
 def _end_with(host: int) -> None:

@@ -45,6 +45,11 @@ WAKE_PARTS = _histogram(
 )
 CONNECTIONS = _gauge("perch_connections", "Clients' connections to the proxy", "state")
 CONNECTED = _counter("perch_connections_opened", "Clients connected to their compute", "kind")
+PASSED_ON = _counter(
+    "perch_connections_passed_on",
+    "Clients, HTTP requests and cancel requests passed on to another host of the region",
+    "kind",
+)
 REFUSALS = _counter("perch_connections_refused", "Clients and HTTP requests refused", "reason")
 CLIENT_BYTES = _counter("perch_client_bytes", "Bytes between clients and the proxy", "direction")
 HTTP_SESSIONS = _gauge("perch_http_sessions", "Idle sessions for SQL over HTTP")

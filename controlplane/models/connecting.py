@@ -37,6 +37,7 @@ SELECT e.id AS endpoint_id, p.account_id, a.plan,
     b.protected, jsonb_build_object(
         'allowed_ips', p.settings -> 'allowed_ips',
         'block_public_connections', p.settings -> 'block_public_connections')::text AS access,
+    h.id AS host_id,
     CASE WHEN h.id <> %(host)s
         THEN format('%%s.%%s, port %%s (the host "%%s")', e.id, h.address, h.port, h.id)
     END AS elsewhere
@@ -77,6 +78,10 @@ JOIN controlplane_project p ON p.id = e.project_id
 JOIN controlplane_branch b ON b.id = e.branch_id
 JOIN controlplane_account a ON a.id = p.account_id
 WHERE e.id = %(endpoint)s AND e.deleted_at IS NULL
+"""
+PEERS = """
+SELECT id, peer_address, peer_port, peer_certificate
+FROM controlplane_host WHERE region_id = %(region)s AND id <> %(host)s AND peer_certificate <> ''
 """
 FAILURE = """
 SELECT error FROM controlplane_operation
@@ -135,7 +140,9 @@ class RouteRow:
     # Whether the branch is protected, and the project's settings about addresses, as JSON.
     protected: bool
     access: str
-    # Where to connect instead, for the client, if the compute is on another host of the region.
+    # The host that the compute is on.
+    host_id: str = ""
+    # Where to connect instead, for the client, if that is another host of the region.
     elsewhere: str | None = None
 
     @property
@@ -153,6 +160,16 @@ class RoleState:
     compute_oid: int | None
     no_login: bool
     sessions_end_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """Another host of the region that has published how its proxy is reached by others."""
+
+    id: str
+    peer_address: str
+    peer_port: int
+    peer_certificate: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +213,13 @@ async def find_state(connection: Connection, endpoint_id: str) -> StateRow | Non
     cursor = connection.cursor(row_factory=class_row(StateRow))
     await cursor.execute(STATE, {"endpoint": endpoint_id})
     return await cursor.fetchone()
+
+
+async def find_peers(connection: Connection, served: ServedHost) -> Sequence[PeerRow]:
+    """Read the other hosts of the host's region that can be passed clients."""
+    cursor = connection.cursor(row_factory=class_row(PeerRow))
+    await cursor.execute(PEERS, {"host": served.id, "region": served.region})
+    return await cursor.fetchall()
 
 
 async def find_roles(

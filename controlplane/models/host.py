@@ -79,6 +79,12 @@ class Host(models.Model):
     # Published by its proxy, in PEM: the certificate authority that clients must trust to verify
     # its certificate; "" if the operator provides the certificate.
     certificate_authority = models.TextField(default="", db_default="")
+    # Published by its proxy: where the proxies of the region's other hosts connect to it, and the
+    # certificate, in PEM, by which it and they recognize each other (`proxy.wire.peer_tls`). A host
+    # without a certificate has not started with a version that passes clients on.
+    peer_address = models.CharField(max_length=253, default="", db_default="")
+    peer_port = models.PositiveIntegerField(default=5432, db_default=5432)
+    peer_certificate = models.TextField(default="", db_default="")
     # Set by `manage.py hosts drain`: it gets no new projects.
     draining = models.BooleanField(default=False, db_default=False)
 

@@ -20,6 +20,7 @@ from controlplane.proxy.limits.fair_shares import LOGIN_COUNTS_FOR, FairShares
 from controlplane.proxy.limits.pacing import FailurePace
 from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.over_http.queries import Queries
+from controlplane.proxy.peers.connections import Peers
 from controlplane.proxy.relaying.compute import CancelKey
 from controlplane.proxy.sessions.cancel_forwarding import CancelForwarder
 from controlplane.proxy.sessions.connected_sessions import ConnectedSessions
@@ -28,6 +29,7 @@ from controlplane.proxy.sessions.session import Session
 from controlplane.proxy.sessions.shared_wakes import SharedWakes
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.errors import AdministratorShutdown
+from controlplane.proxy.wire.peer_tls import PeerCertificate
 from controlplane.proxy.wire.readiness import Readiness
 from controlplane.proxy.wire.tls import TlsIdentity
 
@@ -43,19 +45,27 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _STOP_TIMEOUT = 3.0
 # Seconds between two checks of whether a proxy that drains still has clients.
 _LOOK_EVERY = 0.2
-_STATES = ("starting", "http", "waiting", "connected", "parked")
+_STATES = ("starting", "http", "waiting", "connected", "parked", "passed_on")
 
 
 class Proxy:
     """Must be made and used within one running event loop."""
 
     def __init__(
-        self, settings: ProxySettings, directory: Directory, identity: TlsIdentity
+        self,
+        settings: ProxySettings,
+        directory: Directory,
+        identity: TlsIdentity,
+        peer_certificate: PeerCertificate | None = None,
     ) -> None:
+        """Without a `peer_certificate`, clients of endpoints on other hosts are refused."""
         self._loop = asyncio.get_running_loop()
         self._settings = settings
         self.sessions = ConnectedSessions(
-            max_pending=settings.max_pending, limits=settings.limits, siblings=settings.siblings
+            max_pending=settings.max_pending,
+            limits=settings.limits,
+            siblings=settings.siblings,
+            host_id=settings.host_id,
         )
         self._readiness = Readiness(self._loop)
         self._wakes = SharedWakes(directory)
@@ -78,6 +88,7 @@ class Proxy:
             failure_pace=FailurePace(self._loop.time),
             passwords=self._passwords,
             queries=self.queries,
+            peers=Peers(peer_certificate, settings, directory, self._readiness),
             cancel=self._cancel,
         )
         self._listeners: list[socket.socket] = []

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from hashlib import blake2b
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
@@ -36,6 +37,26 @@ class Siblings:
         return self.directory / f"proxy-{number}.sock"
 
 
+# The places of a cancel key's process id that show which host has issued it, above those that show
+# which of its processes has (`SLOTS`).
+_MARKS = 256
+
+
+def mark_of_host(host_id: str) -> int:
+    """Returns the host's mark in the cancel keys that it issues. Two hosts may have the same."""
+    return int.from_bytes(blake2b(host_id.encode(), digest_size=4).digest()) % _MARKS
+
+
+def mark_of_key(pid: int) -> int:
+    """Returns the mark of the host that issued a cancel key with this process id."""
+    return pid // SLOTS % _MARKS
+
+
+def marked(pid: int, host_id: str) -> int:
+    """Returns a process id near this one, with the host's mark."""
+    return pid + (mark_of_host(host_id) - mark_of_key(pid)) * SLOTS
+
+
 class PlainConnections(Enum):
     """The clients that may connect without TLS."""
 
@@ -54,6 +75,9 @@ class ProxySettings:
     # Determines the SCRAM salt sent for an unknown role, so that the salt stays the same across
     # restarts. Must be kept secret.
     secret: bytes = field(repr=False)
+    # The id of this host, unique in its region.
+    host_id: str = ""
+    # The address to listen on, and the port.
     host: str = "127.0.0.1"
     port: int = 5432
     # A second port with the same service, such as 443 for HTTP clients that use no other.

@@ -26,3 +26,10 @@ def publish_certificate_authority(host_id: str, pem: str) -> None:
     the certificate."""
     changed = Host.objects.filter(id=host_id).exclude(certificate_authority=pem)
     changed.update(certificate_authority=pem)
+
+
+def publish_peer(host_id: str, *, address: str, port: int, certificate: str) -> None:
+    """Store where the proxies of the region's other hosts reach the host's proxy, and the
+    certificate, in PEM, by which they and it recognize each other."""
+    values = {"peer_address": address, "peer_port": port, "peer_certificate": certificate}
+    Host.objects.filter(id=host_id).exclude(**values).update(**values)

@@ -18,7 +18,7 @@ import socket
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ import psutil
 import psycopg
 import uvloop
 
-from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
+from controlplane.proxy.directory.interface import ComputeAddress, PeerHost, RoleIdentity, Route
 from controlplane.proxy.directory.traffic import Tally, Traffic
 from controlplane.proxy.limits.shared_counts import SharedCounts
 from controlplane.proxy.listeners import open_listeners
@@ -93,8 +93,10 @@ class Sample:
 class BenchmarkDirectory:
     """One endpoint, always active."""
 
-    def __init__(self, verifier: str, compute: Path) -> None:
-        self._route = Route(ENDPOINT, 1, verifier)
+    def __init__(
+        self, verifier: str, compute: Path, *, host_id: str = "", elsewhere: str | None = None
+    ) -> None:
+        self._route = Route(ENDPOINT, 1, verifier, host_id=host_id, elsewhere=elsewhere)
         self._address = ComputeAddress(compute)
         self._traffic = Traffic()
 
@@ -108,6 +110,12 @@ class BenchmarkDirectory:
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         return self._route if (endpoint_id, role) == (ENDPOINT, SUPERUSER) else None
+
+    def peers(self) -> Mapping[str, PeerHost]:
+        return {}
+
+    async def read_peers(self) -> None:
+        pass
 
     def lookup_time(self) -> float:
         return 0.0

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from tests.support.place import Place
 from tests.support.second_host import ADDRESS, NAME, placing_on, running, second_host, variables
 from tests.support.stack import ROOT, Stack, free_port
 from tests.support.waiting import wait_for
+
+SLEEP = "SELECT pg_sleep(63)"
 
 
 def test_each_project_lives_on_its_host(stack: Stack, state_dir: Path) -> None:
@@ -35,8 +38,8 @@ def test_each_project_lives_on_its_host(stack: Stack, state_dir: Path) -> None:
         assert second.stack.data_dir(there.branch_id).is_dir()
         assert not stack.data_dir(there.branch_id).exists()
         assert here.is_served()
-        _refused_by_the_other_proxy(there, port=stack.proxy_port, host=NAME)
-        _refused_by_the_other_proxy(here, port=second.stack.proxy_port, host="local")
+        _served_by_the_other_proxy(there, port=stack.proxy_port, address="localhost")
+        _served_by_the_other_proxy(here, port=second.stack.proxy_port, address=ADDRESS)
         details = requests.get(stack.api_url.replace("/api/v2", "/healthz/details"), timeout=10)
         assert [host["id"] for host in details.json()["hosts"]] == ["local", NAME]
         assert [region["id"] for region in details.json()["regions"]] == ["local"]
@@ -88,10 +91,31 @@ def _place(database: "psycopg.Connection[Any]") -> Any:
     return row.fetchone()
 
 
-def _refused_by_the_other_proxy(place: Place, *, port: int, host: str) -> None:
-    """Only who knows the password learns where the endpoint is."""
-    said = str(place.refusal(port=port, tls=False))
-    assert f'(the host "{host}")' in said
-    assert place.endpoint_id in said
-    wrong = str(place.refusal(port=port, tls=False, password="wrong"))
+def _served_by_the_other_proxy(place: Place, *, port: int, address: str) -> None:
+    """Under the region's host name and that of the proxy's host, with all that its own proxy
+    offers."""
+    assert place.is_served(port=port)
+    assert place.is_served(port=port, channel_binding="require")
+    assert place.is_served(port=port, host=f"{place.endpoint_id}.{address}")
+    place.suspend()
+    assert place.is_served(port=port, tls=False)
+    assert place.state() == "active"
+    _cancels_its_query(place, port=port)
+    wrong = str(place.refusal(port=port, password="wrong"))
     assert "password authentication failed" in wrong
+
+
+def _cancels_its_query(place: Place, *, port: int) -> None:
+    """The cancel request, a connection of its own, may arrive at another process of the proxy."""
+    with place.connect(port=port) as connection, ThreadPoolExecutor() as pool:
+        sleeping = pool.submit(connection.execute, SLEEP)
+        wait_for(lambda: _runs(place, SLEEP), "the query to run")
+        connection.cancel_safe()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            sleeping.result(60)
+
+
+def _runs(place: Place, statement: str) -> bool:
+    with place.stack.compute(place.endpoint_id) as platform:
+        running = "SELECT FROM pg_stat_activity WHERE query = %s AND state = 'active'"
+        return platform.execute(running, [statement]).rowcount > 0

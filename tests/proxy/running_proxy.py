@@ -4,7 +4,7 @@ tests are its clients, over real sockets."""
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -14,10 +14,11 @@ import psycopg
 import uvloop
 
 from controlplane.proxy.authentication.access_rules import AccessRules
-from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
+from controlplane.proxy.directory.interface import ComputeAddress, PeerHost, RoleIdentity, Route
 from controlplane.proxy.directory.traffic import Tally, Traffic
 from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.wire.peer_tls import PeerCertificate
 from controlplane.proxy.wire.tls import TlsIdentity
 from tests.support.waiting import wait_for
 
@@ -37,6 +38,8 @@ class Endpoint:
     account_connections: int | None = None
     disabled: bool = False
     rules: AccessRules | None = None
+    # The host that the compute is on; "" for the one of this directory.
+    host_id: str = ""
     asleep: bool = False
     failure: Exception | None = None
     wakes: int = 0
@@ -48,6 +51,8 @@ class Endpoint:
 class MemoryDirectory:
     def __init__(self) -> None:
         self.endpoints: dict[str, Endpoint] = {}
+        # The other hosts of the region. The tests replace it, as a change of the rows would.
+        self.hosts: Mapping[str, PeerHost] = {}
         self.traffic = Traffic()
         # For each refusal: the endpoint if it exists, the role, and the client's address.
         self.refusals: list[tuple[str | None, str, str]] = []
@@ -74,7 +79,15 @@ class MemoryDirectory:
             disabled=endpoint.disabled,
             account_connections=endpoint.account_connections,
             rules=endpoint.rules,
+            host_id=endpoint.host_id,
+            elsewhere=f"the host {endpoint.host_id}" if endpoint.host_id else None,
         )
+
+    def peers(self) -> Mapping[str, PeerHost]:
+        return self.hosts
+
+    async def read_peers(self) -> None:
+        pass
 
     def lookup_time(self) -> float:
         return 0.0
@@ -110,18 +123,23 @@ class MemoryDirectory:
 
 class RunningProxy:
     def __init__(
-        self, settings: ProxySettings, directory: MemoryDirectory, identity: TlsIdentity
+        self,
+        settings: ProxySettings,
+        directory: MemoryDirectory,
+        identity: TlsIdentity,
+        peer: PeerCertificate | None = None,
     ) -> None:
         self.directory = directory
         self._settings = settings
         self._identity = identity
+        self._peer = peer
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._main()), daemon=True)
 
     async def _main(self) -> None:
         self._stop = asyncio.Event()
         self.loop = asyncio.get_running_loop()
-        self.proxy = Proxy(self._settings, self.directory, self._identity)
+        self.proxy = Proxy(self._settings, self.directory, self._identity, self._peer)
         await self.proxy.start()
         self.port = self.proxy.port
         self._started.set()
@@ -216,12 +234,16 @@ def plain(endpoint_id: str) -> dict[str, str]:
 
 @contextmanager
 def running_proxy(
-    identity: TlsIdentity, directory: MemoryDirectory, **settings: Any
+    identity: TlsIdentity,
+    directory: MemoryDirectory,
+    peer: PeerCertificate | None = None,
+    /,
+    **settings: Any,
 ) -> Iterator[RunningProxy]:
     """Run a proxy on a free port. Afterwards, nothing of any client may be left: no session, task
     or descriptor."""
     given = {"domains": [REGION_HOST], "secret": b"secret", "port": 0, **settings}
-    proxy = RunningProxy(ProxySettings(**given), directory, identity)
+    proxy = RunningProxy(ProxySettings(**given), directory, identity, peer)
     proxy.start()
     descriptors = open_descriptors()
     try:

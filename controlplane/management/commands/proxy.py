@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvloop
 from django.conf import settings
@@ -39,7 +40,7 @@ from controlplane.proxy.settings import PlainConnections, ProxySettings, Sibling
 from controlplane.proxy.wire.certificates import IssuingIdentity
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.proxy.wire.tls import OperatorIdentity, TlsIdentity
-from controlplane.services.regions import publish_certificate_authority
+from controlplane.services.regions import publish_certificate_authority, publish_peer
 from controlplane.traces import spans
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class Command(BaseCommand):
             state_directory.identity()
             needed = given()
             chosen, identity = proxy_settings(needed.secret), tls_identity(needed)
+            peer_address()
             directory = sockets_directory(settings.PROXY_PORT)
             handover = Handover(
                 directory, linger_within=settings.PROXY_HANDOVER_TIMEOUT
@@ -75,7 +77,7 @@ class Command(BaseCommand):
             counts = handover.counts
             siblings = Siblings(counts.claim(), directory, counts)
             own = replace(chosen, siblings=siblings)
-            serve(own, identity, needed.host, handover.listeners, ready)
+            serve(own, identity, needed, handover.listeners, ready)
 
         lingers = partial(keep_logging, needed.host)
         run_processes(count, run, handover=handover, lingers=lingers)
@@ -84,20 +86,20 @@ class Command(BaseCommand):
 def serve(
     chosen: ProxySettings,
     identity: TlsIdentity,
-    host: HostCalls,
+    needed: Given,
     listeners: Sequence[socket.socket],
     ready: Callable[[], object],
 ) -> None:
     """Run one process of the proxy until a signal ends it, or another generation has taken its
     place and its clients have left."""
     with contextlib.suppress(asyncio.CancelledError):
-        uvloop.run(serve_when_ready(chosen, identity, host, listeners, ready))
+        uvloop.run(serve_when_ready(chosen, identity, needed, listeners, ready))
 
 
 async def serve_when_ready(
     chosen: ProxySettings,
     identity: TlsIdentity,
-    host: HostCalls,
+    needed: Given,
     listeners: Sequence[socket.socket],
     ready: Callable[[], object],
 ) -> None:
@@ -105,6 +107,7 @@ async def serve_when_ready(
     listeners' queues."""
     serving = asyncio.current_task()
     assert serving is not None
+    host = needed.host
     directory = DatabaseDirectory(
         conninfo(),
         ServedHost(
@@ -116,7 +119,7 @@ async def serve_when_ready(
         host=host,
         problems=lambda: problems_of(identity),
     )
-    proxy = Proxy(chosen, directory, identity)
+    proxy = Proxy(chosen, directory, identity, needed.peer)
 
     def expect_successor() -> None:
         keep_logging(host)
@@ -142,7 +145,7 @@ async def serve_when_ready(
             counting = tasks.create_task(proxy.keep_figures(sampling.begin("proxy")))
             try:
                 await directory.ready()
-                await asyncio.to_thread(introduce_itself, identity, host)
+                await asyncio.to_thread(introduce_itself, identity, needed)
                 await proxy.serve(listeners, started=ready)
             finally:
                 counting.cancel()
@@ -159,14 +162,17 @@ def problems_of(identity: TlsIdentity) -> list[dict[str, str]]:
     return [{"name": problem[0], "detail": problem[1]}] if problem else []
 
 
-def introduce_itself(identity: TlsIdentity, host: HostCalls) -> None:
-    """Publish the certificate authority that clients should trust. Raises SystemExit if this proxy
-    must not serve: the database is of another version, encrypted with another key, or another
-    state directory serves this host."""
+def introduce_itself(identity: TlsIdentity, needed: Given) -> None:
+    """Publish the certificate authority that clients should trust, and what other hosts must know
+    of this proxy. Raises SystemExit if this proxy must not serve: the database is of another
+    version, encrypted with another key, or another state directory serves this host."""
     try:
         refuse_other_version()
-        host.call("check_secret_key")
-        publish_certificate_authority(own_host().id, identity.authority_pem)
+        needed.host.call("check_secret_key")
+        host_id = own_host().id
+        publish_certificate_authority(host_id, identity.authority_pem)
+        name, port = peer_address()
+        publish_peer(host_id, address=name, port=port, certificate=needed.peer.certificate)
     except (OtherVersion, OtherSecretKey, HostTaken) as error:
         log.critical("cannot serve", extra={"error": str(error)})
         raise SystemExit(REFUSED) from error
@@ -178,6 +184,7 @@ def proxy_settings(secret: bytes) -> ProxySettings:
     return ProxySettings(
         domains=own_domains(),
         secret=secret,
+        host_id=settings.HOST_NAME,
         host=settings.PROXY_HOST,
         port=settings.PROXY_PORT,
         http_port=settings.PROXY_HTTP_PORT or None,
@@ -191,6 +198,17 @@ def proxy_settings(secret: bytes) -> ProxySettings:
 def own_domains() -> list[str]:
     """The domains of the endpoints' host names: the region's, and this host's own."""
     return list(dict.fromkeys([settings.REGION_HOST, settings.HOST_ADDRESS]))
+
+
+def peer_address() -> tuple[str, int]:
+    """The host name or address, and the port, at which other hosts reach this proxy. Raises
+    OSError if the setting cannot be read."""
+    given = str(settings.PEER_ADDRESS)
+    try:
+        parts = urlsplit(f"//{given if given.count(':') < 2 or ']' in given else f'[{given}]'}")
+        return parts.hostname or settings.HOST_ADDRESS, parts.port or settings.PROXY_PORT
+    except ValueError as error:
+        raise OSError(f"PERCH_PEER_ADDRESS is not HOST or HOST:PORT: {given}") from error
 
 
 def keep_logging(host: HostCalls) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +18,14 @@ from controlplane.proxy.directory.compute_runs import ComputeRunWatcher
 from controlplane.proxy.directory.compute_states import ComputeStates
 from controlplane.proxy.directory.control_database import ControlDatabase
 from controlplane.proxy.directory.host_calls import HostCalls
-from controlplane.proxy.directory.interface import Clients, ComputeAddress, RoleIdentity, Route
+from controlplane.proxy.directory.interface import (
+    Clients,
+    ComputeAddress,
+    PeerHost,
+    RoleIdentity,
+    Route,
+)
+from controlplane.proxy.directory.peer_hosts import PeerHosts
 from controlplane.proxy.directory.route_lookup import RouteLookup
 from controlplane.proxy.directory.service_calls import ServiceCalls
 from controlplane.proxy.directory.traffic import Tally, Traffic
@@ -56,6 +63,7 @@ class DatabaseDirectory:
         states = ComputeStates(self._database)
         self._logins = ComputeLogins(self._database, host)
         self._routes = RouteLookup(self._database, served, states, self._logins)
+        self._peers = PeerHosts(self._database, served)
         caches: list[EndpointCache[Any]] = [self._routes.cache, states.cache]
         self._changes = ChangeListener(self._database, caches)
         self._compute_runs = ComputeRunWatcher(self._park)
@@ -77,6 +85,7 @@ class DatabaseDirectory:
                 tasks.create_task(self._changes.run(clients))
                 await self.ready()
                 tasks.create_task(self._logins.run(clients))
+                tasks.create_task(self._peers.run())
                 refusals.begin()
                 tasks.create_task(self._activity_reports.run())
                 tasks.create_task(self._traffic_reports.run())
@@ -138,6 +147,14 @@ class DatabaseDirectory:
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         """See `Directory.route`. Raises ControlPlaneUnavailable."""
         return await self._patiently(partial(self._routes.find, endpoint_id, role))
+
+    def peers(self) -> Mapping[str, PeerHost]:
+        """See `Directory.peers`."""
+        return self._peers.known
+
+    async def read_peers(self) -> None:
+        """See `Directory.read_peers`."""
+        await self._peers.read()
 
     def lookup_time(self) -> float:
         """See `Directory.lookup_time`."""

@@ -1,7 +1,7 @@
 """The proxy's interface to the control plane: who may connect to an endpoint, and at which address
 its compute answers. The proxy knows nothing else of the control plane."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -49,8 +49,21 @@ class Route:
     always_pooled: bool = False
     # The addresses that clients may connect from; None for any.
     rules: AccessRules | None = None
-    # Where to connect instead, for the client, if the compute is on another host of the region.
+    # The host that the endpoint's compute is on.
+    host_id: str = ""
+    # Where to connect instead, for the client, if that is another host of the region.
     elsewhere: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerHost:
+    """Another host of the region, as it has published where its proxy can be reached by others."""
+
+    id: str
+    address: str
+    port: int
+    # See `wire.peer_tls`; in PEM.
+    certificate: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +117,16 @@ class Directory(Protocol):
 
         Raises WakeFailed if the route cannot be known now.
         """
+        ...
+
+    def peers(self) -> Mapping[str, PeerHost]:
+        """Returns the other hosts of the region by their ids, as last read. The result never
+        changes; a later call may return another one."""
+        ...
+
+    async def read_peers(self) -> None:
+        """Reads the other hosts of the region now, unless they have just been read: one of them may
+        be new or have another certificate. Keeps the known ones if the database does not answer."""
         ...
 
     def lookup_time(self) -> float:

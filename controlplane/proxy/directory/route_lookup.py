@@ -149,6 +149,7 @@ def _route_of(row: RouteRow, verifier: str | None, oid: int | None) -> Route:
         always_pooled=row.pooler_enabled,
         identity=_identity_of(row, oid),
         rules=parse_rules(row.access, is_protected=row.protected),
+        host_id=row.host_id,
         elsewhere=row.elsewhere,
     )
 

@@ -3,7 +3,7 @@ its endpoint's compute."""
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from controlplane.metrics import figures
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.authentication.scram import Verifier
 from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http.compute_session import ComputeSession, batch_messages
 from controlplane.proxy.over_http.connection import Body
 from controlplane.proxy.over_http.errors import ConnectionStringRefused, RequestRefused
@@ -35,6 +36,8 @@ from controlplane.proxy.over_http.statements import (
     read_batch,
     read_connection_string,
 )
+from controlplane.proxy.peers.passing import LeadsElsewhere
+from controlplane.proxy.peers.requests import PeerRequests
 from controlplane.proxy.relaying import compute
 from controlplane.proxy.relaying.client import AdmittedClient
 from controlplane.proxy.settings import ProxySettings
@@ -70,12 +73,19 @@ class Caller(AdmittedClient, Protocol):
     """The connection that a request came by; see `session.Session`."""
 
     client_address: str
+    # The client's requests to endpoints on other hosts.
+    peer_requests: PeerRequests
+
+    @property
+    def domains(self) -> Sequence[str]: ...
 
     def abandon(self) -> None: ...
 
     async def admit(
         self, destination: Destination, role: str, prove: Callable[[Verifier], Awaitable[Proof]]
     ) -> tuple[Destination, Proof]: ...
+
+    def count(self, admission: Admission) -> None: ...
 
     def dismiss(self) -> None: ...
 
@@ -134,7 +144,7 @@ class Queries:
         sender = read_connection_string(request.headers)
         try:
             destination = find_destination(
-                sender.parameters, server_name=sender.host, domains=self._settings.domains
+                sender.parameters, server_name=sender.host, domains=caller.domains
             )
         except ForeignServerName as error:
             raise ConnectionStringRefused(f"invalid hostname: {sender.host}") from error
@@ -149,7 +159,10 @@ class Queries:
             )
             return verifier
 
-        destination, verifier = await caller.admit(destination, sender.role, prove)
+        try:
+            destination, verifier = await caller.admit(destination, sender.role, prove)
+        except LeadsElsewhere as found:
+            return await self._pass_on(caller, found, request, body)
         figures.CONNECTED.labels("http").inc()
         try:
             with self.memory.reserve() as reservation:
@@ -163,6 +176,28 @@ class Queries:
                 return answer
         finally:
             caller.dismiss()
+
+    async def _pass_on(
+        self, caller: Caller, found: LeadsElsewhere, request: Request, body: Body
+    ) -> Response:
+        """Passes the request on to the host of its endpoint, and returns that host's answer."""
+        figures.PASSED_ON.labels("http").inc()
+        with self.memory.reserve() as reservation, _abandoned_on_disconnect(caller):
+
+            async def read_body() -> bytes:
+                caller.count(found.admission)
+                caller.channel.unwatch()
+                read = await body(reservation)
+                caller.channel.watch(caller.abandon)
+                return read
+
+            try:
+                answer = await caller.peer_requests.send(
+                    found.host_id, _PATH, request.headers, body=read_body, grow=reservation.grow
+                )
+            finally:
+                caller.dismiss()
+        return Response(answer.status, answer.body, answer.headers)
 
     async def _read(self, headers: Mapping[str, str], body: bytes) -> _ParsedBatch:
         if len(body) <= SMALL_BODY:

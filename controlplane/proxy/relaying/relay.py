@@ -20,10 +20,17 @@ _TAIL_SIZE = messages.READY_FOR_QUERY_SIZE
 
 class Relay:
     """`done` is resolved, and both channels are closed, when the joint connection has ended. Bytes
-    sent to the client are counted in `sent` at once, however long the connection lasts."""
+    sent to the client are counted in `sent` at once, however long the connection lasts; those that
+    the client has sent, in `received`."""
 
     def __init__(
-        self, client: Channel, compute: Channel, *, readiness: Readiness, sent: Tally
+        self,
+        client: Channel,
+        compute: Channel,
+        *,
+        readiness: Readiness,
+        sent: Tally,
+        received: Tally = RECEIVED,
     ) -> None:
         self.done: asyncio.Future[None] = readiness.loop.create_future()
         self._closed = False
@@ -38,7 +45,7 @@ class Relay:
             source_ended=compute.end_output,
             source_broke=self.close,
             sink_broke=self._stop_upward,
-            tally=RECEIVED,
+            tally=received,
         )
         self._downward = Pump(
             readiness,

@@ -1,7 +1,7 @@
 """Admits a client: finds the endpoint that it wants, checks its address, and authenticates it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -12,6 +12,8 @@ from controlplane.proxy.directory.interface import Route
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.limits.pacing import answer_due
 from controlplane.proxy.limits.pending_clients import origin_of
+from controlplane.proxy.peers.header import PassedOn
+from controlplane.proxy.peers.passing import LeadsElsewhere
 from controlplane.proxy.sessions.connected_sessions import Connected
 from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.settings import PlainConnections
@@ -32,8 +34,12 @@ from controlplane.proxy.wire.errors import (
     PasswordFailed,
     ProxyError,
 )
+from controlplane.proxy.wire.tls import ClientTls
 
 Proof = TypeVar("Proof")
+
+# No account has this id.
+_NO_ACCOUNT = 0
 
 
 class ClientToAdmit(Connected, Protocol):
@@ -42,20 +48,37 @@ class ClientToAdmit(Connected, Protocol):
     route: Route | None
     # Set once the connection is a WebSocket: the host that the client wants to reach.
     websocket_host: str | None
+    # Set if another host's proxy has passed the client on.
+    passed_on: PassedOn | None
 
     @property
     def channel(self) -> Channel: ...
+
+    @property
+    def tls(self) -> ClientTls | None:
+        """The client's own TLS connection, to this proxy or to the one that has passed it on."""
+        ...
+
+    @property
+    def domains(self) -> Sequence[str]:
+        """See `ProxySettings.domains`; with those of the proxy that has passed the client on."""
+        ...
 
 
 async def admit_postgres(
     proxy: ProxyContext, client: ClientToAdmit, request: startup.StartupMessage
 ) -> tuple[Destination, bytes]:
     """Admits a client that speaks the Postgres protocol. Returns the destination, and the
-    AuthenticationSASLFinal that is still to be sent, or b"". Raises ProxyError."""
+    AuthenticationSASLFinal that is still to be sent, or b"". Raises ProxyError, and LeadsElsewhere
+    if the client must be passed on."""
     _refuse_plain(proxy, client)
-    destination, password = await _find_destination(proxy, client, request)
+    destination, password, answer = await _find_destination(client, request)
     prove = partial(_authenticate, proxy, client, request, destination.endpoint_id, password)
-    return await admit(proxy, client, destination, request.role, prove, equalizes_timing=True)
+    try:
+        return await admit(proxy, client, destination, request.role, prove, equalizes_timing=True)
+    except LeadsElsewhere as found:
+        found.password = answer
+        raise
 
 
 async def admit(
@@ -72,7 +95,7 @@ async def admit(
 
     `prove` raises PasswordFailed; what it returns is returned here. `equalizes_timing` must be set
     if `prove` sends the client anything before the client has proved its identity. Raises
-    ProxyError.
+    ProxyError, and LeadsElsewhere before `prove` is called.
     """
     _refuse_plain(proxy, client)
     async with proxy.logins.share((origin_of(client.client_address), destination.endpoint_id)):
@@ -104,10 +127,15 @@ async def _admit(
     *,
     equalizes_timing: bool,
 ) -> tuple[Destination, Proof]:
-    tls = client.channel.tls
     due = answer_due(proxy.readiness.loop, proxy.directory.lookup_time())
     route = await proxy.directory.route(destination.endpoint_id, role)
     check_address(proxy, client, route, role)
+    if client.passed_on is None:
+        host_id = await proxy.peers.leads_to(route, destination.endpoint_id)
+        if host_id is not None:
+            if equalizes_timing:
+                await due
+            raise LeadsElsewhere(host_id, _admission(route, destination.endpoint_id, role))
     verifier = scram.parse_verifier(route.verifier) if route and route.verifier else None
     if verifier is None:
         name = f"{destination.endpoint_id}/{role}"
@@ -122,48 +150,52 @@ async def _admit(
         await asyncio.sleep(proxy.failure_pace.pause(client.client_address))
         raise
     assert route is not None
-    if tls is not None:
-        proxy.identity.note_authenticated(tls.server_name)
+    if client.tls is not None:
+        proxy.identity.note_authenticated(client.tls.server_name)
     if route.elsewhere is not None:
         raise EndpointElsewhere(route.elsewhere)
     if route.disabled:
         raise DisabledEndpointRefused
-    admission = Admission(
-        route.account_id,
-        destination.endpoint_id,
-        role,
-        account_connections=route.account_connections,
-    )
+    admission = _admission(route, destination.endpoint_id, role)
     destination = for_the_pooler(destination.with_pooler(route.always_pooled))
     client.role, client.identity, client.route = role, route.identity, route
     proxy.sessions.admit(client, admission)
     return destination, proof
 
 
+def _admission(route: Route | None, endpoint_id: str, role: str) -> Admission:
+    if route is None:
+        return Admission(_NO_ACCOUNT, endpoint_id, role)
+    return Admission(
+        route.account_id, endpoint_id, role, account_connections=route.account_connections
+    )
+
+
 async def _find_destination(
-    proxy: ProxyContext, client: ClientToAdmit, request: startup.StartupMessage
-) -> tuple[Destination, bytes | None]:
+    client: ClientToAdmit, request: startup.StartupMessage
+) -> tuple[Destination, bytes | None, bytes | None]:
     """Returns the destination. If only the password can name the endpoint, asks the client for it
-    in clear text and returns it as well; otherwise None."""
+    in clear text, and returns as well the password without the name, and the client's whole answer;
+    otherwise None."""
     try:
         destination = find_destination(
-            request.parameters,
-            server_name=_server_name(client),
-            domains=proxy.settings.domains,
+            request.parameters, server_name=_server_name(client), domains=client.domains
         )
     except (MissingEndpoint, ForeignServerName):
-        password = await ask_for_password(client.channel, preamble=request.negotiation)
-        found = find_in_password(password, request.parameters)
+        answer = client.passed_on.password if client.passed_on else None
+        if answer is None:
+            answer = await ask_for_password(client.channel, preamble=request.negotiation)
+        found = find_in_password(answer, request.parameters)
         if found is None:
             raise
-        return found
-    return destination, None
+        return *found, answer
+    return destination, None, None
 
 
 def _server_name(client: ClientToAdmit) -> str | None:
     if client.websocket_host is not None:
         return client.websocket_host
-    return client.channel.tls.server_name if client.channel.tls is not None else None
+    return client.tls.server_name if client.tls is not None else None
 
 
 async def _authenticate(
@@ -189,7 +221,7 @@ async def _authenticate(
             address=client.client_address,
         )
         return b""
-    tls = client.channel.tls
+    tls = client.tls
     return await authenticate(
         client.channel,
         verifier,
@@ -201,7 +233,7 @@ async def _authenticate(
 
 def _refuse_plain(proxy: ProxyContext, client: ClientToAdmit) -> None:
     """Raises InsecureConnection if the client may not connect without TLS, but does."""
-    if client.channel.tls is None and not _may_be_plain(proxy, client):
+    if client.tls is None and not _may_be_plain(proxy, client):
         raise InsecureConnection
 
 

@@ -14,10 +14,10 @@ from controlplane.proxy.limits.connection_limits import (
 )
 from controlplane.proxy.limits.pending_clients import PendingClients
 from controlplane.proxy.relaying.compute import CancelKey
-from controlplane.proxy.settings import Siblings
+from controlplane.proxy.settings import Siblings, marked
 from controlplane.proxy.wire.errors import ProxyError
 
-_PID_BITS = 30
+_PID_BITS = 31
 # How many more sessions than a sibling a process may have, and still accept the next one at once.
 _MOST_AHEAD = 1
 _SHORT_SECRET_SIZE = 4
@@ -52,9 +52,15 @@ class ConnectedSessions:
     """`max_pending` limits the sessions that have not authenticated."""
 
     def __init__(
-        self, *, max_pending: int, limits: ConnectionLimits, siblings: Siblings | None
+        self,
+        *,
+        max_pending: int,
+        limits: ConnectionLimits,
+        siblings: Siblings | None,
+        host_id: str = "",
     ) -> None:
         self._siblings = siblings
+        self._host_id = host_id
         self.shared = siblings.counts.of(siblings.number) if siblings else None
         self._counts = ConnectionCounts(limits, self.shared)
         self._all: set[Connected] = set()
@@ -82,10 +88,15 @@ class ConnectedSessions:
 
         Raises TooManyConnections, and then does not count it.
         """
+        self.count(session, admission)
+        self._by_endpoint.setdefault(admission.endpoint_id, set()).add(session)
+
+    def count(self, session: Connected, admission: Admission) -> None:
+        """Counts a session as `admit` does, without making it one of the endpoint's: another host
+        has admitted the client, and ends its connection if the endpoint changes."""
         self._counts.add(admission)
         session.admission = admission
         self._pending.remove(session)
-        self._by_endpoint.setdefault(admission.endpoint_id, set()).add(session)
 
     def dismiss(self, session: Connected) -> None:
         """Ends the session's admission. It counts as one that has not authenticated, like an HTTP
@@ -104,7 +115,7 @@ class ConnectedSessions:
         return CancelKey(pid, secret)
 
     def _random_pid(self) -> int:
-        pid = secrets.randbits(_PID_BITS)
+        pid = marked(secrets.randbits(_PID_BITS), self._host_id)
         return self._siblings.own_pid(pid) if self._siblings else pid
 
     def find_by_key(self, key: CancelKey) -> Connected | None:

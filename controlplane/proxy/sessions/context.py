@@ -8,6 +8,7 @@ from controlplane.proxy.directory.interface import Directory
 from controlplane.proxy.limits.fair_shares import FairShares
 from controlplane.proxy.limits.pacing import FailurePace
 from controlplane.proxy.over_http.queries import Queries
+from controlplane.proxy.peers.connections import Peers
 from controlplane.proxy.relaying.compute import CancelKey
 from controlplane.proxy.sessions.connected_sessions import ConnectedSessions
 from controlplane.proxy.sessions.shared_wakes import SharedWakes
@@ -30,5 +31,6 @@ class ProxyContext:
     failure_pace: FailurePace
     passwords: PasswordChecks
     queries: Queries
-    # Cancels the query that runs under the key, in this process or in a peer.
+    peers: Peers
+    # Cancels the query that runs under the key, in this process or in another one of this host.
     cancel: Callable[[CancelKey], Awaitable[None]]

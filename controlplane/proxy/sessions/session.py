@@ -6,7 +6,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,9 @@ from controlplane.proxy.directory.traffic import Tally
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http import websocket
 from controlplane.proxy.over_http.connection import HttpConnection
+from controlplane.proxy.peers.header import ADMITTED, PassedOn
+from controlplane.proxy.peers.passing import LeadsElsewhere
+from controlplane.proxy.peers.requests import PeerRequests
 from controlplane.proxy.pooling.pooled_client import PooledClient
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.relaying import compute
@@ -27,21 +30,23 @@ from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection
 from controlplane.proxy.relaying.direct import DirectClient
 from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.relaying.first_exchange import FirstExchange
+from controlplane.proxy.relaying.relay import Relay
 from controlplane.proxy.sessions.admitting import admit, admit_postgres, check_address
 from controlplane.proxy.sessions.connecting import connect_to_compute
 from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.sessions.origins import read_request
+from controlplane.proxy.sessions.passing_on import (
+    begin_passing_on,
+    cancel,
+    connect_for_requests,
+)
 from controlplane.proxy.sessions.wake_times import LoginTimes, Wake
-from controlplane.proxy.wire import messages, proxy_protocol, startup
+from controlplane.proxy.wire import messages, startup
 from controlplane.proxy.wire.accepting import waited_for_accept
 from controlplane.proxy.wire.channel import Channel
-from controlplane.proxy.wire.destination import (
-    Destination,
-)
-from controlplane.proxy.wire.errors import (
-    ConnectionLost,
-    LoginEnded,
-    ProxyError,
-)
+from controlplane.proxy.wire.destination import Destination
+from controlplane.proxy.wire.errors import ConnectionLost, LoginEnded, ProxyError
+from controlplane.proxy.wire.tls import ClientTls
 
 log = logging.getLogger(__name__)
 
@@ -78,12 +83,16 @@ class Session:
         # is about to reach, is to stop.
         self.is_parked = self._must_park = False
         self._compute: ComputeConnection | None = None
-        self._relay: FirstExchange | PooledRelay | None = None
+        self._relay: FirstExchange | PooledRelay | Relay | None = None
         self._interruption: ProxyError | None = None
         # Set while the connection speaks HTTP.
         self._http: HttpConnection | None = None
         # Set once the connection is a WebSocket: the host that the client wants to reach.
         self.websocket_host: str | None = None
+        # Set if another host's proxy has passed the client on; and the client's requests that are
+        # passed on from here.
+        self.passed_on: PassedOn | None = None
+        self.peer_requests = PeerRequests(partial(connect_for_requests, proxy, self))
         # The task copies the context. So every log line about this client carries this id, as do
         # the operations that it has scheduled.
         with context(request=f"c-{secrets.token_hex(6)}"):
@@ -92,8 +101,21 @@ class Session:
         self.task.add_done_callback(self._clean_up)
 
     @property
+    def tls(self) -> ClientTls | None:
+        """See `admitting.ClientToAdmit`."""
+        return self.channel.tls if self.passed_on is None else self.passed_on.tls
+
+    @property
+    def domains(self) -> Sequence[str]:
+        """See `admitting.ClientToAdmit`."""
+        own = self._proxy.settings.domains
+        return own if self.passed_on is None else [*own, *self.passed_on.domains]
+
+    @property
     def state(self) -> str:
         """What the client does now, for the figures."""
+        if isinstance(self._relay, Relay):
+            return "passed_on"
         if self.is_connecting:
             return "waiting"
         if self.is_parked:
@@ -156,34 +178,34 @@ class Session:
 
     def _clean_up(self, _: "asyncio.Task[None]") -> None:
         self.channel.close()
+        self.peer_requests.close()
         self._proxy.sessions.remove(self)
 
     async def _serve(self) -> None:
-        bound = self._proxy.settings.startup_timeout
-        async with asyncio.timeout(bound) as patience:
-            if load_balancers := self._proxy.settings.load_balancers:
-                self.client_address = await proxy_protocol.client_address(
-                    self.channel, self.client_address, load_balancers=load_balancers
-                )
-                self._proxy.sessions.note_address(self)
-            if await startup.speaks_http(self.channel, self._proxy.identity):
-                # HTTP requests have time limits of their own.
-                patience.reschedule(None)
-                if not await self._serve_http():
-                    return
-                patience.reschedule(self._proxy.readiness.loop.time() + bound)
-                self._login = LoginTimes()
-            request = await startup.read_request(
-                self.channel, self._proxy.identity, offers_tls=self.websocket_host is None
-            )
+        async with asyncio.timeout(self._proxy.settings.startup_timeout) as patience:
+            request = await read_request(self._proxy, self, patience)
+            if request is None:
+                return
             login = self._login
             assert login is not None
             login.requested_at = time.monotonic()
             if isinstance(request, startup.CancelRequest):
-                await self._proxy.cancel(CancelKey(request.pid, request.secret))
+                await cancel(self._proxy, self, CancelKey(request.pid, request.secret))
                 await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)
                 return
-            destination, sasl_final = await admit_postgres(self._proxy, self, request)
+            try:
+                destination, sasl_final = await admit_postgres(self._proxy, self, request)
+            except LeadsElsewhere as found:
+                passed = await begin_passing_on(self._proxy, self, found, request)
+                if passed is None:
+                    await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)
+                    return
+                patience.reschedule(None)
+                with passed.relaying() as self._relay:
+                    await self._relay.done
+                return
+            if self.passed_on is not None:
+                await self.channel.write(ADMITTED)
         login.admitted_at = time.monotonic()
         is_long = request.protocol >= messages.PROTOCOL_3_2
 
@@ -233,7 +255,7 @@ class Session:
         assert self.admission is not None
         return self._proxy.directory.counting(self.admission.endpoint_id)
 
-    async def _serve_http(self) -> bool:
+    async def serve_http(self) -> bool:
         """Serves HTTP requests. Returns True if the connection has become a WebSocket, which
         carries the Postgres protocol from here on."""
         sessions = self._proxy.sessions
@@ -245,6 +267,7 @@ class Session:
             return False
         self._http = None
         self.websocket_host = websocket.requested_host(request) or ""
+        self._login = LoginTimes()
         return True
 
     async def admit(
@@ -259,6 +282,10 @@ class Session:
     def check_address(self, route: Route | None, role: str) -> None:
         """See `admitting.check_address`."""
         check_address(self._proxy, self, route, role)
+
+    def count(self, admission: Admission) -> None:
+        """See `ConnectedSessions.count`."""
+        self._proxy.sessions.count(self, admission)
 
     def dismiss(self) -> None:
         """Ends the admission, because its purpose has ended. The session may be admitted again."""

@@ -143,14 +143,18 @@ class Channel:
                 # The TLS handshake is not finished yet.
                 await self._readable()
             except WOULD_BLOCK:
-                await self._writable()
+                await self.until_writable()
             except OSError as error:
                 raise ConnectionLost from error
 
-    async def start_tls(self, context: ssl.SSLContext) -> ssl.SSLSocket:
-        """Performs the TLS handshake as the server, with the context of a `tls.TlsIdentity`. Raises
-        ConnectionLost if that fails."""
-        tls = context.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)
+    async def start_tls(
+        self, context: ssl.SSLContext, *, server_side: bool = True
+    ) -> ssl.SSLSocket:
+        """Performs the TLS handshake, with the context of a `tls.TlsIdentity` or of
+        `peer_tls.PeerTls`. Raises ConnectionLost if that fails."""
+        tls = context.wrap_socket(
+            self._socket, server_side=server_side, do_handshake_on_connect=False
+        )
         self._adopt(tls)
         while True:
             try:
@@ -158,7 +162,7 @@ class Channel:
             except ssl.SSLWantReadError:
                 await self._readable()
             except ssl.SSLWantWriteError:
-                await self._writable()
+                await self.until_writable()
             except OSError as error:
                 raise ConnectionLost(str(error)) from error
             else:
@@ -228,7 +232,7 @@ class Channel:
         if self._framing is not None:
             self._framing.end()
         with contextlib.suppress(OSError, ValueError):
-            if self.tls is not None:
+            if self.tls is not None and self.tls.notifies_end:
                 # Sends close_notify, then raises because the peer has not sent its own yet.
                 self.tls.unwrap()
         with contextlib.suppress(OSError):
@@ -248,7 +252,7 @@ class Channel:
             except (BlockingIOError, ssl.SSLWantReadError):
                 await self._readable()
             except ssl.SSLWantWriteError:
-                await self._writable()
+                await self.until_writable()
             except OSError as error:
                 raise ConnectionLost from error
 
@@ -260,7 +264,8 @@ class Channel:
         finally:
             self._readiness.remove_reader(self.fileno)
 
-    async def _writable(self) -> None:
+    async def until_writable(self) -> None:
+        """Returns once `send` may be tried again."""
         ready = self._readiness.loop.create_future()
         self._readiness.add_writer(self.fileno, partial(_resolve, ready))
         try:

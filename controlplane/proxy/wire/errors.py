@@ -215,6 +215,16 @@ class EndpointElsewhere(ProxyError):
         super().__init__(f"the endpoint is on another host of its region: connect to {elsewhere}")
 
 
+class HostUnreachable(ProxyError):
+    """The proxy of the endpoint's host cannot be reached. The endpoint has done nothing for the
+    client."""
+
+    sqlstate = "57P03"
+
+    def __init__(self, host: str) -> None:
+        super().__init__(f'the endpoint\'s host "{host}" cannot be reached; try again')
+
+
 class WakeFailed(ProxyError):
     """The compute did not start; `reason` tells the user why."""
 

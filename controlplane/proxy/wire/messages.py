@@ -12,6 +12,8 @@ CANCEL_REQUEST_CODE = 80877102
 # The start of the message that ends every complete answer of the server.
 READY_FOR_QUERY_PREFIX = b"Z\x00\x00\x00\x05"
 READY_FOR_QUERY_SIZE = 6
+# The most bytes of an ErrorResponse's payload that are read for its words.
+LONGEST_ERROR = 8192
 # The last message of a client that disconnects in an orderly way.
 TERMINATE = b"X\x00\x00\x00\x04"
 

@@ -31,9 +31,12 @@ _LOCAL, _FORWARDED = 0, 1
 _TCP = {0x11: (4, 12), 0x21: (16, 36)}
 
 
-async def client_address(channel: Channel, peer: str, *, load_balancers: Networks) -> str:
+async def client_address(
+    channel: Channel, peer: str, *, load_balancers: Networks, instead: bytes
+) -> str | None:
     """Returns the client's address: from the peer's header if the peer is a load balancer, else the
-    peer's own. Reads up to the header's end and no further.
+    peer's own. Reads up to the header's end and no further. Returns None if the connection begins
+    with the bytes `instead`, and reads those.
 
     Raises ProtocolViolation if a load balancer sends no header, or one without an address;
     ConnectionLost.
@@ -43,7 +46,11 @@ async def client_address(channel: Channel, peer: str, *, load_balancers: Network
         return peer
     # Only one byte at first: a peer that sends no header may wait for an answer to a few bytes.
     head = await channel.read(1)
-    if SIGNATURE.startswith(head):
+    if instead.startswith(head):
+        head += await channel.read(len(instead) - 1)
+        if head == instead:
+            return None
+    elif SIGNATURE.startswith(head):
         head += await channel.read(_HEADER_SIZE - 1)
     if not head.startswith(SIGNATURE) or head[12] >> 4 != _VERSION:
         raise ProtocolViolation(

@@ -19,6 +19,10 @@ TLS_HANDSHAKE_BYTE = b"\x16"
 
 _SSL_REQUEST_CODE = 80877103
 _GSS_REQUEST_CODE = 80877104
+# Perch's own. Postgres's codes have the same first half, which is no version of the protocol.
+_PEER_REQUEST_CODE = (1234 << 16) | 7372
+# What another host's proxy sends first: see the package `peers`. A TLS handshake follows at once.
+PEER_REQUEST = struct.pack("!II", HEAD_SIZE, _PEER_REQUEST_CODE)
 _LONGEST_CANCEL_KEY = 256
 
 
@@ -27,6 +31,11 @@ class EncryptionRequest:
     """The client asks whether the connection can be encrypted, by TLS or by GSSAPI."""
 
     tls: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRequest:
+    """The proxy of another host connects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +53,12 @@ class StartupMessage:
     protocol: int
     # The NegotiateProtocolVersion for a client that asked for more than is supported, or b"".
     negotiation: bytes = field(default=b"")
+    # The whole packet, as it was sent.
+    packet: bytes = field(default=b"", repr=False, compare=False)
 
 
-StartupPacket = EncryptionRequest | CancelRequest | StartupMessage
+Request = CancelRequest | StartupMessage
+StartupPacket = EncryptionRequest | PeerRequest | Request
 
 
 def begins_http(first: bytes) -> bool:
@@ -79,6 +91,8 @@ def parse(packet: bytes) -> StartupPacket:
         if len(packet) != HEAD_SIZE:
             raise ProtocolViolation("invalid length of startup packet")
         return EncryptionRequest(tls=code == _SSL_REQUEST_CODE)
+    if packet == PEER_REQUEST:
+        return PeerRequest()
     if code == messages.CANCEL_REQUEST_CODE:
         return _parse_cancel_request(packet)
     major, minor = struct.unpack_from("!HH", packet, 4)
@@ -122,6 +136,7 @@ def _parse_startup_message(packet: bytes, version: int) -> StartupMessage:
         negotiation=messages.negotiate_protocol_version(protocol, unknown)
         if must_negotiate
         else b"",
+        packet=packet,
     )
 
 
@@ -160,19 +175,33 @@ async def _refuse_proxy_line(channel: Channel) -> None:
         raise ForwardingRefused
 
 
+async def read_first_request(channel: Channel, identity: TlsIdentity) -> Request | PeerRequest:
+    """Reads as `read_request` does, on a connection whose first packet may be another host's
+    PeerRequest. Raises ProtocolViolation, ConnectionLost."""
+    packet = await _read_packet(channel)
+    if isinstance(packet, PeerRequest) and channel.tls is None:
+        return packet
+    return await read_request(channel, identity, offers_tls=True, first=packet)
+
+
 async def read_request(
-    channel: Channel, identity: TlsIdentity, *, offers_tls: bool
-) -> CancelRequest | StartupMessage:
+    channel: Channel,
+    identity: TlsIdentity,
+    *,
+    offers_tls: bool,
+    first: StartupPacket | None = None,
+) -> Request:
     """Reads up to the start-up message or cancel request, and agrees on TLS before it if the client
-    asks for that.
+    asks for that. `first` is a packet that has been read already.
 
     Raises ProtocolViolation, ConnectionLost.
     """
     gss_refused = False
     while True:
-        head = await channel.read(HEAD_SIZE)
-        rest = await channel.read(packet_size(head) - HEAD_SIZE)
-        packet = parse(head + rest)
+        packet = first or await _read_packet(channel)
+        first = None
+        if isinstance(packet, PeerRequest):
+            raise ProtocolViolation("received unexpected request of another host")
         if not isinstance(packet, EncryptionRequest):
             return packet
         if channel.tls is not None or (gss_refused and not packet.tls):
@@ -183,3 +212,8 @@ async def read_request(
         else:
             gss_refused = True
             await channel.write(b"N")
+
+
+async def _read_packet(channel: Channel) -> StartupPacket:
+    head = await channel.read(HEAD_SIZE)
+    return parse(head + await channel.read(packet_size(head) - HEAD_SIZE))

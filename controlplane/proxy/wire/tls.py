@@ -48,8 +48,21 @@ class TlsIdentity(Protocol):
         ...
 
 
+class ClientTls(Protocol):
+    """A client's TLS connection: the host name that it asked for (SNI), and the binding to the
+    certificate that it was shown."""
+
+    @property
+    def server_name(self) -> str | None: ...
+    @property
+    def channel_binding(self) -> bytes: ...
+
+
 class ClientTlsSocket(ssl.SSLSocket):
-    """A client's connection, with the host name it asked for and the binding to its certificate."""
+    """See `ClientTls`. The proxies' connections to each other have neither of the two."""
+
+    # Whether the end of what is sent is told by TLS's close_notify too.
+    notifies_end = True
 
     server_name: str | None = None
     # `tls-server-end-point` of RFC 5929, which SCRAM-SHA-256-PLUS binds to.
@@ -153,7 +166,7 @@ def context_of(chain: bytes, key: bytes) -> ssl.SSLContext:
     """Returns a context for the chain and the key, both PEM. Raises OSError or ValueError if they
     cannot be read or do not match."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with _in_memory(chain) as chain_file, _in_memory(key) as key_file:
+    with in_memory(chain) as chain_file, in_memory(key) as key_file:
         context.load_cert_chain(chain_file, key_file)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols([ALPN_POSTGRES, ALPN_HTTP])
@@ -165,8 +178,9 @@ def context_of(chain: bytes, key: bytes) -> ssl.SSLContext:
 
 
 @contextmanager
-def _in_memory(pem: bytes) -> Iterator[str]:
-    """Python loads certificates only from files. This one is never written to a disk."""
+def in_memory(pem: bytes) -> Iterator[str]:
+    """Gives the path of a file with these bytes that is never on a disk: Python loads certificates
+    only from files."""
     with open(os.memfd_create("certificate", os.MFD_CLOEXEC), "wb", buffering=0) as file:
         file.write(pem)
         yield f"/proc/self/fd/{file.fileno()}"

@@ -1,0 +1,80 @@
+"""Where a client comes from, and what it asks for first. If another program has accepted its
+connection, that says where from: a load balancer, or another host's proxy."""
+
+import asyncio
+from typing import Protocol
+
+from controlplane.logs import add_to_context
+from controlplane.proxy.peers.header import Kind, PassedOn
+from controlplane.proxy.sessions.connected_sessions import Connected
+from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.wire import proxy_protocol, startup
+from controlplane.proxy.wire.channel import Channel
+
+
+class ComingClient(Connected, Protocol):
+    """See `session.Session`."""
+
+    websocket_host: str | None
+    passed_on: PassedOn | None
+
+    @property
+    def channel(self) -> Channel: ...
+
+    async def serve_http(self) -> bool: ...
+
+
+async def read_request(
+    proxy: ProxyContext, client: ComingClient, patience: asyncio.Timeout
+) -> startup.Request | None:
+    """Reads up to the client's start-up message or cancel request. First serves the requests of a
+    client that speaks HTTP, for which time limits of their own hold. Returns None if it spoke
+    nothing else. Raises ProtocolViolation, ConnectionLost."""
+    channel = client.channel
+    request: startup.Request | startup.PeerRequest = startup.PeerRequest()
+    is_http = False
+    if await _learn_address(proxy, client):
+        is_http = await startup.speaks_http(channel, proxy.identity)
+        if not is_http:
+            request = await startup.read_first_request(channel, proxy.identity)
+    if not is_http:
+        if not isinstance(request, startup.PeerRequest):
+            return request
+        is_http = await _accept_from_peer(proxy, client) is Kind.HTTP
+    if is_http:
+        patience.reschedule(None)
+        if not await client.serve_http():
+            return None
+        patience.reschedule(proxy.readiness.loop.time() + proxy.settings.startup_timeout)
+    return await startup.read_request(channel, proxy.identity, offers_tls=False)
+
+
+async def _learn_address(proxy: ProxyContext, client: ComingClient) -> bool:
+    """Reads the client's address if a load balancer sends it. Returns False if the connection is of
+    another host in the load balancers' networks, whose request has been read. Raises
+    ProtocolViolation, ConnectionLost."""
+    load_balancers = proxy.settings.load_balancers
+    if not load_balancers:
+        return True
+    address = await proxy_protocol.client_address(
+        client.channel,
+        client.client_address,
+        load_balancers=load_balancers,
+        instead=startup.PEER_REQUEST,
+    )
+    if address is not None:
+        client.client_address = address
+        proxy.sessions.note_address(client)
+    return address is not None
+
+
+async def _accept_from_peer(proxy: ProxyContext, client: ComingClient) -> Kind:
+    """Makes the session one of the client that another host passes on. Returns what the connection
+    carries from now on. Raises ProtocolViolation, ConnectionLost."""
+    client.passed_on = passed_on = await proxy.peers.accept(client.channel)
+    client.client_address = passed_on.client_address
+    client.websocket_host = passed_on.websocket_host
+    proxy.sessions.note_address(client)
+    # One search finds the client's lines in the logs of both hosts.
+    add_to_context(request=passed_on.request_id)
+    return passed_on.kind

@@ -1,0 +1,122 @@
+"""The first proxy's side of what is passed on to another host (package `peers`): clients, HTTP
+requests and cancel requests."""
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from controlplane.logs import current
+from controlplane.metrics import figures
+from controlplane.proxy.peers.header import Kind, PassedOn, SeenTls
+from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
+from controlplane.proxy.relaying.compute import CancelKey
+from controlplane.proxy.sessions.connected_sessions import Connected
+from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.settings import mark_of_host, mark_of_key
+from controlplane.proxy.wire import messages, startup
+from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.errors import ConnectionLost, HostUnreachable
+from controlplane.proxy.wire.tls import ClientTls
+
+log = logging.getLogger(__name__)
+
+
+class ClientToPassOn(Connected, Protocol):
+    """See `session.Session`."""
+
+    websocket_host: str | None
+    passed_on: PassedOn | None
+
+    @property
+    def channel(self) -> Channel: ...
+    @property
+    def tls(self) -> ClientTls | None: ...
+    @property
+    def domains(self) -> Sequence[str]: ...
+
+
+async def begin_passing_on(
+    proxy: ProxyContext,
+    client: ClientToPassOn,
+    found: LeadsElsewhere,
+    request: startup.StartupMessage,
+) -> PassedClient | None:
+    """Passes the client on until the second proxy has admitted it; None if that has refused it.
+    Until then the client counts as one that has not authenticated, and from then on in this proxy's
+    limits too.
+
+    Raises HostUnreachable, TooManyConnections, ConnectionLost.
+    """
+    header = _header(proxy, client, Kind.POSTGRES, password=found.password)
+    client.channel.watch(client.abandon)
+    try:
+        peer = await proxy.peers.connect(found.host_id, header, request.packet)
+    finally:
+        client.channel.unwatch()
+    passed = PassedClient(client.channel, peer, found.host_id, proxy.readiness)
+    try:
+        is_admitted = await passed.is_admitted()
+        if is_admitted:
+            proxy.sessions.count(client, found.admission)
+    except BaseException:
+        passed.close()
+        raise
+    if not is_admitted:
+        passed.close()
+        return None
+    kind = Kind.POSTGRES if client.websocket_host is None else "websocket"
+    figures.PASSED_ON.labels(kind).inc()
+    fields = {"client": client.client_address, "endpoint": found.admission.endpoint_id}
+    log.info("passed on", extra={**fields, "host": found.host_id})
+    return passed
+
+
+async def connect_for_requests(
+    proxy: ProxyContext, client: ClientToPassOn, host_id: str
+) -> Channel:
+    """Opens a connection for the client's HTTP requests to endpoints of the host. Raises
+    HostUnreachable."""
+    return await proxy.peers.connect(host_id, _header(proxy, client, Kind.HTTP))
+
+
+async def cancel(proxy: ProxyContext, client: ClientToPassOn, key: CancelKey) -> None:
+    """Cancels the query that runs under the key, on whichever host of the region has issued it. An
+    unknown key is ignored, as in Postgres."""
+    hosts = proxy.peers.issuers_of(key.pid) if client.passed_on is None else []
+    if not hosts or mark_of_key(key.pid) == mark_of_host(proxy.settings.host_id):
+        await proxy.cancel(key)
+    for host_id in hosts:
+        await _pass_on_cancel(proxy, client, host_id, key)
+
+
+async def _pass_on_cancel(
+    proxy: ProxyContext, client: ClientToPassOn, host_id: str, key: CancelKey
+) -> None:
+    """Returns once the host has cancelled the query, or cannot be reached."""
+    header = _header(proxy, client, Kind.CANCEL)
+    async with proxy.peers.cancelling:
+        with contextlib.suppress(HostUnreachable, ConnectionLost):
+            peer = await proxy.peers.connect(
+                host_id, header, messages.cancel_request(key.pid, key.secret)
+            )
+            figures.PASSED_ON.labels(Kind.CANCEL).inc()
+            try:
+                await peer.read(1)
+            finally:
+                peer.close()
+
+
+def _header(
+    proxy: ProxyContext, client: ClientToPassOn, kind: Kind, *, password: bytes | None = None
+) -> PassedOn:
+    tls = client.tls
+    return PassedOn(
+        kind=kind,
+        client_address=client.client_address,
+        tls=SeenTls(tls.server_name, tls.channel_binding) if tls is not None else None,
+        domains=proxy.settings.domains,
+        websocket_host=client.websocket_host,
+        password=password,
+        request_id=current("request"),
+    )
