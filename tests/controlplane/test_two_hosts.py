@@ -97,6 +97,10 @@ def _served_by_the_other_proxy(place: Place, *, port: int, address: str) -> None
     assert place.is_served(port=port)
     assert place.is_served(port=port, channel_binding="require")
     assert place.is_served(port=port, host=f"{place.endpoint_id}.{address}")
+    with place.connect(port=port, pooled=True) as pooled:
+        place.suspend()
+        # The second proxy has parked the client, and wakes the compute for its next statement.
+        assert pooled.execute("SELECT 1").fetchone() == (1,)
     place.suspend()
     assert place.is_served(port=port, tls=False)
     assert place.state() == "active"
