@@ -28,6 +28,7 @@ from controlplane.metrics import values
 from controlplane.metrics.figures import READ_FROM_HOST
 from controlplane.models import Branch, DeliveryStatus, Host, WebhookDelivery
 from controlplane.services.health import lanes_of, queues
+from controlplane.services.host_problems import problems_of
 from controlplane.services.status import computes_by_host
 
 log = logging.getLogger(__name__)
@@ -120,9 +121,8 @@ def _from_database() -> Iterator[Sample]:
     for process, seen_at in (("worker", host.worker_seen_at), ("proxy", host.proxy_seen_at)):
         if seen_at is not None:
             yield "perch_silence_seconds", (process,), max(0.0, (now - seen_at).total_seconds())
-    if "worker" not in host.silent_processes():
-        names = Counter(problem["name"] for problem in host.problems)
-        yield from (("perch_problem", (name,), 1) for name in names)
+    names = Counter(problem["name"] for problem in problems_of(host))
+    yield from (("perch_problem", (name,), 1) for name in names)
     yield from _queues(host)
     for state, count in computes_by_host().get(host.id, {}).items():
         yield "perch_endpoints", (state,), count

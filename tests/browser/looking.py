@@ -178,8 +178,10 @@ UNCLEAR = f"""() => {{
     const name = (one) =>
         one.getAttribute("aria-label") ?? one.textContent.trim().replace(/\\s+/g, " ");
     const buttons = controls.filter((one) => one.matches("button, [role=button], summary"));
-    const twice = buttons.filter((one, index) =>
-        buttons.some((other, place) => place < index && name(other) === name(one)));
+    // Buttons that copy the same may say so.
+    const copy = (one) => one.dataset.copy ?? Symbol();
+    const twice = buttons.filter((one, index) => buttons.some((other, place) =>
+        place < index && name(other) === name(one) && copy(other) !== copy(one)));
     const rows = [...document.querySelectorAll("table.rows tbody tr")].filter((row) =>
         row.checkVisibility() && !row.querySelector("th[scope=row]"));
     const heads = [...document.querySelectorAll("thead th:not([scope])")];

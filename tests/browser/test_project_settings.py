@@ -10,6 +10,7 @@ from tests.browser.test_journey import sign_in
 from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +69,18 @@ def test_quotas_are_typed_in_hours_and_shown_with_what_is_used(
     expect_accessible(page)
 
 
-def test_the_first_steps_lead_on(page_of: Page, shop: Project) -> None:
-    page = page_of
-    page.goto(f"/projects/{shop.id}")
+def test_the_first_steps_lead_on(page: Page, stack: Stack) -> None:
+    fresh = Project.create(stack, Client(stack.api_url, stack.new_key()), name="fresh")
+    sign_in(page, fresh.client.key)
+    page.goto(f"/projects/{fresh.id}")
     steps = page.locator(".steps")
     expect(steps.locator("li")).to_have_count(4)
     expect(steps.locator(".done")).to_have_count(1)
     page.locator("#step-branch_create").click()
     page.locator("#dialog").get_by_label("Name").fill("dev")
     page.locator("#dialog").get_by_role("button", name="Create branch").click()
-    page.goto(f"/projects/{shop.id}")
+    branches = fresh.path + "/branches"
+    wait_for(lambda: len(fresh.client.get(branches)["branches"]) == 2, "the branch")
+    page.goto(f"/projects/{fresh.id}")
     expect(steps.locator(".done")).to_have_count(2)
     expect_accessible(page)
