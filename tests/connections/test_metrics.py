@@ -144,11 +144,16 @@ def test_a_wakes_parts_are_what_the_client_waits(stack: Stack, place: Place, tls
 
 def test_a_connection_to_a_running_compute_is_no_wake(stack: Stack, place: Place) -> None:
     assert place.query("SELECT 1") == (1,)
-    lines = (stack.state_dir / "log" / "proxy.log").read_text().splitlines()
-    (line,) = [one for one in lines if place.endpoint_id in one and "=connected" in one]
+
+    def lines_with(words: str) -> list[str]:
+        lines = (stack.state_dir / "log" / "proxy.log").read_text().splitlines()
+        return [one for one in lines if place.endpoint_id in one and words in one]
+
+    wait_for(lambda: lines_with("=connected"), "the line")
+    (line,) = lines_with("=connected")
     assert "password_ms=" in line
     assert "waited_ms=" not in line
-    assert not [one for one in lines if place.endpoint_id in one and "=woken" in one]
+    assert not lines_with("=woken")
 
 
 def test_a_parked_clients_wake_has_only_its_own_parts(stack: Stack, place: Place) -> None:
