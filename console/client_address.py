@@ -45,7 +45,7 @@ def client_of(peer: str, forwarded_for: str, proxies: Sequence[Network]) -> str:
         if address is None:
             return client
         client = str(address)
-        if not any(address in network for network in proxies):
+        if not _is_among(address, proxies):
             return client
     return client
 
@@ -53,7 +53,11 @@ def client_of(peer: str, forwarded_for: str, proxies: Sequence[Network]) -> str:
 def is_trusted(peer: str, proxies: Sequence[Network]) -> bool:
     """True if the address that a connection came from is that of one of the operator's proxies."""
     address = _parsed(peer)
-    return address is not None and any(address in network for network in proxies)
+    return address is not None and _is_among(address, proxies)
+
+
+def _is_among(address: Address, networks: Sequence[Network]) -> bool:
+    return any(address in network for network in networks)
 
 
 def _parsed(text: str) -> Address | None:

@@ -133,7 +133,7 @@ def new_once() -> str:
 
 def split_lines(text: str) -> list[tuple[str, str, str]]:
     """Return the name, the equals sign and the value of each line that is not blank."""
-    split = (line.partition("=") for line in text.splitlines() if line.strip())
+    split = (line.partition("=") for line in lines_of(text))
     return [(name.strip(), equals, value.strip()) for name, equals, value in split]
 
 

@@ -31,8 +31,11 @@ from console.sign_in import sessions
 
 # The settings that the page shows in words of its own.
 SHOWN = frozenset(
-    ("quota", "allowed_ips", "block_public_connections", "block_outbound_connections")
-) | {"enable_logical_replication"}
+    (
+        *("quota", "allowed_ips", "enable_logical_replication"),
+        *("block_public_connections", "block_outbound_connections"),
+    )
+)
 
 
 @require_safe
@@ -193,14 +196,14 @@ def _show(
 ) -> HttpResponse:
     """Show the form, or make its change. `field` is at fault if the API names another one."""
     assert request.resolver_match is not None
-    if isinstance(form, SettingsForm):
-        found: Sequence[Project] = choices(request, lambda: [request.api.project(project_id)])
-        if found:
-            form.fill_in(found[0])
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, field):
             body = body_of(form, request.resolver_match.url_name or "")
             if body:
                 request.api.update_project(project_id, body)
             return done(request, page.back, notice, is_live=False)
+    if isinstance(form, SettingsForm):
+        found: Sequence[Project] = choices(request, lambda: [request.api.project(project_id)])
+        if found:
+            form.fill_in(found[0])
     return show_form(request, form, page)
