@@ -1,12 +1,19 @@
 """What tests check in a page besides its words: accessibility, focus, bytes on the wire, width."""
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page
+
+from tests.support.stack import ROOT
+
+STATIC = ROOT / "static"
 
 # The rules that axe checks, including its "best practices".
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -49,7 +56,10 @@ TOO_WIDE = """() => [
         .filter((one) => !["table", "block"].includes(getComputedStyle(one).display))
         .filter((one) => one.checkVisibility())
         .map((one) => `a table that is none: ${one.className}`),
-    ...(document.documentElement.scrollWidth > innerWidth ? ["the page as a whole"] : []),
+    ...(document.documentElement.scrollWidth > innerWidth ? [`the page as a whole: ${
+        [...document.querySelectorAll("body *")]
+            .filter((one) => one.getBoundingClientRect().right > innerWidth)
+            .map((one) => one.outerHTML.slice(0, 50)).slice(-5).join(", ")}`] : []),
 ]"""
 
 
@@ -68,6 +78,29 @@ def expect_fits(page: Page, widths: Sequence[int]) -> None:
     session.detach()
     page.set_viewport_size({"width": 1280, "height": 900})
     assert not wrong, (page.url, wrong)
+
+
+@cache
+def _classes_by_sheet() -> dict[str, set[str]]:
+    """Return the classes that each stylesheet of the console has rules for, by the sheet's name."""
+    found = defaultdict[str, set[str]](set)
+    for path in STATIC.rglob("*.css"):
+        folder = path.parent.relative_to(STATIC)
+        name = "css" if folder.name in ("", "vendor") else f"{folder}.css"
+        found[name] |= set(re.findall(r"\.(-?[a-zA-Z][\w-]*)", path.read_text()))
+    return found
+
+
+def expect_styled(page: Page) -> None:
+    """Check that the page has a stylesheet for each of its classes that any has rules for."""
+    classes, addresses = page.evaluate("""() => [
+        [...document.querySelectorAll("[class]")].flatMap((one) => [...one.classList]),
+        [...document.styleSheets].map((one) => new URL(one.href).pathname),
+    ]""")
+    by_sheet = _classes_by_sheet()
+    styled = set().union(*(by_sheet[address.split("perch.")[1]] for address in addresses))
+    missing = set(classes) & set().union(*by_sheet.values()) - styled
+    assert not missing, (page.url, missing)
 
 
 def expect_still(page: Page) -> None:
@@ -216,6 +249,7 @@ def expect_good(page: Page, widths: Mapping[str, Sequence[int]]) -> None:
         page.set_viewport_size({"width": width, "height": 900})
         look(expect_accessible)
     look(expect_still)
+    look(expect_styled)
     for size, at in widths.items():
         page.evaluate("size => { document.documentElement.style.fontSize = size }", size)
         look(lambda page, at=at: expect_fits(page, at))  # type: ignore[misc]

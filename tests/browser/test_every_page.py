@@ -19,6 +19,7 @@ from tests.browser.looking import (
     expect_clear,
     expect_fits,
     expect_good,
+    expect_styled,
 )
 from tests.browser.test_journey import sign_in
 from tests.browser.world import NO_PAGES, OPENED_ON, PAGES, STATES, State, Who, World, names, world
@@ -105,6 +106,7 @@ def test_pages_are_accessible_on_a_phone_and_a_laptop(
         go(visit.page, all_there, state)
         state.act(visit.page)
         expect_fits(visit.page, (390, 1280))
+        expect_styled(visit.page)
         expect_accessible(visit.page)
         expect_clear(visit.page)
 

@@ -44,10 +44,10 @@ def test_an_endpoint_is_monitored(elsewhere: Elsewhere, shop: Project) -> None:
     expect(picture).to_be_visible()
     assert _painted(page, "#chart-connections ~ .plot .line-3")
     assert _painted(page, "#chart-memory ~ .plot .area")
-    assert _painted(page, ".plot .awake .on")
+    assert _painted(page, ".plot .active-times .on")
     # The activity lies beneath the lines, over the same width.
     lines, awake = (page.locator(f".plot > .{name}").first.bounding_box() for name in
-                    ("lines", "awake"))  # fmt: skip
+                    ("lines", "active-times"))  # fmt: skip
     assert lines
     assert awake
     assert (lines["x"], lines["width"]) == (awake["x"], awake["width"])
