@@ -43,6 +43,16 @@ def envcount(name: str) -> int | None:
     return int(text) if text else None
 
 
+def envminutes(name: str) -> float | None:
+    """A number of minutes of at least 1; None if the variable is not set. Raises ValueError."""
+    text = envstr(name, "")
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or float(text) < 1:
+        raise ValueError(f'{name} must be a number of minutes, 1 or more; got "{text}"')
+    return float(text)
+
+
 def envbytes(name: str) -> int | None:
     """A number of bytes, optionally with a suffix K, M, G or T (powers of 1,024); None if the
     variable is not set.

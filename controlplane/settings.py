@@ -16,6 +16,7 @@ from controlplane.environment import (
     envcount,
     envint,
     envmajors,
+    envminutes,
     envnames,
     envnetworks,
     envsecret,
@@ -71,6 +72,10 @@ COMPUTE_ALLOWED_NETWORKS = envnetworks("PERCH_COMPUTE_ALLOWED_NETWORKS")
 
 # How much the room on each of these counts when a host is chosen for a new project.
 PLACEMENT = envweights("PERCH_PLACEMENT", {"disk": 1.0, "memory": 1.0, "cpu": 1.0})
+
+# Minutes of silence after which other hosts of the region declare a host lost and take its projects
+# over. None: only an operator does.
+HOST_LOST_AFTER = envminutes("PERCH_HOST_LOST_AFTER")
 
 # Bytes of the disk that branches must leave free. None: a share of the disk (`compute.space`).
 DISK_RESERVE = envbytes("PERCH_DISK_RESERVE")

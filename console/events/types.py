@@ -48,6 +48,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("snapshot.expired", "Snapshot expired", *GONE),
         EventType("history.gap", "Gap in the history", *BAD),
         EventType("history.trimmed", "History trimmed", *BAD),
+        EventType("history.lost", "Restored after its host was lost", *BAD),
         EventType("branch.restored", "Branch restored", "check", "good"),
         EventType("history.copy_behind", "History copy behind", *BAD),
         EventType("history.copy_caught_up", "History copy caught up", "check", "good"),
@@ -55,6 +56,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
     "Projects": (
         EventType("project.created", "Project created", *MADE),
         EventType("project.updated", "Project changed"),
+        EventType("project.host_lost", "Host lost", *BAD),
         EventType("project.deleted", "Project deleted", *GONE),
         EventType("project.recovered", "Project recovered", *MADE),
         EventType("project.removed", "Deleted project removed", *GONE),

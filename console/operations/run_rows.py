@@ -79,6 +79,7 @@ AFTER_A_FAILURE = {
     "create_timeline": "The branch has no data yet. Retry to create it.",
     "suspend_compute": "The endpoint may still be running. Check its state, or retry.",
     "delete_timeline": "The data may still use disk space. Retry to remove it.",
+    "restore_from_store": "The branch has no data. Retry to restore it from the store.",
     "upgrade_project": "Every branch has its data, and the endpoints are idle. The next connection "
     "starts them.",
     "check_availability": "Nothing was changed. The next check or start shows whether the problem "

@@ -257,6 +257,7 @@ WHOLE_REQUESTS = {
     ("apply_config", "suspend_compute"): "Change endpoint {endpoint}",
     ("check_availability",): "Check endpoint {endpoint}",
     ("upgrade_project",): "Upgrade the project",
+    ("restore_from_store",): "Restore branch {branch} of a lost host",
 }
 # The same by the kind of initiator, if it is worded differently.
 SAID_OTHERWISE = {

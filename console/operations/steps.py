@@ -19,6 +19,7 @@ STEPS = {
     "pausing": "Waiting for the next attempt",
     "locking": "Waiting for the branch's data",
     "copying": "Copying the data",
+    "fetching": "Fetching the copy from the store",
     "copying_log": "Copying the log",
     "copying_base": "Copying the base copy",
     "adding_log": "Adding the log since the base copy",

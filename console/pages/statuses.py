@@ -60,6 +60,7 @@ ACTIONS = {
     "delete_timeline": ("Delete branch", "deleting…"),
     "start_compute": ("Start compute", "starting…"),
     "suspend_compute": ("Suspend compute", "suspending…"),
+    "restore_from_store": ("Restore from the store", "restoring…"),
     "upgrade_project": ("Upgrade project", "upgrading…"),
 }
 

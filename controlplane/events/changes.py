@@ -24,6 +24,7 @@ from controlplane.models import (
     Endpoint,
     EndpointState,
     Event,
+    Host,
     Operation,
     OperationStatus,
     Project,
@@ -157,6 +158,35 @@ def history_gap(branch: Branch, since: datetime, reason: str) -> Event:
 def history_trimmed(branch: Branch, why: str) -> Event:
     summary = f'The oldest history of the branch "{branch.name}" was removed: {why}'
     return of_branch(EventType.HISTORY_TRIMMED, branch.project, branch, summary)
+
+
+def project_host_lost(project: Project, lost: Host, operations: Iterable[Operation]) -> Event:
+    summary = (
+        f'The host "{lost.id}" of the project "{project.name}" was lost; the project is restored '
+        f'on the host "{project.host_id}"'
+    )
+    changes = {"host": {"from": lost.id, "to": project.host_id}}
+    return of_project(EventType.PROJECT_HOST_LOST, project, summary, operations, changes)
+
+
+def history_lost(
+    operation: Operation,
+    branch: Branch,
+    *,
+    until: str,
+    last_commit_at: str | None,
+    lost_seconds: float,
+) -> Event:
+    """`until` and `last_commit_at` are times in ISO 8601."""
+    what = f"commits of {lost_seconds:.1f} s may be lost" if lost_seconds else "nothing was lost"
+    summary = (
+        f'The branch "{branch.name}" was restored from the store, as its host was lost, with all '
+        f"commits until {until}: {what}"
+    )
+    made = made_with(
+        restored_until=until, last_commit_at=last_commit_at, lost_seconds=round(lost_seconds, 3)
+    )
+    return of_branch(EventType.HISTORY_LOST, operation.project, branch, summary, [operation], made)
 
 
 def snapshot_created(

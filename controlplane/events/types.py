@@ -11,6 +11,8 @@ class EventType(StrEnum):
     # Both concern deleted projects. A removed project can no longer be recovered.
     PROJECT_RECOVERED = "project.recovered"
     PROJECT_REMOVED = "project.removed"
+    # Its host was declared lost: it lives on another one, where its branches are restored.
+    PROJECT_HOST_LOST = "project.host_lost"
     BRANCH_CREATED = "branch.created"
     BRANCH_UPDATED = "branch.updated"
     # A caller asked to delete the branch. BRANCH_DELETED follows once its data is deleted.
@@ -28,6 +30,8 @@ class EventType(StrEnum):
     # The copy of its history in the store is behind, or is no longer.
     HISTORY_COPY_BEHIND = "history.copy_behind"
     HISTORY_COPY_CAUGHT_UP = "history.copy_caught_up"
+    # The branch was restored from the store after its host was lost.
+    HISTORY_LOST = "history.lost"
     SNAPSHOT_CREATED = "snapshot.created"
     SNAPSHOT_UPDATED = "snapshot.updated"
     SNAPSHOT_DELETED = "snapshot.deleted"

@@ -2,7 +2,7 @@
 chain on disk, from which `compute.history.recovering` makes a branch."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -11,6 +11,7 @@ from pathlib import Path
 from controlplane.compute.history.chain import Base, Chain
 from controlplane.compute.history.log import PAGE, segment_name, segment_start, write_sum
 from controlplane.compute.history.moments import Moment
+from controlplane.compute.patience import progressed
 from controlplane.compute.tree import SEGMENT_SIZE
 from controlplane.history_store.layout import (
     BranchList,
@@ -55,7 +56,7 @@ def fetch(store: Store, folder: str, branch: BranchList, place: Path) -> Fetched
             return Fetched(at, moment=moment, shortfall=shortfall)
         shortfall = "its newest data had not been copied completely; this is what it had before"
     if branch.data:
-        write_tree(store.get(branch.data.name), place / "data")
+        write_tree(_progressing(store.get(branch.data.name)), place / "data")
         return Fetched(branch.data.at, data=place / "data", shortfall=shortfall)
     raise NothingStored("no base copy of it is complete in the store")
 
@@ -74,12 +75,19 @@ def _fetch_chain(
         copied_at=stored.copied_at,
     )
     chain.log.mkdir(parents=True)
-    write_tree(store.get(from_base.name), chain.data_of(base))
+    write_tree(_progressing(store.get(from_base.name)), chain.data_of(base))
     (chain.place_of(base) / "base.json").write_text(json.dumps(base.as_json()))
     if stored.timeline_file:
         (chain.log / f"{stored.timeline:08X}.history").write_text(stored.timeline_file)
     _fetch_log(store, f"{folder}/{stored.id}/log", chain, base)
     return Moment(chain, base, stored.end, None, None)
+
+
+def _progressing(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts; each is progress of the work under way."""
+    for part in parts:
+        progressed()
+        yield part
 
 
 def _fetch_log(store: Store, folder: str, chain: Chain, base: Base) -> None:
@@ -102,7 +110,7 @@ def _fetch_log(store: Store, folder: str, chain: Chain, base: Base) -> None:
             file.truncate(size + -size % PAGE)
     with ThreadPoolExecutor(PIECES_AT_ONCE) as threads:
         for _ in threads.map(write, pieces):
-            pass
+            progressed()
     for name in chain.segments():
         write_sum(chain.log / name)
 

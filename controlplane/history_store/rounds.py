@@ -21,6 +21,7 @@ from controlplane.history_store.copier import Copier
 from controlplane.history_store.copies import Copies
 from controlplane.history_store.drills import drill
 from controlplane.history_store.log_round import copy_logs
+from controlplane.history_store.lost_branches import look_after_lost_hosts, restore_with
 from controlplane.history_store.objects import the_store
 from controlplane.history_store.row_copies import copy_rows_if_due
 from controlplane.models import HistoryChain, Host, SecretKey
@@ -74,6 +75,7 @@ ROUNDS = (
     Round(5, copy_bases_to_store),
     Round(2, copy_rows_to_store),
     Round(3600, drill_restore),
+    Round(5, look_after_lost_hosts),
 )
 
 
@@ -83,6 +85,7 @@ def store_rounds(host: Host) -> tuple[Round, ...]:
     store = the_store()
     if store is None:
         return ()
+    restore_with(store)
     _copier = Copier(Copies(store, region=host.region_id, host=identity()), host)
     of_host = HistoryChain.objects.filter(branch__project__host=host)
     _copier.logs_due.update(of_host.values_list("branch_id", flat=True))

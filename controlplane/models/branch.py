@@ -76,6 +76,12 @@ class Branch(models.Model):
     deleted_at = models.DateTimeField(null=True)
     # When another branch's data last replaced its own.
     last_reset_at = models.DateTimeField(null=True)
+    # The state directories of lost hosts that it has lived on, the newest first: the store may have
+    # copies of it by each.
+    copied_by = models.JSONField(default=list, db_default=models.Value([], models.JSONField()))
+    # If it was restored from the store after its host was lost: of how many seconds its commits may
+    # be lost.
+    lost_seconds = models.FloatField(null=True)
     # Whether it is a hidden branch: the data of a snapshot, data that a restore replaced and that
     # waits to be removed, or a past moment that clients read. Callers do not see it, and it does
     # not count towards the plan's limit of branches. On disk it is a branch like any other.

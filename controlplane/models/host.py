@@ -32,6 +32,10 @@ class Host(models.Model):
     # (`compute.state_directory.place`). A copy of the state directory has the same id, but another
     # place.
     state_place = models.CharField(max_length=100, null=True)
+    # When it was declared lost (`services.lost_hosts`), and the state directory that served it
+    # then. That one is shut out by another `state_id`, and has the host's copies in the store.
+    lost_at = models.DateTimeField(null=True)
+    lost_state_id = models.CharField(max_length=36, default="", db_default="")
     # Published by its worker: the version of Perch that it runs; "" before it has started.
     version = models.CharField(max_length=40, default="", db_default="")
     # Published by its worker: whether PgBouncer is installed.

@@ -16,9 +16,11 @@ from controlplane.operations.details import (
     CheckAvailabilityDetails,
     CreateBranchDetails,
     Details,
+    RestoreFromStoreDetails,
     SuspendComputeDetails,
     UpgradeProjectDetails,
 )
+from controlplane.operations.from_store import restore_from_store, undo_restore
 from controlplane.operations.project_upgrade import undo_upgrade, upgrade_project
 from controlplane.operations.work import Attempt
 
@@ -100,6 +102,15 @@ ACTIONS: Mapping[Action, ActionRule] = {
     ),
     Action.UPGRADE_PROJECT: ActionRule(
         upgrade_project, details=UpgradeProjectDetails, bound=600.0, undo=undo_upgrade
+    ),
+    # Without its data the branch is of no use, so a store that is away is waited for, for a day.
+    Action.RESTORE_FROM_STORE: ActionRule(
+        restore_from_store,
+        details=RestoreFromStoreDetails,
+        lane=Lane.UPKEEP,
+        bound=600.0,
+        retry_pauses=(*RETRY_PAUSES, 8.0, 15.0, 30.0, *(1440 * (60.0,))),
+        undo=undo_restore,
     ),
 }
 

@@ -87,6 +87,21 @@ class CheckAvailabilityDetails(Details):
 
 
 @dataclass(frozen=True)
+class RestoreFromStoreDetails(Details):
+    # The host that was lost.
+    lost_host: str = ""
+    # Until when a compute may have run on the branch there, in ISO 8601; None if none has.
+    ran_until: str | None = None
+    # Where the branch's log ended there, if nothing was written after that was known.
+    log_end: int | None = None
+    # What was restored: all commits until `restored_until` are there; those of `lost_seconds` after
+    # it may not be. `last_commit_at` is when the last commit of the stored log was made, if any.
+    restored_until: str | None = None
+    last_commit_at: str | None = None
+    lost_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class UpgradeProjectDetails(Details):
     # The major version of Postgres that the project is to have.
     to: int = 0

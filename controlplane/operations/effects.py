@@ -13,7 +13,12 @@ from django.db.models import QuerySet
 from controlplane import clock
 from controlplane.compute import compute
 from controlplane.compute.process import StopFailed
-from controlplane.events.changes import branch_deleted, endpoint_deleted, endpoint_went_back
+from controlplane.events.changes import (
+    branch_deleted,
+    endpoint_deleted,
+    endpoint_went_back,
+    history_lost,
+)
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import (
@@ -30,7 +35,11 @@ from controlplane.models import (
 )
 from controlplane.models.reading import Reading
 from controlplane.operations.actions import details_of, rule_of
-from controlplane.operations.details import ApplyConfigDetails, SuspendComputeDetails
+from controlplane.operations.details import (
+    ApplyConfigDetails,
+    RestoreFromStoreDetails,
+    SuspendComputeDetails,
+)
 from controlplane.operations.replacing import (
     enter_replaced,
     give_up_replacing,
@@ -63,6 +72,8 @@ def take_effect(operation: Operation) -> None:
         enter_replaced(operation, replacement, now)
     elif rule.makes_branch:
         _enter_ready(operation, now)
+    elif isinstance(details, RestoreFromStoreDetails):
+        _note_restored(operation, details)
     elif operation.action == Action.DELETE_TIMELINE:
         _delete_branch(operation, now)
     elif operation.action == Action.DELETE_TENANT:
@@ -142,6 +153,24 @@ def _delete_branch(operation: Operation, now: datetime) -> None:
         record(branch_deleted(operation, operation.branch))
     Branch.objects.filter(id=operation.branch_id).update(deleted_at=now, updated_at=now)
     _forget_history(Branch.objects.filter(id=operation.branch_id))
+
+
+def _note_restored(operation: Operation, details: RestoreFromStoreDetails) -> None:
+    """Say how much was lost with the branch's host."""
+    branch = operation.branch
+    assert branch is not None
+    assert details.restored_until is not None
+    Branch.objects.filter(id=branch.id).update(lost_seconds=details.lost_seconds)
+    if not branch.hidden:
+        record(
+            history_lost(
+                operation,
+                branch,
+                until=details.restored_until,
+                last_commit_at=details.last_commit_at,
+                lost_seconds=details.lost_seconds,
+            )
+        )
 
 
 def _forget_history(branches: QuerySet[Branch]) -> None:

@@ -13,6 +13,10 @@ BEHIND_AFTER = timedelta(minutes=5)
 DRILL_OVERDUE_AFTER = timedelta(days=2)
 
 
+class StoreUnusable(Exception):
+    """The store cannot be read now; the message says why."""
+
+
 @dataclass
 class StoreState:
     """The state of the copy, in this process's memory."""

@@ -55,6 +55,12 @@ def own_host() -> Host:
         state_id=identity()
     ):
         host.state_id = identity()
+    if host.lost_at is not None and host.lost_state_id == identity():
+        raise HostTaken(
+            f'the host "{host.id}" was declared lost at {host.lost_at:%Y-%m-%d %H:%M:%S} UTC, and '
+            "its projects moved to other hosts. What moved is not served from here any more. To "
+            f"serve what is left, run: manage.py hosts adopt {host.id}"
+        )
     if host.state_id != identity():
         raise HostTaken(
             f'the host "{host.id}" is served from another state directory than '
@@ -80,7 +86,13 @@ def refuse_if_taken(host: Host) -> None:
 def adopt_host(host: Host) -> None:
     """Make this state directory the one that serves the host."""
     host.state_id, host.state_place = identity(), place()
-    host.save(update_fields=["state_id", "state_place"])
+    host.lost_at, host.lost_state_id = None, ""
+    host.save(update_fields=["state_id", "state_place", "lost_at", "lost_state_id"])
+
+
+def was_declared_lost() -> bool:
+    """Whether this state directory served a host when that was declared lost."""
+    return Host.objects.filter(lost_state_id=identity()).exists()
 
 
 def _serve_from_here(host: Host) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Set
 from contextlib import suppress
 from datetime import datetime
 
+from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection
 
 from controlplane import clock
@@ -34,6 +35,9 @@ from controlplane.operations.queue import enqueue_operation
 from controlplane.operations.states import enter
 
 log = logging.getLogger(__name__)
+
+# Seconds to wait for the lock of a branch whose compute must not run on.
+LOST_BOUND = 30.0
 
 
 def reconcile_host(host: Host) -> None:
@@ -84,7 +88,8 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
             forget_lock(branch_id)
             return
         with locked_project(branch.project_id) as project:
-            if not is_own(project.host):
+            lives_elsewhere = project.host_id != settings.HOST_NAME
+            if not lives_elsewhere and not is_own(project.host):
                 return
             if Operation.objects.filter(
                 project_id=branch.project_id,
@@ -93,7 +98,8 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
             ).exists():
                 return
             endpoint = Endpoint.objects.filter(branch_id=branch_id, deleted_at=None).first()
-            if endpoint and endpoint.current_state == EndpointState.ACTIVE:
+            # What runs here of a project that lives on another host is not its compute.
+            if not lives_elsewhere and endpoint and endpoint.current_state == EndpointState.ACTIVE:
                 if runs_for == endpoint.id:
                     return
                 log.warning("compute gone, endpoint idle", extra={"endpoint": endpoint.id})
@@ -119,6 +125,17 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
         compute.stop(branch_id)
         if branch.deleted_at is not None:
             forget_lock(branch_id)
+
+
+def stop_all_computes() -> None:
+    """Stop every compute of this state directory, whose host was declared lost: its projects live
+    on other hosts."""
+    for branch_id in compute.running_branches():
+        try:
+            with lock_branches(branch_id, timeout=LOST_BOUND):
+                compute.stop(branch_id)
+        except (LockTimeout, StopFailed) as error:
+            log.error("compute not stopped", extra={"branch": branch_id, "error": str(error)})
 
 
 def end_strays(host: Host) -> None:

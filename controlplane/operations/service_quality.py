@@ -22,7 +22,7 @@ SAMPLE, MOST_REMEMBERED = 200, 1_000
 # Operations that remove or replace the data of a branch.
 OF_THE_DATA = (
     *(Action.CREATE_TIMELINE, Action.CREATE_BRANCH),
-    *(Action.DELETE_TIMELINE, Action.DELETE_TENANT),
+    *(Action.DELETE_TIMELINE, Action.DELETE_TENANT, Action.RESTORE_FROM_STORE),
 )
 
 # Only the last start of an endpoint counts, so the retries of one client do not. An operation that

@@ -29,6 +29,7 @@ from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.compute.upgrade_catalogs import UpgradeFailed, UpgradeRefused
 from controlplane.operations.catalog import NotApplied
+from controlplane.operations.history_copies import StoreUnusable
 
 # Where hosts keep files that Postgres may mention, besides the directories in the settings.
 HOSTS_OWN = ("/dev/shm", "/etc", "/proc", "/usr/lib/postgresql", "/usr/share/postgresql")  # noqa: S108
@@ -56,6 +57,7 @@ ADVICE: Mapping[type[Exception], str] = {
     NotEnoughSpace: (
         "delete branches that are not needed any more, or ask the operator for more space"
     ),
+    StoreUnusable: f"it is tried again; {OPERATOR}",
     DataDamaged: "have this host's operator restore the branch from a backup",
     LockTimeout: "try again once that has ended",
     OutOfPatience: f"try again; {OPERATOR}",

@@ -5,10 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from django.conf import settings
 from django.db import connection
+from django.db.models import Sum
 
+from controlplane.compute.branch_data import LEAST
 from controlplane.compute.limits import BYTES_PER_CU
 from controlplane.database.version import perch_version
-from controlplane.models import UNFINISHED, Host, Region
+from controlplane.models import UNFINISHED, EndpointState, Host, Project, Region
 from controlplane.operations.actions import STARTS
 from controlplane.services.errors import HostAway, Unprocessable
 
@@ -88,16 +90,7 @@ def _those(hosts: Sequence[Host], suits: Callable[[Host], bool], refusal: Except
 
 
 def _roomiest(hosts: Sequence[Host]) -> Host:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            RUNNING,
-            {
-                "unfinished": list(UNFINISHED),
-                "starts": list(STARTS),
-                "hosts": [host.id for host in hosts],
-            },
-        )
-        running = dict(cursor.fetchall())
+    running = _running_on(hosts)
     return max(hosts, key=lambda host: weighted_room(host, running.get(host.id, 0)))
 
 
@@ -137,3 +130,48 @@ def versions_of(hosts: Sequence[Host]) -> list[int]:
     # A worker of an earlier release publishes only the first.
     found = {major for host in hosts for major in (host.pg_version, *host.pg_versions) if major}
     return sorted(found)
+
+
+class Placing:
+    """Chooses hosts for projects that already exist, such as those of a lost host, one after
+    another: each project takes room of the host that was chosen for it."""
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._hosts = hosts
+        self._running = _running_on(hosts)
+
+    def choose(self, project: Project) -> Host | None:
+        """The host with the most room that has the project's version of Postgres; None if there is
+        none."""
+        branches = project.branches.filter(deleted_at=None)
+        sizes = branches.values_list("logical_size", flat=True)
+        bytes_needed = sum(max(size or 0, LEAST) for size in sizes)
+        fitting = []
+        for host in self._hosts:
+            free = (host.disk_free_bytes or 0) - (host.disk_reserve_bytes or 0)
+            has_room = host.disk_free_bytes is None or free >= bytes_needed
+            if has_room and project.pg_version in versions_of([host]):
+                fitting.append(host)
+        if not fitting:
+            return None
+        chosen = max(fitting, key=lambda host: weighted_room(host, self._running.get(host.id, 0)))
+        if chosen.disk_free_bytes is not None:
+            chosen.disk_free_bytes -= bytes_needed
+        active = project.endpoints.filter(deleted_at=None, current_state=EndpointState.ACTIVE)
+        units = active.aggregate(units=Sum("autoscaling_limit_max_cu"))["units"] or 0
+        self._running[chosen.id] = self._running.get(chosen.id, 0) + units
+        return chosen
+
+
+def _running_on(hosts: Sequence[Host]) -> dict[str, float]:
+    """The compute units that run or are being started on each host."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            RUNNING,
+            {
+                "unfinished": list(UNFINISHED),
+                "starts": list(STARTS),
+                "hosts": [host.id for host in hosts],
+            },
+        )
+        return dict(cursor.fetchall())

@@ -14,6 +14,7 @@ from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.models import (
     APPLIED,
+    GIVEN_UP,
     Action,
     Branch,
     BranchState,
@@ -264,6 +265,19 @@ def _deletable(given_up: GivenUp) -> Branch:
     return branch
 
 
+def _restore_from_store(given_up: GivenUp) -> list[Step]:
+    operation, branch = given_up.operation, given_up.branch
+    if branch.last_reset_at and branch.last_reset_at > operation.created_at:
+        raise Conflict(f"the data of the branch {branch.id} was replaced since")
+    newer = Operation.objects.filter(
+        branch=branch, action=Action.RESTORE_FROM_STORE, created_at__gt=operation.created_at
+    )
+    if found := newer.exclude(status__in=GIVEN_UP).first():
+        raise Conflict(f"the branch was or is restored by the newer operation {found.id}")
+    details = details_of(operation.action, operation.details)
+    return [Step(Action.RESTORE_FROM_STORE, branch=branch, details=details, retry_of=operation)]
+
+
 def _upgrade(given_up: GivenUp) -> list[Step]:
     raise Conflict("only this service's operator can upgrade a project: with `upgrade_project`")
 
@@ -279,6 +293,7 @@ AGAIN: Mapping[Action, Callable[[GivenUp], list[Step]]] = {
     Action.CHECK_AVAILABILITY: _check,
     Action.DELETE_TIMELINE: _delete_branch,
     Action.UPGRADE_PROJECT: _upgrade,
+    Action.RESTORE_FROM_STORE: _restore_from_store,
 }
 
 

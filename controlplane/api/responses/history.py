@@ -72,6 +72,12 @@ class HistoryOut(Schema):
         "store, or as long as nothing is in it",
         examples=[AT],
     )
+    lost_seconds: float | None = Field(
+        None,
+        description="If the branch was restored from the store because its host was lost: of how "
+        "many seconds before that commits may be lost; 0 if none are",
+        examples=[3.2],
+    )
     gaps: list[HistoryGap] = Field(description="Times that cannot be recovered", examples=[[]])
     bases: list[HistoryBase] = Field(description="The base copies, the oldest first", examples=[[]])
     commits: list[HistoryCommits] = Field(
@@ -139,6 +145,7 @@ def history_out(history: History) -> dict[str, object]:
         "earliest": history.earliest,
         "latest": history.latest,
         "copied_at": history.copied_at,
+        "lost_seconds": history.branch.lost_seconds,
         "gaps": _gaps(history.gaps),
         "bases": [
             {

@@ -1,4 +1,4 @@
-"""`manage.py hosts`: lists the hosts; `drain`, `resume`, `adopt` and `remove` change one;
+"""`manage.py hosts`: lists the hosts; `drain`, `resume`, `adopt`, `lost` and `remove` change one;
 `add` and `join` make a new machine one."""
 
 import shlex
@@ -26,6 +26,7 @@ from controlplane.services.hosts import (
     remove_host,
     what_is_left,
 )
+from controlplane.services.lost_hosts import declare_lost
 
 COLUMNS = (
     *("host", "region", "address", "worker seen", "proxy seen", "version", "load", "disk free"),
@@ -36,7 +37,7 @@ MOVES_NOTHING = "The projects on it stay and are served: draining moves nothing"
 
 
 class Command(BaseCommand):
-    help = "Lists the hosts, or adds, drains, resumes, adopts or removes one."
+    help = "Lists the hosts, or adds, drains, resumes, adopts, gives up or removes one."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -54,12 +55,19 @@ class Command(BaseCommand):
                 "adopt",
                 "let this machine's state directory serve the host, in place of one that is lost",
             ),
+            (
+                "lost",
+                "declare a host lost for good: other hosts of its region restore its projects from "
+                "the history's store, and it is shut out if it comes back",
+            ),
             ("remove", "remove a host that is empty and whose worker is stopped"),
         ):
             action = actions.add_parser(name, help=help_text)
             action.add_argument("name", metavar="NAME")
             if name == "remove":
                 action.add_argument("--force", action="store_true", help=FORCE_HELP)
+            if name == "lost":
+                action.add_argument("--yes", action="store_true", help="do not ask")
         action = actions.add_parser(
             "add", help="print the command that makes a new machine a host of this region"
         )
@@ -83,7 +91,8 @@ class Command(BaseCommand):
             elif action == "join":
                 self.stdout.write(_joined(options["token"], options["api"]))
             else:
-                self.stdout.write(self._done(action, name, force=force))
+                confirmed = bool(options.get("yes"))
+                self.stdout.write(self._done(action, name, force=force, confirmed=confirmed))
         except ServiceError as error:
             raise CommandError(error.message) from error
         except (
@@ -92,7 +101,7 @@ class Command(BaseCommand):
         ) as error:
             raise CommandError(str(error)) from error
 
-    def _done(self, action: str | None, name: str, *, force: bool) -> str:
+    def _done(self, action: str | None, name: str, *, force: bool, confirmed: bool) -> str:
         if action == "drain":
             left = what_is_left([drain_host(name, draining=True)])
             return f"{name} gets no new projects. {MOVES_NOTHING}. Left on it: {left}."
@@ -104,10 +113,37 @@ class Command(BaseCommand):
             refuse_running(host)
             adopt_host(host)
             return f"{name} is served from {settings.STATE_DIR} now."
+        if action == "lost":
+            return self._lost(name, confirmed=confirmed)
         if action == "remove":
             remove_host(name, force=force)
             return f"{name} is removed."
         return _list()
+
+    def _lost(self, name: str, *, confirmed: bool) -> str:
+        host = find_host(name)
+        if not confirmed:
+            self.stdout.write(
+                f"Other hosts will restore the {host.living} projects of {name} from the history's "
+                "store. What was committed after the last copy is lost, and the present state "
+                f"directory of {name} is shut out for good."
+            )
+            try:
+                typed = input("Type the name of the host: ")
+            except EOFError:
+                raise CommandError("nothing was typed; --yes confirms without") from None
+            if typed != name:
+                raise CommandError(f'"{typed}" is not the name of the host; nothing was changed')
+        found = declare_lost(name)
+        words = [f"{name} is declared lost. Other hosts restore {found.taken} projects."]
+        if found.without_copy:
+            words.append(f"{found.without_copy} stay, as the store has no copy of them.")
+        if found.without_place:
+            words.append(
+                f"{found.without_place} stay, as no other host has room and their version of "
+                "Postgres; they follow once one has."
+            )
+        return " ".join(words)
 
 
 def _added(name: str, address: str, api_url: str) -> str:
@@ -134,6 +170,12 @@ def _joined(token: str, api_url: str) -> str:
     )
 
 
+def _state_of(host: Host) -> str:
+    if host.lost_at:
+        return "lost"
+    return "draining" if host.draining else ""
+
+
 def _list() -> str:
     waiting = jobs_by_host()
     rows = [COLUMNS]
@@ -145,7 +187,7 @@ def _list() -> str:
                 *(host.id, host.region_id, f"{host.address}:{host.port}"),
                 *(ago(host.worker_seen_at), ago(host.proxy_seen_at), host.version),
                 *(load, disk, str(host.living), str(host.active)),
-                *(str(waiting.get(host.id, 0)), "draining" if host.draining else ""),
+                *(str(waiting.get(host.id, 0)), _state_of(host)),
             )
         )
     return table(rows)

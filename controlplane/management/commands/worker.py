@@ -37,8 +37,9 @@ from controlplane.metrics import figures, sampling
 from controlplane.models import Host, Lane
 from controlplane.operations import under_way, vitals
 from controlplane.operations.lane_jobs import LaneJobs
-from controlplane.operations.own_host import HostTaken, own_host
+from controlplane.operations.own_host import HostTaken, own_host, was_declared_lost
 from controlplane.operations.queue_connector import queue_connector
+from controlplane.operations.reconcile import stop_all_computes
 from controlplane.operations.scheduling import HostAway
 from controlplane.operations.upkeep import (
     ROUNDS,
@@ -77,6 +78,9 @@ class Command(BaseCommand):
             PostgresUnusable,
         ) as error:
             log.critical("cannot serve", extra={"error": str(error)})
+            if isinstance(error, HostTaken) and was_declared_lost():
+                # Its projects run on other hosts.
+                stop_all_computes()
             raise SystemExit(1) from error
         if words := shortage(hosts=Host.objects.count()):
             log.warning("too few connections", extra={"detail": words})

@@ -1,0 +1,166 @@
+"""Restores the branches of lost hosts one by one on this host, for `operations.from_store`, and has
+the round that declares a host lost after PERCH_HOST_LOST_AFTER."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Exists, OuterRef
+
+from controlplane.compute.branch_data import create_from_copy
+from controlplane.compute.filesystem import remove_tree
+from controlplane.compute.history.moments import NoSuchMoment
+from controlplane.compute.history.recovering import create_from_history
+from controlplane.compute.session import session
+from controlplane.compute.steps import step
+from controlplane.history_store.fetching import Fetched, NothingStored, fetch
+from controlplane.history_store.layout import branch_folder, host_folder, read_list
+from controlplane.history_store.objects import Store, StoreFails
+from controlplane.history_store.packing import Damaged, WrongKey
+from controlplane.history_store.signs import last_sign
+from controlplane.models import Branch, Host, Project
+from controlplane.operations.from_store import FromStore, NotInStore, restoring_with
+from controlplane.operations.history_copies import StoreUnusable
+from controlplane.services.errors import ServiceError
+from controlplane.services.lost_hosts import continue_with_lost, declare_lost
+
+log = logging.getLogger(__name__)
+
+# In the state directory, with the branch's id: what is brought from the store.
+SCRATCH = ".from-store"
+# Seconds. A round that did not run for longer has seen nothing in between.
+LONGEST_GAP = 30.0
+
+
+def restore_with(store: Store) -> None:
+    """Let this process's operations restore branches from the store."""
+    restoring_with(partial(_restore, store))
+
+
+def _restore(store: Store, branch: Branch) -> FromStore:
+    """Make the branch's directory from the newest copy that the lost hosts have left, with the log
+    up to its last position. Raises StoreUnusable, NotInStore, and what `create_from_history`
+    raises."""
+    reason = "the store has nothing of it"
+    try:
+        for state_id in branch.copied_by:
+            host = host_folder(branch.project.region_id, state_id)
+            try:
+                return _restore_copy(store, host, branch.id)
+            except NothingStored as error:
+                # The host before had it, if this one was lost before it had copied the branch.
+                reason = str(error)
+    except (Damaged, NoSuchMoment) as error:
+        raise NotInStore(f"the copy of the branch in the store cannot be used: {error}") from error
+    except (StoreFails, WrongKey) as error:
+        raise StoreUnusable(f"the store cannot be read: {error}") from error
+    raise NotInStore(f"the branch cannot be restored: {reason}")
+
+
+def _restore_copy(store: Store, host: str, branch_id: str) -> FromStore:
+    """Restore the branch as the host with this folder has copied it."""
+    folder = branch_folder(host, branch_id)
+    stored = read_list(store, folder)
+    if stored is None or stored.copied_at is None:
+        raise NothingStored("no base copy of it is complete in the store")
+    with _scratch(branch_id) as place:
+        with step("fetching"):
+            fetched = fetch(store, folder, stored, place)
+        last_commit = _LastCommit()
+        if fetched.data is not None:
+            create_from_copy(branch_id, fetched.data)
+        else:
+            moment = fetched.moment
+            assert moment is not None
+            create_from_history(
+                branch_id, lambda: moment, holding=nullcontext, on_recovered=last_commit.read
+            )
+    return FromStore(
+        _complete_until(store, host, branch_id, fetched),
+        fetched.moment.stop if fetched.moment else None,
+        last_commit.at,
+    )
+
+
+def _complete_until(store: Store, host: str, branch_id: str, fetched: Fetched) -> datetime:
+    """Until when all commits are in what was fetched. A compute that wrote nothing was looked at
+    later than it was copied, which the host's last sign says."""
+    sign = last_sign(store, host)
+    looked_at = sign.running.get(branch_id) if sign and not fetched.shortfall else None
+    return max(filter(None, (fetched.at, looked_at)))
+
+
+class _LastCommit:
+    """When the last commit of the log was made that Postgres has replayed; None without one."""
+
+    at: datetime | None = None
+
+    def read(self, sockets: Path) -> None:
+        with session(sockets) as connection:
+            row: Any = connection.execute("SELECT pg_last_xact_replay_timestamp()").fetchone()
+        self.at = row[0] if row else None
+
+
+@contextmanager
+def _scratch(branch_id: str) -> Iterator[Path]:
+    """A place for what is fetched. It does not exist, as `fetch` makes it, and is removed at the
+    end; the next attempt removes what a killed one has left."""
+    place = Path(settings.STATE_DIR) / f"{SCRATCH}-{branch_id}"
+    remove_tree(place)
+    try:
+        yield place
+    finally:
+        remove_tree(place)
+
+
+@dataclass
+class _Silence:
+    """What this process has seen of a silent host, by time.monotonic()."""
+
+    last_sign: datetime | None
+    since: float
+    looked_at: float
+
+
+_silences: dict[str, _Silence] = {}
+
+
+def look_after_lost_hosts(host: Host) -> None:
+    """Continue with hosts that were declared lost. Declare those lost that have been silent for
+    PERCH_HOST_LOST_AFTER minutes, if it is set.
+
+    Only the time counts in which this process looked every few seconds and found the host silent:
+    while the database is away, no host can give a sign of life.
+    """
+    continue_with_lost(host.region_id)
+    if settings.HOST_LOST_AFTER is None:
+        return
+    others = Host.objects.filter(
+        Exists(Project.objects.filter(host=OuterRef("id"), deleted_at=None)),
+        region=host.region_id,
+        lost_at=None,
+    ).exclude(id=host.id)
+    for other in others:
+        if _silent_seconds(other, time.monotonic()) >= settings.HOST_LOST_AFTER * 60:
+            try:
+                declare_lost(other.id)
+            except ServiceError as error:
+                fields = {"host": other.id, "reason": error.message}
+                log.warning("silent host not taken over", extra=fields)
+
+
+def _silent_seconds(other: Host, now: float) -> float:
+    """For how long this process has seen no new sign of life of the host."""
+    last_sign = max(filter(None, (other.worker_seen_at, other.proxy_seen_at)), default=None)
+    known = _silences.get(other.id)
+    if known is None or known.last_sign != last_sign or now - known.looked_at > LONGEST_GAP:
+        known = _silences[other.id] = _Silence(last_sign, now, now)
+    known.looked_at = now
+    return now - known.since

@@ -1,0 +1,130 @@
+"""Restores a branch of a lost host from the store: the work of `restore_from_store`.
+
+What reads the store is in a layer above this one (`history_store.lost_branches`), which the worker
+gives to `restoring_with` when it starts with a store.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from controlplane import durable
+from controlplane.compute import branch_data, compute
+from controlplane.compute.branch_data import branch_dir
+from controlplane.compute.compute import OtherMajorVersion
+from controlplane.compute.space import NotEnoughSpace
+from controlplane.models import Branch, Operation
+from controlplane.operations.details import RestoreFromStoreDetails
+from controlplane.operations.history_copies import StoreUnusable
+from controlplane.operations.running import Refused
+from controlplane.operations.words import words_of
+
+if TYPE_CHECKING:
+    from controlplane.operations.work import Attempt
+
+# In the branch's directory: which operation restored it, and what it restored.
+RESTORED = "restored-from-store"
+
+
+class NotInStore(Exception):
+    """The store has no state of the branch that can be restored; the message says why."""
+
+
+@dataclass(frozen=True)
+class FromStore:
+    """What was restored of a branch."""
+
+    # All that was committed until then is there.
+    until: datetime
+    # Where its log ends; None if it was restored from a copy of its data.
+    log_end: int | None = None
+    last_commit_at: datetime | None = None
+
+
+# Makes the branch's directory. Raises StoreUnusable, NotInStore, and what `compute` raises.
+Restorer = Callable[[Branch], FromStore]
+_restorer: Restorer | None = None
+
+
+def restoring_with(restorer: Restorer) -> None:
+    """Let `restorer` restore the branches of this process's operations."""
+    global _restorer
+    _restorer = restorer
+
+
+def restore_from_store(attempt: "Attempt") -> None:
+    """Make the branch's data from the store, and note in the operation what it has. The end of the
+    operation writes that to the branch."""
+    operation, details = attempt.operation, attempt.details
+    assert isinstance(details, RestoreFromStoreDetails)
+    branch = attempt.branch
+    found = _restored_before(operation)
+    if found is None:
+        # Left from an earlier time at which the project lived on this host, or by an attempt that
+        # was killed before it had written the note. No compute has run on it for this operation.
+        compute.stop(branch.id)
+        branch_data.remove(branch.id)
+        found = _restored(branch)
+        _write_note(operation, found)
+    operation.details = replace(
+        details,
+        restored_until=found.until.isoformat(),
+        last_commit_at=found.last_commit_at.isoformat() if found.last_commit_at else None,
+        lost_seconds=_lost(details, found).total_seconds(),
+    ).as_json()
+    operation.save(update_fields=["details"])
+
+
+def undo_restore(operation: Operation) -> None:
+    """Remove what an attempt that failed may have left."""
+    if _restored_before(operation) is None:
+        branch_data.remove(str(operation.branch_id))
+
+
+def _restored(branch: Branch) -> FromStore:
+    if _restorer is None:
+        raise StoreUnusable("this host's worker has no store (PERCH_HISTORY_STORE)")
+    try:
+        return _restorer(branch)
+    except NotInStore as error:
+        raise Refused(str(error)) from error
+    except (NotEnoughSpace, OtherMajorVersion) as error:
+        raise Refused(words_of(error)) from error
+
+
+def _lost(details: RestoreFromStoreDetails, found: FromStore) -> timedelta:
+    """Of which time commits may be lost: from what was restored until the compute ended."""
+    if details.ran_until is None:
+        return timedelta(0)
+    if details.log_end is not None and (found.log_end or 0) >= details.log_end:
+        return timedelta(0)
+    return max(timedelta(0), datetime.fromisoformat(details.ran_until) - found.until)
+
+
+def _write_note(operation: Operation, found: FromStore) -> None:
+    note = {
+        "operation": str(operation.id),
+        "until": found.until.isoformat(),
+        "log_end": found.log_end,
+        "last_commit_at": found.last_commit_at and found.last_commit_at.isoformat(),
+    }
+    place = branch_dir(str(operation.branch_id)) / RESTORED
+    durable.write(place, json.dumps(note).encode(), 0o600)
+
+
+def _restored_before(operation: Operation) -> FromStore | None:
+    """What an earlier attempt at this operation has restored completely; None for nothing."""
+    try:
+        note = json.loads((branch_dir(str(operation.branch_id)) / RESTORED).read_text())
+    except FileNotFoundError:
+        return None
+    if note["operation"] != str(operation.id):
+        return None
+    last = note["last_commit_at"]
+    return FromStore(
+        datetime.fromisoformat(note["until"]),
+        note["log_end"],
+        datetime.fromisoformat(last) if last else None,
+    )
