@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.controlplane.test_history_store import copied_after, copied_at, numbers
@@ -47,7 +48,12 @@ class Region:
             ignore=shutil.ignore_patterns("sockets", "proxy", "log", "*pipe*"),
         )
         self.second.down()
-        shutil.rmtree(self.second.state_dir)
+
+        def is_gone() -> bool:
+            shutil.rmtree(self.second.state_dir, ignore_errors=True)
+            return not self.second.state_dir.exists()
+
+        wait_for(is_gone, "the removal of the state directory")
         return at
 
     def declare_lost(self) -> str:
@@ -190,3 +196,54 @@ def test_another_host_serves_every_row_that_was_copied(region: Region) -> None:
     with region.first.stack.database() as database:
         query = "SELECT host_id FROM controlplane_project WHERE id = %s"
         assert database.execute(query, [place.id]).fetchone() == ("local",)
+
+
+def test_a_worker_that_is_killed_while_it_restores_ends_whole(region: Region) -> None:
+    place = on_second(region)
+    writer = Numbers(place)
+    with writer.writing():
+        wait_for(lambda: len(writer.done_at) > 100, "some rows", timeout=60)
+    written = datetime.now(UTC)
+    wait_for(lambda: copied_after(place, written), "a copy of the log", timeout=90)
+    region.lose()
+    region.declare_lost()
+    region.moved(place)
+    restored = region.first.state_dir / "branches" / place.branch_id
+    staging = restored.with_name(f".{place.branch_id}")
+    scratch, kills = region.first.state_dir / f".from-store-{place.branch_id}", 0
+    while kills < 3 and not restored.exists():
+        wait_for(
+            lambda: restored.exists() or staging.exists() or scratch.exists(),
+            "a restore to begin",
+            timeout=60,
+        )
+        wait_for(lambda: region.first.processes("worker"), "a worker")
+        region.first.kill("worker")
+        kills += 1
+    assert kills
+    assert numbers(place) == list(range(1, len(writer.done_at) + 1))
+    assert len(events(place, "history.lost")) == 1
+    assert not staging.exists()
+    assert not scratch.exists()
+    print(f"killed {kills} times")
+
+
+def test_a_host_that_was_only_away_stops_its_computes(region: Region) -> None:
+    """Its processes were paused, as on a machine that was cut off, and go on."""
+    place = on_second(region)
+    with place.connect() as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 1 AS number")
+    written = datetime.now(UTC)
+    wait_for(lambda: copied_after(place, written), "a copy of the log", timeout=90)
+    paused = [*region.second.processes("worker"), *region.second.processes("proxy")]
+    for process in paused:
+        process.suspend()
+    region.declare_lost()
+    assert region.second.postmasters()
+    for process in paused:
+        process.resume()
+    wait_for(lambda: not region.second.postmasters(), "its computes to be stopped", timeout=60)
+    with pytest.raises(psycopg.OperationalError):
+        place.connect(connect_timeout=5).close()
+    region.moved(place)
+    assert place.query("SELECT number FROM kept") == (1,)
