@@ -85,11 +85,12 @@ HISTORY_STORE_BANDWIDTH = envbytes("PERCH_HISTORY_STORE_BANDWIDTH")
 # Whether the store may be reached without TLS. obstore reads its other options itself.
 HISTORY_STORE_ALLOW_HTTP = envbool("AWS_ALLOW_HTTP", False)
 
-# The region that this host belongs to, and the host name of the region.
+# The region that this host belongs to, and the host name of the region, which connection strings
+# name. Its port is below.
 REGION = envstr("PERCH_REGION", "local")
 REGION_HOST = envstr("PERCH_REGION_HOST", "localhost")
-# The name of this host, which selects the worker's queues; and its own host name, by which its
-# endpoints are reached once the region has other hosts.
+# The name of this host, which selects the worker's queues; and its own host name, which leads to
+# its proxy if the region has other hosts.
 HOST_NAME = envstr("PERCH_HOST_NAME", REGION)
 HOST_ADDRESS = envstr("PERCH_HOST_ADDRESS", REGION_HOST)
 
@@ -98,6 +99,8 @@ PEER_ADDRESS = envstr("PERCH_PEER_ADDRESS", HOST_ADDRESS)
 
 PROXY_HOST = envstr("PERCH_HOST", "127.0.0.1")
 PROXY_PORT = envint("PERCH_PROXY_PORT", 5432)
+# The port of the region, at which a proxy or a load balancer accepts clients.
+REGION_PORT = envint("PERCH_REGION_PORT", PROXY_PORT)
 # An additional port of the proxy for SQL over HTTP and WebSocket, usually 443; 0 for none.
 PROXY_HTTP_PORT = envint("PERCH_HTTP_PORT", 0)
 # How many processes share the proxy's port. Each has its own connections to the metadata, and a

@@ -33,7 +33,7 @@ def own_host() -> Host:
         defaults={
             "name": settings.REGION,
             "host": settings.REGION_HOST,
-            "port": settings.PROXY_PORT,
+            "port": settings.REGION_PORT,
             "default": not Region.objects.filter(default=True).exists(),
         },
     )

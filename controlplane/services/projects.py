@@ -329,7 +329,7 @@ def _owner_of(database_name: str) -> str:
 
 
 def _projects_of(account: Account) -> QuerySet[Project]:
-    return Project.objects.select_related("host", "account").filter(account=account)
+    return Project.objects.select_related("host", "region", "account").filter(account=account)
 
 
 def _find_region(region_id: str | None) -> Region:

@@ -45,6 +45,7 @@ from controlplane.operations.upkeep import (
     Round,
     hold_outbound,
     publish,
+    publish_region_address,
     publish_settings,
 )
 from controlplane.process_accounts import manage_files_as_root
@@ -82,6 +83,7 @@ class Command(BaseCommand):
             log.warning("too few connections", extra={"detail": words})
         patience.before_waits = release_connection
         publish_settings(host)
+        publish_region_address(host)
         # Before any compute starts, and before the host's status is published.
         hold_outbound(host)
         publish(host)
