@@ -36,6 +36,8 @@ ROOT = Path(__file__).resolve().parent.parent
 IS_INSTALLED = (ROOT / "perch" / "manage.py").is_file()
 # The folder of manage.py and the Procfile: the checkout's root, or the wheel's package `perch`.
 BASE_DIR = ROOT / "perch" if IS_INSTALLED else ROOT
+# What messages call the program that runs the commands.
+PROGRAM = "perch" if IS_INSTALLED else "manage.py"
 
 # This host's branches, its own Postgres and its secrets.
 STATE_DIR = Path(
@@ -181,7 +183,8 @@ DATABASES = {
         envstr("DATABASE_URL", f"postgresql:///perch?user=perch&host={quote(METADATA_SOCKET)}"),
         application_name=f"perch-{PROCESS}",
         pool_size=POOL_SIZES.get(PROCESS, 4),
-        pool_timeout=3 if PROCESS in ("api", "metrics") else 10,
+        # Commands fail soon: somebody waits for them.
+        pool_timeout=10 if PROCESS in ("worker", "proxy", "up") else 3,
         statement_timeout=DATABASE_TIMEOUT,
     )
 }
