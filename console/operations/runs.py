@@ -257,6 +257,8 @@ WHOLE_REQUESTS = {
     ("apply_config", "suspend_compute"): "Change endpoint {endpoint}",
     ("check_availability",): "Check endpoint {endpoint}",
     ("upgrade_project",): "Upgrade the project",
+    ("move_project",): "Move the project to another host",
+    ("suspend_compute", "move_project", "start_compute"): "Move the project to another host",
 }
 # The same by the kind of initiator, if it is worded differently.
 SAID_OTHERWISE = {

@@ -24,6 +24,7 @@ class Action(models.TextChoices):
     DELETE_TIMELINE = "delete_timeline", "Delete a branch's data"
     DELETE_TENANT = "delete_tenant", "Delete a project's data"
     UPGRADE_PROJECT = "upgrade_project", "Move a project to another major version of Postgres"
+    MOVE_PROJECT = "move_project", "Move a project to another host of its region"
 
 
 class OperationStatus(models.TextChoices):

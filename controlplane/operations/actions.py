@@ -16,9 +16,11 @@ from controlplane.operations.details import (
     CheckAvailabilityDetails,
     CreateBranchDetails,
     Details,
+    MoveProjectDetails,
     SuspendComputeDetails,
     UpgradeProjectDetails,
 )
+from controlplane.operations.project_move import move_project, undo_move
 from controlplane.operations.project_upgrade import undo_upgrade, upgrade_project
 from controlplane.operations.work import Attempt
 
@@ -100,6 +102,14 @@ ACTIONS: Mapping[Action, ActionRule] = {
     ),
     Action.UPGRADE_PROJECT: ActionRule(
         upgrade_project, details=UpgradeProjectDetails, bound=600.0, undo=undo_upgrade
+    ),
+    Action.MOVE_PROJECT: ActionRule(
+        move_project,
+        details=MoveProjectDetails,
+        bound=600.0,
+        # The other host's worker and proxy may be restarting.
+        retry_pauses=(1.0, 2.0, 4.0, 8.0, 15.0),
+        undo=undo_move,
     ),
 }
 

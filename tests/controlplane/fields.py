@@ -94,6 +94,7 @@ OPERATION: Mapping[str, Check] = {
         "create_branch",
         "create_timeline",
         "delete_timeline",
+        "move_project",
         "start_compute",
         "suspend_compute",
         "upgrade_project",
