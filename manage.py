@@ -16,6 +16,7 @@ from django.core.management import (
     get_commands,
     load_command_class,
 )
+from django.db import OperationalError
 
 CONTROLPLANE = "controlplane"
 
@@ -55,7 +56,27 @@ def main() -> None:
     settings = "controlplane.settings" if has_controlplane else "console.settings"
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", settings)
     take_place(arguments)
-    Commands(sys.argv).execute()
+    try:
+        Commands(sys.argv).execute()
+    except OperationalError as error:
+        if "--traceback" in arguments:
+            raise
+        sys.exit(database_problem(error))
+
+
+def database_problem(error: OperationalError) -> str:
+    """What to say of a database that has failed a command with this error."""
+    from controlplane.compute.metadata import why_unreachable
+    from controlplane.database.version import conninfo
+
+    # The error of a pool says only that there was no connection in time.
+    words = " ".join((why_unreachable(conninfo()) or str(error)).split())
+    if "DATABASE_URL" in os.environ:
+        return f"The database of DATABASE_URL does not answer: {words}"
+    return (
+        "DATABASE_URL is not set, and the Postgres that `up` runs does not answer: set it as the "
+        f"service has it, or start `up` ({words})"
+    )
 
 
 def controlplane_commands() -> list[str]:

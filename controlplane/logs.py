@@ -32,6 +32,8 @@ LONGEST_VALUE, LONGEST_TRACE = 2_000, 16_000
 BARE = re.compile(r"[!#-<>-\[\]-~]+")
 # The attributes of every record. All others come from a call's `extra`.
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "context", "message"}
+# Processes whose pools of connections say that the database does not answer.
+POOLS_TELL = ("api", "metrics", "proxy", "up")
 
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_context")
 _NOTHING: Mapping[str, str] = {}
@@ -145,8 +147,9 @@ def configuration(process: str) -> dict[str, Any]:
             "django.request": {"level": "CRITICAL"},
             # Its line for each job repeats what the engine logs for each operation.
             "procrastinate": {"level": "WARNING"},
-            # It logs connections opened and closed as INFO, and a failed one as WARNING.
-            "psycopg.pool": {"level": "WARNING"},
+            # It logs connections opened and closed as INFO, and each failed one as WARNING. The
+            # worker and the commands say themselves that the database does not answer.
+            "psycopg.pool": {"level": "WARNING" if process in POOLS_TELL else "ERROR"},
         },
     }
 

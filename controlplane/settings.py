@@ -36,6 +36,8 @@ ROOT = Path(__file__).resolve().parent.parent
 IS_INSTALLED = (ROOT / "perch" / "manage.py").is_file()
 # The folder of manage.py and the Procfile: the checkout's root, or the wheel's package `perch`.
 BASE_DIR = ROOT / "perch" if IS_INSTALLED else ROOT
+# What messages call the program that runs the commands.
+PROGRAM = "perch" if IS_INSTALLED else "manage.py"
 
 # This host's branches, its own Postgres and its secrets.
 STATE_DIR = Path(
@@ -85,11 +87,12 @@ HISTORY_STORE_BANDWIDTH = envbytes("PERCH_HISTORY_STORE_BANDWIDTH")
 # Whether the store may be reached without TLS. obstore reads its other options itself.
 HISTORY_STORE_ALLOW_HTTP = envbool("AWS_ALLOW_HTTP", False)
 
-# The region that this host belongs to, and the host name of the region.
+# The region that this host belongs to, and the host name of the region, which connection strings
+# name. Its port is below.
 REGION = envstr("PERCH_REGION", "local")
 REGION_HOST = envstr("PERCH_REGION_HOST", "localhost")
-# The name of this host, which selects the worker's queues; and its own host name, by which its
-# endpoints are reached once the region has other hosts.
+# The name of this host, which selects the worker's queues; and its own host name, which leads to
+# its proxy if the region has other hosts.
 HOST_NAME = envstr("PERCH_HOST_NAME", REGION)
 HOST_ADDRESS = envstr("PERCH_HOST_ADDRESS", REGION_HOST)
 
@@ -98,6 +101,8 @@ PEER_ADDRESS = envstr("PERCH_PEER_ADDRESS", HOST_ADDRESS)
 
 PROXY_HOST = envstr("PERCH_HOST", "127.0.0.1")
 PROXY_PORT = envint("PERCH_PROXY_PORT", 5432)
+# The port of the region, at which a proxy or a load balancer accepts clients.
+REGION_PORT = envint("PERCH_REGION_PORT", PROXY_PORT)
 # An additional port of the proxy for SQL over HTTP and WebSocket, usually 443; 0 for none.
 PROXY_HTTP_PORT = envint("PERCH_HTTP_PORT", 0)
 # How many processes share the proxy's port. Each has its own connections to the metadata, and a
@@ -178,7 +183,8 @@ DATABASES = {
         envstr("DATABASE_URL", f"postgresql:///perch?user=perch&host={quote(METADATA_SOCKET)}"),
         application_name=f"perch-{PROCESS}",
         pool_size=POOL_SIZES.get(PROCESS, 4),
-        pool_timeout=3 if PROCESS in ("api", "metrics") else 10,
+        # Commands fail soon: somebody waits for them.
+        pool_timeout=10 if PROCESS in ("worker", "proxy", "up") else 3,
         statement_timeout=DATABASE_TIMEOUT,
     )
 }

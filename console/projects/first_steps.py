@@ -7,6 +7,9 @@ from console.api.resources.branches import Branch
 from console.api.resources.operations import Operation
 from console.api.resources.projects import Project
 
+# An owner of more branches than these needs no first steps.
+BEGINNERS_BRANCHES = 5
+
 
 @dataclass(frozen=True)
 class Step:
@@ -20,12 +23,13 @@ class Step:
 def first_steps(
     project: Project, branches: Sequence[Branch], operations: Sequence[Operation], *, is_all: bool
 ) -> list[Step]:
-    """Return the steps; none once all are done, or if what the API said is not enough to tell.
+    """Return the steps; none once all are done or the project has grown, or if what the API said
+    is not enough to tell.
 
     `operations` are the project's latest ones, the newest first; `is_all` says if there are no
     others.
     """
-    if not is_all or project.usage.transferred is None:
+    if not is_all or project.usage.transferred is None or len(branches) > BEGINNERS_BRANCHES:
         return []
     steps = [
         Step("Create a project", "It begins with a branch and an endpoint.", True),

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from django.conf import settings
 from django.db import connection, connections, transaction
 from django.db.backends.utils import CursorWrapper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -48,6 +49,11 @@ def metadata_database(*, mark: str) -> Iterator[None]:
             raise DumpFailed(f"the database of DATABASE_URL does not answer: {complaint}")
         yield
         return
+    if not metadata.data_dir().exists():
+        raise DumpFailed(
+            f"{settings.STATE_DIR} has no database of its own: set DATABASE_URL as the service has "
+            "it, or name the state directory by --state-dir"
+        )
     if metadata.create_metadata_database():
         yield
         return

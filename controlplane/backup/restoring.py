@@ -32,6 +32,7 @@ from controlplane.compute.state_directory import (
 )
 from controlplane.database.secret_keys import refuse_other_key
 from controlplane.database.version import known_migrations, refuse_other_version
+from controlplane.environment import Unstored
 from controlplane.models import Host
 
 # Releases up to 0.1 created this file wherever a command was run.
@@ -51,6 +52,7 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
     """
     manifest = read_manifest(backup)
     check_fits(manifest, has_data=bool(manifest.branches))
+    check_key(backup)
     check_database()
     check_place()
     check_whole(backup, say)
@@ -94,6 +96,19 @@ def restore_host(backup: Path, say: Callable[[str], object]) -> tuple[Manifest, 
         restore_secrets(backup)
         missing = settle_lost_host(present, {name: manifest.branches[name] for name in present})
     return manifest, missing
+
+
+def check_key(backup: Path) -> None:
+    """Raise RestoreRefused if the service would start with other secret keys than the backup is
+    encrypted with: the environment's have precedence over the restored ones."""
+    if isinstance(settings.SECRET_KEY, Unstored):
+        return
+    key = (backup / SECRET_KEY).read_text().strip()
+    if key not in (one.strip() for one in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)):
+        raise RestoreRefused(
+            f"the secret key of this command is not that of the backup, {backup / SECRET_KEY}: "
+            "unset PERCH_SECRET_KEY and PERCH_SECRET_KEY_FILE, or set them to the backup's key"
+        )
 
 
 def check_whole(backup: Path, say: Callable[[str], object]) -> None:

@@ -65,7 +65,7 @@ def refuse_other_key() -> None:
                 "with. Set it (or PERCH_SECRET_KEY_FILE, or the file secret-key in the state "
                 "directory) to the key that the other processes have. If you are replacing the "
                 "key, add the one before to PERCH_SECRET_KEY_FALLBACKS until "
-                "`manage.py rotate_secret_key` has ended"
+                f"`{settings.PROGRAM} rotate_secret_key` has ended"
             )
         if known[0] not in stored:
             session.execute(

@@ -44,7 +44,7 @@ def _how_to_sign_in(console_url: str) -> str:
         return ""
     return (
         f"sign in, once and within 10 minutes: {link}\n"
-        "           (`manage.py sign_in_link` prints another link), or "
+        f"           (`{settings.PROGRAM} sign_in_link` prints another link), or "
     )
 
 
@@ -65,7 +65,7 @@ def _pooling() -> str:
         return ""
     return (
         f"\n  Pooling  without prepared statements, which this PgBouncer {version[0]}.{version[1]} "
-        "does not keep;\n           `manage.py install_pgbouncer` builds one that does "
+        f"does not keep;\n           `{settings.PROGRAM} install_pgbouncer` builds one that does "
         "(docs/how-to/pooling.md)"
     )
 

@@ -1,5 +1,5 @@
 """The figures of this host that no process keeps: `manage.py metrics` reads them when they are
-asked for, from Perch's own database, the disk and the certificates' files."""
+asked for, from Perch's own database and the disk."""
 
 import logging
 import threading
@@ -11,7 +11,6 @@ from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 
-from cryptography import x509
 from django.conf import settings
 from django.db import Error, close_old_connections
 from django.db.models import Count, Sum
@@ -78,7 +77,6 @@ def _samples() -> Iterator[Sample]:
         yield "perch_disk_size_bytes", (), space.total
         yield "perch_disk_free_bytes", (), space.free
         yield "perch_disk_reserve_bytes", (), space.reserve
-    yield from _certificates()
     try:
         close_old_connections()
         found = list(_from_database())
@@ -90,24 +88,6 @@ def _samples() -> Iterator[Sample]:
         yield from found
     finally:
         close_old_connections()
-
-
-def _certificates() -> Iterator[Sample]:
-    """When the operator's certificate ends, or Perch's own authority, which renews certificates by
-    itself."""
-    own = settings.STATE_DIR / "tls" / "authority.pem"
-    name, path = "authority", own
-    if settings.TLS_CERTIFICATE:
-        name, path = "operator", Path(settings.TLS_CERTIFICATE)
-    try:
-        leaf = x509.load_pem_x509_certificates(path.read_bytes())[0]
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError) as error:
-        log.warning("certificate unreadable", extra={"file": str(path), "error": str(error)})
-        return
-    ends_at = leaf.not_valid_after_utc.timestamp()
-    yield "perch_certificate_expiry_timestamp_seconds", (name,), ends_at
 
 
 def _from_database() -> Iterator[Sample]:

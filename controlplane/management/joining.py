@@ -39,6 +39,7 @@ def content_for(*, name: str, address: str, region: str) -> bytes:
     variables |= {
         "PERCH_REGION": region,
         "PERCH_REGION_HOST": settings.REGION_HOST,
+        "PERCH_REGION_PORT": str(settings.REGION_PORT),
         "PERCH_HOST_NAME": name,
         "PERCH_HOST_ADDRESS": address,
     }

@@ -100,6 +100,14 @@ POOL_TIMEOUTS = _counter(
     "perch_database_timeouts", "Waits for a connection of a pool that were given up", "process"
 )
 POOL_WAITING = _gauge("perch_database_waiting", "Waits for a connection of a pool", "process")
+# The processes of the proxy have the same certificate, but for a moment after it was replaced.
+CERTIFICATE_EXPIRY = Gauge(
+    "perch_certificate_expiry_timestamp_seconds",
+    "When a certificate expires, in Unix time",
+    ["certificate"],
+    registry=REGISTRY,
+    multiprocess_mode="livemin",
+)
 
 # The gauges that `management.host_figures` reads from the host and the database, each with its
 # description and labels. No process keeps them.
@@ -125,10 +133,6 @@ READ_FROM_HOST = {
     "perch_disk_size_bytes": ("Size of the state directory's disk",),
     "perch_disk_free_bytes": ("Free bytes on the state directory's disk",),
     "perch_disk_reserve_bytes": ("The bytes that branches must leave free",),
-    "perch_certificate_expiry_timestamp_seconds": (
-        "When a certificate expires, in Unix time",
-        "certificate",
-    ),
 }
 
 

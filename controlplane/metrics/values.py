@@ -39,6 +39,7 @@ SIZES = {
     "histogram": 1 << 20,
     "summary": 1 << 16,
     "gauge_livesum": 1 << 16,
+    "gauge_livemin": 1 << 12,
 }
 MOST_SLOTS = 1000
 _lock = threading.Lock()

@@ -21,8 +21,8 @@ class Host(models.Model):
     # has the region's name.
     id = models.CharField(primary_key=True, max_length=60)
     region = models.ForeignKey(Region, on_delete=models.CASCADE, related_name="hosts")
-    # Its endpoints are reached as `<endpoint_id>.<address>`, at the port of its proxy. Connection
-    # strings leave the port out if it is 5432.
+    # The host name and port of its own proxy. Endpoints are reached as `<endpoint_id>.<address>`
+    # too, which saves the way through another host's proxy.
     address = models.CharField(max_length=200)
     port = models.PositiveIntegerField(default=5432)
     # The id of the state directory that serves the host (`compute.state_directory.identity`). If

@@ -21,7 +21,7 @@ from controlplane.models.reading import Reading
 LOCKED = Reading(
     Project,
     "WHERE t.id = %(project)s FOR NO KEY UPDATE OF t",
-    joined=["host", "account"],
+    joined=["host", "region", "account"],
 )
 
 

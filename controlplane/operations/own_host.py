@@ -33,7 +33,7 @@ def own_host() -> Host:
         defaults={
             "name": settings.REGION,
             "host": settings.REGION_HOST,
-            "port": settings.PROXY_PORT,
+            "port": settings.REGION_PORT,
             "default": not Region.objects.filter(default=True).exists(),
         },
     )
@@ -59,7 +59,7 @@ def own_host() -> Host:
         raise HostTaken(
             f'the host "{host.id}" is served from another state directory than '
             f"{settings.STATE_DIR}. Give this host a name of its own in PERCH_HOST_NAME or, if "
-            f"the other state directory is lost, run: manage.py hosts adopt {host.id}"
+            f"the other state directory is lost, run: {settings.PROGRAM} hosts adopt {host.id}"
         )
     if host.state_place != place():
         _serve_from_here(host)

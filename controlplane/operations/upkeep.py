@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import psutil
 from django.conf import settings
-from django.db.models import Case, Exists, Value, When
 from django.db.models.functions import Now
 
 from controlplane.compute import outbound
@@ -91,14 +90,19 @@ def _publish_settings(host: Host, major: int) -> None:
     )
 
 
+def publish_region_address(host: Host) -> None:
+    """Publish the address of the host's region. If it has changed, all connection strings have the
+    new one from now on. All hosts of a region are to have the same; of those that differ, the one
+    counts whose worker was started last."""
+    address = {"host": settings.REGION_HOST, "port": settings.REGION_PORT}
+    Region.objects.filter(id=host.region_id).exclude(**address).update(**address)
+
+
 def publish(host: Host) -> None:
     """Publish the worker's sign of life, its problems, and what its host can do. Raises HostTaken
     if the host is served from elsewhere."""
     space = host_space()
     program = pgbouncer()
-    has_others = Exists(Host.objects.filter(region_id=host.region_id).exclude(id=host.id))
-    # If these have changed, all connection strings have the new ones from now on.
-    address, port = settings.REGION_HOST, settings.PROXY_PORT
     own = Host.objects.filter(id=host.id, state_id=identity(), state_place=place())
     is_ours = own.update(
         worker_seen_at=Now(),
@@ -110,8 +114,8 @@ def publish(host: Host) -> None:
         pooler_version=_pooler_version(program) if program else "",
         pg_version=default_major(),
         pg_versions=majors(),
-        address=Case(When(has_others, then=Value(settings.HOST_ADDRESS)), default=Value(address)),
-        port=port,
+        address=settings.HOST_ADDRESS,
+        port=settings.PROXY_PORT,
         problems=vitals.problems(),
         history_store=state.as_json(),
         quality=quality.as_json(),
@@ -122,8 +126,6 @@ def publish(host: Host) -> None:
     )
     if not is_ours:
         raise HostTaken(f'the host "{host.id}" is served from elsewhere now')
-    region = Region.objects.filter(~has_others, id=host.region_id)
-    region.exclude(host=address, port=port).update(host=address, port=port)
 
 
 def _pooler_version(program: str) -> str:

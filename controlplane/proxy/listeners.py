@@ -1,6 +1,7 @@
 """Opens the sockets that the proxy's clients connect to."""
 
 import contextlib
+import errno
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +46,16 @@ def _listen(family: int, address: tuple[Any, ...], settings: ProxySettings) -> s
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         with contextlib.suppress(AttributeError):
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, settings.keepalive_idle)
-        listener.bind(address)
+        try:
+            listener.bind(address)
+        except OSError as error:
+            words = f"cannot listen on {address[0]}, port {address[1]}: {error.strerror}"
+            if error.errno == errno.EADDRINUSE:
+                words += (
+                    f" (`ss -ltnp sport = :{address[1]}` names the process; PERCH_PROXY_PORT "
+                    "chooses another port)"
+                )
+            raise OSError(error.errno, words) from error
         listener.listen(_BACKLOG)
         listener.setblocking(False)
     except BaseException:

@@ -193,6 +193,8 @@ class Proxy:
             for state in _STATES:
                 figures.CONNECTIONS.labels(state).set(states[state])
             figures.HTTP_SESSIONS.set(len(self.queries.pool))
+            certificate, ends_at = self._context.identity.expires()
+            figures.CERTIFICATE_EXPIRY.labels(certificate).set(ends_at.timestamp())
             await asyncio.to_thread(sample)
             await asyncio.sleep(SAMPLE_EVERY)
 

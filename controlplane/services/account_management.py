@@ -69,7 +69,7 @@ def set_plan(account: Account, plan: str) -> None:
 def disable(account: Account) -> None:
     """Refuse the account's keys and connections from now on, end its connections, and suspend its
     endpoints. Raises Conflict for an operator's account, NotFound."""
-    _refuse_operator(account)
+    refuse_operator(account)
     with _locked(account) as row:
         if row.disabled_at is not None:
             return
@@ -102,9 +102,9 @@ def delete(account: Account, *, typed: str) -> None:
 
     Raises Unprocessable for another name, Conflict for an operator's account, NotFound, Unfinished.
     """
+    refuse_operator(account)
     if typed != account.name:
         raise Unprocessable("the name is not that of the account", fields=["name"])
-    _refuse_operator(account)
     with _locked(account) as row:
         if row.deleted_at is None:
             now = clock.now()
@@ -161,7 +161,7 @@ def _locked(account: Account) -> Iterator[Account]:
         yield row
 
 
-def _refuse_operator(account: Account) -> None:
+def refuse_operator(account: Account) -> None:
     if account.is_operator:
         raise Conflict(
             f'the account "{account.name}" operates this service: remove it from PERCH_OPERATORS '

@@ -33,15 +33,15 @@ def connection_to(
 ) -> Connection:
     """What a client needs to connect to the database through the endpoint. If `password` is None,
     the URI contains none. If `pooled`, the URI leads to the pooler."""
-    host = endpoint.project.host
-    name = f"{endpoint.id}.{host.address}"
-    pooler_name = f"{endpoint.id}-pooler.{host.address}"
+    region = endpoint.project.region
+    name = f"{endpoint.id}.{region.host}"
+    pooler_name = f"{endpoint.id}-pooler.{region.host}"
     user = quote(role.name, safe="")
     if password is not None:
         user += f":{quote(password, safe='')}"
-    port = "" if host.port == 5432 else f":{host.port}"
+    port = "" if region.port == 5432 else f":{region.port}"
     path = f"{port}/{quote(database.name, safe='')}"
-    if _is_local(host.address):
+    if _is_local(region.host):
         named = f"{endpoint.id}-pooler" if pooled else endpoint.id
         option = f"options={quote(f'endpoint={named}', safe='')}"
         # node-postgres verifies the server's certificate with any sslmode except "disable", and it

@@ -77,7 +77,7 @@ OWN_ENDPOINT = Reading(
     WHERE t.project_id = %(project)s AND t.id = %(endpoint)s AND t.deleted_at IS NULL
         AND project.account_id = %(account)s AND project.deleted_at IS NULL
     """,
-    joined=["project", "project__host"],
+    joined=["project", "project__host", "project__region"],
     extra=IS_BUSY,
 )
 # Without those that read a past moment for a while (`services.time_travel`).

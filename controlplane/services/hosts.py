@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Count, Q, QuerySet
 
@@ -87,7 +88,7 @@ def remove_host(name: str, *, force: bool = False) -> None:
     if left != "nothing" and not force:
         raise Conflict(
             f"the host {host.id} is not empty: {left}. Delete the projects while its worker runs; "
-            "if its machine is lost, `manage.py hosts remove --force` removes them"
+            f"if its machine is lost, `{settings.PROGRAM} hosts remove --force` removes them"
         )
     queues = [host.queue(lane) for lane in Lane]
     with transaction.atomic():

@@ -99,7 +99,7 @@ LOCKED_WITHIN = 15.0
 PROJECT = Reading(
     Project,
     "WHERE t.id = %(project)s AND t.account_id = %(account)s AND t.deleted_at IS NULL",
-    joined=["host"],
+    joined=["host", "region"],
 )
 FIRST_PROJECTS = Reading(
     Project,
@@ -107,7 +107,7 @@ FIRST_PROJECTS = Reading(
     WHERE t.account_id = %(account)s AND t.deleted_at IS NULL
     ORDER BY t.created_at DESC, t.id LIMIT %(limit)s
     """,
-    joined=["host"],
+    joined=["host", "region"],
 )
 
 
@@ -254,15 +254,16 @@ def create_project(account: Account, spec: ProjectSpec) -> NewProject:
 def _new_project(account: Account, spec: ProjectSpec) -> Project:
     """The project's row, unsaved. Raises Invalid, Unprocessable."""
     defaults = merged_defaults({}, spec.endpoint_defaults)
+    region = _find_region(spec.region_id)
     host, pg_version = choose_host(
-        _find_region(spec.region_id),
+        region,
         pg_version=spec.pg_version,
         needs_pooler=bool(defaults.get("pooler_enabled") or defaults.get("pgbouncer_settings")),
         needs_filter=bool(spec.settings.block_outbound_connections),
     )
     project = Project(
         account=account,
-        region_id=host.region_id,
+        region=region,
         host=host,
         pg_version=pg_version,
         provisioner=spec.provisioner or DEFAULT_PROVISIONER,
@@ -329,7 +330,7 @@ def _owner_of(database_name: str) -> str:
 
 
 def _projects_of(account: Account) -> QuerySet[Project]:
-    return Project.objects.select_related("host", "account").filter(account=account)
+    return Project.objects.select_related("host", "region", "account").filter(account=account)
 
 
 def _find_region(region_id: str | None) -> Region:

@@ -26,11 +26,20 @@ def test_it_works(alice: Person) -> None:
 
 
 @pytest.mark.parametrize(
-    ("project", "is_shown"),
-    [({"data_transfer_bytes": 0}, True), ({"data_transfer_bytes": 9}, False), ({}, False)],
+    ("project", "branches", "is_shown"),
+    [
+        ({"data_transfer_bytes": 0}, 2, True),
+        ({"data_transfer_bytes": 9}, 2, False),
+        ({}, 2, False),
+        ({"data_transfer_bytes": 0}, 6, False),
+    ],
 )
-def test_the_steps_go_once_all_are_done(
-    dave: Person, misbehaving: Misbehaving, project: dict[str, Any], is_shown: bool
+def test_the_steps_go_once_all_are_done_or_the_project_has_grown(
+    dave: Person,
+    misbehaving: Misbehaving,
+    project: dict[str, Any],
+    branches: int,
+    is_shown: bool,
 ) -> None:
     def operation(number: int, action: str) -> dict[str, Any]:
         return {"id": f"op-{number}", "action": action, "status": "finished", "endpoint_id": "e"}
@@ -38,7 +47,7 @@ def test_the_steps_go_once_all_are_done(
     misbehaving.body = json.dumps(
         {
             "project": {"id": "p", **project},
-            "branches": [{"id": "br-1"}, {"id": "br-2"}],
+            "branches": [{"id": f"br-{n}"} for n in range(1, branches + 1)],
             "endpoints": [{"id": "e", "branch_id": "br-1"}],
             # The newest first.
             "operations": [operation(2, "start_compute"), operation(1, "suspend_compute")],

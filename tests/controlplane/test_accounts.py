@@ -248,6 +248,14 @@ class TestCommand:
         monkeypatch.setattr("builtins.input", lambda prompt: "bob")
         assert "bob is deleted" in ran("delete", "bob")[-1]
 
+    def test_an_operator_is_refused_before_its_name_is_asked_for(
+        self, bob: Account, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings.OPERATORS = {"bob"}
+        monkeypatch.delattr("builtins.input")
+        with pytest.raises(CommandError, match="operates this service"):
+            ran("delete", "bob")
+
     def test_an_unknown_account(self, host: Host) -> None:
         with pytest.raises(CommandError, match="account not found"):
             ran("disable", "nobody")

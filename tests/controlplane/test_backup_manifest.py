@@ -23,6 +23,8 @@ from controlplane.backup.manifest import (
     write_manifest,
     write_sums,
 )
+from controlplane.backup.restoring import RestoreRefused, check_key
+from controlplane.environment import Unstored
 from tests.support.stack import ROOT
 
 BRANCH = "br-quiet-heron-123456"
@@ -47,6 +49,18 @@ def backup(tmp_path: Path) -> Path:
     assert read_manifest(place) == made
     assert verify(place) == []
     return place
+
+
+def test_a_restore_with_another_secret_key_is_refused(backup: Path, settings: Any) -> None:
+    (backup / "secret-key").write_text("the backup's\n")
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "another", []
+    with pytest.raises(RestoreRefused, match="not that of the backup"):
+        check_key(backup)
+    settings.SECRET_KEY_FALLBACKS = ["the backup's"]
+    check_key(backup)
+    settings.SECRET_KEY = Unstored("random")
+    settings.SECRET_KEY_FALLBACKS = []
+    check_key(backup)
 
 
 def without(stored: dict[str, Any], name: str) -> dict[str, Any]:

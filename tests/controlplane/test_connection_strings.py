@@ -1,16 +1,16 @@
-"""Connection strings that the API returns, by the host's address and the proxy's TLS settings."""
+"""Connection strings that the API returns, by the region's address and the proxy's TLS settings."""
 
 from typing import Any
 
 import pytest
 
-from controlplane.models import Database, Endpoint, Host, Project, Role
+from controlplane.models import Database, Endpoint, Project, Region, Role
 from controlplane.services.connections import connection_to
 
 
 def uri_at(address: str, *, pooled: bool = False) -> str:
-    host = Host(id="here", address=address, port=6432)
-    endpoint = Endpoint(id="ep-a-b-1", project=Project(host=host))
+    region = Region(id="here", host=address, port=6432)
+    endpoint = Endpoint(id="ep-a-b-1", project=Project(region=region))
     return connection_to(
         endpoint, Role(name="ann"), Database(name="shop"), password="p@", pooled=pooled
     ).uri

@@ -86,6 +86,7 @@ def test_one_line_brings_a_new_machine_all_it_needs(
         "PERCH_HISTORY_STORE=s3://bucket",
         "PERCH_REGION=local",
         "PERCH_REGION_HOST=localhost",
+        "PERCH_REGION_PORT=5432",
         "PERCH_HOST_NAME=two",
         "PERCH_HOST_ADDRESS=two.example.com",
     }

@@ -18,7 +18,7 @@ from controlplane.operations import engine
 from controlplane.operations import own_host as own_host_module
 from controlplane.operations.own_host import LOOK, HostTaken, adopt_host, is_own, own_host
 from controlplane.operations.reconcile import reconcile_branch
-from controlplane.operations.upkeep import publish
+from controlplane.operations.upkeep import publish, publish_region_address
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_host, make_project
 from tests.support.stack import ROOT, Stack, free_port
@@ -180,8 +180,10 @@ def test_no_process_serves_a_host_of_another_state_directory(
 def test_a_changed_host_and_port_are_published(db: None, tmp_path: Path, settings: Any) -> None:
     settings.STATE_DIR = tmp_path
     host = own_host()
-    settings.REGION_HOST, settings.PROXY_PORT = "db.example.com", 6543
+    settings.HOST_ADDRESS, settings.PROXY_PORT = "h1.example.com", 6432
+    settings.REGION_HOST, settings.REGION_PORT = "db.example.com", 6543
     publish(host)
+    publish_region_address(host)
     host.refresh_from_db()
-    assert (host.address, host.port) == ("db.example.com", 6543)
+    assert (host.address, host.port) == ("h1.example.com", 6432)
     assert (host.region.host, host.region.port) == ("db.example.com", 6543)

@@ -19,7 +19,12 @@ from django.core.management import CommandError, call_command
 
 from controlplane.management.commands import install_units
 from controlplane.management.supervision import Program, programs_of
-from controlplane.management.units import UnitsUnusable, check_place, rendered_units
+from controlplane.management.units import (
+    STOPS_COMPUTES,
+    UnitsUnusable,
+    check_place,
+    rendered_units,
+)
 from tests.controlplane.test_metadata_copy import new_database
 from tests.support.bare_postgres import BarePostgres
 from tests.support.client import Client
@@ -36,7 +41,7 @@ def installed(tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) ->
     """The directory of the installed units. Those of these tests may name any place."""
     settings.STATE_DIR = tmp_path / "state"
     settings.SOCKET_DIR = settings.STATE_DIR / "sockets"
-    monkeypatch.setattr(install_units, "check_place", lambda _: None)
+    monkeypatch.setattr(install_units, "check_place", lambda *_: None)
     call_command("install_units", directory=tmp_path / "units")
     return tmp_path / "units"
 
@@ -53,6 +58,7 @@ def values_of(unit: str, setting: str) -> list[str]:
 def test_each_process_has_a_unit_that_runs_its_command() -> None:
     units = services()
     commands = {f"perch-{one.name}.service": one.command for one in programs_of(ROOT / "Procfile")}
+    units.pop("perch-computes.service")
     assert units.keys() == commands.keys()
     for name, text in units.items():
         (line,) = values_of(text, "ExecStart")
@@ -61,6 +67,18 @@ def test_each_process_has_a_unit_that_runs_its_command() -> None:
         assert read == ["/bin/sh", "-c", f"exec {commands[name]}"]
         assert values_of(text, "WorkingDirectory") == [str(ROOT)]
         assert not re.search(r"@[\w.]+@", text)
+
+
+def test_computes_are_stopped_only_after_the_worker_as_the_host_shuts_down() -> None:
+    unit = services()["perch-computes.service"]
+    (line,) = values_of(unit, "ExecStop")
+    assert line == f'/bin/sh -c "exec {STOPS_COMPUTES.command}"'
+    assert values_of(unit, "ExecStart")[-1] == "/bin/true"
+    assert values_of(unit, "RemainAfterExit") == ["yes"]
+    assert values_of(unit, "Before") == ["perch-worker.service"]
+    assert "postgresql.service" in values_of(unit, "After")[0]
+    # Nothing but a shutdown stops it.
+    assert not re.search("^(PartOf|BindsTo|Requires)=", unit, re.MULTILINE)
 
 
 def test_the_worker_and_the_proxy_leave_their_children() -> None:
@@ -94,15 +112,15 @@ def test_changed_units_are_overwritten_only_by_force(
 
 
 def test_places_that_the_processes_cannot_reach_are_refused(tmp_path: Path) -> None:
-    check_place(Path("/usr"))
+    check_place("Python", Path("/usr"))
     for place, complaint in (
-        ("/root/perch", "lies below /root"),
-        ("/home/alice/perch", "lies below /home"),
+        ("/root/perch", "Python is in /root/perch, and the units hide /root "),
+        ("/home/alice/perch", "the units hide /home "),
         ("/opt/my perch", "cannot name this path"),
         ("/opt/%h", "cannot name this path"),
     ):
         with pytest.raises(UnitsUnusable, match=complaint):
-            check_place(Path(place))
+            check_place("Python", Path(place))
 
 
 def test_a_closed_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +128,7 @@ def test_a_closed_directory_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     with pytest.raises(UnitsUnusable, match="must be able to enter"):
-        check_place(closed / "perch")
+        check_place("Perch", closed / "perch")
 
 
 def test_systemd_accepts_the_units_and_calls_their_exposure_ok(installed: Path) -> None:

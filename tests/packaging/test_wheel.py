@@ -24,7 +24,9 @@ def files_below(*folders: str) -> set[str]:
 def test_it_contains_both_programs_and_their_files_only(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    data = {"Procfile", "manage.py"} | files_below("deploy/systemd", "templates", "static")
+    data = {"Procfile", "manage.py"} | files_below(
+        "deploy/grafana", "deploy/prometheus", "deploy/systemd", "templates", "static"
+    )
     assert names == files_below("console", "controlplane") | {f"perch/{name}" for name in data}
 
 

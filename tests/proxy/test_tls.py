@@ -298,8 +298,19 @@ def test_a_certificate_that_ends_soon_is_a_problem(
 def test_a_key_that_does_not_match_is_refused(tmp_path: Path) -> None:
     authority = load_or_create_authority(tmp_path)
     assert len(end_point_hash(authority.certificate)) == 32
-    with pytest.raises(ssl.SSLError):
-        OperatorIdentity(certificate(tmp_path, "localhost"), tmp_path / "authority.key")
+    pem, key = certificate(tmp_path, "localhost"), tmp_path / "authority.key"
+    with pytest.raises(ValueError, match=f"{pem} cannot be used with {key}: .*MISMATCH"):
+        OperatorIdentity(pem, key)
+
+
+def test_when_a_certificate_ends_is_known(tmp_path: Path) -> None:
+    pem = certificate(tmp_path, "localhost", days=15)
+    name, at = OperatorIdentity(pem, pem).expires()
+    assert name == "operator"
+    assert timedelta(days=14) < at - datetime.now(UTC) <= timedelta(days=15)
+    name, at = IssuingIdentity(load_or_create_authority(tmp_path / "tls"), "localhost").expires()
+    assert name == "authority"
+    assert at - datetime.now(UTC) > timedelta(days=3000)
 
 
 def test_a_certificate_for_a_new_name_is_made_quickly(identity: IssuingIdentity) -> None:

@@ -35,6 +35,7 @@ def variables(stack: Stack, state_dir: Path) -> dict[str, str]:
         "PERCH_SECRET_KEY_FILE": str(stack.state_dir / "secret-key"),
         "PERCH_HOST_NAME": NAME,
         "PERCH_HOST_ADDRESS": ADDRESS,
+        "PERCH_REGION_PORT": str(stack.proxy_port),
         "PERCH_PROXY_PROCESSES": "1",
         "PERCH_PROXY_HANDOVER_TIMEOUT": "0",
     }

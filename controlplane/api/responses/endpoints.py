@@ -34,7 +34,7 @@ class EndpointOut(Schema):
 
     @staticmethod
     def resolve_host(endpoint: Endpoint) -> str:
-        return f"{endpoint.id}.{endpoint.project.host.address}"
+        return f"{endpoint.id}.{endpoint.project.region.host}"
 
     @staticmethod
     def resolve_region_id(endpoint: Endpoint) -> str:
@@ -42,7 +42,7 @@ class EndpointOut(Schema):
 
     @staticmethod
     def resolve_proxy_host(endpoint: Endpoint) -> str:
-        return endpoint.project.host.address
+        return endpoint.project.region.host
 
 
 class OneEndpoint(Schema):

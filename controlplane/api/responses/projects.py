@@ -73,7 +73,7 @@ class ProjectListItemOut(Schema):
 
     @staticmethod
     def resolve_proxy_host(project: Project) -> str:
-        return project.host.address
+        return project.region.host
 
     @staticmethod
     def resolve_branch_logical_size_limit(project: Project) -> int:

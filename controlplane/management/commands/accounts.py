@@ -80,6 +80,7 @@ class Command(BaseCommand):
             management.recover(account)
             done = "is recovered"
         else:
+            management.refuse_operator(account)
             management.delete(account, typed=confirm or self._typed(name, account.living))
             until = management.find_account(name=name).recoverable_until
             hint = f"; until {until:%Y-%m-%d %H:%M} UTC it can be recovered" if until else ""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.models import Account, Plan
@@ -29,7 +30,8 @@ class Command(BaseCommand):
         self.stdout.write(f"account   {account.name}\nplan      {account.plan}")
         for what, limit in limits_in_words(account):
             self.stdout.write(f"  {what:<28} {limit}")
-        self.stdout.write(f"a key     manage.py create_api_key --account {account.name} --name KEY")
+        create_key = f"create_api_key --account {account.name} --name KEY"
+        self.stdout.write(f"a key     {settings.PROGRAM} {create_key}")
 
 
 def limits_in_words(account: Account) -> list[tuple[str, str]]:

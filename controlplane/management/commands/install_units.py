@@ -24,6 +24,8 @@ Next:
   3. Start the processes that this host should have, now and at each start of the host:
        systemctl daemon-reload
        systemctl enable --now {names}
+
+For Prometheus and Grafana: {deploy}/prometheus has alert rules, {deploy}/grafana a dashboard.
 """
 
 
@@ -48,8 +50,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            for place in (sys.prefix, sys.base_prefix, settings.BASE_DIR, settings.STATE_DIR):
-                check_place(Path(place))
+            for what, place in (
+                ("the virtual environment", sys.prefix),
+                ("Python", sys.base_prefix),
+                ("Perch", settings.BASE_DIR),
+                ("the state directory", settings.STATE_DIR),
+            ):
+                check_place(what, Path(place))
             if not settings.SOCKET_DIR.is_relative_to(settings.STATE_DIR):
                 raise UnitsUnusable(
                     f"the path of the state directory {settings.STATE_DIR} is too long for the "
@@ -65,6 +72,7 @@ class Command(BaseCommand):
             NEXT_STEPS.format(
                 state_dir=settings.STATE_DIR,
                 program=Path(sys.executable).parent / "perch",
+                deploy=settings.BASE_DIR / "deploy",
                 names=" ".join([TARGET, *sorted(units.keys() - {TARGET})]),
             )
         )

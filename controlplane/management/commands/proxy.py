@@ -67,7 +67,7 @@ class Command(BaseCommand):
                 directory, linger_within=settings.PROXY_HANDOVER_TIMEOUT
             ).take_over()
             handover.listeners = open_listeners(chosen, handover.listeners)
-        except (AccountUnusable, OSError) as error:
+        except (AccountUnusable, OSError, ValueError) as error:
             log.critical("cannot serve", extra={"error": str(error)})
             raise SystemExit(1) from error
         for pid in handover.counts.in_the_way(count):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.management.sign_in_links import console_address, make_sign_in_link
@@ -26,7 +27,9 @@ class Command(BaseCommand):
             link = make_sign_in_link(console_url or console_address())
         except FileNotFoundError as error:
             raise CommandError(
-                "there is nothing to sign in to: `manage.py up` has never run here"
+                f"`{settings.PROGRAM} up`, which makes the account of such links, has never run "
+                "here. If the processes run otherwise, as under systemd, sign in with an API key: "
+                f"`{settings.PROGRAM} create_api_key` prints a new one"
             ) from error
         except OSError as error:
             raise CommandError(str(error)) from error

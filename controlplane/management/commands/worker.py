@@ -9,16 +9,18 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand
-from django.db import close_old_connections
+from django.db import OperationalError, close_old_connections
 from procrastinate import App
 from procrastinate.contrib.django import app as django_app
 from procrastinate.exceptions import ConnectorException
+from psycopg import OperationalError as NoAnswer
 from psycopg.errors import RaiseException
 
 from controlplane import clock
@@ -28,7 +30,7 @@ from controlplane.compute.state_directory import prepare_state_directory, sole_h
 from controlplane.database.base import release_connection
 from controlplane.database.connection_counts import shortage
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
-from controlplane.database.version import OtherVersion, refuse_other_version
+from controlplane.database.version import OtherVersion, perch_version, refuse_other_version
 from controlplane.events import outbox
 from controlplane.history_store.objects import StoreMisnamed
 from controlplane.history_store.rounds import store_rounds
@@ -47,6 +49,7 @@ from controlplane.operations.upkeep import (
     Round,
     hold_outbound,
     publish,
+    publish_region_address,
     publish_settings,
 )
 from controlplane.process_accounts import manage_files_as_root
@@ -60,6 +63,28 @@ HEARTBEAT = 2.0  # seconds
 DEAD_AFTER = 8.0
 # Seconds before a queue's worker is started again after the database failed it.
 QUEUE_PAUSE = 0.5
+
+
+class Outage:
+    """Says once that the database does not answer, however many jobs and rounds meet it, and once
+    that it answers again. Used by the event loop's thread only."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def begins(self, error: BaseException | None) -> None:
+        if self._since is None:
+            self._since = time.monotonic()
+            log.warning("database does not answer", extra={"error": str(error).strip()})
+
+    def ends(self) -> None:
+        if self._since is not None:
+            seconds = round(time.monotonic() - self._since, 1)
+            self._since = None
+            log.info("database answers again", extra={"seconds": seconds})
+
+
+outage = Outage()
 
 
 class Command(BaseCommand):
@@ -76,9 +101,9 @@ class Command(BaseCommand):
             all_rounds = (*ROUNDS, *store_rounds(host))
         except (
             *(OtherVersion, OtherSecretKey, HostTaken, StoreMisnamed),
-            PostgresUnusable,
+            *(PostgresUnusable, OperationalError, NoAnswer),
         ) as error:
-            log.critical("cannot serve", extra={"error": str(error)})
+            log.critical("cannot serve", extra={"error": str(error).strip()})
             raise SystemExit(1) from error
         if words := shortage(hosts=Host.objects.count()):
             log.warning("too few connections", extra={"detail": words})
@@ -86,9 +111,12 @@ class Command(BaseCommand):
         project_move.connect = connect_to_host
         begin_receiving(host)
         publish_settings(host)
+        publish_region_address(host)
         # Before any compute starts, and before the host's status is published.
         hold_outbound(host)
         publish(host)
+        served = {"host": host.id, "region": host.region_id, "version": perch_version()}
+        log.info("serving", extra={**served, "queues": [*queues_of(host), outbox.QUEUE]})
         sampling.begin_in_thread("worker")
         spans.begin("worker")
         # The tasks' own app keeps Django's connector: their jobs must be part of their
@@ -157,7 +185,7 @@ async def run_queue(app: App, queue: str, name: str, slots: int) -> None:
         try:
             await run_jobs(app, queue, name, slots)
         except ConnectorException as error:
-            log.warning("queue interrupted", extra={"queue": queue, "error": str(error.__cause__)})
+            outage.begins(error.__cause__)
         await asyncio.sleep(QUEUE_PAUSE)
 
 
@@ -198,11 +226,16 @@ async def repeat(one: Round, host: Host) -> None:
                 log.info("round postponed", extra={"reason": str(away)})
                 vitals.rounds.end(name)
             except Exception as error:
-                log.exception("round failed")
+                if isinstance(error, OperationalError):
+                    outage.begins(error)
+                else:
+                    log.exception("round failed")
                 figures.FAILED_ROUNDS.labels(name).inc()
                 vitals.rounds.end(name, error=error)
             else:
                 vitals.rounds.end(name)
+                if one.do is publish:
+                    outage.ends()
             await asyncio.sleep(one.interval)
 
 
@@ -211,8 +244,8 @@ async def revive_stalled_jobs(app: App, host: Host) -> None:
     while True:
         try:
             await revive_jobs(app, [*queues_of(host), outbox.QUEUE], silent_for=DEAD_AFTER)
-        except ConnectorException:
-            log.exception("could not look for stalled jobs")
+        except ConnectorException as error:
+            outage.begins(error.__cause__)
         await asyncio.sleep(HEARTBEAT)
 
 

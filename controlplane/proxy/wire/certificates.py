@@ -202,6 +202,10 @@ class IssuingIdentity:
         """See `tls.TlsIdentity`. Only the authority is not renewed while the proxy runs."""
         return problem_of(self._authority.certificate, _AUTHORITY_NAME)
 
+    def expires(self) -> tuple[str, datetime]:
+        """See `tls.TlsIdentity`."""
+        return "authority", self._authority.certificate.not_valid_after_utc
+
     def note_authenticated(self, server_name: str | None) -> None:
         """See `tls.TlsIdentity`. The name's certificate is kept longer than those of names under
         which no client has authenticated."""

@@ -43,6 +43,11 @@ class TlsIdentity(Protocol):
         """What an operator must know: the name of a problem, and words. None if there is none."""
         ...
 
+    def expires(self) -> tuple[str, datetime]:
+        """What ends first without somebody who renews it, and when: ("operator", …) for the
+        operator's certificate, ("authority", …) for Perch's own authority."""
+        ...
+
     def note_authenticated(self, server_name: str | None) -> None:
         """Notes that a client that asked for this name (SNI) has authenticated."""
         ...
@@ -77,7 +82,7 @@ class OperatorIdentity:
     """A certificate chain and its key in PEM files, presented to every client. Files that are
     replaced while the proxy runs are used for later handshakes, once they can be read and match.
 
-    The constructor raises OSError or ValueError if they cannot be read or do not match.
+    The constructor raises ValueError if they cannot be read or do not match.
     """
 
     # Clients know the chain's authority already, or learn it from the operator.
@@ -95,8 +100,11 @@ class OperatorIdentity:
         self._certificate, self._key, self._opened = certificate, key, opened
         # Why the present files cannot be used; "" if they can.
         self._complaint = ""
-        self._seen = self._look()
-        self._context = self._load()
+        try:
+            self._seen = self._look()
+            self._context = self._load()
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{certificate} cannot be used with {key}: {error}") from error
         self._next_look = time.monotonic() + _CHECK_EVERY
 
     @property
@@ -112,6 +120,10 @@ class OperatorIdentity:
         if self._complaint:
             return "certificate_unusable", f"{self._certificate}: {self._complaint}"
         return problem_of(self._leaf, str(self._certificate))
+
+    def expires(self) -> tuple[str, datetime]:
+        """See `TlsIdentity`."""
+        return "operator", self._leaf.not_valid_after_utc
 
     def note_authenticated(self, server_name: str | None) -> None:
         pass
