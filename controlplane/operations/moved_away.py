@@ -10,6 +10,7 @@ from django.conf import settings
 from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.models import UNFINISHED, Action, Branch, Host, Operation
+from controlplane.operations.history import changed_histories
 from controlplane.operations.locks import locked_project
 from controlplane.operations.own_host import is_own
 from controlplane.operations.project_host import has_moved
@@ -32,7 +33,10 @@ def remove_moved_away(host: Host) -> None:
     if not new:
         return
     hosts = dict(Branch.objects.filter(id__in=new).values_list("id", "project__host_id"))
-    _own.update(branch_id for branch_id, living_on in hosts.items() if living_on == host.id)
+    found = {branch_id for branch_id, living_on in hosts.items() if living_on == host.id}
+    _own.update(found)
+    # What has come from another host has no copy in this host's part of the store yet.
+    changed_histories.update(found)
     for branch_id, living_on in hosts.items():
         if living_on != host.id:
             with suppress(LockTimeout):

@@ -12,7 +12,7 @@ from controlplane import clock
 from controlplane.events.changes import project_updated
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
-from controlplane.models import Host, Operation, Project
+from controlplane.models import HistoryChain, Host, Operation, Project
 
 # Set when a project has been given to another host by this process.
 has_moved = threading.Event()
@@ -32,6 +32,8 @@ def give_to_host(project: Project, host_id: str, *, served_by: str, by: Operatio
     changes = differences({"host_id": project.host_id}, {"host_id": host.id})
     project.host, project.updated_at = host, clock.now()
     project.save(update_fields=["host", "updated_at"])
+    # The host has no copies in the store yet: its rounds make them.
+    HistoryChain.objects.filter(branch__project=project).update(stored_at=None)
     if changes:
         record(project_updated(project, changes, [by]))
     transaction.on_commit(has_moved.set)

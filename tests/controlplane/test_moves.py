@@ -101,6 +101,12 @@ def await_removal(host: Stack, branch_id: str) -> None:
     wait_for(lambda: not on_disk(host, branch_id), "the branch to be removed from the host")
 
 
+def await_known(place: Place) -> None:
+    """Wait until the first host's proxy, which may know an earlier second host of the same name,
+    has read where the present one is."""
+    wait_for(place.is_served, "the first host's proxy to reach the second host")
+
+
 def on_disk(host: Stack, branch_id: str) -> bool:
     return any((host.state_dir / "branches").glob(f"*{branch_id}*"))
 
@@ -122,6 +128,7 @@ def test_a_project_moves_with_its_branches_snapshots_and_history(
     for branch in (place.branch_id, child):
         assert second.stack.data_dir(branch).is_dir()
         await_removal(stack, branch)
+    await_known(place)
     # The endpoint wakes there by either host's proxy, and its history goes on.
     assert place.query("SELECT count(*) FROM notes") == (2,)
     assert place.query("SELECT count(*) FROM notes", port=second.stack.proxy_port) == (2,)
@@ -248,6 +255,7 @@ def test_a_drained_host_is_emptied(stack: Stack, second: SecondHost) -> None:
     # As clients reach them by the first host, where they are to live.
     places = [Place(stack, client, one) for one in created]
     for number, place in enumerate(places):
+        await_known(place)
         with place.connect() as connection:
             connection.execute(f"CREATE TABLE notes AS SELECT 'row {number}' AS text")
     places[0].suspend()
