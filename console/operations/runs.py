@@ -258,6 +258,8 @@ WHOLE_REQUESTS = {
     ("check_availability",): "Check endpoint {endpoint}",
     ("upgrade_project",): "Upgrade the project",
     ("restore_from_store",): "Restore branch {branch} of a lost host",
+    ("move_project",): "Move the project to another host",
+    ("suspend_compute", "move_project", "start_compute"): "Move the project to another host",
 }
 # The same by the kind of initiator, if it is worded differently.
 SAID_OTHERWISE = {

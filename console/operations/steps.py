@@ -18,6 +18,7 @@ STEPS = {
     "picked_up": "Started",
     "pausing": "Waiting for the next attempt",
     "locking": "Waiting for the branch's data",
+    "connecting": "Connecting to the other host",
     "copying": "Copying the data",
     "fetching": "Fetching the copy from the store",
     "copying_log": "Copying the log",

@@ -58,6 +58,7 @@ ACTIONS = {
     "create_timeline": ("Create first branch", "creating branch…"),
     "delete_tenant": ("Delete project", "deleting…"),
     "delete_timeline": ("Delete branch", "deleting…"),
+    "move_project": ("Move project", "moving…"),
     "start_compute": ("Start compute", "starting…"),
     "suspend_compute": ("Suspend compute", "suspending…"),
     "restore_from_store": ("Restore from the store", "restoring…"),

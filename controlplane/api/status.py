@@ -8,7 +8,8 @@ from controlplane.api.fields import Text
 from controlplane.api.requests.hosts import UpdateHost
 from controlplane.api.responses.status import OneHost, ServiceDetails, ServiceStatus
 from controlplane.api.routing import Router
-from controlplane.services import hosts, status
+from controlplane.services import hosts, moving, status
+from controlplane.services.account_management import acting_for
 
 router = Router(tags=["status"])
 
@@ -32,11 +33,15 @@ def get_service_details(request: AuthenticatedRequest) -> status.ServiceDetails:
 def update_host(
     request: AuthenticatedRequest, host_id: Text, body: UpdateHost
 ) -> dict[str, status.HostStatus]:
-    """Decides whether new projects are placed on the host. Only for the accounts that operate the
+    """Decides whether new projects are placed on the host. One that is drained has its projects
+    moved to the other hosts of its region, by operations. Only for the accounts that operate the
     service."""
     hosts.check_operator(request.auth)
     if body.host.draining is not None:
-        hosts.drain_host(host_id, draining=body.host.draining)
+        host = hosts.drain_host(host_id, draining=body.host.draining)
+        if body.host.draining:
+            with acting_for(request.auth):
+                moving.empty(host)
     return {"host": status.host_status(hosts.find_host(host_id))}
 
 

@@ -285,3 +285,33 @@ def _size_of_entry(
         with _regular(entry.name, within=directory) as (segment, found):
             return 0 if _is_recycled(entry.name, segment) else found.st_size
     return entry.stat(follow_symlinks=False).st_size
+
+
+def entries_in(source: Path, *, skip: Collection[str] = ()) -> Iterator[tuple[str, int | None]]:
+    """The directories and files of the tree, a directory before what is in it: the path relative to
+    `source`, and for a file its descriptor, which is open until the next entry is wanted. Leaves
+    out what `clone_tree` leaves out. Raises TreeUntrusted, OSError."""
+    with open_directory(source) as reading:
+        yield from _entries_of(reading, "", os.fstat(reading).st_uid, skip)
+
+
+def _entries_of(
+    directory: int, place: str, owner: int, skip: Collection[str]
+) -> Iterator[tuple[str, int | None]]:
+    _check_depth(place)
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            inner = f"{place}{entry.name}"
+            with suppress(FileNotFoundError):
+                if entry.is_dir(follow_symlinks=False):
+                    yield inner, None
+                    if inner not in skip:
+                        with open_directory(entry.name, within=directory) as found:
+                            yield from _entries_of(found, f"{inner}/", owner, skip)
+                elif inner not in skip and entry.is_file(follow_symlinks=False):
+                    with _regular(entry.name, within=directory) as (file, status):
+                        if place == WAL and _is_recycled(entry.name, file):
+                            continue
+                        if status.st_uid != owner:
+                            raise TreeUntrusted(f'"{entry.name}" belongs to another account')
+                        yield inner, file

@@ -61,7 +61,7 @@ CATALOG_MARK = "SELECT catalog_mark FROM controlplane_branch WHERE id = %(branch
 # One statement, so that the endpoint's state and its operations are from the same snapshot.
 STATE = """
 SELECT e.branch_id, e.disabled OR a.disabled_at IS NOT NULL AS disabled, e.current_state,
-    e.started_at,
+    e.started_at, p.host_id,
     coalesce((
         SELECT jsonb_agg(
             jsonb_build_object('action', o.action, 'status', o.status, 'details', o.details)
@@ -188,6 +188,8 @@ class StateRow:
     current_state: str
     # When it was last started; None before the first start.
     started_at: datetime | None
+    # The host that its compute is on.
+    host_id: str
     unfinished: Sequence[UnfinishedOperation]
     # As in `RouteRow`.
     protected: bool

@@ -25,6 +25,7 @@ class Action(models.TextChoices):
     DELETE_TENANT = "delete_tenant", "Delete a project's data"
     UPGRADE_PROJECT = "upgrade_project", "Move a project to another major version of Postgres"
     RESTORE_FROM_STORE = "restore_from_store", "Restore a branch of a lost host from the store"
+    MOVE_PROJECT = "move_project", "Move a project to another host of its region"
 
 
 class OperationStatus(models.TextChoices):

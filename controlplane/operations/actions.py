@@ -16,11 +16,13 @@ from controlplane.operations.details import (
     CheckAvailabilityDetails,
     CreateBranchDetails,
     Details,
+    MoveProjectDetails,
     RestoreFromStoreDetails,
     SuspendComputeDetails,
     UpgradeProjectDetails,
 )
 from controlplane.operations.from_store import restore_from_store, undo_restore
+from controlplane.operations.project_move import move_project, undo_move
 from controlplane.operations.project_upgrade import undo_upgrade, upgrade_project
 from controlplane.operations.work import Attempt
 
@@ -111,6 +113,14 @@ ACTIONS: Mapping[Action, ActionRule] = {
         bound=600.0,
         retry_pauses=(*RETRY_PAUSES, 8.0, 15.0, 30.0, *(1440 * (60.0,))),
         undo=undo_restore,
+    ),
+    Action.MOVE_PROJECT: ActionRule(
+        move_project,
+        details=MoveProjectDetails,
+        bound=600.0,
+        # The other host's worker and proxy may be restarting.
+        retry_pauses=(1.0, 2.0, 4.0, 8.0, 15.0),
+        undo=undo_move,
     ),
 }
 

@@ -109,3 +109,12 @@ class UpgradeProjectDetails(Details):
     only_check: bool = False
     # The new data of all branches is complete and takes the place of the old. There is no way back.
     switching: bool = False
+
+
+@dataclass(frozen=True)
+class MoveProjectDetails(Details):
+    # The host that the project is to live on.
+    to: str = ""
+    # The identity of that host's state directory, once all branches are complete there: the end of
+    # the operation gives the project to the host only if the same directory still serves it.
+    received_by: str = ""

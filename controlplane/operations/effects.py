@@ -37,9 +37,11 @@ from controlplane.models.reading import Reading
 from controlplane.operations.actions import details_of, rule_of
 from controlplane.operations.details import (
     ApplyConfigDetails,
+    MoveProjectDetails,
     RestoreFromStoreDetails,
     SuspendComputeDetails,
 )
+from controlplane.operations.project_host import give_to_host
 from controlplane.operations.replacing import (
     enter_replaced,
     give_up_replacing,
@@ -78,6 +80,8 @@ def take_effect(operation: Operation) -> None:
         _delete_branch(operation, now)
     elif operation.action == Action.DELETE_TENANT:
         _forget_history(Branch.objects.filter(project=operation.project_id))
+    elif isinstance(details, MoveProjectDetails):
+        give_to_host(operation.project, details.to, served_by=details.received_by, by=operation)
     elif (state := rule.endpoint_after) and (endpoint := living_endpoint(operation.endpoint_id)):
         if isinstance(details, SuspendComputeDetails) and details.if_idle and _runs(endpoint):
             state = EndpointState.ACTIVE  # a client came at the last moment, so it was not stopped

@@ -186,6 +186,9 @@ def _finish(operation: Operation) -> bool:
         ended = _end(operation, OperationStatus.FINISHED)
         if ended:
             take_effect(operation)
+            if operation.project.host_id != project.host_id:
+                # What waited for the move runs on the other host.
+                project.host = operation.project.host
             dispatch(project)
     return ended
 

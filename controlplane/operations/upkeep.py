@@ -31,6 +31,7 @@ from controlplane.operations.history_copies import state
 from controlplane.operations.history_retention import forget_former_passwords
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
+from controlplane.operations.moved_away import remove_moved_away
 from controlplane.operations.own_host import HostTaken
 from controlplane.operations.poolers import end_unused_poolers
 from controlplane.operations.quota_rounds import QUOTA_ROUND, hold_to_quotas
@@ -177,6 +178,7 @@ ROUNDS: Sequence[Round] = (
     Round(60, remove_outdated),
     Round(1, write_lasting),
     Round(2, remove_unwanted),
+    Round(5, remove_moved_away),
     Round(5, expire_snapshots),
     Round(2, remove_unrecovered),
     Round(60, try_removals_again),

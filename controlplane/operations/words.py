@@ -20,6 +20,7 @@ from controlplane.compute.history.commits import LogUnreadable
 from controlplane.compute.history.moments import NoSuchMoment
 from controlplane.compute.history.recovering import NotRecovered
 from controlplane.compute.integrity import DataDamaged
+from controlplane.compute.moving.links import LinkBroken, MoveRefused
 from controlplane.compute.outbound import OutboundNotBlocked
 from controlplane.compute.patience import OutOfPatience
 from controlplane.compute.process import StartFailed, StopFailed
@@ -30,6 +31,7 @@ from controlplane.compute.tree import TreeUntrusted
 from controlplane.compute.upgrade_catalogs import UpgradeFailed, UpgradeRefused
 from controlplane.operations.catalog import NotApplied
 from controlplane.operations.history_copies import StoreUnusable
+from controlplane.operations.project_host import HostNotReady
 
 # Where hosts keep files that Postgres may mention, besides the directories in the settings.
 HOSTS_OWN = ("/dev/shm", "/etc", "/proc", "/usr/lib/postgresql", "/usr/share/postgresql")  # noqa: S108
@@ -52,6 +54,9 @@ ADVICE: Mapping[type[Exception], str] = {
     CopyInterrupted: f"try again; {OPERATOR}",
     SchemaUnreadable: "",
     UpgradeRefused: "",
+    LinkBroken: f"try again; {OPERATOR}",
+    MoveRefused: "",
+    HostNotReady: "try again",
     UpgradeFailed: f"try again; {OPERATOR}",
     OutboundNotBlocked: "tell this host's operator, or allow the project's computes to connect",
     NotEnoughSpace: (

@@ -52,8 +52,8 @@ def find_host(name: str) -> Any:
 
 
 def drain_host(name: str, *, draining: bool) -> Any:
-    """Place no new projects on the host, or again. Its projects stay and are served. Returns the
-    host with its counts. Raises NotFound."""
+    """Place no new projects on the host, or again. Its projects stay (`moving.empty` moves them).
+    Returns the host with its counts. Raises NotFound."""
     host = find_host(name)
     Host.objects.filter(id=host.id).update(draining=draining)
     host.draining = draining

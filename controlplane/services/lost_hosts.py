@@ -41,13 +41,13 @@ from controlplane.models.host import is_recent
 from controlplane.operations.details import RestoreFromStoreDetails
 from controlplane.operations.engine import withdraw
 from controlplane.operations.locks import locked_project
+from controlplane.operations.project_host import set_host
 from controlplane.operations.replacing import give_up_replacing
 from controlplane.operations.scheduling import Step, dispatch, schedule
 from controlplane.operations.states import enter
 from controlplane.services.errors import Conflict
 from controlplane.services.hosts import find_host
 from controlplane.services.placement import Placing
-from controlplane.services.project_host import set_host
 
 log = logging.getLogger(__name__)
 

@@ -282,6 +282,10 @@ def _upgrade(given_up: GivenUp) -> list[Step]:
     raise Conflict("only this service's operator can upgrade a project: with `upgrade_project`")
 
 
+def _move(given_up: GivenUp) -> list[Step]:
+    raise Conflict("only this service's operator can move a project: with `hosts move`")
+
+
 # By action, the function that returns the steps of a retry. `delete_tenant` is missing, because an
 # operation of a deleted project cannot be retried.
 AGAIN: Mapping[Action, Callable[[GivenUp], list[Step]]] = {
@@ -294,6 +298,7 @@ AGAIN: Mapping[Action, Callable[[GivenUp], list[Step]]] = {
     Action.DELETE_TIMELINE: _delete_branch,
     Action.UPGRADE_PROJECT: _upgrade,
     Action.RESTORE_FROM_STORE: _restore_from_store,
+    Action.MOVE_PROJECT: _move,
 }
 
 

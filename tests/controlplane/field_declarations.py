@@ -407,6 +407,9 @@ DECLARED: dict[str, Fields] = {
     "PATCH /status/hosts/{host_id}": {
         "host.draining": CheckedBy("test_status.py::test_an_operator_drains_and_resumes_a_host"),
     },
+    "POST /projects/{project_id}/move": {
+        "host_id": CheckedBy("test_move_project.py::test_an_operator_moves_a_project"),
+    },
     "POST /accounts": {
         "account.name": CheckedBy("test_accounts.py::test_it_works"),
         "account.plan": CheckedBy("test_accounts.py::test_a_key_that_an_operator_makes"),

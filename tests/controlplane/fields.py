@@ -94,6 +94,7 @@ OPERATION: Mapping[str, Check] = {
         "create_branch",
         "create_timeline",
         "delete_timeline",
+        "move_project",
         "restore_from_store",
         "start_compute",
         "suspend_compute",

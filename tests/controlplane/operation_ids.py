@@ -192,6 +192,7 @@ OWN = {
     "POST /projects/{project_id}/branches/{branch_id}/time_travel",
     "GET /projects/states",
     "GET /projects/{project_id}/limits",
+    "POST /projects/{project_id}/move",
     "GET /projects/{project_id}/endpoints/{endpoint_id}/pg_settings",
     "GET /projects/{project_id}/endpoints/{endpoint_id}/logs",
     "GET /projects/{project_id}/endpoints/{endpoint_id}/metrics",

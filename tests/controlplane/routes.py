@@ -36,6 +36,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", "/accounts/{account_id}"): {"account": {"plan": "unlimited"}},
     ("POST", "/accounts/{account_id}/api_keys"): {"key_name": "mine now"},
     ("POST", "/organizations/{org_id}/api_keys"): {"key_name": "mine now"},
+    ("POST", "/projects/{project_id}/move"): {"host_id": "h2"},
     ("POST", "/webhooks"): {"webhook": {"url": "https://hooks.example/", "event_types": ["*"]}},
     ("PATCH", "/status/hosts/{host_id}"): {"host": {"draining": False}},
     ("PATCH", "/webhooks/{webhook_id}"): {"webhook": {"enabled": False}},
@@ -67,7 +68,8 @@ class Route:
 
     @property
     def is_for_operators(self) -> bool:
-        return self.template.startswith(("/accounts", "/status/hosts"))
+        is_move = self.template == "/projects/{project_id}/move"
+        return is_move or self.template.startswith(("/accounts", "/status/hosts"))
 
     @property
     def body(self) -> Any:

@@ -22,7 +22,7 @@ from controlplane.models import (
     Project,
     Role,
 )
-from tests.controlplane.rows import make_project, make_snapshot, make_webhook
+from tests.controlplane.rows import make_host, make_project, make_snapshot, make_webhook
 from tests.controlplane.test_document import METHODS, validator
 
 JSON = "application/json"
@@ -43,6 +43,14 @@ def ids(account: Account, host: Host) -> dict[str, str]:
         Role.objects.create(branch=one, name="neondb_owner", verifier="-")
         Database.objects.create(branch=one, name="neondb", owner_name="neondb_owner")
     now = clock.now()
+    # Where the example of a move leads to.
+    make_host(
+        "h2",
+        host.region_id,
+        pooling_available=True,
+        peer_certificate="a certificate",
+        proxy_seen_at=now,
+    )
     HistoryChain.objects.create(
         branch=branch,
         number=1,

@@ -47,10 +47,10 @@ def test_hosts_are_listed(host: Host, project: Project) -> None:
     assert two.split()[3:] == seen.split()
 
 
-def test_a_draining_host_keeps_its_projects(host: Host, project: Project) -> None:
+def test_a_draining_host_without_others_keeps_its_projects(host: Host, project: Project) -> None:
     said = hosts("drain", "local")
-    assert "local gets no new projects. The projects on it stay and are served" in said
-    assert "draining moves nothing. Left on it: 1 project." in said
+    assert "local gets no new projects. Projects that are being moved: 0." in said
+    assert f"{project.id} stays: the region has no other host." in said
     assert Host.objects.get().draining
     assert start_for_client(Endpoint.objects.get().id)
     assert hosts("resume", "local") == "local gets new projects again.\n"

@@ -159,7 +159,7 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
     """The errors of a call. `wrapper` is the first field of its body; None if it takes no body."""
     yield from ANYWHERE
     yield _unreadable(wrapper)
-    if path.startswith("/status/hosts"):
+    if path.startswith("/status/hosts") or path.endswith("/move"):
         yield Failure(
             403,
             "The account does not operate the service, or the key is limited.",

@@ -419,6 +419,7 @@ GLOSSARY: dict[str, Entry] = {
 # An example body of each call that takes one, by the call's operation id.
 REQUESTS: dict[str, Any] = {
     "createProject": {"project": {"name": "shop"}},
+    "moveProject": {"host_id": "h2"},
     "updateProject": {"project": {"name": "web shop"}},
     "createProjectBranch": {
         "branch": {"name": "preview/x"},

@@ -8,10 +8,16 @@ from controlplane.api.requests.attributes import Attributes
 class ChangedHost(Attributes):
     draining: bool | None = Field(
         None,
-        description="Whether new projects are placed on other hosts. Its projects stay and are "
-        "served: draining moves nothing",
+        description="Whether new projects are placed on other hosts. If set, its projects are also "
+        "moved to the other hosts of its region, as far as these can have them",
     )
 
 
 class UpdateHost(BaseModel):
     host: ChangedHost
+
+
+class MoveProject(BaseModel):
+    host_id: str = Field(
+        description="The host that the project is to live on: another one of its region"
+    )

@@ -1,5 +1,5 @@
 """`manage.py hosts`: lists the hosts; `drain`, `resume`, `adopt`, `lost` and `remove` change one;
-`add` and `join` make a new machine one."""
+`move` moves a project to one; `add` and `join` make a new machine one."""
 
 import shlex
 from typing import Any
@@ -14,7 +14,7 @@ from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.management.host_table import FORCE_HELP, ago, jobs_by_host, table
 from controlplane.management.joining import ENVIRONMENT, JoinRefused, content_for, join
-from controlplane.models import Host
+from controlplane.models import Action, Host
 from controlplane.operations.own_host import adopt_host
 from controlplane.services.errors import ServiceError
 from controlplane.services.host_invitations import invite
@@ -24,16 +24,14 @@ from controlplane.services.hosts import (
     find_host,
     refuse_running,
     remove_host,
-    what_is_left,
 )
 from controlplane.services.lost_hosts import declare_lost
+from controlplane.services.moving import empty, move
 
 COLUMNS = (
     *("host", "region", "address", "worker seen", "proxy seen", "version", "load", "disk free"),
     *("projects", "active", "jobs", ""),
 )
-# In `help`, and after each `drain`.
-MOVES_NOTHING = "The projects on it stay and are served: draining moves nothing"
 
 
 class Command(BaseCommand):
@@ -48,7 +46,8 @@ class Command(BaseCommand):
         for name, help_text in (
             (
                 "drain",
-                f"place no new projects on the host, and print what is left on it. {MOVES_NOTHING}",
+                "place no new projects on the host, and move its projects to the other hosts of "
+                "its region, in the background",
             ),
             ("resume", "place new projects on the host again"),
             (
@@ -68,6 +67,9 @@ class Command(BaseCommand):
                 action.add_argument("--force", action="store_true", help=FORCE_HELP)
             if name == "lost":
                 action.add_argument("--yes", action="store_true", help="do not ask")
+        action = actions.add_parser("move", help="move a project to another host of its region")
+        action.add_argument("project", metavar="PROJECT")
+        action.add_argument("--to", required=True, metavar="HOST")
         action = actions.add_parser(
             "add", help="print the command that makes a new machine a host of this region"
         )
@@ -88,6 +90,8 @@ class Command(BaseCommand):
         try:
             if action == "add":
                 self.stdout.write(_added(name, options["address"], options["api"]))
+            elif action == "move":
+                self.stdout.write(_moved(options["project"], options["to"]))
             elif action == "join":
                 self.stdout.write(_joined(options["token"], options["api"]))
             else:
@@ -103,8 +107,7 @@ class Command(BaseCommand):
 
     def _done(self, action: str | None, name: str, *, force: bool, confirmed: bool) -> str:
         if action == "drain":
-            left = what_is_left([drain_host(name, draining=True)])
-            return f"{name} gets no new projects. {MOVES_NOTHING}. Left on it: {left}."
+            return _drained(name)
         if action == "resume":
             drain_host(name, draining=False)
             return f"{name} gets new projects again."
@@ -157,6 +160,20 @@ def _added(name: str, address: str, api_url: str) -> str:
         "Run this on the new machine within ten minutes, with the same version of Perch. It works "
         "once, and brings the service's keys: show it to nobody."
     )
+
+
+def _moved(project_id: str, to: str) -> str:
+    operations = move(project_id, to=to)
+    moving = next(one for one in operations if one.action == Action.MOVE_PROJECT)
+    return f"The operation {moving.id} moves the project {project_id} to {to}."
+
+
+def _drained(name: str) -> str:
+    host = drain_host(name, draining=True)
+    emptied = empty(host)
+    lines = [f"{name} gets no new projects. Projects that are being moved: {len(emptied.moved)}."]
+    lines += [f"{project} stays: {why}." for project, why in emptied.stay.items()]
+    return "\n".join(lines)
 
 
 def _joined(token: str, api_url: str) -> str:

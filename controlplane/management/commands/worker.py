@@ -35,12 +35,14 @@ from controlplane.events import outbox
 from controlplane.history_store.objects import StoreMisnamed
 from controlplane.history_store.rounds import store_rounds
 from controlplane.logs import context
+from controlplane.management.host_links import connect_to_host
 from controlplane.metrics import figures, sampling
 from controlplane.models import Host, Lane
-from controlplane.operations import under_way, vitals
+from controlplane.operations import project_move, under_way, vitals
 from controlplane.operations.lane_jobs import LaneJobs
 from controlplane.operations.own_host import HostTaken, own_host, was_declared_lost
 from controlplane.operations.queue_connector import queue_connector
+from controlplane.operations.receiving_moves import begin_receiving
 from controlplane.operations.reconcile import stop_all_computes
 from controlplane.operations.scheduling import HostAway
 from controlplane.operations.upkeep import (
@@ -110,6 +112,8 @@ class Command(BaseCommand):
         if words := shortage(hosts=Host.objects.count()):
             log.warning("too few connections", extra={"detail": words})
         patience.before_waits = release_connection
+        project_move.connect = connect_to_host
+        begin_receiving(host)
         publish_settings(host)
         publish_region_address(host)
         # Before any compute starts, and before the host's status is published.

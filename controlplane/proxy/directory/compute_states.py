@@ -10,7 +10,7 @@ from controlplane.models.connecting import StateRow, UnfinishedOperation, find_s
 from controlplane.operations.actions import ACTIONS, details_of
 from controlplane.proxy.directory.cache import EndpointCache
 from controlplane.proxy.directory.control_database import ControlDatabase
-from controlplane.proxy.wire.errors import WakeFailed
+from controlplane.proxy.wire.errors import ProjectMoved, WakeFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,17 @@ class ComputeState:
 
 
 class ComputeStates:
-    def __init__(self, database: ControlDatabase) -> None:
+    def __init__(self, database: ControlDatabase, host_id: str) -> None:
+        """Of computes on the host `host_id`."""
         self._database = database
+        self._host_id = host_id
         self.cache: EndpointCache[ComputeState] = EndpointCache(
             is_unavailable=lambda: database.is_unavailable
         )
 
     async def find(self, endpoint_id: str) -> ComputeState:
         """Returns the endpoint's state, from memory if it is known. Raises WakeFailed if there is
-        no such endpoint, ControlPlaneUnavailable."""
+        no such endpoint, ProjectMoved if it is on another host, ControlPlaneUnavailable."""
         return await self.cache.read(
             endpoint_id,
             "",
@@ -50,6 +52,8 @@ class ComputeStates:
         row = await self._database.ask(partial(find_state, endpoint_id=endpoint_id))
         if row is None:
             raise WakeFailed("endpoint not found")
+        if row.host_id != self._host_id:
+            raise ProjectMoved
         return _state_of(row)
 
 

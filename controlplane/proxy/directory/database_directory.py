@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -33,6 +35,8 @@ from controlplane.proxy.directory.usage_reports import ActivityReports, Problems
 from controlplane.proxy.directory.waking import Waker
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable, HostUnavailable
 
+log = logging.getLogger(__name__)
+
 Answer = TypeVar("Answer")
 
 # Seconds after its start in which a proxy waits for the worker that may be starting too, and after
@@ -59,8 +63,9 @@ class DatabaseDirectory:
         # Until when the worker and the database are restarted together with the proxy.
         self._worker_starts_until = self._loop.time() + _START_OF_WORKER
         self._restarts_until = 0.0
+        self._host = host
         self._database = ControlDatabase(conninfo)
-        states = ComputeStates(self._database)
+        states = ComputeStates(self._database, served.id)
         self._logins = ComputeLogins(self._database, host)
         self._routes = RouteLookup(self._database, served, states, self._logins)
         self._peers = PeerHosts(self._database, served)
@@ -155,6 +160,15 @@ class DatabaseDirectory:
     async def read_peers(self) -> None:
         """See `Directory.read_peers`."""
         await self._peers.read()
+
+    async def open_receiver(self) -> socket.socket | None:
+        """See `Directory.open_receiver`."""
+        try:
+            descriptor = await asyncio.to_thread(self._host.call, "open_receiver")
+        except (OSError, ControlPlaneUnavailable) as error:
+            log.warning("the worker receives nothing", extra={"error": str(error)})
+            return None
+        return socket.socket(fileno=descriptor)
 
     def lookup_time(self) -> float:
         """See `Directory.lookup_time`."""

@@ -33,6 +33,7 @@ from controlplane.compute.session import socket_dir
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.models import Role
 from controlplane.operations.catalog_import import holding_catalog, import_catalog
+from controlplane.operations.receiving_moves import connect_to_receiver
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.services import waking
 
@@ -76,6 +77,10 @@ def _open_log() -> int:
     return descriptor
 
 
+def _open_receiver() -> int:
+    return connect_to_receiver()
+
+
 def _open_certificate() -> int:
     return os.open(settings.TLS_CERTIFICATE, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -93,6 +98,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     # These return a descriptor, which the caller closes.
     "open_run": _open_run,
     "open_log": _open_log,
+    "open_receiver": _open_receiver,
     "open_certificate": _open_certificate,
     "open_key": _open_key,
 }

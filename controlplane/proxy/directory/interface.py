@@ -1,6 +1,7 @@
 """The proxy's interface to the control plane: who may connect to an endpoint, and at which address
 its compute answers. The proxy knows nothing else of the control plane."""
 
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -127,6 +128,11 @@ class Directory(Protocol):
     async def read_peers(self) -> None:
         """Reads the other hosts of the region now, unless they have just been read: one of them may
         be new or have another certificate. Keeps the known ones if the database does not answer."""
+        ...
+
+    async def open_receiver(self) -> socket.socket | None:
+        """Returns a connection to the worker of this host, which receives the projects that other
+        hosts move here. None if it does not answer."""
         ...
 
     def lookup_time(self) -> float:

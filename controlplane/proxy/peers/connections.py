@@ -6,6 +6,7 @@ import hmac
 import logging
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 
 from controlplane.proxy.directory.interface import Directory, PeerHost, Route
 from controlplane.proxy.peers.header import ACCEPTED, PassedOn, read_header
@@ -118,7 +119,7 @@ class Peers:
         _keep_alive(connection)
         passed_on = await read_header(channel)
         await channel.write(ACCEPTED)
-        return passed_on
+        return replace(passed_on, from_host=host)
 
     def _trust_known(self) -> PeerTls:
         assert self._tls is not None

@@ -37,6 +37,8 @@ class Kind(StrEnum):
     HTTP = "http"
     # One cancel request.
     CANCEL = "cancel"
+    # What the host's worker tells this host's: it moves a project here.
+    MOVE = "move"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class PassedOn:
     password: bytes | None = field(default=None, repr=False)
     # The id that the first proxy's log has for the client's connection.
     request_id: str = ""
+    # The host that has passed it on, by its certificate; not sent.
+    from_host: str = ""
 
     def encoded(self) -> bytes:
         """Returns the header as it is sent."""

@@ -8,6 +8,7 @@ from controlplane.logs import add_to_context
 from controlplane.proxy.peers.header import Kind, PassedOn
 from controlplane.proxy.sessions.connected_sessions import Connected
 from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.sessions.receiving_moves import pass_to_worker
 from controlplane.proxy.wire import proxy_protocol, startup
 from controlplane.proxy.wire.channel import Channel
 
@@ -40,7 +41,12 @@ async def read_request(
     if not is_http:
         if not isinstance(request, startup.PeerRequest):
             return request
-        is_http = await _accept_from_peer(proxy, client) is Kind.HTTP
+        kind = await _accept_from_peer(proxy, client)
+        if kind is Kind.MOVE:
+            patience.reschedule(None)
+            await pass_to_worker(proxy, client)
+            return None
+        is_http = kind is Kind.HTTP
     if is_http:
         patience.reschedule(None)
         if not await client.serve_http():

@@ -245,6 +245,14 @@ class ControlPlaneUnavailable(WakeFailed):
         super().__init__("the control plane does not answer; try again")
 
 
+class ProjectMoved(WakeFailed):
+    """The client has waited here for a compute that is on another host now. It reaches that host
+    when it connects again, by any proxy."""
+
+    def __init__(self) -> None:
+        super().__init__("the project has moved to another host; connect again")
+
+
 class WakeTimeout(WakeFailed):
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the compute did not start within {seconds:g} seconds")

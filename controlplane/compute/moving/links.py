@@ -1,0 +1,101 @@
+"""The messages that two hosts' workers send each other over one connection, which their proxies
+have authenticated. A message is an object in JSON, or some bytes of a file."""
+
+import json
+import select
+import socket
+from typing import Any
+
+from controlplane.compute.patience import progressed, remaining
+
+# Bytes of the longest message, and of those of files.
+LONGEST = 1 << 20
+PIECE = 256 << 10
+# Seconds between two looks whether the work was cancelled, and the longest silence of a peer that
+# must not be silent.
+_LOOK, SILENCE = 0.5, 120.0
+_JSON, _BYTES = b"J", b"B"
+_HEAD = 5
+
+
+class LinkBroken(Exception):
+    """The connection to the other host's worker has ended, or it has sent what it must not."""
+
+
+class MoveRefused(Exception):
+    """The other host does not take part in the move; the message is its reason."""
+
+
+class Link:
+    """Owns the connection. Every wait ends when the work of this thread is cancelled or has had no
+    progress for too long (`patience`)."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        connection.settimeout(SILENCE)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def tell(self, **message: Any) -> None:
+        """Send an object. Raises LinkBroken."""
+        self._send(_JSON, json.dumps(message).encode())
+
+    def give(self, piece: bytes) -> None:
+        """Send bytes of a file, at most LONGEST. Raises LinkBroken."""
+        self._send(_BYTES, piece)
+
+    def hear(self) -> dict[str, Any]:
+        """Receive an object. Raises LinkBroken; and MoveRefused if it says so."""
+        kind, content = self._receive()
+        if kind != _JSON:
+            raise LinkBroken("the other host has sent bytes of a file")
+        message = json.loads(content)
+        if not isinstance(message, dict):
+            raise LinkBroken("the other host has sent something else than an object")
+        if "refused" in message:
+            raise MoveRefused(str(message["refused"]))
+        return message
+
+    def take(self) -> bytes:
+        """Receive bytes of a file. Raises LinkBroken."""
+        kind, content = self._receive()
+        if kind != _BYTES:
+            raise LinkBroken("the other host has sent no bytes of a file")
+        return content
+
+    def _send(self, kind: bytes, content: bytes) -> None:
+        try:
+            self._connection.sendall(kind + len(content).to_bytes(_HEAD - 1, "big") + content)
+        except OSError as error:
+            raise LinkBroken(f"the connection to the other host has ended: {error}") from error
+        progressed()
+
+    def _receive(self) -> tuple[bytes, bytes]:
+        head = self._read(_HEAD)
+        size = int.from_bytes(head[1:], "big")
+        if size > LONGEST:
+            raise LinkBroken("the other host has sent a message that is too long")
+        content = self._read(size)
+        progressed()
+        return head[:1], content
+
+    def _read(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            self._until_readable()
+            try:
+                part = self._connection.recv(size - len(found))
+            except OSError as error:
+                raise LinkBroken(f"the connection to the other host has ended: {error}") from error
+            if not part:
+                raise LinkBroken("the other host has closed the connection")
+            found += part
+        return bytes(found)
+
+    def _until_readable(self) -> None:
+        pending = getattr(self._connection, "pending", None)
+        while not (pending and pending()):
+            remaining()
+            if select.select([self._connection], [], [], _LOOK)[0]:
+                return

@@ -1,0 +1,175 @@
+"""Receives a branch from another host (`sending`) and makes it here: in a staging directory, which
+takes its place only when it is complete and on the disk."""
+
+import fcntl
+import os
+import stat
+import struct
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from controlplane.compute import compute
+from controlplane.compute.accounts import Account, give, own_account
+from controlplane.compute.branch_data import LEAST, branch_dir, new_branch
+from controlplane.compute.moving.links import Link, LinkBroken
+from controlplane.compute.moving.sending import DATA
+from controlplane.compute.space import require, require_reserve
+from controlplane.compute.tree import NEW_FILE, NO_REFLINK, REGULAR
+
+_FICLONERANGE = 0x4020940D  # linux/fs.h: source, its offset, length, the target's offset
+_RANGE = struct.Struct("=qQQQ")
+_COPIED_AT_ONCE = 1 << 20
+_DEEPEST = 16
+# Files are at most so large: a message cannot make a larger one.
+_LARGEST = 1 << 40
+# Bytes after which the disk's space is checked again.
+_LOOK_AFTER = 64 << 20
+
+
+def receive_branch(link: Link, branch_id: str, received: Collection[str]) -> None:
+    """Make the branch, in place of any that is left of an earlier move. It may share blocks with
+    the branches `received` before. The caller holds the locks of all of these. Raises LinkBroken,
+    MoveRefused, NotEnoughSpace, AccountUnusable, OSError."""
+    compute.remove(branch_id)
+    with new_branch(branch_id) as (staging, account):
+        require(LEAST, at=staging, what="the branch")
+        _Receiver(link, branch_id, received, staging, account).receive()
+
+
+class _Receiver:
+    def __init__(
+        self,
+        link: Link,
+        branch_id: str,
+        received: Collection[str],
+        staging: Path,
+        account: Account,
+    ) -> None:
+        self._link = link
+        self._branch_id = branch_id
+        self._received = received
+        self._staging = staging
+        self._account = account
+        self._unlooked = 0
+
+    def receive(self) -> None:
+        while True:
+            message = self._link.hear()
+            if "directory" in message:
+                self._make_directory(str(message["directory"]))
+            elif "file" in message:
+                self._receive_file(
+                    str(message["file"]), size=int(message["size"]), mode=int(message["mode"])
+                )
+            elif message.get("complete") == self._branch_id:
+                return
+            else:
+                raise LinkBroken("the other host has sent an unknown message")
+
+    def _make_directory(self, name: str) -> None:
+        place = self._staging / _checked(name)
+        place.mkdir(mode=0o700, exist_ok=True)
+        give(place, self._owner_of(name))
+        if place.name == "log" and not _is_data(name):
+            place.chmod(0o755)
+
+    def _receive_file(self, name: str, *, size: int, mode: int) -> None:
+        if not 0 <= size <= _LARGEST:
+            raise LinkBroken("the other host has sent a file that is too large")
+        owner = self._owner_of(name)
+        file = os.open(self._staging / _checked(name), NEW_FILE & ~os.O_WRONLY | os.O_RDWR, 0o600)
+        try:
+            os.ftruncate(file, size)
+            while "end" not in (message := self._link.hear()):
+                self._receive_part(
+                    file,
+                    int(message["at"]),
+                    int(message["length"]),
+                    size=size,
+                    like=str(message.get("like", "")),
+                    of=int(message.get("of", 0)),
+                )
+            give(file, owner)
+            os.fchmod(file, 0o600 if _is_data(name) else mode & 0o755)
+        finally:
+            os.close(file)
+
+    def _receive_part(
+        self, file: int, at: int, length: int, *, size: int, like: str, of: int
+    ) -> None:
+        if not 0 <= at <= at + length <= size:
+            raise LinkBroken("the other host has sent a part outside of its file")
+        self._look(file, length)
+        if like:
+            with self._opened(like) as source:
+                _share(source, of, file, at, length)
+            return
+        end = at + length
+        while at < end:
+            piece = self._link.take()
+            if not 0 < len(piece) <= end - at:
+                raise LinkBroken("the other host has sent more bytes than it has announced")
+            written = 0
+            while written < len(piece):
+                written += os.pwrite(file, piece[written:], at + written)
+            at += len(piece)
+
+    def _look(self, file: int, length: int) -> None:
+        self._unlooked += length
+        if self._unlooked >= _LOOK_AFTER:
+            self._unlooked = 0
+            require_reserve(file)
+
+    @contextmanager
+    def _opened(self, like: str) -> Iterator[int]:
+        """A file that was received before, of this branch or another one. No process of their
+        accounts runs here, so nobody has changed it."""
+        branch_id, _, name = like.partition("/")
+        if branch_id == self._branch_id:
+            place = self._staging
+        elif branch_id in self._received:
+            place = branch_dir(branch_id)
+        else:
+            raise LinkBroken("the other host shares blocks of a branch that it has not sent")
+        file = os.open(place / _checked(name), REGULAR)
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise LinkBroken("the other host shares blocks of something else than a file")
+            yield file
+        finally:
+            os.close(file)
+
+    def _owner_of(self, name: str) -> Account:
+        return self._account if _is_data(name) else own_account()
+
+
+def _is_data(name: str) -> bool:
+    """Whether the file or directory belongs to the branch's own account."""
+    return name == DATA or name.startswith(f"{DATA}/")
+
+
+def _checked(name: str) -> PurePosixPath:
+    """The path within the branch's directory. Raises LinkBroken for one that leads out of it."""
+    path = PurePosixPath(name)
+    parts = path.parts
+    if path.is_absolute() or not 0 < len(parts) <= _DEEPEST or ".." in parts or "\0" in name:
+        raise LinkBroken("the other host has sent a path that leads out of the branch")
+    return path
+
+
+def _share(source: int, offset: int, target: int, at: int, length: int) -> None:
+    """Let the target share blocks of the source; where the disk cannot, copy them."""
+    try:
+        fcntl.ioctl(target, _FICLONERANGE, _RANGE.pack(source, offset, length, at))
+    except OSError as error:
+        if error.errno not in NO_REFLINK:
+            raise
+    else:
+        return
+    while length > 0:
+        piece = os.pread(source, min(_COPIED_AT_ONCE, length), offset)
+        if not piece:
+            raise LinkBroken("the other host shares blocks behind the end of a file")
+        written = os.pwrite(target, piece, at)
+        offset, at, length = offset + written, at + written, length - written

@@ -1,0 +1,124 @@
+"""Sends a branch whose compute is stopped to another host: its data, history and logs.
+
+The caller holds the locks of all branches that are sent over the connection, and of their
+histories, until the last one was sent (`sharing`).
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from controlplane.compute.base_backup import OF_THE_PROCESS
+from controlplane.compute.branch_data import branch_dir, data_dir
+from controlplane.compute.history.bases import NOT_IN_A_BASE
+from controlplane.compute.history.chain import Base, Chain, chains_of, history_dir
+from controlplane.compute.moving.links import PIECE, Link
+from controlplane.compute.moving.sharing import Part, SentBlocks
+from controlplane.compute.steps import add_bytes
+from controlplane.compute.tree import REGULAR, entries_in, tree_size
+
+DATA = "data"
+
+
+def size_of(branch_id: str) -> int:
+    """Bytes of the branch's data and history, as if they shared no blocks. Raises TreeUntrusted,
+    OSError."""
+    history = history_dir(branch_id)
+    kept = tree_size(history) if history.exists() else 0
+    return tree_size(data_dir(branch_id), skip=OF_THE_PROCESS) + kept
+
+
+def send_branch(link: Link, branch_id: str, sent: SentBlocks) -> None:
+    """Send all that the branch has; returns once the other host has it durably in its place.
+    Raises LinkBroken, MoveRefused, TreeUntrusted, OSError."""
+    link.tell(branch=branch_id)
+    sender = _Sender(link, branch_id, sent)
+    sender.tree(data_dir(branch_id), DATA, skip=OF_THE_PROCESS)
+    for chain in chains_of(branch_id):
+        sender.chain(chain)
+    for path in sorted(branch_dir(branch_id).glob("*.log*")):
+        if path.is_file() and not path.is_symlink():
+            sender.own_file(path, path.name)
+    link.tell(complete=branch_id)
+    link.hear()
+
+
+class _Sender:
+    def __init__(self, link: Link, branch_id: str, sent: SentBlocks) -> None:
+        self._link = link
+        self._branch_id = branch_id
+        self._sent = sent
+
+    def tree(self, source: Path, name: str, *, skip: tuple[str, ...] = ()) -> None:
+        """Send the tree `source` as the directory `name` of the branch."""
+        self._link.tell(directory=name)
+        for inner, file in entries_in(source, skip=skip):
+            if file is None:
+                self._link.tell(directory=f"{name}/{inner}")
+            else:
+                self.file(file, f"{name}/{inner}")
+
+    def chain(self, chain: Chain) -> None:
+        """Send a chain of the history. Its log is first made up of whole directories."""
+        name = f"{chain.place.parent.name}/{chain.place.name}"
+        for directory in (chain.place.parent.name, name, f"{name}/bases", f"{name}/log"):
+            self._link.tell(directory=directory)
+        for base in chain.bases():
+            self._base(chain, base, f"{name}/bases/{chain.place_of(base).name}")
+        for path in sorted(chain.log.iterdir()):
+            self.own_file(path, f"{name}/log/{path.name}")
+        # Other blocks are shared there, so what the bases take has to be measured again.
+        stored = {**json.loads((chain.place / "chain.json").read_text()), "measured": None}
+        self.content(json.dumps(stored).encode(), f"{name}/chain.json")
+
+    def _base(self, chain: Chain, base: Base, name: str) -> None:
+        self._link.tell(directory=name)
+        data, stored = chain.data_of(base), base.as_json()
+        if base.template:
+            # The other host's template is another cluster: the base is sent as a copy.
+            stored |= {"template": "", "size": tree_size(data, skip=NOT_IN_A_BASE)}
+        self.tree(data, f"{name}/data", skip=NOT_IN_A_BASE)
+        self.content(json.dumps(stored).encode(), f"{name}/base.json")
+
+    def own_file(self, path: Path, name: str) -> None:
+        """Send a file that no untrusted account can write to."""
+        descriptor = os.open(path, REGULAR)
+        try:
+            self.file(descriptor, name)
+        finally:
+            os.close(descriptor)
+
+    def file(self, file: int, name: str) -> None:
+        found = os.fstat(file)
+        self._link.tell(file=name, size=found.st_size, mode=found.st_mode & 0o777)
+        for part in self._sent.parts(file, f"{self._branch_id}/{name}"):
+            if part.like:
+                self._link.tell(at=part.offset, length=part.length, like=part.like, of=part.at)
+                add_bytes(part.length)
+            else:
+                self._part(file, part)
+        self._link.tell(end=name)
+
+    def content(self, content: bytes, name: str) -> None:
+        self._link.tell(file=name, size=len(content), mode=0o600)
+        self._link.tell(at=0, length=len(content))
+        for start in range(0, len(content), PIECE):
+            self._link.give(content[start : start + PIECE])
+        self._link.tell(end=name)
+
+    def _part(self, file: int, part: Part) -> None:
+        self._link.tell(at=part.offset, length=part.length)
+        for piece in _pieces(file, part):
+            self._link.give(piece)
+            add_bytes(len(piece))
+
+
+def _pieces(file: int, part: Part) -> Iterator[bytes]:
+    """The bytes of the part; zeros for those that the file has lost meanwhile."""
+    offset, end = part.offset, part.offset + part.length
+    while offset < end:
+        wanted = min(PIECE, end - offset)
+        piece = os.pread(file, wanted, offset).ljust(wanted, b"\0")
+        yield piece
+        offset += wanted

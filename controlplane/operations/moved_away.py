@@ -1,0 +1,61 @@
+"""Removes from this host what it still has of projects that live on another one: what a finished
+move has left on the host that the project came from, and a move that failed or was cancelled on the
+host that it was to go to."""
+
+import logging
+from contextlib import suppress
+
+from django.conf import settings
+
+from controlplane.compute import compute
+from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.models import UNFINISHED, Action, Branch, Host, Operation
+from controlplane.operations.history import changed_histories
+from controlplane.operations.locks import locked_project
+from controlplane.operations.own_host import is_own
+from controlplane.operations.project_host import has_moved
+
+log = logging.getLogger(__name__)
+
+# The branches on the disk that were found to be this host's.
+_own: set[str] = set()
+
+
+def remove_moved_away(host: Host) -> None:
+    """Look at the branches on the disk that were not found to be this host's before."""
+    if has_moved.is_set():
+        has_moved.clear()
+        _own.clear()
+    place = settings.STATE_DIR / "branches"
+    on_disk = {one.name.lstrip(".").partition(".")[0] for one in place.glob("*br-*")}
+    _own.intersection_update(on_disk)
+    new = on_disk - _own
+    if not new:
+        return
+    hosts = dict(Branch.objects.filter(id__in=new).values_list("id", "project__host_id"))
+    found = {branch_id for branch_id, living_on in hosts.items() if living_on == host.id}
+    _own.update(found)
+    # What has come from another host has no copy in this host's part of the store yet.
+    changed_histories.update(found)
+    for branch_id, living_on in hosts.items():
+        if living_on != host.id:
+            with suppress(LockTimeout):
+                _remove(branch_id)
+
+
+def _remove(branch_id: str) -> None:
+    """Remove the branch, unless its project is being moved, here or away. Raises LockTimeout."""
+    with lock_branches(branch_id, timeout=0):
+        branch = Branch.objects.get(id=branch_id)
+        with locked_project(branch.project_id) as project:
+            if is_own(project.host) or _is_moving(project.id):
+                return
+        # From here on only a new move could bring the branch here, and it would need its lock.
+        compute.remove(branch_id)
+    log.info("moved branch removed", extra={"branch": branch_id})
+
+
+def _is_moving(project_id: str) -> bool:
+    return Operation.objects.filter(
+        project_id=project_id, action=Action.MOVE_PROJECT, status__in=UNFINISHED
+    ).exists()

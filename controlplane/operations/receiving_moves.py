@@ -1,0 +1,155 @@
+"""Receives projects that other hosts' workers move here (`project_move`), in the worker.
+
+The proxy of this host has recognized the other host by its certificate, and passes its connection
+on to the worker's socket, after one line with that host's name. What is received belongs to nobody
+until the operation ends: the project's row still names the other host.
+"""
+
+import logging
+import os
+import socket
+import threading
+import uuid
+from contextlib import closing, suppress
+from pathlib import Path
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import close_old_connections
+
+from controlplane.compute import compute
+from controlplane.compute.filesystem import lock_branches
+from controlplane.compute.moving.links import SILENCE, Link, LinkBroken, MoveRefused
+from controlplane.compute.moving.receiving import receive_branch
+from controlplane.compute.patience import OutOfPatience, patience
+from controlplane.compute.state_directory import identity
+from controlplane.models import UNFINISHED, Action, Branch, Host, Operation, OperationStatus
+from controlplane.operations.details import MoveProjectDetails
+from controlplane.operations.own_host import is_own
+from controlplane.operations.words import words_of
+
+log = logging.getLogger(__name__)
+
+_LONGEST_NAME = 256
+# Seconds that a connection waits for the branches, which an earlier one may still hold.
+_LOCK_WAIT = 30.0
+# Connections that are served at once.
+_MOST = 16
+_places = threading.BoundedSemaphore(_MOST)
+
+
+def receiver_socket() -> Path:
+    return Path(settings.SOCKET_DIR) / "moves"
+
+
+def begin_receiving(host: Host) -> None:
+    """Accept connections from now on, in threads of their own."""
+    path = receiver_socket()
+    path.parent.mkdir(mode=0o711, exist_ok=True, parents=True)
+    # Whoever ran before has left it, and no longer listens.
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    os.chmod(path, 0o600)
+    listener.listen(_MOST)
+    threading.Thread(
+        target=_accept, args=(listener, host.id), name="receiving-moves", daemon=True
+    ).start()
+
+
+def connect_to_receiver() -> int:
+    """Open a connection to this host's worker. Returns its descriptor, which the caller closes.
+    Raises OSError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(str(receiver_socket()))
+        return connection.detach()
+    finally:
+        connection.close()
+
+
+def _accept(listener: socket.socket, host_id: str) -> None:
+    while True:
+        connection, _ = listener.accept()
+        _places.acquire()
+        threading.Thread(target=_serve, args=(connection, host_id), daemon=True).start()
+
+
+def _serve(connection: socket.socket, host_id: str) -> None:
+    link = Link(connection)
+    try:
+        with closing(link), patience(SILENCE):
+            sender = _line(connection)
+            try:
+                _answer(link, sender, host_id)
+            except (LinkBroken, OutOfPatience):
+                raise
+            except Exception as error:
+                if not isinstance(error, MoveRefused):
+                    log.exception("move not received", extra={"host": sender})
+                with suppress(LinkBroken):
+                    link.tell(refused=words_of(error))
+    except (LinkBroken, OutOfPatience, OSError) as error:
+        log.warning("move cut off", extra={"error": str(error)})
+    finally:
+        close_old_connections()
+        _places.release()
+
+
+def _line(connection: socket.socket) -> str:
+    """Read the first line and nothing behind it."""
+    found = bytearray()
+    while (one := connection.recv(1)) != b"\n":
+        found += one
+        if not one or len(found) > _LONGEST_NAME:
+            raise LinkBroken("the proxy has not said which host it is")
+    return found.decode()
+
+
+def _answer(link: Link, sender: str, host_id: str) -> None:
+    request = link.hear()
+    is_discard = "discard" in request
+    operation = _moving(str(request.get("discard") or request.get("move")), sender, host_id)
+    branches = list(
+        Branch.objects.filter(project_id=operation.project_id).values_list("id", flat=True)
+    )
+    with lock_branches(*branches, timeout=_LOCK_WAIT):
+        # An earlier attempt may have held the branches until now.
+        _moving(str(operation.id), sender, host_id, is_running=not is_discard)
+        if is_discard:
+            for branch_id in branches:
+                compute.remove(branch_id)
+            link.tell(discarded=True)
+            return
+        link.tell(state_id=identity())
+        received: set[str] = set()
+        while "done" not in (message := link.hear()):
+            branch_id = str(message.get("branch"))
+            if branch_id not in branches or branch_id in received:
+                raise LinkBroken("the other host has sent a branch of another project")
+            receive_branch(link, branch_id, received)
+            received.add(branch_id)
+            link.tell(received=branch_id)
+
+
+def _moving(operation_id: str, sender: str, host_id: str, *, is_running: bool = False) -> Operation:
+    """The unfinished operation that moves a project from the sender to this host. Raises
+    MoveRefused."""
+    try:
+        found = Operation.objects.filter(
+            id=uuid.UUID(operation_id), action=Action.MOVE_PROJECT, status__in=UNFINISHED
+        )
+    except (ValueError, ValidationError) as error:
+        raise MoveRefused("there is no such operation") from error
+    operation = found.select_related("project").first()
+    host = Host.objects.filter(id=host_id).first()
+    if (
+        operation is None
+        or operation.project.host_id != sender
+        or MoveProjectDetails.from_json(operation.details).to != host_id
+        or (is_running and operation.status != OperationStatus.RUNNING)
+        or host is None
+        or not is_own(host)
+    ):
+        raise MoveRefused("the project is not being moved from that host to this one")
+    return operation

@@ -1,0 +1,139 @@
+"""Moves projects to other hosts of their region, for operators: one project (`move`), or all of a
+host that is to be emptied (`empty`)."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from controlplane.database.version import perch_version
+from controlplane.models import (
+    UNFINISHED,
+    Action,
+    Endpoint,
+    EndpointState,
+    Host,
+    Lane,
+    Operation,
+    Project,
+)
+from controlplane.operations.actions import STARTS
+from controlplane.operations.details import MoveProjectDetails
+from controlplane.operations.locks import locked_project
+from controlplane.operations.scheduling import Step, schedule, unfinished
+from controlplane.services.errors import Conflict, HostAway, NotFound, ServiceError, Unprocessable
+from controlplane.services.placement import versions_of, weighted_room
+
+
+@dataclass
+class Emptied:
+    """What emptying a host has begun: for each project that is being moved, the host that it goes
+    to; for each other one, why it stays."""
+
+    moved: dict[str, str] = field(default_factory=dict)
+    stay: dict[str, str] = field(default_factory=dict)
+
+
+def move(project_id: str, *, to: str, lane: Lane | None = None) -> list[Operation]:
+    """Schedule the move of the project to the host `to`. Returns the operations: active endpoints
+    are suspended, and started again after the move.
+
+    Raises NotFound, Conflict, Unprocessable, HostAway.
+    """
+    try:
+        with locked_project(project_id) as project:
+            if project.deleted_at is not None:
+                raise NotFound(f"unknown project {project_id}")
+            earlier = unfinished(project.id)
+            if other := next((o for o in earlier if o.action == Action.MOVE_PROJECT), None):
+                raise Conflict(f"the project is being moved by the operation {other.id}")
+            _refuse(project, _find(to))
+            active = list(_active(project, earlier))
+            suspends = [
+                Step(Action.SUSPEND_COMPUTE, branch=one.branch, endpoint=one) for one in active
+            ]
+            starts = [Step(Action.START_COMPUTE, branch=one.branch, endpoint=one) for one in active]
+            moves = Step(Action.MOVE_PROJECT, holds_project=True, details=MoveProjectDetails(to=to))
+            return schedule(project, [*suspends, moves, *starts], lane=lane)
+    except Project.DoesNotExist as error:
+        raise NotFound(f"unknown project {project_id}") from error
+
+
+def empty(host: Host) -> Emptied:
+    """Schedule the move of every project of the host to the others of its region, each to the one
+    with the most room."""
+    result, given = Emptied(), Counter[str]()
+    projects = list(Project.objects.filter(host=host, deleted_at=None).order_by("id"))
+    others = list(Host.objects.filter(region_id=host.region_id).exclude(id=host.id))
+    for project in projects:
+        why = "the region has no other host"
+        for to in sorted(others, key=lambda one: _room(one, given, len(projects)), reverse=True):
+            try:
+                move(project.id, to=to.id, lane=Lane.UPKEEP)
+            except ServiceError as error:
+                why = error.message
+            else:
+                given[to.id] += 1
+                result.moved[project.id] = to.id
+                break
+        if project.id not in result.moved:
+            result.stay[project.id] = why
+    return result
+
+
+def _room(host: Host, given: Counter[str], projects: int) -> float:
+    return weighted_room(host, 0) - given[host.id] / projects
+
+
+def _find(name: str) -> Host:
+    host = Host.objects.filter(id=name).first()
+    if host is None:
+        known = ", ".join(Host.objects.order_by("id").values_list("id", flat=True))
+        raise NotFound(f'unknown host "{name}"; use one of: {known or "none"}')
+    return host
+
+
+def _refuse(project: Project, host: Host) -> None:
+    """Raise the reason for which the project cannot be moved to the host."""
+    if host.region_id != project.region_id:
+        raise Unprocessable(
+            f'the host "{host.id}" belongs to the region "{host.region_id}", and the project to '
+            f'"{project.region_id}"',
+            fields=["host_id"],
+        )
+    if host.id == project.host_id:
+        raise Conflict(f'the project lives on the host "{host.id}" already')
+    if host.draining:
+        raise Conflict(f'the host "{host.id}" is being drained: `hosts resume` ends that')
+    if host.version != perch_version() or project.host.version != perch_version():
+        raise Conflict(
+            f'the hosts "{project.host_id}" and "{host.id}" must both run this version of Perch, '
+            f"{perch_version()}"
+        )
+    if host.is_away or host.silent_processes():
+        raise HostAway(f'the host "{host.id}" does not answer; try again')
+    if not host.peer_certificate:
+        raise Conflict(f'the proxy of the host "{host.id}" accepts nothing from other hosts')
+    if project.pg_version not in versions_of([host]):
+        raise Conflict(f'the host "{host.id}" does not have Postgres {project.pg_version}')
+    needs_pooler = Endpoint.objects.filter(
+        project=project, deleted_at=None, pooler_enabled=True
+    ).exists()
+    if needs_pooler and not host.pooling_available:
+        raise Conflict(f'the host "{host.id}" has no PgBouncer, which endpoints of the project use')
+    if project.blocks_outbound and host.outbound_unfiltered:
+        raise Conflict(
+            f'the host "{host.id}" cannot block outgoing connections, as the project wants: '
+            f"{host.outbound_unfiltered}"
+        )
+    if host.is_full:
+        raise Conflict(f'the disk of the host "{host.id}" is full')
+
+
+def _active(project: Project, earlier: Sequence[Operation]) -> Iterator[Endpoint]:
+    """The endpoints that are active, or become so by an unfinished operation."""
+    starting = {
+        row.endpoint_id for row in earlier if row.action in STARTS and row.status in UNFINISHED
+    }
+    for endpoint in Endpoint.objects.filter(project=project, deleted_at=None).order_by("id"):
+        if endpoint.current_state == EndpointState.ACTIVE or endpoint.id in starting:
+            yield endpoint

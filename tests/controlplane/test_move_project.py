@@ -1,0 +1,122 @@
+"""What a move of a project schedules, and what it refuses before it schedules anything."""
+
+import io
+from datetime import timedelta
+
+import pytest
+from django.core.management import call_command
+from django.utils import timezone
+
+from controlplane.database.version import perch_version
+from controlplane.models import Account, Endpoint, EndpointState, Host, Operation, Project
+from controlplane.operations.actions import details_of
+from controlplane.operations.details import MoveProjectDetails
+from controlplane.operations.project_host import HostNotReady, give_to_host
+from controlplane.services.errors import Conflict, HostAway, NotFound, Unprocessable
+from controlplane.services.moving import empty, move
+from tests.controlplane.rows import make_host, make_project
+from tests.support.client import Client
+from tests.support.stack import Stack
+
+
+@pytest.fixture
+def project(account: Account, host: Host) -> Project:
+    now, version = timezone.now(), perch_version()
+    Host.objects.filter(id=host.id).update(version=version, proxy_seen_at=now)
+    return Project.objects.get(id=make_project(account, host).id)
+
+
+@pytest.fixture
+def two(project: Project) -> Host:
+    """Another host of the project's region, which can have the project."""
+    return make_host(
+        "two",
+        "local",
+        version=perch_version(),
+        proxy_seen_at=timezone.now(),
+        peer_certificate="a certificate",
+        pooling_available=True,
+        state_id="of two",
+    )
+
+
+def test_active_endpoints_are_suspended_and_started_again(project: Project, two: Host) -> None:
+    Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
+    suspend, moving, start = move(project.id, to="two")
+    assert (suspend.action, moving.action, start.action) == (
+        *("suspend_compute", "move_project", "start_compute"),
+    )
+    assert moving.resources == [project.id]
+    assert details_of(moving.action, moving.details) == MoveProjectDetails(to="two")
+    with pytest.raises(Conflict, match="is being moved by the operation"):
+        move(project.id, to="two")
+
+
+def test_an_idle_project_is_only_moved(project: Project, two: Host) -> None:
+    (only,) = move(project.id, to="two")
+    assert (only.action, only.status) == ("move_project", "running")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"draining": True}, Conflict, "is being drained"),
+        ({"version": "0.1"}, Conflict, "must both run this version"),
+        ({"pg_version": 12}, Conflict, "does not have Postgres"),
+        ({"peer_certificate": ""}, Conflict, "accepts nothing from other hosts"),
+        ({"worker_seen_at": None}, HostAway, "does not answer"),
+        ({"proxy_seen_at": timezone.now() - timedelta(minutes=1)}, HostAway, "does not answer"),
+        ({"disk_free_bytes": 1, "disk_reserve_bytes": 2}, Conflict, "is full"),
+    ],
+)
+def test_a_host_that_cannot_have_it_is_refused(
+    project: Project, two: Host, changes: dict[str, object], error: type[Exception], words: str
+) -> None:
+    Host.objects.filter(id="two").update(**changes)
+    with pytest.raises(error, match=words):
+        move(project.id, to="two")
+    assert not Operation.objects.filter(action="move_project").exists()
+
+
+def test_unknown_ones_its_own_host_and_another_region_are_refused(
+    project: Project, two: Host
+) -> None:
+    with pytest.raises(NotFound, match='unknown host "moon"; use one of: local, two'):
+        move(project.id, to="moon")
+    with pytest.raises(NotFound, match="unknown project"):
+        move("no-such-12345678", to="two")
+    with pytest.raises(Conflict, match='lives on the host "local" already'):
+        move(project.id, to="local")
+    make_host("far", "elsewhere")
+    with pytest.raises(Unprocessable, match='belongs to the region "elsewhere"'):
+        move(project.id, to="far")
+
+
+def test_a_drained_host_has_its_projects_moved(project: Project, two: Host) -> None:
+    out = io.StringIO()
+    call_command("hosts", "drain", "local", stdout=out)
+    assert "Projects that are being moved: 1." in out.getvalue()
+    assert Operation.objects.get(action="move_project").lane == "upkeep"
+    Host.objects.filter(id="two").update(draining=True)
+    stays = empty(Host.objects.get(id="local")).stay
+    assert "is being moved by the operation" in stays[project.id]
+
+
+def test_only_the_state_directory_that_has_the_data_gets_the_project(
+    project: Project, two: Host
+) -> None:
+    (moving,) = move(project.id, to="two")
+    with pytest.raises(HostNotReady):
+        give_to_host(project, "two", served_by="another", by=moving)
+    assert Project.objects.get(id=project.id).host_id == "local"
+
+
+def test_an_operator_moves_a_project(stack: Stack, alice: Client) -> None:
+    operator = Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
+    path = f"/projects/{alice.new_project()['project']['id']}/move"
+    for client, host, status in (
+        (alice, "moon", 403),
+        (operator, "moon", 404),
+        (operator, "local", 409),
+    ):
+        assert client.call("POST", path, json={"host_id": host}).status_code == status

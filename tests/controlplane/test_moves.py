@@ -1,0 +1,267 @@
+"""Projects move between two hosts, as real processes with state directories of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support import past
+from tests.support.client import ENDED, Client
+from tests.support.place import Place
+from tests.support.second_host import (
+    NAME,
+    SecondHost,
+    placing_on,
+    running,
+    second_host,
+    variables,
+)
+from tests.support.service import Service
+from tests.support.stack import ROOT, Stack
+from tests.support.waiting import wait_for
+
+ROWS = 60_000
+LARGE = f"CREATE TABLE large AS SELECT repeat('x', 1000) FROM generate_series(1, {ROWS})"
+
+
+@pytest.fixture
+def place(stack: Stack) -> Place:
+    return Place.create(stack, stack.client())
+
+
+@pytest.fixture
+def second(stack: Stack, state_dir: Path) -> Iterator[SecondHost]:
+    with second_host(stack, state_dir) as host:
+        yield host
+
+
+def hosts(stack: Stack, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run `manage.py hosts` on the first host."""
+    environment = variables(stack, stack.state_dir)
+    return subprocess.run(
+        [sys.executable, "manage.py", "hosts", *arguments],
+        cwd=ROOT,
+        env={**environment, "PERCH_HOST_NAME": "local", "PERCH_HOST_ADDRESS": "localhost"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def move(place: Place, to: str) -> str:
+    """Begin to move the project. Returns the operation's id."""
+    done = hosts(place.stack, "move", place.id, "--to", to)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[2]
+
+
+def operation(place: Place, operation_id: str) -> Any:
+    return place.client.get(f"{place.path}/operations/{operation_id}")["operation"]
+
+
+def await_end(place: Place, operation_id: str, status: str = "finished") -> Any:
+    wait_for(lambda: operation(place, operation_id)["status"] in ENDED, "the end of the move")
+    ended = operation(place, operation_id)
+    assert ended["status"] == status, ended
+    return ended
+
+
+def living_on(place: Place) -> Any:
+    with place.stack.database() as database:
+        row = database.execute("SELECT host_id FROM controlplane_project WHERE id = %s", [place.id])
+        return row.fetchone()[0]  # type: ignore[index]
+
+
+def is_moving(place: Place, operation_id: str, step: str) -> bool:
+    """Return whether the move has come to this step."""
+    return any(one["name"] == step for one in operation(place, operation_id)["steps"])
+
+
+def await_step(place: Place, operation_id: str, step: str) -> None:
+    wait_for(lambda: is_moving(place, operation_id, step), f"the step {step}")
+
+
+def await_any_end(place: Place, operation_id: str) -> None:
+    wait_for(
+        lambda: operation(place, operation_id)["status"] in ENDED, "the move's end", timeout=120
+    )
+
+
+def await_removal(host: Stack, branch_id: str) -> None:
+    wait_for(lambda: not on_disk(host, branch_id), "the branch to be removed from the host")
+
+
+def await_known(place: Place) -> None:
+    """Wait until the first host's proxy, which may know an earlier second host of the same name,
+    has read where the present one is."""
+    wait_for(place.is_served, "the first host's proxy to reach the second host")
+
+
+def on_disk(host: Stack, branch_id: str) -> bool:
+    return any((host.state_dir / "branches").glob(f"*{branch_id}*"))
+
+
+def test_a_project_moves_with_its_branches_snapshots_and_history(
+    stack: Stack, place: Place, second: SecondHost
+) -> None:
+    at, _ = past.write(place, "first")
+    past.with_history(place)
+    child = place.new_branch_id()
+    snapshot = place.done(place.client.post(place.branch_path(rest="/snapshot")))["snapshot"]
+    past.write(place, "second")
+    place.suspend()
+    wait_for(lambda: past.history(place)["latest"] > at, "the history")
+    ended = await_end(place, move(place, NAME))
+    steps = {step["name"]: step["detail"] for step in ended["steps"]}
+    assert steps["copying"]["bytes"] > 1 << 20
+    assert living_on(place) == NAME
+    for branch in (place.branch_id, child):
+        assert second.stack.data_dir(branch).is_dir()
+        await_removal(stack, branch)
+    await_known(place)
+    # The endpoint wakes there by either host's proxy, and its history goes on.
+    assert place.query("SELECT count(*) FROM notes") == (2,)
+    assert place.query("SELECT count(*) FROM notes", port=second.stack.proxy_port) == (2,)
+    moved = Place(second.stack, place.client, place.created)
+    past_branch = moved.new_branch_id(parent_timestamp=at)
+    assert past.notes(moved, past_branch) == ["first"]
+    assert past.notes(moved, child) == ["first"]
+    body = {"name": "of the snapshot"}
+    path = f"{place.path}/snapshots/{snapshot['id']}/restore"
+    restored = place.done(place.client.post(path, body))["branch"]["id"]
+    assert past.notes(moved, restored) == ["first"]
+    await_end(place, move(place, "local"))
+    assert living_on(place) == "local"
+    assert place.query("SELECT count(*) FROM notes") == (2,)
+    place.client.delete(place.path)
+    wait_for(lambda: not on_disk(stack, place.branch_id), "the removal of the data")
+
+
+def test_an_active_project_loses_no_acknowledged_row(
+    stack: Stack, place: Place, second: SecondHost
+) -> None:
+    with place.connect() as connection:
+        connection.execute("CREATE TABLE kept (n int)")
+        connection.execute(LARGE)
+    stopped, pauses = threading.Event(), [0.0]
+
+    def write_always() -> int:
+        written, last = 0, time.monotonic()
+        while not stopped.is_set():
+            with suppress(psycopg.Error), place.connect() as connection:
+                while not stopped.is_set():
+                    connection.execute("INSERT INTO kept VALUES (%s)", [written])
+                    written += 1
+                    pauses.append(time.monotonic() - last)
+                    last = time.monotonic()
+        return written
+
+    with ThreadPoolExecutor() as pool:
+        writer = pool.submit(write_always)
+        wait_for(lambda: len(pauses) > 100, "the client to write")
+        moving = move(place, NAME)
+        await_end(place, moving)
+        before = len(pauses)
+        wait_for(lambda: len(pauses) > before + 100, "the client to write on the other host")
+        stopped.set()
+        acknowledged = writer.result(60)
+    print(f"writes paused for {max(pauses):.2f} s")
+    assert place.query("SELECT count(*) FROM kept")[0] >= acknowledged
+    assert place.state() == "active"
+    assert living_on(place) == NAME
+    await_end(place, move(place, "local"))
+
+
+def test_a_cancelled_move_leaves_the_project_where_it_was(
+    stack: Stack, place: Place, second: SecondHost
+) -> None:
+    past.write(place, "kept")
+    place.suspend()
+    os.killpg(second.worker.pid, signal.SIGSTOP)
+    try:
+        operator = Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
+        answer = operator.post(f"{place.path}/move", {"host_id": NAME})
+        moving = answer["operations"][-1]["id"]
+        wait_for(lambda: is_moving(place, moving, "connecting"), "the move to begin")
+        place.client.post(f"{place.path}/operations/{moving}/cancel")
+    finally:
+        os.killpg(second.worker.pid, signal.SIGCONT)
+    await_end(place, moving, "cancelled")
+    assert living_on(place) == "local"
+    assert place.query("SELECT text FROM notes") == ("kept",)
+    wait_for(lambda: not on_disk(second.stack, place.branch_id), "the copy to be removed")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("victim", ["source", "target"])
+def test_a_worker_that_is_killed_at_any_step_leaves_the_project_on_one_host_whole(
+    state_dir: Path, victim: str
+) -> None:
+    first, there = state_dir / "first", state_dir / "second"
+    first.mkdir(mode=0o711)
+    service = Service(first)
+    try:
+        place = Place.create(service.stack, service.client)
+        place.sql(LARGE)
+        child = place.new_branch_id()
+        place.suspend()
+        with second_host(service.stack, there) as second, ExitStack() as others:
+            worker = second.worker
+            # How long after the beginning of the copy the worker dies, in seconds.
+            for delay in (0.0, 0.3, 0.6, 0.9, 1.2):
+                home = living_on(place)
+                moving = move(place, NAME if home == "local" else "local")
+                await_step(place, moving, "connecting")
+                time.sleep(delay)
+                if (victim == "source") == (home == "local"):
+                    service.kill("worker")
+                else:
+                    os.killpg(worker.pid, signal.SIGKILL)
+                    worker.wait(10)
+                    environment, log = variables(service.stack, there), there / "worker.log"
+                    worker = others.enter_context(running("worker", environment, log))
+                await_any_end(place, moving)
+                is_moved = operation(place, moving)["status"] == "finished"
+                assert (living_on(place) != home) == is_moved
+                if living_on(place) == "local":
+                    has, lacks = service.stack, second.stack
+                else:
+                    has, lacks = second.stack, service.stack
+                for branch in (place.branch_id, child):
+                    await_removal(lacks, branch)
+                    assert has.data_dir(branch).is_dir()
+                assert place.query("SELECT count(*) FROM large") == (ROWS,)
+                place.suspend()
+            if living_on(place) != "local":
+                await_end(place, move(place, "local"))
+    finally:
+        service.down()
+
+
+def test_a_drained_host_is_emptied(stack: Stack, second: SecondHost) -> None:
+    client = stack.client()
+    with placing_on(stack, NAME):
+        created = [Place.create(second.stack, client).created for _ in range(3)]
+    # As clients reach them by the first host, where they are to live.
+    places = [Place(stack, client, one) for one in created]
+    for number, place in enumerate(places):
+        await_known(place)
+        with place.connect() as connection:
+            connection.execute(f"CREATE TABLE notes AS SELECT 'row {number}' AS text")
+    places[0].suspend()
+    done = hosts(stack, "drain", NAME)
+    assert "Projects that are being moved: 3." in done.stdout, done.stderr
+    wait_for(lambda: {living_on(place) for place in places} == {"local"}, "the moves", timeout=120)
+    for number, place in enumerate(places):
+        assert place.query("SELECT text FROM notes", port=stack.proxy_port) == (f"row {number}",)
+        await_removal(second.stack, place.branch_id)
