@@ -6,6 +6,7 @@ import logging
 from contextlib import suppress
 
 from django.conf import settings
+from django.db.models import Q
 
 from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, lock_branches
@@ -44,18 +45,28 @@ def remove_moved_away(host: Host) -> None:
 
 
 def _remove(branch_id: str) -> None:
-    """Remove the branch, unless its project is being moved, here or away. Raises LockTimeout."""
+    """Remove the branch, unless it may be needed here. Raises LockTimeout."""
     with lock_branches(branch_id, timeout=0):
         branch = Branch.objects.get(id=branch_id)
         with locked_project(branch.project_id) as project:
-            if is_own(project.host) or _is_moving(project.id):
+            if is_own(project.host) or not has_moved_away(branch):
                 return
         # From here on only a new move could bring the branch here, and it would need its lock.
         compute.remove(branch_id)
     log.info("moved branch removed", extra={"branch": branch_id})
 
 
-def _is_moving(project_id: str) -> bool:
-    return Operation.objects.filter(
-        project_id=project_id, action=Action.MOVE_PROJECT, status__in=UNFINISHED
-    ).exists()
+def has_moved_away(branch: Branch) -> bool:
+    """Whether the branch's project lives elsewhere because of a move, which has ended. If the host
+    was lost instead, its data may be newer than what another host has restored from the store: it
+    stays for the operator."""
+    last = (
+        Operation.objects.filter(
+            Q(action=Action.MOVE_PROJECT)
+            | Q(action=Action.RESTORE_FROM_STORE, branch_id=branch.id),
+            project_id=branch.project_id,
+        )
+        .order_by("-created_at")
+        .first()
+    )
+    return last is not None and last.action == Action.MOVE_PROJECT and last.status not in UNFINISHED

@@ -11,6 +11,7 @@ from controlplane.database.version import perch_version
 from controlplane.models import Account, Endpoint, EndpointState, Host, Operation, Project
 from controlplane.operations.actions import details_of
 from controlplane.operations.details import MoveProjectDetails
+from controlplane.operations.moved_away import has_moved_away
 from controlplane.operations.project_host import HostNotReady, give_to_host
 from controlplane.services.errors import Conflict, HostAway, NotFound, Unprocessable
 from controlplane.services.moving import empty, move
@@ -120,3 +121,24 @@ def test_an_operator_moves_a_project(stack: Stack, alice: Client) -> None:
         (operator, "local", 409),
     ):
         assert client.call("POST", path, json={"host_id": host}).status_code == status
+
+
+def test_data_stays_on_a_host_that_was_lost_and_goes_after_a_move(
+    project: Project, two: Host
+) -> None:
+    branch = project.branches.get()
+    assert not has_moved_away(branch)
+    (moving,) = move(project.id, to="two")
+    assert not has_moved_away(branch)
+    Operation.objects.filter(id=moving.id).update(status="finished")
+    assert has_moved_away(branch)
+    # The host "two" was lost afterwards.
+    Operation.objects.create(
+        project=project,
+        branch=branch,
+        action="restore_from_store",
+        status="finished",
+        chain=moving.chain,
+        resources=[branch.id],
+    )
+    assert not has_moved_away(branch)
