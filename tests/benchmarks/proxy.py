@@ -117,6 +117,9 @@ class BenchmarkDirectory:
     async def read_peers(self) -> None:
         pass
 
+    async def open_receiver(self) -> socket.socket | None:
+        return None
+
     def lookup_time(self) -> float:
         return 0.0
 

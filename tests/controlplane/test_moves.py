@@ -233,10 +233,10 @@ def test_a_worker_that_is_killed_at_any_step_leaves_the_project_on_one_host_whol
                 await_any_end(place, moving)
                 is_moved = operation(place, moving)["status"] == "finished"
                 assert (living_on(place) != home) == is_moved
-                if living_on(place) == "local":
-                    has, lacks = service.stack, second.stack
-                else:
-                    has, lacks = second.stack, service.stack
+                has: Stack = service.stack
+                lacks: Stack = second.stack
+                if living_on(place) != "local":
+                    has, lacks = lacks, has
                 for branch in (place.branch_id, child):
                     await_removal(lacks, branch)
                     assert has.data_dir(branch).is_dir()

@@ -3,6 +3,7 @@ tests are its clients, over real sockets."""
 
 import asyncio
 import os
+import socket
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import Future
@@ -88,6 +89,9 @@ class MemoryDirectory:
 
     async def read_peers(self) -> None:
         pass
+
+    async def open_receiver(self) -> socket.socket | None:
+        return None
 
     def lookup_time(self) -> float:
         return 0.0
