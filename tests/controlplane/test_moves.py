@@ -102,9 +102,10 @@ def await_removal(host: Stack, branch_id: str) -> None:
 
 
 def await_known(place: Place) -> None:
-    """Wait until the first host's proxy, which may know an earlier second host of the same name,
-    has read where the present one is."""
-    wait_for(place.is_served, "the first host's proxy to reach the second host")
+    """Wait until all processes of the first host's proxy, which may know an earlier second host of
+    the same name, have read where the present one is."""
+    reached = "the first host's proxy to reach the second host"
+    wait_for(lambda: all(place.is_served() for _ in range(8)), reached)
 
 
 def on_disk(host: Stack, branch_id: str) -> bool:
