@@ -6,7 +6,7 @@ rotation can be killed at any time and begun again: it passes over what is done.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -72,7 +72,13 @@ def _session() -> Iterator[Session]:
             raise RotationRefused("another rotation is running")
         # What a crash undoes is done again, because the keys are retired after it is on the disk.
         session.execute("SET synchronous_commit = off")
-        yield session
+        try:
+            yield session
+        finally:
+            # The server ends a closed session a moment later, and a second rotation would be
+            # refused until then. A session that is broken has nothing to release.
+            with suppress(psycopg.Error):
+                session.execute("SELECT pg_advisory_unlock(%s)", [ROTATING])
 
 
 def _pass_over(session: Session, values: Encrypted) -> tuple[int, int]:
