@@ -51,6 +51,7 @@ urlpatterns = [
     path("status", service_status.show, name="status"),
     path("status/live", service_status.live, name="status_live"),
     path("status/hosts/<str:host_id>/drain", service_status.drain, name="host_drain"),
+    path("status/hosts/<str:host_id>/lost", service_status.declare_lost, name="host_lost"),
     path("status/hosts/<str:host_id>/remove", service_status.remove, name="host_remove"),
     path("go", palette.go, name="go"),
     path("shortcuts", palette.shortcuts, name="shortcuts"),

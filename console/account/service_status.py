@@ -41,6 +41,11 @@ class HostRow:
         ]
 
     @property
+    def may_be_lost(self) -> bool:
+        """Whether the server would accept that it is declared lost."""
+        return "worker" in self.host.missing and not self.host.lost
+
+    @property
     def queues(self) -> list[tuple[str, Any]]:
         return [(LANES.get(lane.name, lane.name), lane) for lane in self.host.lanes]
 
@@ -79,6 +84,27 @@ def drain(request: ConsoleRequest, host_id: str) -> HttpResponse:
         otherwise=reverse("status"),
         message=f"Host {host_id} gets {'no ' if on else ''}new projects{'' if on else ' again'}.",
     )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def declare_lost(request: ConsoleRequest, host_id: str) -> HttpResponse:
+    page = FormPage(
+        title=f"Declare host {host_id} lost",
+        intro="For a machine that does not come back: the other hosts of its region restore its"
+        " projects from the copies in the history store. What was committed after the last copy is"
+        f" lost. If {host_id} does come back, it does not serve these projects any more.",
+        submit="Declare lost",
+        danger=True,
+        back=reverse("status"),
+    )
+
+    def do() -> HttpResponse:
+        restored = request.api.status.declare_lost(host_id)
+        projects = f"{restored} project{'s' * (restored != 1)}"
+        message = f"Host {host_id} is declared lost; other hosts restore {projects}."
+        return done(request, page.back, message, is_live=False)
+
+    return show_confirmation(request, lambda: page, do)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -264,6 +264,7 @@ SENT: Mapping[str, Sent] = {
         },
     ),
     "api_key_revoke": Sent("DELETE", "/api_keys/{key_id}"),
+    "host_lost": Sent("POST", "/status/hosts/{host_id}/lost"),
     "host_remove": Sent("DELETE", "/status/hosts/{host_id}"),
     "webhook_create": Sent(
         "POST",

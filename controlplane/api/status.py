@@ -6,9 +6,9 @@ from typing import Any
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fields import Text
 from controlplane.api.requests.hosts import UpdateHost
-from controlplane.api.responses.status import OneHost, ServiceDetails, ServiceStatus
+from controlplane.api.responses.status import LostHost, OneHost, ServiceDetails, ServiceStatus
 from controlplane.api.routing import Router
-from controlplane.services import hosts, moving, status
+from controlplane.services import hosts, lost_hosts, moving, status
 from controlplane.services.account_management import acting_for
 
 router = Router(tags=["status"])
@@ -53,3 +53,22 @@ def delete_host(request: AuthenticatedRequest, host_id: Text) -> dict[str, statu
     removed = status.host_status(hosts.find_host(host_id))
     hosts.remove_host(host_id)
     return {"host": removed}
+
+
+@router.post(
+    "/status/hosts/{host_id}/lost", response=LostHost, summary="Declare a host lost for good"
+)
+def declare_host_lost(request: AuthenticatedRequest, host_id: Text) -> dict[str, Any]:
+    """Has the other hosts of the region restore the host's projects from the history's store; what
+    was committed after the last copy is lost. The host does not serve them any more, even if it
+    comes back. 409 if its worker is alive, or if nothing could be restored. Only for the accounts
+    that operate the service."""
+    hosts.check_operator(request.auth)
+    with acting_for(request.auth):
+        found = lost_hosts.declare_lost(host_id)
+    return {
+        "host": status.host_status(hosts.find_host(host_id)),
+        "restored_elsewhere": found.taken,
+        "without_copy": found.without_copy,
+        "without_place": found.without_place,
+    }

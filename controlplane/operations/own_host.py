@@ -59,7 +59,7 @@ def own_host() -> Host:
         raise HostTaken(
             f'the host "{host.id}" was declared lost at {host.lost_at:%Y-%m-%d %H:%M:%S} UTC, and '
             "its projects moved to other hosts. What moved is not served from here any more. To "
-            f"serve what is left, run: manage.py hosts adopt {host.id}"
+            f"serve what is left, run: {settings.PROGRAM} hosts adopt {host.id}"
         )
     if host.state_id != identity():
         raise HostTaken(

@@ -49,6 +49,8 @@ class HostStatus:
     host: str
     port: int
     draining: bool
+    # When it was declared lost; None if it was not.
+    lost_at: datetime | None
     missing: list[str]
     problems: list[dict[str, str]]
     worker_seen_seconds_ago: float | None
@@ -114,6 +116,7 @@ def _described(host: Host, computes: dict[str, int]) -> HostStatus:
         host=host.address,
         port=host.port,
         draining=host.draining,
+        lost_at=host.lost_at,
         missing=missing,
         problems=problems_of(host),
         worker_seen_seconds_ago=_seconds_since(host.worker_seen_at, now),

@@ -4,10 +4,10 @@ All runs in this process, as the worker does it, so that nothing else is measure
 
 - a look with a sample and one without, in turn, at a real compute whose client is busy: the
   processor time of this process, and of all of the compute's processes;
-- a day of one sample a minute of busy endpoints, written to a real database: the processor time of
-  this process and of the database, and the room that the rows take.
+- two days of one sample a minute of busy endpoints, written to a real database: the processor time
+  of this process and of the database, and the room that the rows take.
 
-The day is of 50 endpoints, and what they take is multiplied by 20.
+The days are of 50 endpoints, and what they take is multiplied by 20.
 """
 
 import os

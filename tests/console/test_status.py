@@ -107,6 +107,22 @@ def test_a_host_is_drained_resumed_and_removed(dave: Person, misbehaving: Misbeh
     assert "The host eu-1 is not empty: 2 projects" in Page(refused).text
 
 
+def test_a_host_is_declared_lost(dave: Person, misbehaving: Misbehaving) -> None:
+    silent = {"id": "eu-1", "missing": ["worker", "proxy"]}
+    hosts_of(misbehaving, silent, {"id": "eu-2"})
+    # It is offered for a host whose worker is silent alone.
+    assert Page(dave.get("/status")).text.count("Declare lost…") == 1
+    assert "Declare host eu-1 lost" in Page(dave.get("/status/hosts/eu-1/lost")).text
+    misbehaving.body = json.dumps({"host": silent, "restored_elsewhere": 3}).encode()
+    assert dave.post("/status/hosts/eu-1/lost")["Location"] == "/status"
+    assert misbehaving.asked_for("POST /api/v2/status/hosts/eu-1/lost")
+    hosts_of(misbehaving, silent | {"lost_at": "2026-05-05T05:05:05Z"}, {"id": "eu-2"})
+    page = Page(dave.get("/status"))
+    assert "other hosts restore 3 projects" in page.text
+    assert "Host eu-1 lost Drain Remove…" in page.text
+    assert "Declare lost…" not in page.text
+
+
 class TestServiceNotice:
     @pytest.fixture
     def pat(self, misbehaving: Misbehaving, settings: Any) -> Person:

@@ -208,6 +208,7 @@ OWN = {
     "GET /status/hosts",
     "PATCH /status/hosts/{host_id}",
     "DELETE /status/hosts/{host_id}",
+    "POST /status/hosts/{host_id}/lost",
     "POST /webhooks",
     "GET /webhooks",
     "GET /webhooks/{webhook_id}",

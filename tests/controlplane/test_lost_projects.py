@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test import Client as DjangoClient
 from django.utils import timezone
 
 from controlplane.history_store import lost_branches
@@ -204,6 +205,24 @@ class TestTakingOver:
         assert "Other hosts restore 1 projects. 1 stay, as the store has no copy of them." in said
         stays.refresh_from_db()
         assert stays.host_id == "lost"
+
+    def test_the_api_declares_a_host_lost(
+        self, api: DjangoClient, account: Account, lost: Host, settings: Any
+    ) -> None:
+        settings.OPERATORS = {account.name}
+        moves = make_project(account, lost)
+        make_project(account, lost)  # without a copy
+        give_history(moves)
+        answer = api.post("/api/v2/status/hosts/lost/lost").json()
+        lost.refresh_from_db()
+        assert lost.lost_at is not None
+        assert answer["host"]["lost_at"] == lost.lost_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        counts = [answer[name] for name in ("restored_elsewhere", "without_copy", "without_place")]
+        assert counts == [1, 1, 0]
+        event = Event.objects.get(type="project.host_lost")
+        assert (event.project_id, event.account_id) == (moves.id, account.id)
+        local = api.post("/api/v2/status/hosts/local/lost")
+        assert local.status_code == 409
 
     def test_projects_without_a_place_follow_later(self, account: Account, lost: Host) -> None:
         project = make_project(account, lost)

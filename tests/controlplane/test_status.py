@@ -119,6 +119,7 @@ def test_an_operator_removes_an_empty_host_that_is_stopped(
 
 
 def test_no_other_account_changes_a_host(api: DjangoClient, host: Host) -> None:
-    for answer in (api.patch(HOST, {"host": {}}, "application/json"), api.delete(HOST)):
+    patched, lost = api.patch(HOST, {"host": {}}, "application/json"), api.post(f"{HOST}/lost")
+    for answer in (patched, lost, api.delete(HOST)):
         assert (answer.status_code, "PERCH_OPERATORS" in answer.json()["message"]) == (403, True)
     assert Host.objects.exists()

@@ -45,6 +45,8 @@ class Host:
     host: str
     port: int
     draining: bool
+    # Whether it was declared lost.
+    lost: bool
     missing: Sequence[str]
     # As sentences.
     problems: Sequence[str]
@@ -73,6 +75,7 @@ class Host:
             host=text(data, "host"),
             port=int(number(data, "port")),
             draining=data.get("draining") is True,
+            lost=bool(text(data, "lost_at")),
             missing=texts(data, "missing"),
             problems=[text(one, "detail") for one in objects(data.get("problems") or [])],
             worker_seen=whole(data, "worker_seen_seconds_ago"),
@@ -119,6 +122,11 @@ class StatusCalls:
     def drain(self, host_id: str, *, draining: bool) -> None:
         body = {"host": {"draining": draining}}
         self._transport.send("PATCH", "status", "hosts", host_id, body=body)
+
+    def declare_lost(self, host_id: str) -> int:
+        """Returns the number of projects that other hosts restore."""
+        data = self._transport.send("POST", "status", "hosts", host_id, "lost")
+        return int(number(data if isinstance(data, Mapping) else {}, "restored_elsewhere"))
 
     def remove(self, host_id: str) -> None:
         self._transport.send("DELETE", "status", "hosts", host_id)

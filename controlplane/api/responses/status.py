@@ -1,5 +1,6 @@
 """The response fields of the service's state, for callers and for operators."""
 
+from datetime import datetime
 from typing import Any
 
 from ninja import Field, Schema
@@ -50,6 +51,10 @@ class HostOut(Schema):
     host: str = told("The domain of the endpoints' host names", "localhost")
     port: int = told("The port that its proxy listens on", 5432)
     draining: bool = told("Whether it gets no new projects", False)
+    lost_at: datetime | None = told(
+        "When it was declared lost, so that other hosts restore its projects; null if it was not",
+        None,
+    )
     missing: list[str] = told(MISSING, [])
     problems: list[ProblemOut] = told("Other problems", [])
     worker_seen_seconds_ago: float | None = told(
@@ -83,6 +88,12 @@ class HostOut(Schema):
 
 class OneHost(Schema):
     host: HostOut
+
+
+class LostHost(OneHost):
+    restored_elsewhere: int = told("The number of projects that other hosts restore", 12)
+    without_copy: int = told("The number of those that the store has no copy of", 1)
+    without_place: int = told("The number of those that no other host has room for yet", 0)
 
 
 class ServiceDetails(Schema):
