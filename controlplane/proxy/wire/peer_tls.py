@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 # connection fail in both directions if one ends without close_notify (`PeerTlsSocket`).
 _END_WITHOUT_NOTICE = 1 << 7
 
-_NAME = "Perch host"
 _LIFETIME = timedelta(days=3650)
 # A certificate that is valid for less is replaced when the proxy starts.
 _RENEW_BEFORE_END = timedelta(days=365)
@@ -61,12 +60,15 @@ def load_or_create_peer_certificate(directory: Path) -> PeerCertificate:
 def new_peer_certificate(now: datetime) -> PeerCertificate:
     """Returns a certificate with a new key."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _NAME)])
+    serial = x509.random_serial_number()
+    # Unique, because OpenSSL compares a certificate only with the first trusted one of its name.
+    common_name = f"Perch host {serial:x}"[:64]
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
-        .serial_number(x509.random_serial_number())
+        .serial_number(serial)
         # Backdated, for hosts whose clocks are slightly behind.
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + _LIFETIME)
