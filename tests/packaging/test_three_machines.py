@@ -141,8 +141,8 @@ def metadata(here: Machine) -> Iterator[None]:
             rules.write(f"host all all {NETWORK}.0/24 scram-sha-256\n")
         server = subprocess.Popen(
             here.command(
-                f"exec setpriv --reuid nobody --regid nogroup --clear-groups {programs.path('postgres')} "
-                f"-D {directory}/data -c listen_addresses='*' -c fsync=off "
+                "exec setpriv --reuid nobody --regid nogroup --clear-groups "
+                f"{programs.path('postgres')} -D {directory}/data -c listen_addresses='*' -c fsync=off "
                 f"-c unix_socket_directories={directory}"
             ),
             stdout=subprocess.DEVNULL,
@@ -162,6 +162,10 @@ def metadata(here: Machine) -> Iterator[None]:
 @contextmanager
 def running(here: Machine, script: str, log: Path) -> Iterator[None]:
     """Run the lines, the last of which is `up`, until the end of the block."""
+
+    def is_up() -> bool:
+        return "Perch is up" in log.read_text()
+
     with log.open("wb") as output:
         process = subprocess.Popen(
             here.command(script), env=environment(), stdout=output, stderr=output
