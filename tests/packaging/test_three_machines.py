@@ -142,8 +142,8 @@ def metadata(here: Machine) -> Iterator[None]:
         server = subprocess.Popen(
             here.command(
                 "exec setpriv --reuid nobody --regid nogroup --clear-groups "
-                f"{programs.path('postgres')} -D {directory}/data -c listen_addresses='*' -c fsync=off "
-                f"-c unix_socket_directories={directory}"
+                f"{programs.path('postgres')} -D {directory}/data -c fsync=off "
+                f"-c listen_addresses='*' -c unix_socket_directories={directory}"
             ),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
