@@ -112,7 +112,7 @@ def remove(request: ConsoleRequest, host_id: str) -> HttpResponse:
     page = FormPage(
         title=f"Remove host {host_id}",
         intro="Only a host without projects whose worker is stopped can be removed. If its machine"
-        " is lost, its operator removes it with its projects: manage.py hosts remove --force.",
+        " does not come back, declare it lost first: other hosts then restore its projects.",
         submit="Remove host",
         danger=True,
         back=reverse("status"),

@@ -1,6 +1,6 @@
 """What happened, one line each: the events of one request, from the request to its end, are one
 thing. A suspend has three events, for example: it was requested, the endpoint became idle, and the
-operation has finished."""
+operation has finished. So are events that repeat each other without another in between."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +23,8 @@ NAMES = {
     "endpoint.idle": ("Endpoint suspended", "Suspend"),
 }
 WOKEN = ("Endpoint woken", "Wake")
+# The same for the end of an operation alone.
+OF_ACTIONS = {"start_compute": "Start", "suspend_compute": "Suspend"}
 # The state of an endpoint, by the type of event that reports it.
 STATES = ("endpoint.active", "endpoint.idle")
 # How the operations of a thing ended, by the type of event; the first that applies counts.
@@ -62,6 +64,8 @@ class Thing:
     def title(self) -> str:
         lead = self.lead
         kind = lead.event.type
+        if kind == FAILED and lead.event.operation and lead.event.operation.action in OF_ACTIONS:
+            return f"{OF_ACTIONS[lead.event.operation.action]} failed"
         named = NAMES.get(kind)
         if named and kind == "endpoint.active" and self._is_by_a_client:
             named = WOKEN
@@ -117,10 +121,15 @@ class Thing:
         return self.rows[0].event.at
 
     @property
+    def times(self) -> int:
+        """How often the same happened."""
+        return 1 if self.lead.event.operation_ids else len(self.rows)
+
+    @property
     def took_ms(self) -> int | None:
-        """Milliseconds from the first event to the last; None if it was only one."""
+        """Milliseconds from the first event to the last; None if it was only one, or repeated."""
         began = self.rows[-1].event.at
-        if len(self.rows) == 1 or self.at is None or began is None:
+        if len(self.rows) == 1 or self.times > 1 or self.at is None or began is None:
             return None
         return max(0, round((self.at - began).total_seconds() * 1000))
 
@@ -140,7 +149,7 @@ class Thing:
 
 def things(newest_first: Iterable[EventRow]) -> list[Thing]:
     """Fold events into things, each at the place of its newest event. Events are of one thing if
-    they have an operation in common."""
+    they have an operation in common, or if they are neighbours and say the same."""
     groups: dict[int, list[EventRow]] = {}
     # The number of the group that each operation belongs to, by project and operation.
     group_of: dict[tuple[str, str], int] = {}
@@ -155,7 +164,20 @@ def things(newest_first: Iterable[EventRow]) -> list[Thing]:
             group_of.update({one: own for one, group in group_of.items() if group == other})
         members.append(row)
         group_of.update(dict.fromkeys(operations, own))
-    return [Thing(sorted(members, key=_newest_first)) for members in groups.values()]
+    folded = [sorted(members, key=_newest_first) for members in groups.values()]
+    repeated = groupby(folded, key=_what_is_said)
+    return [Thing([row for rows in same for row in rows]) for _, same in repeated]
+
+
+def _what_is_said(rows: Sequence[EventRow]) -> object:
+    """What must be equal for things to be shown as one. Only events without an operation, which
+    change nothing, are alike."""
+    row, *others = rows
+    event = row.event
+    if others or event.operation_ids or event.changes:
+        return row.event.id
+    about = event.project_id, event.endpoint_id, event.branch_id
+    return event.type, row.sentence, about, event.actor, event.at and localtime(event.at).date()
 
 
 def _newest_first(row: EventRow) -> float:

@@ -180,8 +180,9 @@ def runs_of(newest_first: Iterable[Operation]) -> list[Run]:
 # What was requested
 
 
-# A snapshot and its operation have times that differ by less than this.
-AT_ONCE = timedelta(seconds=1)
+# The times of a snapshot and of its operation differ by at most this, as the server sends whole
+# seconds of both.
+AT_ONCE = timedelta(seconds=2)
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class Names:
         made = [
             (abs(at - one.created_at), one.name)
             for one in self.snapshots
-            if at and one.created_at and abs(at - one.created_at) < AT_ONCE
+            if at and one.created_at and abs(at - one.created_at) <= AT_ONCE
         ]
         return min(made)[1] if made else ""
 

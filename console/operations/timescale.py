@@ -36,6 +36,11 @@ class Mark:
     left: str
     label: str
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether a label to the right of the mark would be cut off."""
+        return float(self.left.removesuffix("%")) > 92
+
 
 @dataclass(frozen=True)
 class Scale:

@@ -87,6 +87,7 @@ def _crumbs(request: ConsoleRequest) -> list[tuple[str, str]]:
     for of, label, url in (
         ("webhook", "Webhooks", "webhooks"),
         ("api_key", "API keys", "api_keys"),
+        ("host", "Service status", "status"),
     ):
         if name.startswith(of):
             return [(label, reverse(url))]

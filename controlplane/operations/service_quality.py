@@ -67,7 +67,8 @@ class Quality:
             found.append(
                 (
                     "branches_without_data",
-                    f"{len(self.missing)} branches have no data in the state directory; the "
+                    f"{len(self.missing)} branch{'es have' if len(self.missing) > 1 else ' has'} "
+                    "no data in the state directory; the "
                     "worker's log names them",
                 )
             )

@@ -267,6 +267,32 @@ def test_the_events_of_one_request_are_one_line(dave: Person, misbehaving: Misbe
                 "role.password_revealed happened. p by laptop",
             ],
         ),
+        # What repeats is one line, unless something else came in between or was changed.
+        (
+            [
+                the_rest(9, "role.password_revealed", 1, endpoint_id=None),
+                the_rest(8, "role.password_revealed", 2, endpoint_id=None),
+                the_rest(7, "role.password_revealed", 3, endpoint_id=None),
+                the_rest(6, "role.created", 4, endpoint_id=None),
+                the_rest(5, "role.password_revealed", 5, endpoint_id=None),
+                the_rest(4, "role.password_revealed", 6, endpoint_id=None, actor=None),
+                the_rest(3, "project.updated", 7, endpoint_id=None, changes={"name": {"to": "x"}}),
+                the_rest(2, "project.updated", 8, endpoint_id=None, changes={"name": {"to": "y"}}),
+            ],
+            [
+                "role.password_revealed happened. 3 times p by laptop",
+                "role.created happened. p by laptop",
+                "role.password_revealed happened. p by laptop",
+                "role.password_revealed happened. p",
+                "project.updated happened. p by laptop",
+                "project.updated happened. p by laptop",
+            ],
+        ),
+        # On the dashboard, the event of the end may come without that of the request.
+        (
+            [ended(2, 0, "o", "start_compute", "no memory")],
+            ["Start failed no memory p ep-a"],
+        ),
     ],
 )
 def test_a_line_tells_the_outcome_of_what_was_requested(

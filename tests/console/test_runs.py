@@ -49,6 +49,9 @@ def test_the_run_of_a_snapshot_has_the_snapshots_name() -> None:
     ]
     made = run("create_branch", branch_id="br-hidden")
     assert asked(made, Names.of(BRANCHES, snapshots)) == "Create snapshot nightly"
+    # Both times were cut to whole seconds, in different seconds.
+    late = Snapshot.read({"id": "s", "name": "late", "created_at": f"{AT - timedelta(seconds=1)}"})
+    assert asked(made, Names.of(BRANCHES, [late])) == "Create snapshot late"
     assert not NAMES.lacks(run("create_branch"))
 
 
