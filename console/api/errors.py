@@ -118,6 +118,14 @@ class Locked(Refused):
     page_status = 423
 
 
+class QuotaUsedUp(Refused):
+    """423 with a code such as ACTIVE_TIME_QUOTA_EXCEEDED: the project may use no more."""
+
+    title = "A quota of the project is used up"
+    advice = "Raise it in the project's settings, or wait for the next period."
+    page_status = 423
+
+
 class TooManyRequests(Refused):
     """429: the API asks the client to wait."""
 
@@ -193,8 +201,13 @@ BY_STATUS: dict[int, type[APIError]] = {
 }
 
 
-def error_class(status: int) -> type[APIError]:
-    """Return the class of error for the status of an answer that is not a success."""
+QUOTA_EXCEEDED = "_QUOTA_EXCEEDED"
+
+
+def error_class(status: int, code: str = "") -> type[APIError]:
+    """Return the class of error for the status and the code of an answer that is not a success."""
+    if status == 423 and code.endswith(QUOTA_EXCEEDED):
+        return QuotaUsedUp
     if status >= 500:
         return ServerError
     if status >= 400:

@@ -24,6 +24,7 @@ from console.api.bounded_http import (
     read_whole,
 )
 from console.api.errors import (
+    QUOTA_EXCEEDED,
     APIError,
     BrokenOff,
     FieldError,
@@ -31,6 +32,7 @@ from console.api.errors import (
     NotFound,
     NotOffered,
     OutOfDate,
+    QuotaUsedUp,
     Refused,
     TooSlow,
     Unauthorized,
@@ -269,7 +271,12 @@ def _refusal(answer: requests.Response, content: bytes) -> APIError:
         body = None
     data: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
     message = text(data, "message") or f"The answer was {answer.status_code} {answer.reason}."
-    refusal = error_class(answer.status_code)(
+    refused_as = error_class(answer.status_code, code := text(data, "code"))
+    if refused_as is QuotaUsedUp:
+        # The message is about plans, which the settings of a project are not.
+        quota = code.removesuffix(QUOTA_EXCEEDED).lower().replace("_", " ")
+        message = f"The {quota} quota is used up."
+    refusal = refused_as(
         message[:LONGEST_MESSAGE],
         status=answer.status_code,
         request_id=text(data, "request_id")[:LONGEST_REQUEST_ID],

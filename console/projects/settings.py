@@ -135,7 +135,11 @@ def quotas(request: ConsoleRequest, project_id: str) -> HttpResponse:
         submit="Save",
         back=_back(project_id),
     )
-    form = QuotasForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST":
+        known: Sequence[Project] = choices(request, lambda: [request.api.project(project_id)])
+        form = QuotasForm(request.POST, project=known[0] if known else None)
+    else:
+        form = QuotasForm()
     return _show(request, project_id, form, page, "Quotas changed.")
 
 

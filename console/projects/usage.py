@@ -63,6 +63,8 @@ class Used:
     words: str
     limit: str
     share: str
+    # Whether a quota is used up, so that no endpoint starts.
+    is_used_up: bool = False
 
 
 def project_usage(project: Project, branches: Sequence[Branch]) -> list[Used]:
@@ -79,7 +81,8 @@ def project_usage(project: Project, branches: Sequence[Branch]) -> list[Used]:
             label = "Largest branch"
         if used is not None:
             words = one.words(limit) if limit > 0 else ""
-            found.append(Used(label, one.words(used), words, _share(used, limit)))
+            is_used_up = 0 < limit <= used
+            found.append(Used(label, one.words(used), words, _share(used, limit), is_used_up))
     return found
 
 

@@ -29,6 +29,7 @@ from console.projects.dashboard import (
     totals,
 )
 from console.projects.first_steps import first_steps
+from console.projects.usage import project_usage
 from console.request import ConsoleRequest
 
 EVENTS_READ = 300
@@ -145,6 +146,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         "back_here": f"{here}?{found.query}" if found.query else here,
         "listing": found,
         "endpoints": found.rows,
+        "used_up": [one for one in project_usage(project, branches) if one.is_used_up],
         # A new project has one endpoint, and its user wants to connect.
         "only_endpoint": endpoints[0] if len(endpoints) == 1 else None,
         "has_free_branch": any(branch.id not in taken for branch in branches),

@@ -210,3 +210,45 @@ def test_another_servers_project_is_shown_as_far_as_it_says(
     assert "Largest branch 5.0 MB" in page.text
     assert "Active time 0" not in page.text
     assert 'Protected branches</dt><dd><a href="/projects/p/branches/br-1">main</a>' in page.html
+
+
+PROJECT = {
+    "id": "p",
+    "name": "shop",
+    "active_time_seconds": 2280,
+    "settings": {"quota": {"active_time_seconds": 360}},
+}
+
+
+def test_a_quota_below_the_present_use_must_be_confirmed(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    misbehaving.body = json.dumps({"project": PROJECT}).encode()
+    url = "/projects/p/quotas"
+    assert "Suspend the endpoints now" not in Page(dave.get(url)).text
+    refused = dave.post(url, {"active_time_seconds": "0.1"})
+    assert refused.status_code == 422
+    words = "The project has used more already (active time: 38 min 0 s)"
+    assert words in Page(refused).text
+    assert not misbehaving.sent
+    confirmed = dave.post(url, {"active_time_seconds": "0.1", "suspend_now": "on"})
+    assert confirmed.status_code == 302
+    assert dave.post(url, {"active_time_seconds": "1"}).status_code == 302
+
+
+def test_a_used_up_quota_is_shown_where_endpoints_do_not_start(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    lists = ("branches", "endpoints", "operations")
+    misbehaving.body = json.dumps({"project": PROJECT} | {one: [] for one in lists}).encode()
+    words = "the quota of 6 min 0 s is used up (38 min 0 s), so endpoints are suspended"
+    assert words in Page(dave.get("/projects/p")).text
+    page = Page(dave.get("/projects/p/settings"))
+    assert "38 min 0 s of 6 min 0 s, used up" in page.text
+    refusal = {"code": "ACTIVE_TIME_QUOTA_EXCEEDED", "message": "Upgrade your plan. limit:360"}
+    misbehaving.status, misbehaving.body = 423, json.dumps(refusal).encode()
+    dave.post("/projects/p/endpoints/ep-a/start", {"next": "/api-keys"})
+    misbehaving.status, misbehaving.body = 200, b"[]"
+    page = Page(dave.get("/api-keys"))
+    assert "The active time quota is used up. Raise it in the project's settings" in page.text
+    assert "plan" not in page.text
