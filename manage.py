@@ -66,6 +66,8 @@ def main() -> None:
 
 def database_problem(error: OperationalError) -> str:
     """What to say of a database that has failed a command with this error."""
+    from django.conf import settings
+
     from controlplane.compute.metadata import why_unreachable
     from controlplane.database.version import conninfo
 
@@ -74,8 +76,9 @@ def database_problem(error: OperationalError) -> str:
     if "DATABASE_URL" in os.environ:
         return f"The database of DATABASE_URL does not answer: {words}"
     return (
-        "DATABASE_URL is not set, and the Postgres that `up` runs does not answer: set it as the "
-        f"service has it, or start `up` ({words})"
+        "DATABASE_URL is not set, and the Postgres that `up` runs does not answer: start `up`, or "
+        "set PERCH_STATE_DIR (--state-dir) or DATABASE_URL as the service has it. The state "
+        f"directory of this command is {settings.STATE_DIR} ({words})"
     )
 
 

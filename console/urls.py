@@ -59,6 +59,7 @@ urlpatterns = [
     path("api-keys", api_keys.index, name="api_keys"),
     path("api-keys/new", api_keys.create, name="api_key_create"),
     path("api-keys/<int:key_id>/revoke", api_keys.revoke, name="api_key_revoke"),
+    path("deleted-projects", project_changes.deleted, name="deleted_projects"),
     path("new-project", project_changes.create, name="project_create"),
     path(PROJECT, projects.show, name="project"),
     path(f"{PROJECT}/changes", channel.of_project, name="project_changes"),
@@ -70,6 +71,7 @@ urlpatterns = [
         for name, view in project_settings.FORMS.items()
     ),
     path(f"{PROJECT}/delete", project_changes.delete, name="project_delete"),
+    path(f"{PROJECT}/recover", project_changes.recover, name="project_recover"),
     path(f"{PROJECT}/new-endpoint", endpoints.create, name="endpoint_create"),
     path(ENDPOINT, endpoints.show, name="endpoint"),
     path(f"{ENDPOINT}/live", endpoints.live, name="endpoint_live"),

@@ -4,6 +4,8 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -176,6 +178,18 @@ def default_state_dir(*, checkout: Path | None) -> Path:
     # The XDG specification requires that relative paths are ignored.
     wanted = Path(envstr("XDG_STATE_HOME", ""))
     return (wanted if wanted.is_absolute() else Path.home() / ".local" / "state") / "perch"
+
+
+def program_of_checkout() -> str:
+    """How the program of a checkout's environment is typed in a shell of this directory."""
+    program = Path(sys.executable).with_name("perch")
+    if not program.exists():
+        return "python manage.py"
+    if shutil.which("perch") == str(program):
+        return "perch"
+    with suppress(OSError, ValueError):
+        return str(program.relative_to(Path.cwd()))
+    return str(program)
 
 
 def private_directory(state_dir: Path, name: str, *, longest_child: int) -> Path:

@@ -223,5 +223,7 @@ def _prctl(option: int, *arguments: int) -> None:
 if __name__ == "__main__":
     try:
         launch(sys.argv[1], sys.argv[2:])
+    except PermissionError as error:
+        sys.exit(f"other accounts cannot run {os.path.realpath(error.filename or sys.argv[2])}")
     except (OSError, KeyError) as error:
         sys.exit(f"cannot run under the account of {sys.argv[1]}: {error}")

@@ -25,6 +25,7 @@ from controlplane.environment import (
     envweights,
     postgres_database,
     private_directory,
+    program_of_checkout,
 )
 
 PROCESS = logs.process_of(sys.argv)
@@ -37,8 +38,8 @@ ROOT = Path(__file__).resolve().parent.parent
 IS_INSTALLED = (ROOT / "perch" / "manage.py").is_file()
 # The folder of manage.py and the Procfile: the checkout's root, or the wheel's package `perch`.
 BASE_DIR = ROOT / "perch" if IS_INSTALLED else ROOT
-# What messages call the program that runs the commands.
-PROGRAM = "perch" if IS_INSTALLED else "manage.py"
+# How messages write the program that runs the commands: so that it can be typed as it stands.
+PROGRAM = "perch" if IS_INSTALLED else program_of_checkout()
 
 # This host's branches, its own Postgres and its secrets.
 STATE_DIR = Path(

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from console.api.changes import ChangeCalls
 from console.api.errors import NonsenseAnswer, NotFound, NotOffered
-from console.api.fields import JSONObject, Page, objects, one, required, stamp, text
+from console.api.fields import JSONObject, Page, inner, objects, one, required, stamp, text
 from console.api.resources.api_keys import ApiKey, KeyLimits, NewApiKey, OwnKey, User
 from console.api.resources.branches import Branch, BranchCalls
 from console.api.resources.endpoints import Endpoint, PgSetting
@@ -133,8 +133,22 @@ class ManagementAPI:
     def update_project(self, project_id: str, body: JSONObject) -> None:
         self._transport.send("PATCH", "projects", project_id, body=body)
 
-    def delete_project(self, project_id: str) -> None:
-        self._transport.send("DELETE", "projects", project_id)
+    def delete_project(self, project_id: str) -> Project | None:
+        """Returns the deleted project; None if the server does not."""
+        data = self._transport.send("DELETE", "projects", project_id)
+        found = inner(data, "project") if isinstance(data, Mapping) else {}
+        return Project.read(found) if text(found, "id") == project_id else None
+
+    def deleted_projects(self) -> list[Project]:
+        """Return the deleted projects that can be recovered, at most LONGEST_PAGE."""
+        with may_be_missing("The server does not keep deleted projects."):
+            data = self._transport.get(
+                "projects", query={"recoverable": "true", "limit": LONGEST_PAGE}
+            )
+        return [Project.read(item) for item in objects(data, "projects")]
+
+    def recover_project(self, project_id: str) -> None:
+        self._transport.send("POST", "projects", project_id, "recover")
 
     # Branches
 

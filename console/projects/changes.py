@@ -5,8 +5,10 @@ from typing import cast
 
 from django import forms
 from django.http import HttpResponse
+from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods
+from django.utils.timezone import localtime
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from console.api.parallel import in_parallel, part
 from console.api.resources.projects import Region
@@ -14,8 +16,9 @@ from console.forms import losses
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, ConfirmForm, OpenChoiceField, offer
 from console.pages.form_errors import problems_beside
-from console.pages.responses import FormPage, choices, done, show_form
+from console.pages.responses import FormPage, act, choices, done, show_form
 from console.request import ConsoleRequest
+from console.sign_in import sessions
 
 DEFAULT_VERSION = "The region's default"
 
@@ -72,20 +75,45 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
     form = ConfirmForm(request.POST or None, expected=project_id)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form):
-            request.api.delete_project(project_id)
-            return done(request, reverse("dashboard"), f"Project {project_id} is deleted.")
+            project = request.api.delete_project(project_id)
+            notice = f"Project {project.name if project else project_id} is deleted."
+            if project and project.recoverable_until:
+                until = f"{localtime(project.recoverable_until):%Y-%m-%d %H:%M %Z}"
+                notice += f" Until {until} you can recover it: “Deleted projects” on this page."
+            return done(request, reverse("dashboard"), notice)
     # A page must not ask to confirm the deletion of a project that does not exist.
     found = choices(request, lambda: [_with_losses(request, project_id)])
     name, lost = found[0] if found else (project_id, [])
+    sign_in = sessions.present(request)
+    may_be_kept = sign_in is not None and sign_in.account.is_perch
     page = FormPage(
         title=f"Delete project {name}",
-        intro="This permanently deletes:",
+        intro="The project can be recovered for a while if the server keeps deleted projects"
+        " (Perch: 24 hours by default). Then this is gone for good:"
+        if may_be_kept
+        else "This permanently deletes:",
         submit="Delete project",
         danger=True,
         back=reverse("project_settings", args=[project_id]),
         losses=lost,
     )
     return show_form(request, form, page)
+
+
+@require_safe
+def deleted(request: ConsoleRequest) -> HttpResponse:
+    """List the deleted projects that can be recovered."""
+    return render(request, "deleted_projects.html", {"projects": request.api.deleted_projects()})
+
+
+@require_POST
+def recover(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    return act(
+        request,
+        lambda: request.api.recover_project(project_id),
+        otherwise=reverse("project", args=[project_id]),
+        message="The project is recovered, with its branches, endpoints and connection strings.",
+    )
 
 
 def _with_losses(request: ConsoleRequest, project_id: str) -> tuple[str, list[losses.Loss]]:

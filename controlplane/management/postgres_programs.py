@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error
+from django.db import Error, OperationalError
 
 from controlplane.compute.binaries import PostgresUnusable, is_bundled, postgres_bin
 from controlplane.models import Database, Endpoint
@@ -71,8 +71,10 @@ class PostgresProgram(BaseCommand):
             raise CommandError(error.message) from error
         except PostgresUnusable as error:
             raise CommandError(str(error)) from error
+        except OperationalError:
+            raise  # manage.py says what to do
         except Error as error:
-            raise CommandError(f"Perch's own database does not answer: {error}") from error
+            raise CommandError(f"Perch's own database refuses this: {error}") from error
         if settings.PROXY_PLAIN_CONNECTIONS == "never" and is_bundled(way.major):
             raise CommandError(
                 "the proxy accepts no connection without TLS (PERCH_PLAIN_CONNECTIONS=never), and "

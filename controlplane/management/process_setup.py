@@ -60,8 +60,8 @@ def choose_accounts() -> str | None:
     if problem is None:
         return None
     return (
-        f"All processes run as root, because they cannot run under accounts of their own: {problem}"
-        f". Install Perch and Python where every account can read them, such as in /opt; "
+        f"All processes run as root, and not under accounts of their own: {problem}. In "
+        f"production, install Perch and Python where every account can read them, such as in /opt. "
         f"{VARIABLE}=off ends this notice."
     )
 

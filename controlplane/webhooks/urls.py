@@ -66,7 +66,10 @@ def _check_scheme(scheme: str) -> None:
     if scheme == "http" and settings.WEBHOOK_ALLOWED_NETWORKS:
         # Plain HTTP is allowed only to these networks, which is checked when the URL is called.
         return
-    raise NotAllowed("a URL must begin with https://")
+    raise NotAllowed(
+        "a URL must begin with https:// (http:// is for the networks of "
+        "PERCH_WEBHOOK_ALLOWED_NETWORKS, and there are none)"
+    )
 
 
 def _check_host(host: str) -> None:
@@ -77,4 +80,6 @@ def _check_host(host: str) -> None:
             raise NotAllowed("a URL must name a host") from None
         return
     if not may_be_called(address):
-        raise NotAllowed(f"{host} is not a public address")
+        raise NotAllowed(
+            f"{host} is not a public address, and not in PERCH_WEBHOOK_ALLOWED_NETWORKS"
+        )

@@ -31,7 +31,14 @@ NO_PAGES = {
     **dict.fromkeys(("changes", "project_changes"), "a stream"),
     **dict.fromkeys(
         (
-            *("switch", "sign_out", "endpoint_start", "endpoint_enable", "endpoint_pooling"),
+            *(
+                "project_recover",
+                "switch",
+                "sign_out",
+                "endpoint_start",
+                "endpoint_enable",
+                "endpoint_pooling",
+            ),
             *("endpoint_connection_string", "branch_protection", "branch_set_default"),
             *("branch_history_query", "operation_retry", "chain_retry"),
             *("webhook_enable", "webhook_test", "webhook_resend", "query_cancel", "table_export"),

@@ -106,7 +106,12 @@ def test_deleting_requires_the_typed_id(alice: Person, shop: Shop) -> None:
     answer = alice.post(f"{shop.url}/delete", {"typed": f" {shop.id} "})
     assert answer["Location"] == "/"
     wait_for(lambda: alice.get(shop.url).status_code == 404, "the project is gone")
-    assert shop.id not in Page(alice.get("/")).html.replace(f"Project {shop.id} is deleted", "")
+    assert "Project shop is deleted. Until " in Page(alice.get("/")).text
+    assert shop.id not in Page(alice.get("/")).html
+    assert shop.id in Page(alice.get("/deleted-projects")).text
+    assert alice.post(f"{shop.url}/recover")["Location"] == shop.url
+    assert "The project is recovered" in Page(alice.get(shop.url)).text
+    assert "No deleted projects" in Page(alice.get("/deleted-projects")).text
 
 
 def test_another_users_project_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:

@@ -37,9 +37,10 @@ def manage(*arguments: str, state_dir: Path, **given: str) -> str:
 
 
 def test_commands_without_a_database_say_what_is_missing(tmp_path: Path) -> None:
-    for command in ("accounts", "hosts"):
-        line = manage(command, state_dir=tmp_path)
+    for command in (["accounts"], ["hosts"], ["psql", "ep-quiet-heron-123456"]):
+        line = manage(*command, state_dir=tmp_path)
         assert line.startswith("DATABASE_URL is not set, and the Postgres that `up` runs does not")
+        assert f"The state directory of this command is {tmp_path}" in line
 
 
 def test_a_command_whose_database_is_away_says_why(tmp_path: Path) -> None:

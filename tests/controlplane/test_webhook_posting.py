@@ -111,7 +111,10 @@ class TestRedirects:
 
 class TestAddresses:
     def test_a_private_address_is_not_called(self, private: Receiver) -> None:
-        assert posted(private.url).error == ("not called: 127.0.0.2 is not a public address")
+        assert posted(private.url).error == (
+            "not called: 127.0.0.2 is not a public address, and not in "
+            "PERCH_WEBHOOK_ALLOWED_NETWORKS"
+        )
         assert private.messages == []
 
     @pytest.mark.parametrize("host", ["localhost", "127.1", "0x7f000001", "2130706433"])

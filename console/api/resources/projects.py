@@ -65,6 +65,9 @@ class Project:
     usage: Usage
     # When the period of the usage began.
     period_began: datetime | None
+    # Of a deleted project.
+    deleted_at: datetime | None
+    recoverable_until: datetime | None
 
     @classmethod
     def read(cls, data: JSONObject) -> "Project":
@@ -80,6 +83,8 @@ class Project:
             default_endpoint_settings=inner(data, "default_endpoint_settings"),
             usage=Usage.read(data),
             period_began=moment(data, "consumption_period_start"),
+            deleted_at=moment(data, "deleted_at"),
+            recoverable_until=moment(data, "recoverable_until"),
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error, connection
+from django.db import Error, OperationalError, connection
 
 from controlplane.compute.log_lines import SOURCES, Follower, LogLine, last_lines
 from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours
@@ -78,8 +78,10 @@ def branch_of(endpoint_id: str) -> str:
             raise CommandError(f'the endpoint is on the host "{host}": run this there')
     except StateDirectoryUnusable as error:
         raise CommandError(str(error)) from error
+    except OperationalError:
+        raise  # manage.py says what to do
     except Error as error:
-        raise CommandError(f"Perch's own database does not answer: {error}") from error
+        raise CommandError(f"Perch's own database refuses this: {error}") from error
     finally:
         connection.close()
     return endpoint.branch_id
