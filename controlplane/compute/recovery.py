@@ -10,6 +10,9 @@ from controlplane.compute.progress import children_of, title_of
 from controlplane.compute.tree import open_directory
 
 TITLE = re.compile(r"postgres: (\S+: )?startup recovering ([0-9A-F]{24})")
+WAITS = re.compile(r"postgres: (\S+: )?startup waiting for ")
+# The file that makes a Postgres a standby.
+STANDBY = "standby.signal"
 SEGMENT = re.compile("[0-9A-F]{24}")
 # In a segment's first page: 4 bytes of magic and flags, 4 of timeline, then 8 of its address.
 PLACE = slice(8, 16)
@@ -32,10 +35,19 @@ def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
     return None
 
 
+def waits_for_log(postmaster: int) -> bool:
+    """True if the standby with this process id has replayed the log that it has. It may still wait
+    for a moment without an overflow of subtransactions before it accepts sessions."""
+    return any(
+        WAITS.match(title_of(pid).decode(errors="replace")) for pid in children_of(postmaster)
+    )
+
+
 def is_to_recover(data_dir: Path) -> bool:
     """True if a Postgres started on `data_dir` would first redo its log: it was not shut down in
     order, its data is a copy of a running one's, or it is to recover to a past moment."""
-    if any(os.path.lexists(data_dir / name) for name in ("backup_label", "recovery.signal")):
+    signals = ("backup_label", "recovery.signal", STANDBY)
+    if any(os.path.lexists(data_dir / name) for name in signals):
         return True
     control = b""
     with (

@@ -40,7 +40,12 @@ SELECT e.id AS endpoint_id, p.account_id, a.plan,
     h.id AS host_id,
     CASE WHEN h.id <> %(host)s
         THEN format('%%s.%%s, port %%s (the host "%%s")', e.id, h.address, h.port, h.id)
-    END AS elsewhere
+    END AS elsewhere,
+    EXISTS (
+        SELECT FROM controlplane_operation o
+        WHERE o.endpoint_id = e.id AND o.project_id = e.project_id AND o.details ? 'moving'
+            AND o.status IN ('scheduling', 'running', 'cancelling')
+    ) AS is_moving
 FROM controlplane_endpoint e
 JOIN controlplane_project p ON p.id = e.project_id
 JOIN controlplane_host h ON h.id = p.host_id
@@ -144,6 +149,8 @@ class RouteRow:
     host_id: str = ""
     # Where to connect instead, for the client, if that is another host of the region.
     elsewhere: str | None = None
+    # Whether it is just being stopped there and started on another host.
+    is_moving: bool = False
 
     @property
     def connections(self) -> int | None:

@@ -74,6 +74,13 @@ class CreateBranchDetails(Details):
 
 
 @dataclass(frozen=True)
+class StartComputeDetails(Details):
+    # The compute is being stopped on the host that its project leaves, and started on the other:
+    # clients wait for this operation.
+    moving: bool = False
+
+
+@dataclass(frozen=True)
 class SuspendComputeDetails(Details):
     # Suspend only if no client has come since the endpoint was found idle.
     if_idle: bool = False

@@ -2,6 +2,7 @@
 have authenticated. A message is an object in JSON, or some bytes of a file."""
 
 import json
+import os
 import select
 import socket
 from typing import Any
@@ -63,6 +64,18 @@ class Link:
         if kind != _BYTES:
             raise LinkBroken("the other host has sent no bytes of a file")
         return content
+
+    def take_into(self, file: int, at: int, length: int) -> None:
+        """Receive that many bytes of a file and write them at `at`. Raises LinkBroken, OSError."""
+        end = at + length
+        while at < end:
+            piece = self.take()
+            if not 0 < len(piece) <= end - at:
+                raise LinkBroken("the other host has sent more bytes than it has announced")
+            written = 0
+            while written < len(piece):
+                written += os.pwrite(file, piece[written:], at + written)
+            at += len(piece)
 
     def _send(self, kind: bytes, content: bytes) -> None:
         try:

@@ -1,0 +1,224 @@
+"""Moves running computes with their project (`project_move`): keeps the copy on the other host up
+to date while they serve their clients, and stops them only for the last of their log.
+
+While they are stopped, the operations that start them on the other host say so
+(`StartComputeDetails`): proxies park pooled clients and let new ones wait. If the move does not
+succeed after all, the computes run again here at once.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psycopg
+from django.db.models import F, QuerySet
+
+from controlplane import clock
+from controlplane.compute import compute
+from controlplane.compute.accounts import own_account
+from controlplane.compute.base_backup import OF_THE_RUNNING
+from controlplane.compute.branch_data import branch_dir, data_dir
+from controlplane.compute.filesystem import remove_tree
+from controlplane.compute.moving.links import Link, LinkBroken
+from controlplane.compute.moving.sending import send_branch, send_what_is_not_in_the_log
+from controlplane.compute.moving.sharing import SentBlocks
+from controlplane.compute.moving.streaming import Stream, streaming
+from controlplane.compute.patience import Cancelled, heed_cancel, patience
+from controlplane.compute.session import socket_dir
+from controlplane.compute.steps import step
+from controlplane.compute.tree import clone_tree, shares_blocks
+from controlplane.models import (
+    UNFINISHED,
+    Action,
+    Endpoint,
+    EndpointState,
+    Operation,
+    OperationStatus,
+)
+from controlplane.operations.details import MoveProjectDetails, StartComputeDetails
+from controlplane.operations.locks import locked_project
+from controlplane.operations.running import FOR_A_START, start
+from controlplane.operations.states import enter
+from controlplane.operations.work import let_go
+
+log = logging.getLogger(__name__)
+
+# Bytes of log that the other host may be behind when the computes are stopped, and for how many
+# seconds it may stay farther behind.
+MOST_BEHIND, CATCH_UP_BOUND = 4 << 20, 600.0
+# Seconds between two looks at how far the other host is.
+BETWEEN_LOOKS = 0.1
+# Seconds that a standby which does not answer is waited for. It answers at the latest once the
+# compute has stopped, so it is not waited for longer.
+UNANSWERED_BOUND = 30.0
+# Seconds without progress after which stopped computes run here again.
+HAND_OVER_BOUND = 10.0
+# Seconds in which no pooled client has left the pooler, before it is stopped anyway.
+STILL_LEAVING = 0.2
+# Seconds without progress that computes get to start here again.
+RESUME_BOUND = 60.0
+# The clone of a running compute's files in its branch's directory, from which they are sent.
+CLONE = "moving"
+
+
+class Streams:
+    """The running computes of a project that moves, over one link."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._held = ExitStack()
+        self._clones = ExitStack()
+        self._running: list[tuple[Endpoint, Stream]] = []
+
+    def close(self) -> None:
+        self._held.close()
+        self._clones.close()
+
+    def look(self) -> None:
+        """Send the new log of all computes, unless that was done a moment ago."""
+        for _, stream in self._running:
+            stream.look()
+
+    def send(self, endpoint: Endpoint, sent: SentBlocks) -> None:
+        """Send the branch of the running endpoint, and have the other host follow its compute.
+        Raises psycopg.Error, LogCutOff, and what `send_branch` raises."""
+        branch_id = endpoint.branch_id
+        stream = self._held.enter_context(streaming(self._link, branch_id, socket_dir(endpoint.id)))
+        self._running.append((endpoint, stream))
+        data = self._clones.enter_context(_steady(branch_id))
+        send_branch(self._link, branch_id, sent, of_running=(stream, data), between=self.look)
+        self._link.tell(start=branch_id, needed=stream.settings())
+        self._link.hear()
+
+    def hand_over(self, hold_clients: Callable[[], None]) -> None:
+        """Let the other host catch up, stop the computes, and have it complete their copies.
+        `hold_clients` is called before. Raises what `send` raises, and OutOfPatience."""
+        with step("catching_up"):
+            self._catch_up()
+            for endpoint, stream in self._running:
+                stream.write_checkpoint()
+                stream.send_new()
+                self._link.tell(checkpoint=endpoint.branch_id)
+                self._link.hear()
+            self._catch_up()
+        subscribes = any(stream.has_subscriptions() for _, stream in self._running)
+        with step("handing_over"), patience(HAND_OVER_BOUND):
+            hold_clients()
+            for endpoint, stream in self._running:
+                let_go(endpoint, endpoint.branch, still=STILL_LEAVING)
+                stream.send_new()
+            streams = [stream for _, stream in self._running]
+            for endpoint, _ in self._running:
+                compute.stop(endpoint.branch_id)
+            for stream in streams:
+                begin, end = stream.send_rest()
+                self._link.tell(finish=stream.branch_id, begin=begin, end=end)
+                send_what_is_not_in_the_log(self._link, stream.branch_id)
+            for _ in streams:
+                self._link.hear()
+        # A subscription would take changes from its publisher before it is certain where they are
+        # to be kept.
+        early = [] if subscribes else [endpoint.id for endpoint, _ in self._running]
+        self._link.tell(done=True, start=early)
+
+    def _catch_up(self) -> None:
+        """Return once the other host is little behind all computes."""
+        began = time.monotonic()
+        while any(self._is_behind(stream, began) for _, stream in self._running):
+            if time.monotonic() > began + CATCH_UP_BOUND:
+                raise LinkBroken("the other host does not keep up with what clients write")
+            heed_cancel()
+            time.sleep(BETWEEN_LOOKS)
+
+    def _is_behind(self, stream: Stream, began: float) -> bool:
+        until = stream.send_new()
+        self._link.tell(replayed=stream.branch_id)
+        replayed = int(self._link.hear()["replayed"])
+        if not replayed:
+            return time.monotonic() < began + UNANSWERED_BOUND
+        return until - replayed > MOST_BEHIND
+
+
+@contextmanager
+def _steady(branch_id: str) -> Iterator[Path]:
+    """The files of a running compute, to be sent. Where the disk shares blocks, it is a clone: a
+    block that is told from others by its place must not change meanwhile."""
+    data = data_dir(branch_id)
+    if not shares_blocks(data.parent.parent):
+        yield data
+        return
+    clone = branch_dir(branch_id) / CLONE
+    remove_tree(clone)
+    try:
+        clone_tree(data, clone, owner=own_account(), skip=OF_THE_RUNNING)
+        yield clone
+    finally:
+        remove_tree(clone)
+
+
+def running_endpoints(operation: Operation) -> Mapping[str, Endpoint]:
+    """The active endpoints of the operation's project, by their branches."""
+    found = Endpoint.objects.select_related(*FOR_A_START).filter(
+        project_id=operation.project_id, deleted_at=None, current_state=EndpointState.ACTIVE
+    )
+    return {endpoint.branch_id: endpoint for endpoint in found}
+
+
+def mark(operation: Operation, details: MoveProjectDetails, *, holds_clients: bool) -> None:
+    """Store the operation's details. With `holds_clients`, clients of the endpoints that are to be
+    started on the other host wait from now on. Raises Cancelled if the operation was cancelled."""
+    with locked_project(operation.project_id):
+        row = Operation.objects.get(id=operation.id)
+        if row.status != OperationStatus.RUNNING:
+            raise Cancelled
+        row.details = operation.details = details.as_json()
+        row.save(update_fields=["details"])
+        if holds_clients:
+            tell_clients(operation, StartComputeDetails(moving=True))
+
+
+def tell_clients(operation: Operation, details: StartComputeDetails) -> None:
+    """Store the details of the operations that start the endpoints on the other host. That `status`
+    is written too makes the database notify the proxies. The caller holds the project's lock."""
+    _starts(operation).update(details=details.as_json(), status=F("status"))
+
+
+def run_again(operation: Operation) -> None:
+    """Run the computes of all active endpoints of the project on this host, which it has not left,
+    and let their clients in. May be called again after a crash."""
+    with patience(RESUME_BOUND, cancelled=threading.Event()):
+        for endpoint in running_endpoints(operation).values():
+            if compute.running_endpoint(endpoint.branch_id) == endpoint.id:
+                compute.let_clients_in(endpoint.id)
+            else:
+                _start_again(operation, endpoint)
+    with locked_project(operation.project_id):
+        if _starts(operation).exclude(details={}).exists():
+            tell_clients(operation, StartComputeDetails())
+
+
+def _start_again(operation: Operation, endpoint: Endpoint) -> None:
+    states: Sequence[EndpointState] = (EndpointState.IDLE, EndpointState.ACTIVE)
+    try:
+        start(operation, endpoint)
+    except psycopg.Error as error:
+        # It runs; `catalog_mending` applies its catalog.
+        log.warning("catalog not applied", extra={"endpoint": endpoint.id, "error": str(error)})
+    except Exception:
+        log.exception("compute not started again", extra={"endpoint": endpoint.id})
+        states = states[:1]
+    # Another run: proxies tell it from the one that has ended.
+    with locked_project(operation.project_id) as project:
+        living = Endpoint.objects.filter(id=endpoint.id, deleted_at=None).first()
+        if living is not None:
+            for state in states:
+                enter(project, living, state, now=clock.now(), operations=[operation])
+
+
+def _starts(operation: Operation) -> QuerySet[Operation]:
+    return Operation.objects.filter(
+        chain=operation.chain, action=Action.START_COMPUTE, status__in=UNFINISHED
+    )
