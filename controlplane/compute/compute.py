@@ -159,10 +159,15 @@ def remove(branch_id: str) -> None:
 
     Raises what `stop` raises.
     """
+    clear(branch_id)
+    forget_lock(branch_id)
+
+
+def clear(branch_id: str) -> None:
+    """As `remove`, for a caller that makes the branch anew: its lock holds on."""
     stop(branch_id)
     end_account_of(branch_dir(branch_id))
     branch_data.remove(branch_id)
-    forget_lock(branch_id)
 
 
 def forget_endpoint(endpoint_id: str) -> None:

@@ -43,7 +43,7 @@ SELECT e.id AS endpoint_id, p.account_id, a.plan,
     END AS elsewhere,
     EXISTS (
         SELECT FROM controlplane_operation o
-        WHERE o.endpoint_id = e.id AND o.project_id = e.project_id AND o.details ? 'moving'
+        WHERE o.endpoint_id = e.id AND o.project_id = e.project_id AND o.details ? 'announced'
             AND o.status IN ('scheduling', 'running', 'cancelling')
     ) AS is_moving
 FROM controlplane_endpoint e
@@ -149,7 +149,7 @@ class RouteRow:
     host_id: str = ""
     # Where to connect instead, for the client, if that is another host of the region.
     elsewhere: str | None = None
-    # Whether it is just being stopped there and started on another host.
+    # Whether it is about to be stopped there and started on another host.
     is_moving: bool = False
 
     @property

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
-from django.db.models import F, QuerySet
+from django.db.models import F
 
 from controlplane import clock
 from controlplane.compute import compute
@@ -51,6 +51,9 @@ log = logging.getLogger(__name__)
 MOST_BEHIND, CATCH_UP_BOUND = 4 << 20, 600.0
 # Seconds between two looks at how far the other host is.
 BETWEEN_LOOKS = 0.1
+# Seconds that clients get which are just logging in here: they would wait here for a compute that
+# starts on the other host.
+LOGIN = 0.5
 # Seconds that a standby which does not answer is waited for. It answers at the latest once the
 # compute has stopped, so it is not waited for longer.
 UNANSWERED_BOUND = 30.0
@@ -60,6 +63,7 @@ HAND_OVER_BOUND = 10.0
 STILL_LEAVING = 0.2
 # Seconds without progress that computes get to start here again.
 RESUME_BOUND = 60.0
+NOT_MOVING = StartComputeDetails()
 # The clone of a running compute's files in its branch's directory, from which they are sent.
 CLONE = "moving"
 
@@ -93,20 +97,23 @@ class Streams:
         self._link.tell(start=branch_id, needed=stream.settings())
         self._link.hear()
 
-    def hand_over(self, hold_clients: Callable[[], None]) -> None:
+    def hand_over(self, tell_clients: Callable[[StartComputeDetails], None]) -> None:
         """Let the other host catch up, stop the computes, and have it complete their copies.
-        `hold_clients` is called before. Raises what `send` raises, and OutOfPatience."""
+        `tell_clients` is called some time before the stop and right before it. Raises what `send`
+        raises, and OutOfPatience."""
         with step("catching_up"):
             self._catch_up()
+            tell_clients(StartComputeDetails(announced=True))
+            announced_at = time.monotonic()
             for endpoint, stream in self._running:
                 stream.write_checkpoint()
                 stream.send_new()
                 self._link.tell(checkpoint=endpoint.branch_id)
                 self._link.hear()
-            self._catch_up()
+            self._catch_up(until=announced_at + LOGIN)
         subscribes = any(stream.has_subscriptions() for _, stream in self._running)
         with step("handing_over"), patience(HAND_OVER_BOUND):
-            hold_clients()
+            tell_clients(StartComputeDetails(announced=True, moving=True))
             for endpoint, stream in self._running:
                 let_go(endpoint, endpoint.branch, still=STILL_LEAVING)
                 stream.send_new()
@@ -123,23 +130,29 @@ class Streams:
         # to be kept.
         early = [] if subscribes else [endpoint.id for endpoint, _ in self._running]
         self._link.tell(done=True, start=early)
+        self._link.flush()
 
-    def _catch_up(self) -> None:
-        """Return once the other host is little behind all computes."""
+    def _catch_up(self, *, until: float = 0) -> None:
+        """Return once the other host is little behind all computes, and not before `until`."""
         began = time.monotonic()
-        while any(self._is_behind(stream, began) for _, stream in self._running):
+        while self._is_behind(began) or time.monotonic() < until:
             if time.monotonic() > began + CATCH_UP_BOUND:
                 raise LinkBroken("the other host does not keep up with what clients write")
             heed_cancel()
             time.sleep(BETWEEN_LOOKS)
 
-    def _is_behind(self, stream: Stream, began: float) -> bool:
-        until = stream.send_new()
-        self._link.tell(replayed=stream.branch_id)
-        replayed = int(self._link.hear()["replayed"])
-        if not replayed:
-            return time.monotonic() < began + UNANSWERED_BOUND
-        return until - replayed > MOST_BEHIND
+    def _is_behind(self, began: float) -> bool:
+        """Send the new log, and return whether the other host is far behind any compute."""
+        behind = 0
+        for _, stream in self._running:
+            until = stream.send_new()
+            self._link.tell(replayed=stream.branch_id)
+            replayed = int(self._link.hear()["replayed"])
+            if replayed:
+                behind = max(behind, until - replayed)
+            elif time.monotonic() < began + UNANSWERED_BOUND:
+                return True
+        return behind > MOST_BEHIND
 
 
 @contextmanager
@@ -167,23 +180,30 @@ def running_endpoints(operation: Operation) -> Mapping[str, Endpoint]:
     return {endpoint.branch_id: endpoint for endpoint in found}
 
 
-def mark(operation: Operation, details: MoveProjectDetails, *, holds_clients: bool) -> None:
-    """Store the operation's details. With `holds_clients`, clients of the endpoints that are to be
-    started on the other host wait from now on. Raises Cancelled if the operation was cancelled."""
+def mark(
+    operation: Operation,
+    details: MoveProjectDetails,
+    starts: StartComputeDetails = NOT_MOVING,
+) -> None:
+    """Store the details of the operation, and of those that start the endpoints on the other host.
+    Raises Cancelled if the operation was cancelled."""
     with locked_project(operation.project_id):
         row = Operation.objects.get(id=operation.id)
         if row.status != OperationStatus.RUNNING:
             raise Cancelled
         row.details = operation.details = details.as_json()
         row.save(update_fields=["details"])
-        if holds_clients:
-            tell_clients(operation, StartComputeDetails(moving=True))
+        _tell_clients(operation, starts)
 
 
-def tell_clients(operation: Operation, details: StartComputeDetails) -> None:
+def _tell_clients(operation: Operation, details: StartComputeDetails) -> None:
     """Store the details of the operations that start the endpoints on the other host. That `status`
-    is written too makes the database notify the proxies. The caller holds the project's lock."""
-    _starts(operation).update(details=details.as_json(), status=F("status"))
+    is written too makes the database notify the proxies."""
+    starts = Operation.objects.filter(
+        chain=operation.chain, action=Action.START_COMPUTE, status__in=UNFINISHED
+    )
+    news = starts.exclude(details=details.as_json())
+    news.update(details=details.as_json(), status=F("status"))
 
 
 def run_again(operation: Operation) -> None:
@@ -196,8 +216,7 @@ def run_again(operation: Operation) -> None:
             else:
                 _start_again(operation, endpoint)
     with locked_project(operation.project_id):
-        if _starts(operation).exclude(details={}).exists():
-            tell_clients(operation, StartComputeDetails())
+        _tell_clients(operation, NOT_MOVING)
 
 
 def _start_again(operation: Operation, endpoint: Endpoint) -> None:
@@ -216,9 +235,3 @@ def _start_again(operation: Operation, endpoint: Endpoint) -> None:
         if living is not None:
             for state in states:
                 enter(project, living, state, now=clock.now(), operations=[operation])
-
-
-def _starts(operation: Operation) -> QuerySet[Operation]:
-    return Operation.objects.filter(
-        chain=operation.chain, action=Action.START_COMPUTE, status__in=UNFINISHED
-    )

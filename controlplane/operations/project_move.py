@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 
 from controlplane.compute import compute
 from controlplane.compute.branch_data import NoSuchBranchData, data_dir
@@ -21,7 +22,7 @@ from controlplane.compute.history.chain import holding_history
 from controlplane.compute.moving.links import Link, LinkBroken, MoveRefused
 from controlplane.compute.moving.sending import send_branch, size_of
 from controlplane.compute.moving.sharing import SentBlocks
-from controlplane.compute.patience import patience
+from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.steps import step
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.models import Branch, BranchState, Host, Operation
@@ -77,7 +78,7 @@ def undo_move(operation: Operation) -> None:
         with patience(DISCARD_BOUND), closing(Link(connect(host))) as link:
             link.tell(discard=str(operation.id))
             link.hear()
-    except (LinkBroken, MoveRefused, OSError) as error:
+    except (LinkBroken, MoveRefused, OutOfPatience, OSError) as error:
         fields = {"host": host.id, "error": str(error)}
         log.warning("what was moved is not removed yet", extra=fields)
 
@@ -114,7 +115,8 @@ def _send(operation: Operation, details: MoveProjectDetails, branches: Sequence[
                 else:
                     send_branch(link, branch_id, sent, between=streams.look)
         if running:
-            streams.hand_over(lambda: mark(operation, details, holds_clients=True))
+            streams.hand_over(partial(mark, operation, details))
         else:
             link.tell(done=True)
-            mark(operation, details, holds_clients=False)
+            link.flush()
+            mark(operation, details)

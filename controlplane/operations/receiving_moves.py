@@ -28,7 +28,7 @@ from controlplane.compute.moving.receiving import (
     receive_the_rest,
     remove_received,
 )
-from controlplane.compute.patience import OutOfPatience, patience
+from controlplane.compute.patience import OutOfPatience, patience, remaining
 from controlplane.compute.process import StartFailed
 from controlplane.compute.state_directory import identity
 from controlplane.models import (
@@ -106,6 +106,7 @@ def _serve(connection: socket.socket, host_id: str) -> None:
                     log.exception("move not received", extra={"host": sender})
                 with suppress(LinkBroken):
                     link.tell(refused=words_of(error))
+                    link.flush()
     except (LinkBroken, OutOfPatience, OSError) as error:
         log.warning("move cut off", extra={"error": str(error)})
     finally:
@@ -116,7 +117,14 @@ def _serve(connection: socket.socket, host_id: str) -> None:
 def _line(connection: socket.socket) -> str:
     """Read the first line and nothing behind it."""
     found = bytearray()
-    while (one := connection.recv(1)) != b"\n":
+    while True:
+        try:
+            one = connection.recv(1)
+        except TimeoutError:
+            remaining()
+            continue
+        if one == b"\n":
+            break
         found += one
         if not one or len(found) > _LONGEST_NAME:
             raise LinkBroken("the proxy has not said which host it is")
@@ -137,6 +145,7 @@ def _answer(link: Link, sender: str, host_id: str) -> None:
             for branch_id in branches:
                 remove_received(branch_id)
             link.tell(discarded=True)
+            link.flush()
             return
         link.tell(state_id=identity())
         with closing(Following()) as following:

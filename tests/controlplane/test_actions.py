@@ -38,7 +38,7 @@ EXAMPLES = [
     (Action.SUSPEND_COMPUTE, SuspendComputeDetails()),
     (Action.SUSPEND_COMPUTE, SuspendComputeDetails(if_idle=True)),
     (Action.START_COMPUTE, StartComputeDetails()),
-    (Action.START_COMPUTE, StartComputeDetails(moving=True)),
+    (Action.START_COMPUTE, StartComputeDetails(announced=True, moving=True)),
 ]
 
 

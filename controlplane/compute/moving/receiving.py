@@ -66,7 +66,8 @@ def receive_branch(
     the branches `received` before. If its compute runs on the other host, it is `following` that
     from now on. The caller holds the locks of all of these. Raises LinkBroken, MoveRefused,
     NotEnoughSpace, AccountUnusable, OSError."""
-    remove_received(branch_id)
+    end_following(branch_id)
+    compute.clear(branch_id)
     with new_branch(branch_id) as (staging, account):
         require(LEAST, at=staging, what="the branch")
         _Receiver(link, branch_id, received, staging, account, following).receive()
