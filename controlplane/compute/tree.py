@@ -291,7 +291,7 @@ def entries_in(
     source: Path,
     *,
     skip: Collection[str] = (),
-    wanted: Callable[[str], bool] = lambda path: True,
+    wanted: Callable[[str], object] = lambda path: True,
 ) -> Iterator[tuple[str, int | None]]:
     """The directories and files of the tree, a directory before what is in it: the path relative to
     `source`, and for a file its descriptor, which is open until the next entry is wanted. Leaves
@@ -302,7 +302,7 @@ def entries_in(
 
 
 def _entries_of(
-    directory: int, place: str, owner: int, skip: Collection[str], wanted: Callable[[str], bool]
+    directory: int, place: str, owner: int, skip: Collection[str], wanted: Callable[[str], object]
 ) -> Iterator[tuple[str, int | None]]:
     _check_depth(place)
     with os.scandir(directory) as entries:

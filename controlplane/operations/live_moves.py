@@ -9,7 +9,7 @@ succeed after all, the computes run again here at once.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -164,12 +164,17 @@ def _steady(branch_id: str) -> Iterator[Path]:
         yield data
         return
     clone = branch_dir(branch_id) / CLONE
-    remove_tree(clone)
     try:
         clone_tree(data, clone, owner=own_account(), skip=OF_THE_RUNNING)
         yield clone
     finally:
         remove_tree(clone)
+
+
+def forget_clones(branches: Iterable[str]) -> None:
+    """Remove what an attempt that was cut off has left in the branches' directories."""
+    for branch_id in branches:
+        remove_tree(branch_dir(branch_id) / CLONE)
 
 
 def running_endpoints(operation: Operation) -> Mapping[str, Endpoint]:

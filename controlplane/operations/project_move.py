@@ -27,7 +27,13 @@ from controlplane.compute.steps import step
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.models import Branch, BranchState, Host, Operation
 from controlplane.operations.details import MoveProjectDetails
-from controlplane.operations.live_moves import Streams, mark, run_again, running_endpoints
+from controlplane.operations.live_moves import (
+    Streams,
+    forget_clones,
+    mark,
+    run_again,
+    running_endpoints,
+)
 from controlplane.operations.running import Refused
 from controlplane.operations.words import words_of
 from controlplane.operations.work import Attempt
@@ -54,10 +60,12 @@ def move_project(attempt: Attempt) -> None:
     LinkBroken, LogCutOff, psycopg.Error, OSError."""
     operation, details = attempt.operation, attempt.details
     assert isinstance(details, MoveProjectDetails)
-    # An earlier attempt may have stopped some.
+    branches = _branches_of(operation)
+    # An earlier attempt may have stopped some computes.
     run_again(operation)
+    forget_clones(branches)
     try:
-        _send(operation, details, _branches_of(operation))
+        _send(operation, details, branches)
     except Exception as error:
         run_again(operation)
         if isinstance(error, FINAL):
@@ -70,6 +78,7 @@ def undo_move(operation: Operation) -> None:
     has of the project. If it cannot be reached, its own round does that once the operation has
     ended."""
     run_again(operation)
+    forget_clones(_branches_of(operation))
     details = MoveProjectDetails.from_json(operation.details)
     host = Host.objects.filter(id=details.to).first()
     if host is None:

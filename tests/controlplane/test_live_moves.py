@@ -6,16 +6,17 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.support import past
+from tests.support.filesystems import free_bytes, mounted
 from tests.support.moves import (
     LARGE,
     ROWS,
+    Writer,
     await_any_end,
     await_end,
     await_handing_over,
@@ -34,6 +35,8 @@ from tests.support.service import Service
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
+# Bytes that the disk may have less after a move: segments of the log.
+LEFT = 120 << 20
 # How long after the beginning of a phase a worker dies, in seconds.
 DELAYS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 
@@ -47,52 +50,6 @@ def place(stack: Stack) -> Place:
 def second(stack: Stack, state_dir: Path) -> Iterator[SecondHost]:
     with second_host(stack, state_dir) as host:
         yield host
-
-
-class Writer:
-    """Inserts numbers one by one, and connects again when it loses its connection."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._stopped = threading.Event()
-        self.acknowledged = 0
-        self.longest_pause = 0.0
-        with place.connect() as connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS written (n int)")
-        self._already = self._count()
-
-    def __enter__(self) -> "Writer":
-        self._thread = threading.Thread(target=self._write)
-        self._thread.start()
-        wait_for(lambda: self.acknowledged > 20, "the client to write")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join(60)
-
-    def await_more(self) -> None:
-        before = self.acknowledged
-        wait_for(lambda: self.acknowledged > before + 20, "the client to write on")
-
-    def check(self) -> None:
-        """A row whose acknowledgement was lost may be there twice; none may be missing."""
-        assert self._count() - self._already >= self.acknowledged
-        (distinct,) = self._place.query("SELECT count(DISTINCT n) FROM written")
-        assert distinct >= self.acknowledged
-
-    def _count(self) -> int:
-        return int(self._place.query("SELECT count(*) FROM written")[0])
-
-    def _write(self) -> None:
-        last = time.monotonic()
-        while not self._stopped.is_set():
-            with suppress(psycopg.Error), self._place.connect() as connection:
-                while not self._stopped.is_set():
-                    connection.execute("INSERT INTO written VALUES (%s)", [self.acknowledged])
-                    now = time.monotonic()
-                    self.longest_pause = max(self.longest_pause, now - last)
-                    self.acknowledged, last = self.acknowledged + 1, now
 
 
 def timeline(stack: Stack, endpoint_id: str) -> int:
@@ -228,6 +185,60 @@ def test_a_compute_that_dies_while_it_is_followed_runs_again_and_moves(
     assert living_on(place) == NAME
     assert place.query("SELECT count(*) FROM large") == (ROWS,)
     await_end(place, move(place, "local"))
+
+
+def test_several_computes_move_at_once_also_one_of_a_later_timeline(
+    stack: Stack, place: Place, second: SecondHost
+) -> None:
+    past.with_history(place)
+    at, _ = past.write(place, "first")
+    past.write(place, "second")
+    place.suspend()
+    wait_for(lambda: past.history(place)["latest"] > at, "the history")
+    branch = place.new_branch_id(parent_timestamp=at)
+    assert past.notes(place, branch) == ["first"]
+    other = place.client.get(place.branch_path(branch, "/endpoints"))["endpoints"][0]["id"]
+    place.start()
+    with Writer(place) as writer:
+        await_end(place, move(place, NAME))
+        writer.await_more()
+    writer.check()
+    print("writes paused for", round(writer.longest_pause, 2), "s")
+    wait_for(lambda: place.endpoint(other)["current_state"] == "active", "the other's start")
+    assert (timeline(second.stack, place.endpoint_id), timeline(second.stack, other)) == (1, 2)
+    rows = place.sql("SELECT text FROM notes", endpoint_id=other)
+    assert rows == [("first",)]
+    place.sql("INSERT INTO notes VALUES ('third')", endpoint_id=other)
+    ((now,),) = place.sql("SELECT clock_timestamp()::timestamptz(0) + '1 s'", endpoint_id=other)
+    wait_for(lambda: past.history(place, branch).get("latest", "") > now.isoformat(), "the history")
+    await_end(place, move(place, "local"))
+
+
+@pytest.mark.thorough
+def test_a_running_parent_and_its_child_share_blocks_on_the_other_host_too() -> None:
+    with mounted("xfs", size=4 << 30) as disk:
+        first, there = disk / "first", disk / "second"
+        first.mkdir(mode=0o711)
+        service = Service(first)
+        try:
+            place = Place.create(service.stack, service.client)
+            place.sql(LARGE)
+            children = [place.new_branch_id() for _ in range(3)]
+            with second_host(service.stack, there) as second:
+                before = free_bytes(disk)
+                with Writer(place) as writer:
+                    await_end(place, move(place, NAME))
+                    writer.await_more()
+                for branch in (place.branch_id, *children):
+                    assert second.stack.data_dir(branch).is_dir()
+                    await_removal(service.stack, branch)
+                wait_for(lambda: before - free_bytes(disk) < LEFT, "the blocks to be shared")
+                moved = Place(second.stack, place.client, place.created)
+                endpoint = moved.create_endpoint(children[0])["endpoint"]["id"]
+                assert moved.sql("SELECT count(*) FROM large", endpoint_id=endpoint) == [(ROWS,)]
+                await_end(place, move(place, "local"))
+        finally:
+            service.down()
 
 
 @pytest.mark.thorough

@@ -2,8 +2,12 @@
 
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from typing import Any
+
+import psycopg
 
 from tests.support.client import ENDED, Client
 from tests.support.place import Place
@@ -102,3 +106,49 @@ def await_handing_over(place: Place) -> None:
         while not database.execute(HANDING_OVER, [place.endpoint_id]).rowcount:
             assert time.monotonic() < deadline, "the compute was not stopped"
             time.sleep(0.002)
+
+
+class Writer:
+    """Inserts numbers one by one, and connects again when it loses its connection."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._stopped = threading.Event()
+        self.acknowledged = 0
+        self.longest_pause = 0.0
+        with place.connect() as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS written (n int)")
+        self._already = self._count()
+
+    def __enter__(self) -> "Writer":
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+        wait_for(lambda: self.acknowledged > 20, "the client to write")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join(60)
+
+    def await_more(self) -> None:
+        before = self.acknowledged
+        wait_for(lambda: self.acknowledged > before + 20, "the client to write on")
+
+    def check(self) -> None:
+        """A row whose acknowledgement was lost may be there twice; none may be missing."""
+        assert self._count() - self._already >= self.acknowledged
+        (distinct,) = self._place.query("SELECT count(DISTINCT n) FROM written")
+        assert distinct >= self.acknowledged
+
+    def _count(self) -> int:
+        return int(self._place.query("SELECT count(*) FROM written")[0])
+
+    def _write(self) -> None:
+        last = time.monotonic()
+        while not self._stopped.is_set():
+            with suppress(psycopg.Error), self._place.connect() as connection:
+                while not self._stopped.is_set():
+                    connection.execute("INSERT INTO written VALUES (%s)", [self.acknowledged])
+                    now = time.monotonic()
+                    self.longest_pause = max(self.longest_pause, now - last)
+                    self.acknowledged, last = self.acknowledged + 1, now

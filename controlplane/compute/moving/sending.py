@@ -28,6 +28,7 @@ DATA = "data"
 _DIRECTORIES = ("pg_logical", "pg_replslot", "pg_stat", "pg_twophase")
 _FILES = ("global/pg_control", "postgresql.auto.conf")
 NOT_SENT_AGAIN = (*OF_THE_PROCESS, "pg_wal")
+_TIMELINE = re.compile("[0-9A-F]{8}[.]history")
 _INIT = "_init"
 # A file of a table or index: its main part, another fork, or a further gigabyte of one.
 _FORK = re.compile(r"(base/\d+/\d+)(?:_[a-z]+)?(?:\.\d+)?")
@@ -64,6 +65,9 @@ def send_branch(
             link.tell(directory=name)
         link.tell(follow=branch_id)
         sender.tree(data, DATA, skip=OF_THE_RUNNING)
+        # What its timeline goes back to.
+        log = data_dir(branch_id) / "pg_wal"
+        sender.tree(log, f"{DATA}/pg_wal", wanted=_TIMELINE.fullmatch)
         sender.content(stream.end_backup().encode(), f"{DATA}/backup_label")
         sender.content(b"", f"{DATA}/{STANDBY}")
         stream.send_new()
@@ -113,10 +117,17 @@ class _Sender:
         self._sent = sent
         self._between = between
 
-    def tree(self, source: Path, name: str, *, skip: tuple[str, ...] = ()) -> None:
-        """Send the tree `source` as the directory `name` of the branch."""
+    def tree(
+        self,
+        source: Path,
+        name: str,
+        *,
+        skip: tuple[str, ...] = (),
+        wanted: Callable[[str], object] = lambda path: True,
+    ) -> None:
+        """Send the tree `source` as the directory `name` of the branch, with the `wanted` files."""
         self._link.tell(directory=name)
-        for inner, file in entries_in(source, skip=skip):
+        for inner, file in entries_in(source, skip=skip, wanted=wanted):
             if file is None:
                 self._link.tell(directory=f"{name}/{inner}")
             else:

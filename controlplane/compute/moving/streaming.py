@@ -66,7 +66,8 @@ class Stream:
         timeline, first = values_of(
             connection.execute(
                 "SELECT (SELECT timeline_id FROM pg_control_checkpoint()),"
-                " (SELECT min(restart_lsn)::text FROM pg_replication_slots)"
+                " (SELECT min(restart_lsn)::text FROM pg_replication_slots"
+                " WHERE wal_status <> 'lost')"
             ).fetchone(),
             *(int, str),
         )
