@@ -63,7 +63,8 @@ FROM controlplane_role r JOIN controlplane_endpoint e ON e.branch_id = r.branch_
 WHERE e.id = %(endpoint)s AND r.name = ANY(%(names)s) AND r.deleted_at IS NULL
 """
 CATALOG_MARK = "SELECT catalog_mark FROM controlplane_branch WHERE id = %(branch)s"
-# One statement, so that the endpoint's state and its operations are from the same snapshot.
+# One statement, so that the endpoint's state and its operations are from the same snapshot. What
+# waits for the end of a move, which may take long, does nothing to the endpoint yet.
 STATE = """
 SELECT e.branch_id, e.disabled OR a.disabled_at IS NOT NULL AS disabled, e.current_state,
     e.started_at, p.host_id,
@@ -74,6 +75,12 @@ SELECT e.branch_id, e.disabled OR a.disabled_at IS NOT NULL AS disabled, e.curre
         FROM controlplane_operation o
         WHERE o.endpoint_id = e.id AND o.project_id = e.project_id
             AND o.status IN ('scheduling', 'running', 'cancelling')
+            AND NOT (
+                o.dispatched_at IS NULL AND o.action <> 'start_compute' AND EXISTS (
+                    SELECT FROM controlplane_operation m
+                    WHERE m.project_id = o.project_id AND m.created_at < o.created_at
+                        AND m.action = 'move_project'
+                        AND m.status IN ('scheduling', 'running', 'cancelling')))
     ), '[]') AS unfinished,
     b.protected, jsonb_build_object(
         'allowed_ips', p.settings -> 'allowed_ips',

@@ -149,6 +149,25 @@ def test_a_cancel_while_it_is_followed_does_not_stop_the_compute(
     wait_for(lambda: not on_disk(second.stack, place.branch_id), "the copy to be removed")
 
 
+def test_clients_stay_while_a_suspend_waits_for_the_move(
+    stack: Stack, place: Place, second: SecondHost
+) -> None:
+    place.sql(LARGE)
+    moving = move_by_api(place, NAME)
+    await_step(place, moving, "copying")
+    os.killpg(second.worker.pid, signal.SIGSTOP)
+    try:
+        answer = place.client.post(f"{place.path}/endpoints/{place.endpoint_id}/suspend")
+        assert answer["operations"][0]["status"] == "scheduling"
+        assert place.query("SELECT 1") == (1,)
+        assert place.query("SELECT 1", pooled=True) == (1,)
+        place.client.post(f"{place.path}/operations/{moving}/cancel")
+        await_end(place, moving, "cancelled")
+    finally:
+        os.killpg(second.worker.pid, signal.SIGCONT)
+    wait_for(lambda: place.state() == "idle", "the suspend")
+
+
 def test_a_cancel_while_it_is_stopped_runs_the_compute_again(
     stack: Stack, place: Place, second: SecondHost
 ) -> None:
@@ -206,10 +225,12 @@ def test_several_computes_move_at_once_also_one_of_a_later_timeline(
     print("writes paused for", round(writer.longest_pause, 2), "s")
     wait_for(lambda: place.endpoint(other)["current_state"] == "active", "the other's start")
     assert (timeline(second.stack, place.endpoint_id), timeline(second.stack, other)) == (1, 2)
-    rows = place.sql("SELECT text FROM notes", endpoint_id=other)
-    assert rows == [("first",)]
-    place.sql("INSERT INTO notes VALUES ('third')", endpoint_id=other)
-    ((now,),) = place.sql("SELECT clock_timestamp()::timestamptz(0) + '1 s'", endpoint_id=other)
+    moved = Place(second.stack, place.client, place.created)
+    assert moved.sql("SELECT text FROM notes", endpoint_id=other) == [("first",)]
+    ((now,),) = moved.sql(
+        "INSERT INTO notes VALUES ('third') RETURNING clock_timestamp()", endpoint_id=other
+    )
+    moved.suspend(other)
     wait_for(lambda: past.history(place, branch).get("latest", "") > now.isoformat(), "the history")
     await_end(place, move(place, "local"))
 
