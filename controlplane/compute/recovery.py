@@ -2,6 +2,7 @@
 
 import os
 import re
+import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,8 +18,10 @@ SEGMENT = re.compile("[0-9A-F]{24}")
 # In a segment's first page: 4 bytes of magic and flags, 4 of timeline, then 8 of its address.
 PLACE = slice(8, 16)
 # In pg_control, at the same place in every version: 8 bytes of identity, 8 of versions, then the
-# state, here as an orderly shutdown leaves it.
+# state, here as an orderly shutdown leaves it; from byte 32 on, where the latest checkpoint lies in
+# the log, 8 bytes of its redo position, and its timeline.
 STATE, SHUT_DOWN = slice(16, 20), (1).to_bytes(4, "little")
+CHECKPOINT = struct.Struct("<32xQ8xI")
 
 
 def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
@@ -49,14 +52,25 @@ def is_to_recover(data_dir: Path) -> bool:
     signals = ("backup_label", "recovery.signal", STANDBY)
     if any(os.path.lexists(data_dir / name) for name in signals):
         return True
-    control = b""
+    return _control(data_dir)[STATE] != SHUT_DOWN
+
+
+def last_checkpoint(data_dir: Path) -> tuple[int, int] | None:
+    """Where the latest checkpoint of a stopped Postgres begins in its log, and its timeline. None
+    if pg_control cannot be read."""
+    control = _control(data_dir)
+    return CHECKPOINT.unpack(control) if len(control) == CHECKPOINT.size else None
+
+
+def _control(data_dir: Path) -> bytes:
+    """The beginning of pg_control; b"" if there is none."""
     with (
         suppress(OSError),
         open_directory(data_dir) as data,
         open_directory("global", within=data) as directory,
     ):
-        control = read_regular("pg_control", STATE.stop, within=directory)
-    return control[STATE] != SHUT_DOWN
+        return read_regular("pg_control", CHECKPOINT.size, within=directory)
+    return b""
 
 
 def _bytes_from(log: int, current: str) -> int:

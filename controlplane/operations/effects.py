@@ -22,6 +22,7 @@ from controlplane.events.changes import (
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import (
+    CATALOG_UNREAD,
     HOPEFUL,
     Action,
     Branch,
@@ -186,6 +187,8 @@ def _have_them_started(operation: Operation, now: datetime) -> None:
         project=operation.project_id, deleted_at=None, current_state=EndpointState.ACTIVE
     ):
         enter(operation.project, endpoint, EndpointState.IDLE, now=now, operations=[operation])
+        # What SQL changed last is read from the compute on the other host.
+        Branch.objects.filter(id=endpoint.branch_id).update(catalog_mark=CATALOG_UNREAD)
     Operation.objects.filter(
         chain=operation.chain, action=Action.START_COMPUTE, status__in=HOPEFUL
     ).update(details={}, lane=Lane.WAKES)

@@ -27,6 +27,7 @@ from controlplane.compute.moving.sending import send_branch, send_what_is_not_in
 from controlplane.compute.moving.sharing import SentBlocks
 from controlplane.compute.moving.streaming import Stream, streaming
 from controlplane.compute.patience import Cancelled, heed_cancel, patience
+from controlplane.compute.process import stop_postgres
 from controlplane.compute.session import socket_dir
 from controlplane.compute.steps import step
 from controlplane.compute.tree import clone_tree, shares_blocks
@@ -42,7 +43,7 @@ from controlplane.operations.details import MoveProjectDetails, StartComputeDeta
 from controlplane.operations.locks import locked_project
 from controlplane.operations.running import FOR_A_START, start
 from controlplane.operations.states import enter
-from controlplane.operations.work import let_go
+from controlplane.operations.written import count_written
 
 log = logging.getLogger(__name__)
 
@@ -118,19 +119,24 @@ class Streams:
             self._catch_up(until=announced_at + LOGIN)
         subscribes = any(stream.has_subscriptions() for _, stream in self._running)
         with step("handing_over"), patience(HAND_OVER_BOUND):
+            for endpoint, _ in self._running:
+                count_written(endpoint.id, endpoint.branch_id)
             tell_clients(StartComputeDetails(announced=True, moving=True))
             self._followed.close()
             for endpoint, stream in self._running:
-                let_go(endpoint, endpoint.branch, still=STILL_LEAVING)
+                compute.let_clients_go(endpoint.id, still=STILL_LEAVING)
+                stream.end_clients()
                 stream.send_new()
-            streams = [stream for _, stream in self._running]
-            for endpoint, _ in self._running:
-                compute.stop(endpoint.branch_id)
-            for stream in streams:
+            for endpoint, stream in self._running:
+                stop_postgres(data_dir(endpoint.branch_id))
                 begin, end = stream.send_rest()
                 self._link.tell(finish=stream.branch_id, begin=begin, end=end)
                 send_what_is_not_in_the_log(self._link, stream.branch_id)
-            for _ in streams:
+                self._link.flush()
+            # While the other host is at work.
+            for endpoint, _ in self._running:
+                _end(endpoint)
+            for _ in self._running:
                 self._link.hear()
         # A subscription would take changes from its publisher before it is certain where they are
         # to be kept.
@@ -159,6 +165,13 @@ class Streams:
             elif time.monotonic() < began + UNANSWERED_BOUND:
                 return True
         return behind > MOST_BEHIND
+
+
+def _end(endpoint: Endpoint) -> None:
+    """End what is left of a compute whose Postgres has stopped."""
+    compute.stop(endpoint.branch_id)
+    compute.end_started(endpoint.branch_id, endpoint.id)
+    compute.forget_endpoint(endpoint.id)
 
 
 @contextmanager

@@ -234,19 +234,12 @@ def suspend_compute(attempt: Attempt) -> None:
         compute.let_clients_in(endpoint.id)
         return
     _held.pop(endpoint.id, None)
-    let_go(endpoint, attempt.branch)
-    compute.stop(attempt.branch.id)
-
-
-def let_go(endpoint: Endpoint, branch: Branch, *, still: float = compute.STILL_LEAVING) -> None:
-    """End the sessions of all clients of the endpoint's compute, which is about to be stopped, and
-    read from it what the rows must have. Pooled clients may stay for `still` seconds in which none
-    has left."""
     # Do this first: the last reading of the catalog ends every session in the compute.
-    compute.let_clients_go(endpoint.id, still=still)
-    import_before_stop(branch)
-    if compute.running_endpoint(branch.id) == endpoint.id:
-        count_written(endpoint.id, branch.id)
+    compute.let_clients_go(endpoint.id)
+    import_before_stop(attempt.branch)
+    if compute.running_endpoint(attempt.branch.id) == endpoint.id:
+        count_written(endpoint.id, attempt.branch.id)
+    compute.stop(attempt.branch.id)
 
 
 def apply_config(attempt: Attempt) -> None:

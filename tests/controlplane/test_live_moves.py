@@ -75,6 +75,7 @@ def test_a_compute_moves_with_what_its_log_does_not_have(
         connection.execute("CREATE UNIQUE INDEX ON unlogged (n)")
         connection.execute("CREATE TABLE counted AS SELECT generate_series(1, 100) AS n")
         connection.execute("SELECT count(*) FROM counted")
+        connection.execute("CREATE ROLE newcomer LOGIN PASSWORD 'made by SQL 1'")
     chains = past.left_of_history(place)[0]
     with Writer(place) as writer:
         ended = await_end(place, move(place, NAME))
@@ -87,6 +88,7 @@ def test_a_compute_moves_with_what_its_log_does_not_have(
     assert place.query("SELECT n FROM unlogged WHERE n = 77") == (77,)
     scans = "SELECT seq_scan > 0 FROM pg_stat_user_tables WHERE relname = 'counted'"
     assert place.query(scans) == (True,)
+    assert place.query("SELECT 1", user="newcomer", password="made by SQL 1") == (1,)
     # It was never promoted, and its history goes on without a gap.
     assert timeline(second.stack, place.endpoint_id) == 1
     moved = Place(second.stack, place.client, place.created)

@@ -18,15 +18,14 @@ from pathlib import Path
 
 import psycopg
 
-from controlplane.compute.accounts import Account, account_of, give
-from controlplane.compute.branch_data import branch_dir, data_dir
+from controlplane.compute.accounts import Account, give
+from controlplane.compute.branch_data import data_dir
 from controlplane.compute.foreign_files import remove_from
-from controlplane.compute.history.control_data import read_control_data
 from controlplane.compute.history.log import parse_lsn
 from controlplane.compute.moving.links import Link, LinkBroken
 from controlplane.compute.moving.streaming import NEEDED_BY_A_STANDBY
 from controlplane.compute.patience import remaining
-from controlplane.compute.recovery import STANDBY
+from controlplane.compute.recovery import STANDBY, last_checkpoint
 from controlplane.compute.session import session, values_of
 from controlplane.compute.space import require_reserve
 from controlplane.compute.tree import SEGMENT, SEGMENT_SIZE
@@ -122,8 +121,8 @@ class Follower:
             time.sleep(_LOOK)
         self._running.close()
         data = data_dir(self._branch_id)
-        control = read_control_data(data, account_of(branch_dir(self._branch_id)))
-        if control.checkpoint != checkpoint:
+        found = last_checkpoint(data)
+        if found is None or found[0] != checkpoint:
             raise NotFollowed("the copy of the running compute did not end where the compute did")
         remove_from(data, STANDBY, "backup_label.old", "backup_manifest")
 

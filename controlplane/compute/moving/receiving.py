@@ -80,8 +80,10 @@ def receive_the_rest(link: Link, branch_id: str) -> None:
     receiver = _Receiver(link, branch_id, (), place, account_of(place), Following())
     receiver.is_in_place = True
     receiver.receive()
-    for directory in {place / DATA, *receiver.changed}:
-        durable.sync(directory)
+    # One after the other only now: most of it is then one write of the filesystem's journal.
+    for changed in (*receiver.changed, place / DATA):
+        if changed.exists():
+            durable.sync(changed)
 
 
 def remove_received(branch_id: str) -> None:
@@ -103,8 +105,8 @@ class _Receiver:
     ) -> None:
         # Whether the files replace those of a branch that was received before.
         self.is_in_place = False
-        # The directories of the files that were.
-        self.changed: set[Path] = set()
+        # In their order, these files and the directories that they are in.
+        self.changed: dict[Path, None] = {}
         self._following = following
         self._link = link
         self._branch_id = branch_id
@@ -136,7 +138,7 @@ class _Receiver:
         place = self._staging / _checked(name)
         if self.is_in_place:
             remove_tree(place)
-            self.changed.add(place)
+            self.changed[place] = None
         place.mkdir(mode=0o700, exist_ok=True)
         give(place, self._owner_of(name))
         if place.name == "log" and not _is_data(name):
@@ -148,7 +150,7 @@ class _Receiver:
         owner, place = self._owner_of(name), self._staging / _checked(name)
         if self.is_in_place:
             place.unlink(missing_ok=True)
-            self.changed.add(place.parent)
+            self.changed |= {place: None, place.parent: None}
         file = os.open(place, NEW_FILE & ~os.O_WRONLY | os.O_RDWR, 0o600)
         try:
             os.ftruncate(file, size)
@@ -163,8 +165,6 @@ class _Receiver:
                 )
             give(file, owner)
             os.fchmod(file, 0o600 if _is_data(name) else mode & 0o755)
-            if self.is_in_place:
-                os.fsync(file)
         finally:
             os.close(file)
 

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from controlplane.compute.accounts import account_of
 from controlplane.compute.base_backup import CHECKPOINT_BOUND, begin_backup, end_backup
-from controlplane.compute.branch_data import branch_dir, data_dir
-from controlplane.compute.history.control_data import read_control_data
+from controlplane.compute.branch_data import data_dir
+from controlplane.compute.catalog_reading import end_clients
 from controlplane.compute.history.log import (
     lsn_text,
     parse_lsn,
@@ -21,6 +20,7 @@ from controlplane.compute.history.log import (
     segment_start,
 )
 from controlplane.compute.moving.links import PIECE, Link
+from controlplane.compute.recovery import is_to_recover, last_checkpoint
 from controlplane.compute.session import Session, session, values_of
 from controlplane.compute.steps import add_bytes
 from controlplane.compute.tree import REGULAR, SEGMENT_SIZE, open_directory, start_of
@@ -98,6 +98,10 @@ class Stream:
         psycopg.Error."""
         self._connection.execute("CHECKPOINT")
 
+    def end_clients(self) -> None:
+        """End the sessions of all clients. Raises psycopg.Error."""
+        end_clients(self._connection)
+
     def look(self) -> None:
         """Send new log, unless that was done a moment ago. Raises what `send_new` raises."""
         if time.monotonic() - self._looked_at >= BETWEEN_LOOKS:
@@ -122,15 +126,16 @@ class Stream:
 
     def send_rest(self) -> tuple[int, int]:
         """Send the rest of the log of the compute, which has stopped. Returns where its last
-        checkpoint begins and ends. Raises LinkBroken, LogCutOff, ControlDataUnreadable, OSError."""
-        control = read_control_data(
-            data_dir(self.branch_id), account_of(branch_dir(self.branch_id))
-        )
-        last = record_at(self._log, control.timeline, control.checkpoint)
-        if not control.is_shut_down or last is None or control.timeline != self._timeline:
+        checkpoint begins and ends. Raises LinkBroken, LogCutOff, OSError."""
+        data = data_dir(self.branch_id)
+        found = last_checkpoint(data)
+        if found is None or is_to_recover(data) or found[1] != self._timeline:
             raise LogCutOff("the compute did not shut down in order")
+        last = record_at(self._log, self._timeline, found[0])
+        if last is None:
+            raise LogCutOff("the log of the compute lacks its last checkpoint")
         self._send(last.end)
-        return control.checkpoint, last.end
+        return last.lsn, last.end
 
     def _send(self, until: int) -> None:
         while self.sent < until:
