@@ -82,8 +82,7 @@ AFTER_A_FAILURE = {
     "restore_from_store": "The branch has no data. Retry to restore it from the store.",
     "upgrade_project": "Every branch has its data, and the endpoints are idle. The next connection "
     "starts them.",
-    "move_project": "The project stays on its host with all its data, and its endpoints are idle. "
-    "The next connection starts them.",
+    "move_project": "The project stays on its host with all its data, and its endpoints run on.",
     "check_availability": "Nothing was changed. The next check or start shows whether the problem "
     "persists.",
 }

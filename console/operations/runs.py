@@ -260,7 +260,7 @@ WHOLE_REQUESTS = {
     ("upgrade_project",): "Upgrade the project",
     ("restore_from_store",): "Restore branch {branch} of a lost host",
     ("move_project",): "Move the project to another host",
-    ("suspend_compute", "move_project", "start_compute"): "Move the project to another host",
+    ("move_project", "start_compute"): "Move the project to another host",
 }
 # The same by the kind of initiator, if it is worded differently.
 SAID_OTHERWISE = {

@@ -22,6 +22,8 @@ STEPS = {
     "copying": "Copying the data",
     "fetching": "Fetching the copy from the store",
     "copying_log": "Copying the log",
+    "catching_up": "Catching up with what clients write",
+    "handing_over": "Handing over to the other host",
     "copying_base": "Copying the base copy",
     "adding_log": "Adding the log since the base copy",
     "reading_schema": "Reading the schema",

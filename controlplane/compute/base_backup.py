@@ -13,7 +13,7 @@ from controlplane.compute.accounts import (
     Account,
     give,
 )
-from controlplane.compute.session import session
+from controlplane.compute.session import Session, session, values_of
 from controlplane.compute.steps import step
 from controlplane.compute.tree import (
     NEW_FILE,
@@ -65,22 +65,11 @@ def back_up(
     Raises TreeUntrusted, psycopg.Error, OSError, and what `at_end` raises.
     """
     with session(socket_dir, bound=CHECKPOINT_BOUND) as connection:
-        with step("writing_checkpoint"):
-            # The slot keeps Postgres from recycling the log that we need; it ends with the session.
-            connection.execute(
-                "SELECT pg_create_physical_replication_slot("
-                "'perch_' || pg_backend_pid(), true, true)"
-            )
-            connection.execute("SELECT pg_backup_start('branch', fast => true)")
+        begin_backup(connection)
         with step("copying", **to_copy):
             clone_tree(parent, target, owner=account, skip=OF_THE_RUNNING)
             with at_end or nullcontext():
-                row = connection.execute(
-                    "SELECT labelfile, pg_walfile_name(lsn), lsn::text"
-                    " FROM pg_backup_stop(wait_for_archive => false)"
-                ).fetchone()
-        assert row is not None
-        label, last = str(row[0]), str(row[1])
+                label, last, end = end_backup(connection)
         start = re.search(r"START WAL LOCATION: (\S+) \(file ([0-9A-F]{24})\)", label)
         checkpoint = re.search(r"CHECKPOINT LOCATION: (\S+)", label)
         assert start is not None
@@ -91,7 +80,30 @@ def back_up(
     with os.fdopen(descriptor, "w") as file:
         file.write(label)
         give(descriptor, account)
-    return BackedUp(start[1], checkpoint[1], str(row[2]))
+    return BackedUp(start[1], checkpoint[1], end)
+
+
+def begin_backup(connection: Session) -> None:
+    """Begin a backup, which ends with the session at the latest. Raises psycopg.Error."""
+    with step("writing_checkpoint"):
+        # The slot keeps Postgres from recycling the log that we need; it ends with the session.
+        connection.execute(
+            "SELECT pg_create_physical_replication_slot('perch_' || pg_backend_pid(), true, true)"
+        )
+        connection.execute("SELECT pg_backup_start('branch', fast => true)")
+
+
+def end_backup(connection: Session) -> tuple[str, str, str]:
+    """End the backup that the session has begun. Returns the content of its label, the name of its
+    last segment of the log, and the position of its end. Raises psycopg.Error."""
+    label, last, end = values_of(
+        connection.execute(
+            "SELECT labelfile, pg_walfile_name(lsn), lsn::text"
+            " FROM pg_backup_stop(wait_for_archive => false)"
+        ).fetchone(),
+        *(str, str, str),
+    )
+    return label, last, end
 
 
 def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Account) -> None:

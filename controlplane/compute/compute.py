@@ -125,10 +125,11 @@ def stop(branch_id: str) -> None:
         forget_endpoint(endpoint_id)
 
 
-def let_clients_go(endpoint_id: str) -> None:
+def let_clients_go(endpoint_id: str, *, still: float = STILL_LEAVING) -> None:
     """The first part of every end of a compute: let the pooled clients go, then shut the door. The
-    pooler may need new connections into the compute until its clients have left."""
-    let_pooled_clients_go(endpoint_id)
+    pooler may need new connections into the compute until its clients have left. `still` is how
+    many seconds they may stay if none leaves."""
+    let_pooled_clients_go(endpoint_id, still=still)
     shut_door(endpoint_id)
 
 
@@ -143,13 +144,13 @@ def let_clients_in(endpoint_id: str) -> None:
     open_again(socket_dir(endpoint_id))
 
 
-def let_pooled_clients_go(endpoint_id: str) -> bool:
+def let_pooled_clients_go(endpoint_id: str, *, still: float = STILL_LEAVING) -> bool:
     """Refuse new pooled clients, and wait until no proxy has a connection to the endpoint's pooler.
     Once told that the compute will stop, a proxy closes each connection on which its client has
     nothing under way. False if that takes too long: a client is in a transaction, or a proxy
     hangs."""
     shut(socket_dir(endpoint_id))
-    return wait_until_left(socket_dir(endpoint_id), still=STILL_LEAVING)
+    return wait_until_left(socket_dir(endpoint_id), still=still)
 
 
 def remove(branch_id: str) -> None:
@@ -158,10 +159,15 @@ def remove(branch_id: str) -> None:
 
     Raises what `stop` raises.
     """
+    clear(branch_id)
+    forget_lock(branch_id)
+
+
+def clear(branch_id: str) -> None:
+    """As `remove`, for a caller that makes the branch anew: its lock holds on."""
     stop(branch_id)
     end_account_of(branch_dir(branch_id))
     branch_data.remove(branch_id)
-    forget_lock(branch_id)
 
 
 def forget_endpoint(endpoint_id: str) -> None:

@@ -19,7 +19,7 @@ from controlplane.compute.tree import open_directory
 # others are removed, and a process that still works there may add some.
 MOST_PASSES = 5
 # What the names of the other locks of a branch begin with.
-CATALOG, HISTORY = "catalog-", "history-"
+CATALOG, HISTORY, FOLLOWED = "catalog-", "history-", "followed-"
 
 
 class LockTimeout(Exception):
@@ -136,9 +136,27 @@ def history_lock(branch_id: str) -> str:
     return HISTORY + branch_id
 
 
+def followed_lock(branch_id: str) -> str:
+    """The name of a lock that a move holds besides the branch's own while the compute runs on, so
+    that a pooler may be started for it; see `operations.live_moves`."""
+    return FOLLOWED + branch_id
+
+
+def is_locked(name: str) -> bool:
+    """True if anybody holds the lock of this name now."""
+    if not (settings.STATE_DIR / "locks" / name).exists():
+        return False
+    try:
+        with lock_branches(name, timeout=0):
+            return False
+    except LockTimeout:
+        return True
+
+
 def forget_lock(branch_id: str) -> None:
     """Remove the lock files of a branch that is gone. The caller holds the branch's lock."""
-    for name in (branch_id, catalog_lock(branch_id), history_lock(branch_id)):
+    others = (catalog_lock(branch_id), history_lock(branch_id), followed_lock(branch_id))
+    for name in (branch_id, *others):
         (settings.STATE_DIR / "locks" / name).unlink(missing_ok=True)
 
 
@@ -168,7 +186,7 @@ def _lock_file(path: Path, deadline: float) -> Iterator[None]:
 
 
 def _is_of_gone_branch(lock: Path) -> bool:
-    branch_id = lock.name.removeprefix(CATALOG).removeprefix(HISTORY)
+    branch_id = lock.name.removeprefix(CATALOG).removeprefix(HISTORY).removeprefix(FOLLOWED)
     place = settings.STATE_DIR / "branches" / branch_id
     return branch_id.startswith("br-") and not place.exists()
 

@@ -32,7 +32,7 @@ from controlplane.compute.progress import (
     wait_while_it_gets_on,
 )
 from controlplane.compute.reaping import reap
-from controlplane.compute.recovery import bytes_to_redo, is_to_recover
+from controlplane.compute.recovery import bytes_to_redo, is_to_recover, waits_for_log
 from controlplane.compute.steps import Step, reached, step
 
 log = logging.getLogger(__name__)
@@ -95,8 +95,10 @@ def start_postgres(
     on_spawn: Callable[[int], object] = lambda pid: None,
     lease: int | None = None,
     most_processes: int | None = None,
+    is_standby: bool = False,
 ) -> None:
-    """Start Postgres on `data_dir` and return once it accepts connections.
+    """Start Postgres on `data_dir` and return once it accepts connections. A standby also returns
+    once it has replayed the log that it has.
 
     It may take as long as it needs while it makes progress, for example to redo its log after a
     crash. Nothing else may run in the directory. The previous log is kept as `.log.1`. `on_spawn`
@@ -112,7 +114,7 @@ def start_postgres(
         child = _spawn(data_dir, config_file, log_file, lease, most_processes)
         try:
             on_spawn(child.pid)
-            start = _Start(data_dir, child, parts, recovers=recovers)
+            start = _Start(data_dir, child, parts, recovers=recovers, is_standby=is_standby)
             in_time = wait_while_it_gets_on(start.is_over, start.look, still=STILL_START)
         except BaseException:
             _give_up(child, data_dir)
@@ -281,8 +283,10 @@ class _Start:
         parts: ExitStack,
         *,
         recovers: bool,
+        is_standby: bool,
     ) -> None:
         self._data_dir, self._child = data_dir, child
+        self._is_standby = is_standby
         self._watch = Watch(child.pid)
         # Closes the step under way.
         self._parts = parts
@@ -295,6 +299,8 @@ class _Start:
         lines = _pid_file(self._data_dir)
         if len(lines) > 7 and lines[0] == str(self._child.pid):
             if lines[7].strip() == "ready":
+                return True
+            if self._is_standby and waits_for_log(self._child.pid):
                 return True
             if self._is_to_recover and self._recovering is None:
                 # It has allocated its memory and sockets, and now begins to redo its log.

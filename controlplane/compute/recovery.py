@@ -2,6 +2,7 @@
 
 import os
 import re
+import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,12 +11,17 @@ from controlplane.compute.progress import children_of, title_of
 from controlplane.compute.tree import open_directory
 
 TITLE = re.compile(r"postgres: (\S+: )?startup recovering ([0-9A-F]{24})")
+WAITS = re.compile(r"postgres: (\S+: )?startup waiting for ")
+# The file that makes a Postgres a standby.
+STANDBY = "standby.signal"
 SEGMENT = re.compile("[0-9A-F]{24}")
 # In a segment's first page: 4 bytes of magic and flags, 4 of timeline, then 8 of its address.
 PLACE = slice(8, 16)
 # In pg_control, at the same place in every version: 8 bytes of identity, 8 of versions, then the
-# state, here as an orderly shutdown leaves it.
+# state, here as an orderly shutdown leaves it; from byte 32 on, where the latest checkpoint lies in
+# the log, 8 bytes of its redo position, and its timeline.
 STATE, SHUT_DOWN = slice(16, 20), (1).to_bytes(4, "little")
+CHECKPOINT = struct.Struct("<32xQ8xI")
 
 
 def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
@@ -32,19 +38,39 @@ def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
     return None
 
 
+def waits_for_log(postmaster: int) -> bool:
+    """True if the standby with this process id has replayed the log that it has. It may still wait
+    for a moment without an overflow of subtransactions before it accepts sessions."""
+    return any(
+        WAITS.match(title_of(pid).decode(errors="replace")) for pid in children_of(postmaster)
+    )
+
+
 def is_to_recover(data_dir: Path) -> bool:
     """True if a Postgres started on `data_dir` would first redo its log: it was not shut down in
     order, its data is a copy of a running one's, or it is to recover to a past moment."""
-    if any(os.path.lexists(data_dir / name) for name in ("backup_label", "recovery.signal")):
+    signals = ("backup_label", "recovery.signal", STANDBY)
+    if any(os.path.lexists(data_dir / name) for name in signals):
         return True
-    control = b""
+    return _control(data_dir)[STATE] != SHUT_DOWN
+
+
+def last_checkpoint(data_dir: Path) -> tuple[int, int] | None:
+    """Where the latest checkpoint of a stopped Postgres begins in its log, and its timeline. None
+    if pg_control cannot be read."""
+    control = _control(data_dir)
+    return CHECKPOINT.unpack(control) if len(control) == CHECKPOINT.size else None
+
+
+def _control(data_dir: Path) -> bytes:
+    """The beginning of pg_control; b"" if there is none."""
     with (
         suppress(OSError),
         open_directory(data_dir) as data,
         open_directory("global", within=data) as directory,
     ):
-        control = read_regular("pg_control", STATE.stop, within=directory)
-    return control[STATE] != SHUT_DOWN
+        return read_regular("pg_control", CHECKPOINT.size, within=directory)
+    return b""
 
 
 def _bytes_from(log: int, current: str) -> int:

@@ -14,7 +14,7 @@ import re
 import stat
 import struct
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -287,16 +287,22 @@ def _size_of_entry(
     return entry.stat(follow_symlinks=False).st_size
 
 
-def entries_in(source: Path, *, skip: Collection[str] = ()) -> Iterator[tuple[str, int | None]]:
+def entries_in(
+    source: Path,
+    *,
+    skip: Collection[str] = (),
+    wanted: Callable[[str], object] = lambda path: True,
+) -> Iterator[tuple[str, int | None]]:
     """The directories and files of the tree, a directory before what is in it: the path relative to
     `source`, and for a file its descriptor, which is open until the next entry is wanted. Leaves
-    out what `clone_tree` leaves out. Raises TreeUntrusted, OSError."""
+    out what `clone_tree` leaves out, and files whose path is not `wanted`. Raises TreeUntrusted,
+    OSError."""
     with open_directory(source) as reading:
-        yield from _entries_of(reading, "", os.fstat(reading).st_uid, skip)
+        yield from _entries_of(reading, "", os.fstat(reading).st_uid, skip, wanted)
 
 
 def _entries_of(
-    directory: int, place: str, owner: int, skip: Collection[str]
+    directory: int, place: str, owner: int, skip: Collection[str], wanted: Callable[[str], object]
 ) -> Iterator[tuple[str, int | None]]:
     _check_depth(place)
     with os.scandir(directory) as entries:
@@ -307,8 +313,8 @@ def _entries_of(
                     yield inner, None
                     if inner not in skip:
                         with open_directory(entry.name, within=directory) as found:
-                            yield from _entries_of(found, f"{inner}/", owner, skip)
-                elif inner not in skip and entry.is_file(follow_symlinks=False):
+                            yield from _entries_of(found, f"{inner}/", owner, skip, wanted)
+                elif inner not in skip and wanted(inner) and entry.is_file(follow_symlinks=False):
                     with _regular(entry.name, within=directory) as (file, status):
                         if place == WAL and _is_recycled(entry.name, file):
                             continue

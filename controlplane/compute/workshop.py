@@ -44,7 +44,9 @@ def end_workshop(branch_id: str) -> None:
 
 
 @contextmanager
-def serving(branch_id: str, sockets: Path, pg_settings: Mapping[str, str]) -> Iterator[Path]:
+def serving(
+    branch_id: str, sockets: Path, pg_settings: Mapping[str, str], *, is_standby: bool = False
+) -> Iterator[Path]:
     """Run Postgres on the branch for ourselves alone: no endpoint leads to its sockets."""
     compute.stop(branch_id)
     place, data = branch_dir(branch_id), data_dir(branch_id)
@@ -74,6 +76,7 @@ def serving(branch_id: str, sockets: Path, pg_settings: Mapping[str, str]) -> It
                 on_spawn=lambda pid: limit_compute(sockets.name, pid, max_cu=MOST),
                 lease=inherited,
                 most_processes=most_processes(MOST),
+                is_standby=is_standby,
             )
         yield sockets
     finally:

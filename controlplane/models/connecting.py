@@ -40,7 +40,12 @@ SELECT e.id AS endpoint_id, p.account_id, a.plan,
     h.id AS host_id,
     CASE WHEN h.id <> %(host)s
         THEN format('%%s.%%s, port %%s (the host "%%s")', e.id, h.address, h.port, h.id)
-    END AS elsewhere
+    END AS elsewhere,
+    EXISTS (
+        SELECT FROM controlplane_operation o
+        WHERE o.endpoint_id = e.id AND o.project_id = e.project_id AND o.details ? 'announced'
+            AND o.status IN ('scheduling', 'running', 'cancelling')
+    ) AS is_moving
 FROM controlplane_endpoint e
 JOIN controlplane_project p ON p.id = e.project_id
 JOIN controlplane_host h ON h.id = p.host_id
@@ -58,7 +63,8 @@ FROM controlplane_role r JOIN controlplane_endpoint e ON e.branch_id = r.branch_
 WHERE e.id = %(endpoint)s AND r.name = ANY(%(names)s) AND r.deleted_at IS NULL
 """
 CATALOG_MARK = "SELECT catalog_mark FROM controlplane_branch WHERE id = %(branch)s"
-# One statement, so that the endpoint's state and its operations are from the same snapshot.
+# One statement, so that the endpoint's state and its operations are from the same snapshot. What
+# waits for the end of a move, which may take long, does nothing to the endpoint yet.
 STATE = """
 SELECT e.branch_id, e.disabled OR a.disabled_at IS NOT NULL AS disabled, e.current_state,
     e.started_at, p.host_id,
@@ -69,6 +75,12 @@ SELECT e.branch_id, e.disabled OR a.disabled_at IS NOT NULL AS disabled, e.curre
         FROM controlplane_operation o
         WHERE o.endpoint_id = e.id AND o.project_id = e.project_id
             AND o.status IN ('scheduling', 'running', 'cancelling')
+            AND NOT (
+                o.dispatched_at IS NULL AND o.action <> 'start_compute' AND EXISTS (
+                    SELECT FROM controlplane_operation m
+                    WHERE m.project_id = o.project_id AND m.created_at < o.created_at
+                        AND m.action = 'move_project'
+                        AND m.status IN ('scheduling', 'running', 'cancelling')))
     ), '[]') AS unfinished,
     b.protected, jsonb_build_object(
         'allowed_ips', p.settings -> 'allowed_ips',
@@ -144,6 +156,8 @@ class RouteRow:
     host_id: str = ""
     # Where to connect instead, for the client, if that is another host of the region.
     elsewhere: str | None = None
+    # Whether it is about to be stopped there and started on another host.
+    is_moving: bool = False
 
     @property
     def connections(self) -> int | None:

@@ -18,6 +18,7 @@ from controlplane.operations.details import (
     Details,
     MoveProjectDetails,
     RestoreFromStoreDetails,
+    StartComputeDetails,
     SuspendComputeDetails,
     UpgradeProjectDetails,
 )
@@ -60,9 +61,12 @@ class ActionRule:
 
     def keeps_clients_out(self, details: Details) -> bool:
         """Return whether a client that connects while the operation is unfinished has to wait for
-        its end: the compute will be suspended, restarted or started on another branch."""
+        its end: the compute will be suspended, restarted, or started on another branch or
+        host."""
         if isinstance(details, ApplyConfigDetails):
             return details.may_restart
+        if isinstance(details, StartComputeDetails):
+            return details.moving
         return self.endpoint_after == EndpointState.IDLE
 
     def no_way_back_from(self, details: Details) -> str | None:
@@ -78,7 +82,10 @@ ACTIONS: Mapping[Action, ActionRule] = {
         work.create_branch, details=CreateBranchDetails, makes_branch=True
     ),
     Action.START_COMPUTE: ActionRule(
-        work.start_compute, endpoint_after=EndpointState.ACTIVE, is_start=True
+        work.start_compute,
+        details=StartComputeDetails,
+        endpoint_after=EndpointState.ACTIVE,
+        is_start=True,
     ),
     Action.SUSPEND_COMPUTE: ActionRule(
         work.suspend_compute,

@@ -74,6 +74,15 @@ class CreateBranchDetails(Details):
 
 
 @dataclass(frozen=True)
+class StartComputeDetails(Details):
+    # The compute is about to be stopped on the host that its project leaves, and started on the
+    # other: clients that have not authenticated yet wait, and are then led there.
+    announced: bool = False
+    # It is being stopped there: all clients wait for this operation.
+    moving: bool = False
+
+
+@dataclass(frozen=True)
 class SuspendComputeDetails(Details):
     # Suspend only if no client has come since the endpoint was found idle.
     if_idle: bool = False

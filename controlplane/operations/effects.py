@@ -22,6 +22,7 @@ from controlplane.events.changes import (
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import (
+    CATALOG_UNREAD,
     HOPEFUL,
     Action,
     Branch,
@@ -31,6 +32,7 @@ from controlplane.models import (
     FormerPassword,
     HistoryChain,
     InitSource,
+    Lane,
     Operation,
 )
 from controlplane.models.reading import Reading
@@ -82,6 +84,7 @@ def take_effect(operation: Operation) -> None:
         _forget_history(Branch.objects.filter(project=operation.project_id))
     elif isinstance(details, MoveProjectDetails):
         give_to_host(operation.project, details.to, served_by=details.received_by, by=operation)
+        _have_them_started(operation, now)
     elif (state := rule.endpoint_after) and (endpoint := living_endpoint(operation.endpoint_id)):
         if isinstance(details, SuspendComputeDetails) and details.if_idle and _runs(endpoint):
             state = EndpointState.ACTIVE  # a client came at the last moment, so it was not stopped
@@ -175,6 +178,20 @@ def _note_restored(operation: Operation, details: RestoreFromStoreDetails) -> No
                 lost_seconds=details.lost_seconds,
             )
         )
+
+
+def _have_them_started(operation: Operation, now: datetime) -> None:
+    """The endpoints whose computes a move has stopped start on the other host at once: somebody
+    waits for most of them."""
+    for endpoint in Endpoint.objects.filter(
+        project=operation.project_id, deleted_at=None, current_state=EndpointState.ACTIVE
+    ):
+        enter(operation.project, endpoint, EndpointState.IDLE, now=now, operations=[operation])
+        # What SQL changed last is read from the compute on the other host.
+        Branch.objects.filter(id=endpoint.branch_id).update(catalog_mark=CATALOG_UNREAD)
+    Operation.objects.filter(
+        chain=operation.chain, action=Action.START_COMPUTE, status__in=HOPEFUL
+    ).update(details={}, lane=Lane.WAKES)
 
 
 def _forget_history(branches: QuerySet[Branch]) -> None:

@@ -8,8 +8,8 @@ from contextlib import suppress
 from django.conf import settings
 from django.db.models import Q
 
-from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.compute.moving.receiving import remove_received
 from controlplane.models import UNFINISHED, Action, Branch, Host, Operation
 from controlplane.operations.history import changed_histories
 from controlplane.operations.locks import locked_project
@@ -52,7 +52,7 @@ def _remove(branch_id: str) -> None:
             if is_own(project.host) or not has_moved_away(branch):
                 return
         # From here on only a new move could bring the branch here, and it would need its lock.
-        compute.remove(branch_id)
+        remove_received(branch_id)
     log.info("moved branch removed", extra={"branch": branch_id})
 
 

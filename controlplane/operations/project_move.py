@@ -1,9 +1,9 @@
 """Moves a project to another host of its region: the work of `move_project`, on the host that the
 project leaves.
 
-The operation holds its whole project, and its endpoints were suspended by the operations before it
-in its chain. All branches are sent to the other host's worker, which makes each of them durably in
-its place there (`receiving_moves`). The transaction that ends the operation also gives the project
+The operation holds its whole project. All branches are sent to the other host's worker, which makes
+each of them durably in its place there (`receiving_moves`). Those whose compute runs are followed
+until it is stopped (`live_moves`). The transaction that ends the operation also gives the project
 to the other host (`project_host`): that is the one switch. Before it, the project lives here; a
 retry begins anew, and a cancel has the other host remove what it has. After it, the project lives
 there, and this host's data is a leftover. A round of each host removes leftovers (`moved_away`).
@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 
 from controlplane.compute import compute
 from controlplane.compute.branch_data import NoSuchBranchData, data_dir
@@ -21,12 +22,18 @@ from controlplane.compute.history.chain import holding_history
 from controlplane.compute.moving.links import Link, LinkBroken, MoveRefused
 from controlplane.compute.moving.sending import send_branch, size_of
 from controlplane.compute.moving.sharing import SentBlocks
-from controlplane.compute.patience import Cancelled, patience
+from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.steps import step
 from controlplane.compute.tree import TreeUntrusted
-from controlplane.models import Branch, BranchState, Host, Operation, OperationStatus
+from controlplane.models import Branch, BranchState, Host, Operation
 from controlplane.operations.details import MoveProjectDetails
-from controlplane.operations.locks import locked_project
+from controlplane.operations.live_moves import (
+    Streams,
+    forget_clones,
+    mark,
+    run_again,
+    running_endpoints,
+)
 from controlplane.operations.running import Refused
 from controlplane.operations.words import words_of
 from controlplane.operations.work import Attempt
@@ -49,20 +56,29 @@ connect: Callable[[Host], socket.socket] = _no_connection
 
 
 def move_project(attempt: Attempt) -> None:
-    """Copy all branches of the project to the other host. Raises Refused, LinkBroken, OSError."""
+    """Copy all branches of the project to the other host, and stop its computes. Raises Refused,
+    LinkBroken, LogCutOff, psycopg.Error, OSError."""
     operation, details = attempt.operation, attempt.details
     assert isinstance(details, MoveProjectDetails)
     branches = _branches_of(operation)
+    # An earlier attempt may have stopped some computes.
+    run_again(operation)
+    forget_clones(branches)
     try:
-        received_by = _send(operation, details, branches)
-    except FINAL as error:
-        raise Refused(words_of(error)) from error
-    _mark(operation, replace(details, received_by=received_by))
+        _send(operation, details, branches)
+    except Exception as error:
+        run_again(operation)
+        if isinstance(error, FINAL):
+            raise Refused(words_of(error)) from error
+        raise
 
 
 def undo_move(operation: Operation) -> None:
-    """Have the other host remove what it has of the project. If it cannot be reached, its own round
-    does that once the operation has ended."""
+    """Run the computes here again that the move has stopped, and have the other host remove what it
+    has of the project. If it cannot be reached, its own round does that once the operation has
+    ended."""
+    run_again(operation)
+    forget_clones(_branches_of(operation))
     details = MoveProjectDetails.from_json(operation.details)
     host = Host.objects.filter(id=details.to).first()
     if host is None:
@@ -71,7 +87,7 @@ def undo_move(operation: Operation) -> None:
         with patience(DISCARD_BOUND), closing(Link(connect(host))) as link:
             link.tell(discard=str(operation.id))
             link.hear()
-    except (LinkBroken, MoveRefused, OSError) as error:
+    except (LinkBroken, MoveRefused, OutOfPatience, OSError) as error:
         fields = {"host": host.id, "error": str(error)}
         log.warning("what was moved is not removed yet", extra=fields)
 
@@ -84,33 +100,32 @@ def _branches_of(operation: Operation) -> list[str]:
     return list(found.order_by("created_at", "id").values_list("id", flat=True))
 
 
-def _send(operation: Operation, details: MoveProjectDetails, branches: Sequence[str]) -> str:
-    """Send the branches. Returns the identity of the state directory that has them."""
+def _send(operation: Operation, details: MoveProjectDetails, branches: Sequence[str]) -> None:
+    """Send the branches, and note which state directory has them."""
+    running = running_endpoints(operation)
     for branch_id in branches:
         if not data_dir(branch_id).exists():
             raise NoSuchBranchData(f"the branch {branch_id} has no data")
-        compute.stop(branch_id)
+        if branch_id not in running:
+            compute.stop(branch_id)
     host = Host.objects.get(id=details.to)
     with ExitStack() as held:
         with step("connecting"):
             link = held.enter_context(closing(Link(connect(host))))
             link.tell(move=str(operation.id))
-            received_by = str(link.hear()["state_id"])
+            details = replace(details, received_by=str(link.hear()["state_id"]))
         for branch_id in sorted(branches):
             held.enter_context(holding_history(branch_id))
-        sent = SentBlocks()
+        sent, streams = SentBlocks(), held.enter_context(closing(Streams(link, running)))
         with step("copying", of_bytes=sum(map(size_of, branches))):
             for branch_id in branches:
-                send_branch(link, branch_id, sent)
-        link.tell(done=True)
-    return received_by
-
-
-def _mark(operation: Operation, details: MoveProjectDetails) -> None:
-    """Note who has received the branches, for the end of the operation."""
-    with locked_project(operation.project_id):
-        row = Operation.objects.get(id=operation.id)
-        if row.status != OperationStatus.RUNNING:
-            raise Cancelled
-        row.details = operation.details = details.as_json()
-        row.save(update_fields=["details"])
+                if endpoint := running.get(branch_id):
+                    streams.send(endpoint, sent)
+                else:
+                    send_branch(link, branch_id, sent, between=streams.look)
+        if running:
+            streams.hand_over(partial(mark, operation, details))
+        else:
+            link.tell(done=True)
+            link.flush()
+            mark(operation, details)

@@ -10,8 +10,10 @@ import os
 import socket
 import threading
 import uuid
+from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -20,12 +22,27 @@ from django.db import close_old_connections
 from controlplane.compute import compute
 from controlplane.compute.filesystem import lock_branches
 from controlplane.compute.moving.links import SILENCE, Link, LinkBroken, MoveRefused
-from controlplane.compute.moving.receiving import receive_branch
-from controlplane.compute.patience import OutOfPatience, patience
+from controlplane.compute.moving.receiving import (
+    Following,
+    receive_branch,
+    receive_the_rest,
+    remove_received,
+)
+from controlplane.compute.patience import OutOfPatience, patience, remaining
+from controlplane.compute.process import StartFailed
 from controlplane.compute.state_directory import identity
-from controlplane.models import UNFINISHED, Action, Branch, Host, Operation, OperationStatus
+from controlplane.models import (
+    UNFINISHED,
+    Action,
+    Branch,
+    Endpoint,
+    Host,
+    Operation,
+    OperationStatus,
+)
 from controlplane.operations.details import MoveProjectDetails
 from controlplane.operations.own_host import is_own
+from controlplane.operations.running import FOR_A_START, Refused, bring_up
 from controlplane.operations.words import words_of
 
 log = logging.getLogger(__name__)
@@ -89,6 +106,7 @@ def _serve(connection: socket.socket, host_id: str) -> None:
                     log.exception("move not received", extra={"host": sender})
                 with suppress(LinkBroken):
                     link.tell(refused=words_of(error))
+                    link.flush()
     except (LinkBroken, OutOfPatience, OSError) as error:
         log.warning("move cut off", extra={"error": str(error)})
     finally:
@@ -99,7 +117,14 @@ def _serve(connection: socket.socket, host_id: str) -> None:
 def _line(connection: socket.socket) -> str:
     """Read the first line and nothing behind it."""
     found = bytearray()
-    while (one := connection.recv(1)) != b"\n":
+    while True:
+        try:
+            one = connection.recv(1)
+        except TimeoutError:
+            remaining()
+            continue
+        if one == b"\n":
+            break
         found += one
         if not one or len(found) > _LONGEST_NAME:
             raise LinkBroken("the proxy has not said which host it is")
@@ -118,18 +143,62 @@ def _answer(link: Link, sender: str, host_id: str) -> None:
         _moving(str(operation.id), sender, host_id, is_running=not is_discard)
         if is_discard:
             for branch_id in branches:
-                compute.remove(branch_id)
+                remove_received(branch_id)
             link.tell(discarded=True)
+            link.flush()
             return
         link.tell(state_id=identity())
-        received: set[str] = set()
-        while "done" not in (message := link.hear()):
-            branch_id = str(message.get("branch"))
-            if branch_id not in branches or branch_id in received:
-                raise LinkBroken("the other host has sent a branch of another project")
-            receive_branch(link, branch_id, received)
-            received.add(branch_id)
-            link.tell(received=branch_id)
+        with closing(Following()) as following:
+            done = _receive(link, branches, following)
+        _start_early(operation, done)
+
+
+def _receive(link: Link, branches: Collection[str], following: Following) -> Mapping[str, Any]:
+    """Receive the branches, and follow those whose compute runs, until that has stopped. Returns
+    the last message."""
+    received: set[str] = set()
+    while "done" not in (message := link.hear()):
+        match message:
+            case {"branch": str(branch_id)}:
+                if branch_id not in branches or branch_id in received:
+                    raise LinkBroken("the other host has sent a branch of another project")
+                receive_branch(link, branch_id, received, following)
+                received.add(branch_id)
+                link.tell(received=branch_id)
+            case {"log": str()}:
+                following.receive_log(link, message)
+            case {"start": str(branch_id), "needed": dict(needed)}:
+                following[branch_id].start(needed)
+                link.tell(started=branch_id)
+            case {"replayed": str(branch_id)}:
+                link.tell(replayed=following[branch_id].replayed())
+            case {"checkpoint": str(branch_id)}:
+                following[branch_id].write_checkpoint()
+                link.tell(written=branch_id)
+            case {"finish": str(branch_id), "begin": int(begin), "end": int(end)}:
+                following[branch_id].finish(begin, end)
+                receive_the_rest(link, branch_id)
+                link.tell(whole=branch_id)
+            case _:
+                raise LinkBroken("the other host has sent an unknown message")
+    return message
+
+
+def _start_early(operation: Operation, done: Mapping[str, Any]) -> None:
+    """Start the computes that ran on the other host, at the moment at which it gives the project to
+    this one. Until the rows say so nobody is led to them, and the operations that start them find
+    them running. If the project stays there, they are removed with the branches."""
+    endpoints = Endpoint.objects.select_related(*FOR_A_START).filter(
+        project_id=operation.project_id,
+        deleted_at=None,
+        id__in=[str(one) for one in done.get("start", ())],
+    )
+    for endpoint in endpoints:
+        try:
+            bring_up(endpoint, compute.start)
+        except (Refused, StartFailed, OutOfPatience) as error:
+            # Its own operation tries again.
+            log.warning("not started early", extra={"endpoint": endpoint.id, "error": str(error)})
 
 
 def _moving(operation_id: str, sender: str, host_id: str, *, is_running: bool = False) -> Operation:

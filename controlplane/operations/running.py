@@ -24,6 +24,9 @@ from controlplane.operations.written import count_written
 
 log = logging.getLogger(__name__)
 
+# The rows that a start of an endpoint reads besides its own.
+FOR_A_START = ("branch__project__account", "branch__meter", "project__host", "project__account")
+
 
 class Refused(Exception):
     """The operation cannot succeed however often it is retried; the message says why."""

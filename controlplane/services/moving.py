@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from controlplane.database.version import perch_version
 from controlplane.models import (
-    UNFINISHED,
     Action,
     Endpoint,
     EndpointState,
@@ -16,8 +15,8 @@ from controlplane.models import (
     Operation,
     Project,
 )
-from controlplane.operations.actions import STARTS
 from controlplane.operations.details import MoveProjectDetails
+from controlplane.operations.effects import pending_state
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services.errors import Conflict, HostAway, NotFound, ServiceError, Unprocessable
@@ -34,8 +33,8 @@ class Emptied:
 
 
 def move(project_id: str, *, to: str, lane: Lane | None = None) -> list[Operation]:
-    """Schedule the move of the project to the host `to`. Returns the operations: active endpoints
-    are suspended, and started again after the move.
+    """Schedule the move of the project to the host `to`. Returns the operations: the move, in which
+    active endpoints are stopped at its end, and their starts on the other host.
 
     Raises NotFound, Conflict, Unprocessable, HostAway.
     """
@@ -47,13 +46,12 @@ def move(project_id: str, *, to: str, lane: Lane | None = None) -> list[Operatio
             if other := next((o for o in earlier if o.action == Action.MOVE_PROJECT), None):
                 raise Conflict(f"the project is being moved by the operation {other.id}")
             _refuse(project, _find(to))
-            active = list(_active(project, earlier))
-            suspends = [
-                Step(Action.SUSPEND_COMPUTE, branch=one.branch, endpoint=one) for one in active
+            starts = [
+                Step(Action.START_COMPUTE, branch=one.branch, endpoint=one)
+                for one in _active(project, earlier)
             ]
-            starts = [Step(Action.START_COMPUTE, branch=one.branch, endpoint=one) for one in active]
             moves = Step(Action.MOVE_PROJECT, holds_project=True, details=MoveProjectDetails(to=to))
-            return schedule(project, [*suspends, moves, *starts], lane=lane)
+            return schedule(project, [moves, *starts], lane=lane)
     except Project.DoesNotExist as error:
         raise NotFound(f"unknown project {project_id}") from error
 
@@ -130,10 +128,7 @@ def _refuse(project: Project, host: Host) -> None:
 
 
 def _active(project: Project, earlier: Sequence[Operation]) -> Iterator[Endpoint]:
-    """The endpoints that are active, or become so by an unfinished operation."""
-    starting = {
-        row.endpoint_id for row in earlier if row.action in STARTS and row.status in UNFINISHED
-    }
+    """The endpoints that are active once the unfinished operations have ended."""
     for endpoint in Endpoint.objects.filter(project=project, deleted_at=None).order_by("id"):
-        if endpoint.current_state == EndpointState.ACTIVE or endpoint.id in starting:
+        if (pending_state(endpoint, earlier) or endpoint.current_state) == EndpointState.ACTIVE:
             yield endpoint

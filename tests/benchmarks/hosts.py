@@ -1,10 +1,11 @@
 """`python -m tests.benchmarks.hosts`: the cost of a connection that a proxy passes on to another
-host, compared with one to the proxy of the endpoint's own host.
+host, compared with one to the proxy of the endpoint's own host; and how long writes pause while a
+project moves (`moves`).
 
-The processes are real and run on this machine: one bare Postgres, and two proxies that hold each
-other for hosts of one region. The clients use TLS. Both ways are measured alternately, in an order
-that changes from round to round; each ratio is the median of the ratios within a round. The
-network between the hosts is loopback, so its own latency is not included.
+For the first, the processes are real and run on this machine: one bare Postgres, and two proxies
+that hold each other for hosts of one region. The clients use TLS. Both ways are measured
+alternately, in an order that changes from round to round; each ratio is the median of the ratios
+within a round. The network between the hosts is loopback, so its own latency is not included.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.certificates import IssuingIdentity, load_or_create_authority
 from controlplane.proxy.wire.peer_tls import PeerCertificate, new_peer_certificate
+from tests.benchmarks.moves import measure_moves
 from tests.benchmarks.proxy import (
     CLIENTS,
     ENDPOINT,
@@ -78,18 +80,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=3, help="of each measurement of pgbench")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", choices=["hops", "moves"])
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--moves", type=int, default=1, help="there and back, of each size")
     parser.add_argument("--serve", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
         serve(**arguments.serve)
         return
+    if arguments.only != "moves":
+        measure_hops(arguments.seconds, arguments.rounds)
+    if arguments.only != "hops":
+        measure_moves(arguments.megabytes, arguments.moves)
+
+
+def measure_hops(seconds: int, rounds: int) -> None:
     with ExitStack() as stack:
         directory = stack.enter_context(private_directory())
         postgres = stack.enter_context(running_postgres(Programs(directory)))
         verifier = set_password(postgres)
         run_pgbench(conninfo(postgres.port, "disable"), "-i", "-s", "5", "-q")
         ways = stack.enter_context(two_hosts(directory, postgres.socket, verifier))
-        load = ["-S", "-c", str(CLIENTS), "-j", "2", "-T", str(arguments.seconds)]
+        load = ["-S", "-c", str(CLIENTS), "-j", "2", "-T", str(seconds)]
         connects = [*load, "-C"]
         for measure in (
             Measure("SELECT 1, one client", latency, "ms", "≤ 1.5"),
@@ -98,7 +110,7 @@ def main() -> None:
             Measure("COPY from the client", copy_in, "MB/s", "≥ 0.9"),
             Measure("pgbench -S -C, 8 clients", lambda way: rate(way, connects), "/s", "none"),
         ):
-            compare(measure, ways, arguments.rounds)
+            compare(measure, ways, rounds)
 
 
 def compare(measure: Measure, ways: Mapping[str, str], rounds: int) -> None:

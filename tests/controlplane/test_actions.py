@@ -16,7 +16,12 @@ from controlplane.models import Action, Branch, Configuration, Endpoint, Endpoin
 from controlplane.operations import words as of_operations
 from controlplane.operations.actions import ACTIONS, MAKES_BRANCH, STARTS, details_of
 from controlplane.operations.cancelling import why_not
-from controlplane.operations.details import ApplyConfigDetails, Details, SuspendComputeDetails
+from controlplane.operations.details import (
+    ApplyConfigDetails,
+    Details,
+    StartComputeDetails,
+    SuspendComputeDetails,
+)
 from controlplane.operations.scheduling import Step
 from controlplane.operations.words import without_paths, words_of
 
@@ -32,7 +37,8 @@ EXAMPLES = [
     (Action.APPLY_CONFIG, ApplyConfigDetails(from_branch_id="br-old-place-123456")),
     (Action.SUSPEND_COMPUTE, SuspendComputeDetails()),
     (Action.SUSPEND_COMPUTE, SuspendComputeDetails(if_idle=True)),
-    (Action.START_COMPUTE, Details()),
+    (Action.START_COMPUTE, StartComputeDetails()),
+    (Action.START_COMPUTE, StartComputeDetails(announced=True, moving=True)),
 ]
 
 
@@ -77,7 +83,8 @@ def test_a_step_accepts_only_its_own_actions_details() -> None:
 @pytest.mark.parametrize(
     ("action", "details", "kept_out"),
     [
-        (Action.START_COMPUTE, Details(), False),
+        (Action.START_COMPUTE, StartComputeDetails(), False),
+        (Action.START_COMPUTE, StartComputeDetails(moving=True), True),
         (Action.CHECK_AVAILABILITY, Details(), False),
         (Action.SUSPEND_COMPUTE, SuspendComputeDetails(), True),
         (Action.SUSPEND_COMPUTE, SuspendComputeDetails(if_idle=True), True),

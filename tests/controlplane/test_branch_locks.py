@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 
+from controlplane.compute import compute
+from controlplane.compute.branch_data import new_branch
 from controlplane.compute.filesystem import LockTimeout, catalog_lock, lock_branches
 
 BRANCH = "br-quiet-heron-123456"
@@ -34,3 +36,19 @@ def test_the_lock_of_a_removed_branch_leaves_no_file(
     with lock_branches(name):
         first.__exit__(None, None, None)
         assert lock.exists(), "the file of the second holder"
+
+
+def test_a_branch_that_is_made_anew_stays_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "STATE_DIR", tmp_path)
+    monkeypatch.setattr(settings, "SOCKET_DIR", tmp_path / "sockets")
+    (tmp_path / "branches").mkdir()
+    with lock_branches(BRANCH):
+        with new_branch(BRANCH) as (staging, _):
+            (staging / "data").mkdir()
+        assert (tmp_path / "branches" / BRANCH).exists()
+        compute.clear(BRANCH)
+        assert not (tmp_path / "branches" / BRANCH).exists()
+        with pytest.raises(LockTimeout), lock_branches(BRANCH, timeout=0):
+            pass

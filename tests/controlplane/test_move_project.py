@@ -41,12 +41,10 @@ def two(project: Project) -> Host:
     )
 
 
-def test_active_endpoints_are_suspended_and_started_again(project: Project, two: Host) -> None:
+def test_active_endpoints_are_started_on_the_other_host(project: Project, two: Host) -> None:
     Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
-    suspend, moving, start = move(project.id, to="two")
-    assert (suspend.action, moving.action, start.action) == (
-        *("suspend_compute", "move_project", "start_compute"),
-    )
+    moving, start = move(project.id, to="two")
+    assert (moving.action, start.action) == ("move_project", "start_compute")
     assert moving.resources == [project.id]
     assert details_of(moving.action, moving.details) == MoveProjectDetails(to="two")
     with pytest.raises(Conflict, match="is being moved by the operation"):

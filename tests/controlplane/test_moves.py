@@ -2,21 +2,33 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
 from tests.support import past
-from tests.support.client import ENDED, Client
+from tests.support.client import Client
+from tests.support.moves import (
+    LARGE,
+    ROWS,
+    await_any_end,
+    await_end,
+    await_known,
+    await_removal,
+    await_step,
+    hosts,
+    is_moving,
+    living_on,
+    move,
+    on_disk,
+    operation,
+)
 from tests.support.place import Place
 from tests.support.second_host import (
     NAME,
@@ -27,11 +39,8 @@ from tests.support.second_host import (
     variables,
 )
 from tests.support.service import Service
-from tests.support.stack import ROOT, Stack
+from tests.support.stack import Stack
 from tests.support.waiting import wait_for
-
-ROWS = 60_000
-LARGE = f"CREATE TABLE large AS SELECT repeat('x', 1000) FROM generate_series(1, {ROWS})"
 
 
 @pytest.fixture
@@ -43,73 +52,6 @@ def place(stack: Stack) -> Place:
 def second(stack: Stack, state_dir: Path) -> Iterator[SecondHost]:
     with second_host(stack, state_dir) as host:
         yield host
-
-
-def hosts(stack: Stack, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run `manage.py hosts` on the first host."""
-    environment = variables(stack, stack.state_dir)
-    return subprocess.run(
-        [sys.executable, "manage.py", "hosts", *arguments],
-        cwd=ROOT,
-        env={**environment, "PERCH_HOST_NAME": "local", "PERCH_HOST_ADDRESS": "localhost"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-def move(place: Place, to: str) -> str:
-    """Begin to move the project. Returns the operation's id."""
-    done = hosts(place.stack, "move", place.id, "--to", to)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()[2]
-
-
-def operation(place: Place, operation_id: str) -> Any:
-    return place.client.get(f"{place.path}/operations/{operation_id}")["operation"]
-
-
-def await_end(place: Place, operation_id: str, status: str = "finished") -> Any:
-    wait_for(lambda: operation(place, operation_id)["status"] in ENDED, "the end of the move")
-    ended = operation(place, operation_id)
-    assert ended["status"] == status, ended
-    return ended
-
-
-def living_on(place: Place) -> Any:
-    with place.stack.database() as database:
-        row = database.execute("SELECT host_id FROM controlplane_project WHERE id = %s", [place.id])
-        return row.fetchone()[0]  # type: ignore[index]
-
-
-def is_moving(place: Place, operation_id: str, step: str) -> bool:
-    """Return whether the move has come to this step."""
-    return any(one["name"] == step for one in operation(place, operation_id)["steps"])
-
-
-def await_step(place: Place, operation_id: str, step: str) -> None:
-    wait_for(lambda: is_moving(place, operation_id, step), f"the step {step}")
-
-
-def await_any_end(place: Place, operation_id: str) -> None:
-    wait_for(
-        lambda: operation(place, operation_id)["status"] in ENDED, "the move's end", timeout=120
-    )
-
-
-def await_removal(host: Stack, branch_id: str) -> None:
-    wait_for(lambda: not on_disk(host, branch_id), "the branch to be removed from the host")
-
-
-def await_known(place: Place) -> None:
-    """Wait until all processes of the first host's proxy, which may know an earlier second host of
-    the same name, have read where the present one is."""
-    reached = "the first host's proxy to reach the second host"
-    wait_for(lambda: all(place.is_served() for _ in range(8)), reached)
-
-
-def on_disk(host: Stack, branch_id: str) -> bool:
-    return any((host.state_dir / "branches").glob(f"*{branch_id}*"))
 
 
 def test_a_project_moves_with_its_branches_snapshots_and_history(

@@ -2,8 +2,10 @@
 have authenticated. A message is an object in JSON, or some bytes of a file."""
 
 import json
+import os
 import select
 import socket
+import time
 from typing import Any
 
 from controlplane.compute.patience import progressed, remaining
@@ -32,10 +34,26 @@ class Link:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        connection.settimeout(SILENCE)
+        # What was told and given, and is sent when there is enough of it or an answer is awaited.
+        self._unsent = bytearray()
+        connection.settimeout(_LOOK)
 
     def close(self) -> None:
         self._connection.close()
+
+    def flush(self) -> None:
+        """Send at once what was told and given. Raises LinkBroken."""
+        unsent, self._unsent = memoryview(self._unsent), bytearray()
+        deadline = time.monotonic() + SILENCE
+        while unsent:
+            remaining()
+            try:
+                unsent = unsent[self._connection.send(unsent) :]
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise LinkBroken("the other host takes nothing any more") from None
+            except OSError as error:
+                raise LinkBroken(f"the connection to the other host has ended: {error}") from error
 
     def tell(self, **message: Any) -> None:
         """Send an object. Raises LinkBroken."""
@@ -64,14 +82,26 @@ class Link:
             raise LinkBroken("the other host has sent no bytes of a file")
         return content
 
+    def take_into(self, file: int, at: int, length: int) -> None:
+        """Receive that many bytes of a file and write them at `at`. Raises LinkBroken, OSError."""
+        end = at + length
+        while at < end:
+            piece = self.take()
+            if not 0 < len(piece) <= end - at:
+                raise LinkBroken("the other host has sent more bytes than it has announced")
+            written = 0
+            while written < len(piece):
+                written += os.pwrite(file, piece[written:], at + written)
+            at += len(piece)
+
     def _send(self, kind: bytes, content: bytes) -> None:
-        try:
-            self._connection.sendall(kind + len(content).to_bytes(_HEAD - 1, "big") + content)
-        except OSError as error:
-            raise LinkBroken(f"the connection to the other host has ended: {error}") from error
+        self._unsent += kind + len(content).to_bytes(_HEAD - 1, "big") + content
+        if len(self._unsent) >= PIECE:
+            self.flush()
         progressed()
 
     def _receive(self) -> tuple[bytes, bytes]:
+        self.flush()
         head = self._read(_HEAD)
         size = int.from_bytes(head[1:], "big")
         if size > LONGEST:
@@ -86,6 +116,8 @@ class Link:
             self._until_readable()
             try:
                 part = self._connection.recv(size - len(found))
+            except TimeoutError:
+                continue
             except OSError as error:
                 raise LinkBroken(f"the connection to the other host has ended: {error}") from error
             if not part:

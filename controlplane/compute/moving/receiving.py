@@ -5,13 +5,17 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from controlplane import durable
 from controlplane.compute import compute
-from controlplane.compute.accounts import Account, give, own_account
+from controlplane.compute.accounts import Account, account_of, give, own_account
 from controlplane.compute.branch_data import LEAST, branch_dir, new_branch
+from controlplane.compute.filesystem import remove_tree
+from controlplane.compute.moving.following import Follower, end_following
 from controlplane.compute.moving.links import Link, LinkBroken
 from controlplane.compute.moving.sending import DATA
 from controlplane.compute.space import require, require_reserve
@@ -27,14 +31,66 @@ _LARGEST = 1 << 40
 _LOOK_AFTER = 64 << 20
 
 
-def receive_branch(link: Link, branch_id: str, received: Collection[str]) -> None:
+class Following:
+    """The running computes that are followed over one connection."""
+
+    def __init__(self) -> None:
+        self._followers: dict[str, Follower] = {}
+
+    def __getitem__(self, branch_id: str) -> Follower:
+        try:
+            return self._followers[branch_id]
+        except KeyError:
+            raise LinkBroken("the other host has sent log of a branch that is stopped") from None
+
+    def add(self, branch_id: str, follower: Follower) -> None:
+        self._followers[branch_id] = follower
+
+    def close(self) -> None:
+        """End all standbys."""
+        with ExitStack() as closed:
+            for follower in self._followers.values():
+                closed.callback(follower.close)
+
+    def receive_log(self, link: Link, message: Mapping[str, Any]) -> None:
+        """Receive the part of a log that the message announces. Raises LinkBroken,
+        NotEnoughSpace, OSError."""
+        at, length = int(message["at"]), int(message["length"])
+        self[str(message["log"])].receive_log(link, str(message["segment"]), at, length)
+
+
+def receive_branch(
+    link: Link, branch_id: str, received: Collection[str], following: Following
+) -> None:
     """Make the branch, in place of any that is left of an earlier move. It may share blocks with
-    the branches `received` before. The caller holds the locks of all of these. Raises LinkBroken,
-    MoveRefused, NotEnoughSpace, AccountUnusable, OSError."""
-    compute.remove(branch_id)
+    the branches `received` before. If its compute runs on the other host, it is `following` that
+    from now on. The caller holds the locks of all of these. Raises LinkBroken, MoveRefused,
+    NotEnoughSpace, AccountUnusable, OSError."""
+    end_following(branch_id)
+    compute.clear(branch_id)
     with new_branch(branch_id) as (staging, account):
         require(LEAST, at=staging, what="the branch")
-        _Receiver(link, branch_id, received, staging, account).receive()
+        _Receiver(link, branch_id, received, staging, account, following).receive()
+
+
+def receive_the_rest(link: Link, branch_id: str) -> None:
+    """Receive, durably, what the log of a followed compute did not have. Raises LinkBroken,
+    MoveRefused, NotEnoughSpace, OSError."""
+    place = branch_dir(branch_id)
+    receiver = _Receiver(link, branch_id, (), place, account_of(place), Following())
+    receiver.is_in_place = True
+    receiver.receive()
+    # One after the other only now: most of it is then one write of the filesystem's journal.
+    for changed in (*receiver.changed, place / DATA):
+        if changed.exists():
+            durable.sync(changed)
+
+
+def remove_received(branch_id: str) -> None:
+    """Remove what this host has of the branch, whatever works on it. The caller holds its lock.
+    Raises StopFailed, OSError."""
+    end_following(branch_id)
+    compute.remove(branch_id)
 
 
 class _Receiver:
@@ -45,7 +101,13 @@ class _Receiver:
         received: Collection[str],
         staging: Path,
         account: Account,
+        following: Following,
     ) -> None:
+        # Whether the files replace those of a branch that was received before.
+        self.is_in_place = False
+        # In their order, these files and the directories that they are in.
+        self.changed: dict[Path, None] = {}
+        self._following = following
         self._link = link
         self._branch_id = branch_id
         self._received = received
@@ -62,6 +124,11 @@ class _Receiver:
                 self._receive_file(
                     str(message["file"]), size=int(message["size"]), mode=int(message["mode"])
                 )
+            elif "log" in message:
+                self._following.receive_log(self._link, message)
+            elif message.get("follow") == self._branch_id and not self.is_in_place:
+                follower = Follower(self._branch_id, self._staging, self._account)
+                self._following.add(self._branch_id, follower)
             elif message.get("complete") == self._branch_id:
                 return
             else:
@@ -69,6 +136,9 @@ class _Receiver:
 
     def _make_directory(self, name: str) -> None:
         place = self._staging / _checked(name)
+        if self.is_in_place:
+            remove_tree(place)
+            self.changed[place] = None
         place.mkdir(mode=0o700, exist_ok=True)
         give(place, self._owner_of(name))
         if place.name == "log" and not _is_data(name):
@@ -77,8 +147,11 @@ class _Receiver:
     def _receive_file(self, name: str, *, size: int, mode: int) -> None:
         if not 0 <= size <= _LARGEST:
             raise LinkBroken("the other host has sent a file that is too large")
-        owner = self._owner_of(name)
-        file = os.open(self._staging / _checked(name), NEW_FILE & ~os.O_WRONLY | os.O_RDWR, 0o600)
+        owner, place = self._owner_of(name), self._staging / _checked(name)
+        if self.is_in_place:
+            place.unlink(missing_ok=True)
+            self.changed |= {place: None, place.parent: None}
+        file = os.open(place, NEW_FILE & ~os.O_WRONLY | os.O_RDWR, 0o600)
         try:
             os.ftruncate(file, size)
             while "end" not in (message := self._link.hear()):
@@ -105,15 +178,7 @@ class _Receiver:
             with self._opened(like) as source:
                 _share(source, of, file, at, length)
             return
-        end = at + length
-        while at < end:
-            piece = self._link.take()
-            if not 0 < len(piece) <= end - at:
-                raise LinkBroken("the other host has sent more bytes than it has announced")
-            written = 0
-            while written < len(piece):
-                written += os.pwrite(file, piece[written:], at + written)
-            at += len(piece)
+        self._link.take_into(file, at, length)
 
     def _look(self, file: int, length: int) -> None:
         self._unlooked += length

@@ -1,4 +1,6 @@
-"""Sends a branch whose compute is stopped to another host: its data, history and logs.
+"""Sends a branch to another host: its data, history and logs. The files of a running compute are
+sent while it writes them, and its log with them (`streaming`); what the log does not have follows
+once it has stopped.
 
 The caller holds the locks of all branches that are sent over the connection, and of their
 histories, until the last one was sent (`sharing`).
@@ -6,19 +8,30 @@ histories, until the last one was sent (`sharing`).
 
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from controlplane.compute.base_backup import OF_THE_PROCESS
+from controlplane.compute.base_backup import OF_THE_PROCESS, OF_THE_RUNNING
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.history.bases import NOT_IN_A_BASE
 from controlplane.compute.history.chain import Base, Chain, chains_of, history_dir
 from controlplane.compute.moving.links import PIECE, Link
 from controlplane.compute.moving.sharing import Part, SentBlocks
+from controlplane.compute.moving.streaming import Stream
+from controlplane.compute.recovery import STANDBY
 from controlplane.compute.steps import add_bytes
 from controlplane.compute.tree import REGULAR, entries_in, tree_size
 
 DATA = "data"
+# What is in no log: directories, which are sent whole, and files.
+_DIRECTORIES = ("pg_logical", "pg_replslot", "pg_stat", "pg_twophase")
+_FILES = ("global/pg_control", "postgresql.auto.conf")
+NOT_SENT_AGAIN = (*OF_THE_PROCESS, "pg_wal")
+_TIMELINE = re.compile("[0-9A-F]{8}[.]history")
+_INIT = "_init"
+# A file of a table or index: its main part, another fork, or a further gigabyte of one.
+_FORK = re.compile(r"(base/\d+/\d+)(?:_[a-z]+)?(?:\.\d+)?")
 
 
 def size_of(branch_id: str) -> int:
@@ -29,12 +42,35 @@ def size_of(branch_id: str) -> int:
     return tree_size(data_dir(branch_id), skip=OF_THE_PROCESS) + kept
 
 
-def send_branch(link: Link, branch_id: str, sent: SentBlocks) -> None:
+def send_branch(
+    link: Link,
+    branch_id: str,
+    sent: SentBlocks,
+    *,
+    of_running: tuple[Stream, Path] | None = None,
+    between: Callable[[], None] = lambda: None,
+) -> None:
     """Send all that the branch has; returns once the other host has it durably in its place.
-    Raises LinkBroken, MoveRefused, TreeUntrusted, OSError."""
+
+    If its compute runs, `of_running` is the stream of its log, and its data directory or a clone of
+    it. `between` is called between two files. Raises LinkBroken, MoveRefused, TreeUntrusted,
+    OSError, and of a running compute what its stream raises."""
     link.tell(branch=branch_id)
-    sender = _Sender(link, branch_id, sent)
-    sender.tree(data_dir(branch_id), DATA, skip=OF_THE_PROCESS)
+    sender = _Sender(link, branch_id, sent, between)
+    if of_running is None:
+        sender.tree(data_dir(branch_id), DATA, skip=OF_THE_PROCESS)
+    else:
+        stream, data = of_running
+        for name in (DATA, f"{DATA}/pg_wal"):
+            link.tell(directory=name)
+        link.tell(follow=branch_id)
+        sender.tree(data, DATA, skip=OF_THE_RUNNING)
+        # What its timeline goes back to.
+        log = data_dir(branch_id) / "pg_wal"
+        sender.tree(log, f"{DATA}/pg_wal", wanted=_TIMELINE.fullmatch)
+        sender.content(stream.end_backup().encode(), f"{DATA}/backup_label")
+        sender.content(b"", f"{DATA}/{STANDBY}")
+        stream.send_new()
     for chain in chains_of(branch_id):
         sender.chain(chain)
     for path in sorted(branch_dir(branch_id).glob("*.log*")):
@@ -44,16 +80,54 @@ def send_branch(link: Link, branch_id: str, sent: SentBlocks) -> None:
     link.hear()
 
 
+def send_what_is_not_in_the_log(link: Link, branch_id: str) -> None:
+    """Send the files of a stopped compute that no replay of its log makes: unlogged tables, slots,
+    statistics and the state of the cluster. Raises LinkBroken, TreeUntrusted, OSError."""
+    data, sender = data_dir(branch_id), _Sender(link, branch_id, SentBlocks())
+    # Every file of an unlogged table or index has a fork by which a crash empties it.
+    forks = entries_in(data, skip=NOT_SENT_AGAIN, wanted=lambda path: path.endswith(_INIT))
+    unlogged = {path.removesuffix(_INIT) for path, file in forks if file is not None}
+
+    def is_wanted(path: str) -> bool:
+        relation = _FORK.fullmatch(path)
+        return (
+            path in _FILES
+            or path.partition("/")[0] in _DIRECTORIES
+            or (relation is not None and relation[1] in unlogged and not path.endswith(_INIT))
+        )
+
+    for path, file in entries_in(data, skip=NOT_SENT_AGAIN, wanted=is_wanted):
+        if file is not None:
+            sender.file(file, f"{DATA}/{path}")
+        elif path.partition("/")[0] in _DIRECTORIES:
+            link.tell(directory=f"{DATA}/{path}")
+    link.tell(complete=branch_id)
+
+
 class _Sender:
-    def __init__(self, link: Link, branch_id: str, sent: SentBlocks) -> None:
+    def __init__(
+        self,
+        link: Link,
+        branch_id: str,
+        sent: SentBlocks,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
         self._link = link
         self._branch_id = branch_id
         self._sent = sent
+        self._between = between
 
-    def tree(self, source: Path, name: str, *, skip: tuple[str, ...] = ()) -> None:
-        """Send the tree `source` as the directory `name` of the branch."""
+    def tree(
+        self,
+        source: Path,
+        name: str,
+        *,
+        skip: tuple[str, ...] = (),
+        wanted: Callable[[str], object] = lambda path: True,
+    ) -> None:
+        """Send the tree `source` as the directory `name` of the branch, with the `wanted` files."""
         self._link.tell(directory=name)
-        for inner, file in entries_in(source, skip=skip):
+        for inner, file in entries_in(source, skip=skip, wanted=wanted):
             if file is None:
                 self._link.tell(directory=f"{name}/{inner}")
             else:
@@ -90,15 +164,17 @@ class _Sender:
             os.close(descriptor)
 
     def file(self, file: int, name: str) -> None:
+        # A running compute may write more to it, which is also in its log.
         found = os.fstat(file)
         self._link.tell(file=name, size=found.st_size, mode=found.st_mode & 0o777)
-        for part in self._sent.parts(file, f"{self._branch_id}/{name}"):
+        for part in self._sent.parts(file, found.st_size, f"{self._branch_id}/{name}"):
             if part.like:
                 self._link.tell(at=part.offset, length=part.length, like=part.like, of=part.at)
                 add_bytes(part.length)
             else:
                 self._part(file, part)
         self._link.tell(end=name)
+        self._between()
 
     def content(self, content: bytes, name: str) -> None:
         self._link.tell(file=name, size=len(content), mode=0o600)

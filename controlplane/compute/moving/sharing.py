@@ -44,10 +44,9 @@ class SentBlocks:
         self._begins: list[int] = []
         self._rest: list[tuple[int, str, int]] = []
 
-    def parts(self, file: int, name: str) -> Iterator[Part]:
-        """The parts that a file consists of, without its holes; those that were not sent before
-        count as sent from now on, as the file `name`."""
-        size = os.fstat(file).st_size
+    def parts(self, file: int, size: int, name: str) -> Iterator[Part]:
+        """The parts that the first `size` bytes of a file consist of, without its holes; those that
+        were not sent before count as sent from now on, as the file `name`."""
         try:
             extents = list(_extents_of(file))
         except OSError:

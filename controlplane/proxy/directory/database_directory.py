@@ -43,6 +43,10 @@ Answer = TypeVar("Answer")
 # which it asks again.
 _START_OF_WORKER = 20.0
 _ASK_AGAIN = 0.2
+# Seconds that a client waits while its endpoint is stopped on one host and started on another, and
+# after which the rows are read again even without a notification.
+_MOVE_WITHIN = 10.0
+_LOOK_AGAIN = 1.0
 # Seconds that writing the last refusals may take when the proxy exits.
 _LAST_WRITE_WITHIN = 2.0
 
@@ -151,7 +155,17 @@ class DatabaseDirectory:
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         """See `Directory.route`. Raises ControlPlaneUnavailable."""
-        return await self._patiently(partial(self._routes.find, endpoint_id, role))
+        find = partial(self._patiently, partial(self._routes.find, endpoint_id, role))
+        until = self._loop.time() + _MOVE_WITHIN
+        route = await find()
+        while route is not None and route.is_moving and self._loop.time() < until:
+            # The client is led to the host that the project moves to.
+            changed = self._changes.next_change(endpoint_id)
+            if (route := await find()) is not None and route.is_moving:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), _LOOK_AGAIN)
+                route = await find()
+        return route
 
     def peers(self) -> Mapping[str, PeerHost]:
         """See `Directory.peers`."""

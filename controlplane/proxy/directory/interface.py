@@ -54,6 +54,8 @@ class Route:
     host_id: str = ""
     # Where to connect instead, for the client, if that is another host of the region.
     elsewhere: str | None = None
+    # Whether it is about to be stopped there and started on another host.
+    is_moving: bool = False
 
 
 @dataclass(frozen=True, slots=True)

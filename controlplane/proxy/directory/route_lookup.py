@@ -151,6 +151,7 @@ def _route_of(row: RouteRow, verifier: str | None, oid: int | None) -> Route:
         rules=parse_rules(row.access, is_protected=row.protected),
         host_id=row.host_id,
         elsewhere=row.elsewhere,
+        is_moving=row.is_moving,
     )
 
 

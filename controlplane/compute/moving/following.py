@@ -1,0 +1,132 @@
+"""Follows a compute that runs on another host (`streaming`): writes its log beside the copy of its
+data, has a standby replay it, and makes the copy a cluster that was shut down in order.
+
+The standby reads the log from its own directory and connects nowhere. It is never promoted, so the
+branch keeps its timeline, and its history goes on. Once it has replayed the last checkpoint of the
+compute, which has stopped, and has stopped too, its files are those of the compute. With the
+compute's `pg_control` they are a stopped cluster, as a copy of a stopped compute is: the next start
+recovers nothing, and unlogged tables and slots, which the log does not have, are sent as files.
+"""
+
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+
+from controlplane.compute.accounts import Account, give
+from controlplane.compute.branch_data import data_dir
+from controlplane.compute.foreign_files import remove_from
+from controlplane.compute.history.log import parse_lsn
+from controlplane.compute.moving.links import Link, LinkBroken
+from controlplane.compute.moving.streaming import NEEDED_BY_A_STANDBY
+from controlplane.compute.patience import remaining
+from controlplane.compute.recovery import STANDBY, last_checkpoint
+from controlplane.compute.session import session, values_of
+from controlplane.compute.space import require_reserve
+from controlplane.compute.tree import SEGMENT, SEGMENT_SIZE
+from controlplane.compute.workshop import end_workshop, serving, sockets_of
+
+# The standby looks for more log this often, never removes any, and lets nothing delay its replay.
+SETTINGS = {
+    "hot_standby": "on",
+    "wal_retrieve_retry_interval": "10ms",
+    "wal_keep_size": "2000GB",
+    "max_standby_archive_delay": "0",
+    "max_standby_streaming_delay": "0",
+    "autovacuum": "off",
+}
+_NUMBER = re.compile("[0-9]{1,7}")
+_SEGMENT_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Seconds between two looks at how far the standby is, while everybody waits for it.
+_LOOK = 0.005
+
+
+class NotFollowed(Exception):
+    """The standby did not end where the compute has ended; the message says how far it came."""
+
+
+class Follower:
+    """Follows the compute of one branch. The caller holds the branch's lock until `close`."""
+
+    def __init__(self, branch_id: str, staging: Path, account: Account) -> None:
+        self._branch_id = branch_id
+        self._account = account
+        self._running = ExitStack()
+        self._log = os.open(
+            staging / "data" / "pg_wal", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        )
+
+    def close(self) -> None:
+        """End the standby."""
+        os.close(self._log)
+        self._running.close()
+
+    def receive_log(self, link: Link, name: str, at: int, length: int) -> None:
+        """Receive a part of a segment of the log, durably. Raises LinkBroken, NotEnoughSpace,
+        OSError."""
+        if not SEGMENT.fullmatch(name) or not 0 <= at <= at + length <= SEGMENT_SIZE:
+            raise LinkBroken("the other host has sent log outside of a segment")
+        file = os.open(name, _SEGMENT_FLAGS, 0o600, dir_fd=self._log)
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                raise LinkBroken(f"the log's segment {name} is another file here")
+            if found.st_size < SEGMENT_SIZE:
+                require_reserve(file)
+                os.ftruncate(file, SEGMENT_SIZE)
+                give(file, self._account)
+                os.fsync(self._log)
+            link.take_into(file, at, length)
+            os.fdatasync(file)
+        finally:
+            os.close(file)
+
+    def start(self, needed: Mapping[str, str]) -> None:
+        """Start the standby, with at least the settings `needed` of the compute. Raises LinkBroken,
+        process.StartFailed, OSError."""
+        if not needed.keys() <= set(NEEDED_BY_A_STANDBY) or not all(
+            _NUMBER.fullmatch(value) for value in needed.values()
+        ):
+            raise LinkBroken("the other host has sent settings that a standby does not need")
+        sockets = sockets_of(self._branch_id)
+        settings = {**SETTINGS, **needed}
+        self._running.enter_context(serving(self._branch_id, sockets, settings, is_standby=True))
+
+    def replayed(self) -> int:
+        """How far the standby has replayed the log; 0 if it does not answer yet: it first waits
+        until no transaction of the compute has too many subtransactions."""
+        try:
+            with session(sockets_of(self._branch_id)) as connection:
+                row = connection.execute("SELECT pg_last_wal_replay_lsn()::text").fetchone()
+        except psycopg.OperationalError:
+            return 0
+        return parse_lsn(values_of(row, str)[0])
+
+    def write_checkpoint(self) -> None:
+        """Write what the standby has in memory, so that its stop has little left to write."""
+        if self.replayed():
+            with session(sockets_of(self._branch_id), bound=600) as connection:
+                connection.execute("CHECKPOINT")
+
+    def finish(self, checkpoint: int, end: int) -> None:
+        """Stop the standby once it has replayed the compute's last checkpoint, which lies there in
+        the log. Raises NotFollowed, OutOfPatience."""
+        while self.replayed() < end:
+            remaining()
+            time.sleep(_LOOK)
+        self._running.close()
+        data = data_dir(self._branch_id)
+        found = last_checkpoint(data)
+        if found is None or found[0] != checkpoint:
+            raise NotFollowed("the copy of the running compute did not end where the compute did")
+        remove_from(data, STANDBY, "backup_label.old", "backup_manifest")
+
+
+def end_following(branch_id: str) -> None:
+    """End what a dead worker has left running on a branch that it received. Raises StopFailed."""
+    end_workshop(branch_id)
