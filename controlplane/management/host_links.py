@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 import sys
+from functools import partial
 
 from django.conf import settings
 
@@ -30,7 +31,7 @@ def connect_to_host(host: Host) -> socket.socket:
         context = tls.connecting_to(host.id)
         if context is None:
             raise LinkBroken(f'the certificate of the host "{host.id}" cannot be read')
-        return _connected(host, context)
+        return log_carrier.until_known(partial(_connected, host, context))
     except (OSError, ValueError) as error:
         raise LinkBroken(f'the host "{host.id}" cannot be reached: {error}') from error
 

@@ -20,9 +20,12 @@ import select
 import socket
 import ssl
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 _CONNECT_WITHIN = 4.0  # seconds; also for pg_receivewal to come
+_ATTEMPTS, _BETWEEN = 8, 0.2  # seconds
 _SIZE = 256 << 10
 # See `proxy.peers.connections`.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
@@ -31,7 +34,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USE
 def main() -> None:
     request = json.load(sys.stdin)
     try:
-        peer = _connected(request)
+        peer = until_known(lambda: _connected(request))
     except (OSError, ValueError) as error:
         print(f"the compute's host cannot be reached: {error}", flush=True)
         return
@@ -47,6 +50,17 @@ def main() -> None:
         with local:
             local.settimeout(None)
             _carry(local, peer)
+
+
+def until_known(connect: Callable[[], ssl.SSLSocket]) -> ssl.SSLSocket:
+    """Call `connect` again if the other host does not know this one's certificate yet: each process
+    of its proxy reads the certificates after a handshake that failed. Raises OSError."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return connect()
+        except (ssl.SSLError, ConnectionResetError):
+            time.sleep(_BETWEEN)
+    return connect()
 
 
 def _connected(request: dict[str, Any]) -> ssl.SSLSocket:

@@ -70,9 +70,12 @@ def restore_from_store(attempt: "Attempt") -> None:
         branch_data.remove(branch.id)
         found = _restored(branch)
         _write_note(operation, found)
+    until = found.until
+    if found.is_complete and details.ran_until is not None:
+        until = max(until, datetime.fromisoformat(details.ran_until))
     operation.details = replace(
         details,
-        restored_until=found.until.isoformat(),
+        restored_until=until.isoformat(),
         last_commit_at=found.last_commit_at.isoformat() if found.last_commit_at else None,
         lost_seconds=_lost(details, found).total_seconds(),
     ).as_json()

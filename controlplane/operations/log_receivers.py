@@ -152,10 +152,11 @@ def hold_durability(host: Host) -> None:
 
     for _ in look_into(due, look, at="second host"):
         pass
-    wanted = {one.branch_id for one in active}
-    for branch_id, one in list(_attached.items()):
-        if branch_id not in wanted and not _wants(branch_id):
-            _detach(branch_id, one)
+    unwanted = LogReceiver.objects.filter(branch__project__host=host).exclude(
+        branch__project__settings__durability=Durability.REGION
+    )
+    for branch_id in unwanted.values_list("branch_id", flat=True).distinct():
+        _detach(branch_id)
 
 
 def forget_receivers(host: Host) -> None:
@@ -163,15 +164,15 @@ def forget_receivers(host: Host) -> None:
     rows = LogReceiver.objects.filter(branch__project__host=host).select_related("branch__project")
     for row in rows:
         branch = row.branch
+        is_gone = branch.deleted_at is not None or branch.project.deleted_at is not None
         # It may be started meanwhile, which then needs another receiver anyway.
-        if branch.deleted_at is None and not _is_all_stored(branch):
-            continue
-        LogReceiver.objects.filter(id=row.id).delete()
+        if is_gone or _is_all_stored(branch):
+            LogReceiver.objects.filter(id=row.id).delete()
 
 
 def _is_all_stored(branch: Branch) -> bool:
     """Whether the branch's compute does not run and the store has all that it has written."""
-    endpoints = Endpoint.objects.filter(branch=branch)
+    endpoints = Endpoint.objects.filter(branch=branch, deleted_at=None)
     if endpoints.exclude(current_state=EndpointState.IDLE).exists():
         return False
     if compute.running_endpoint(branch.id) is not None:
@@ -344,21 +345,18 @@ def _take_out(branch_id: str, one: _Attached) -> None:
             standby.drop_slot(socket_dir(one.endpoint_id))
 
 
-def _detach(branch_id: str, one: _Attached) -> None:
-    """Let commits wait for no other host any more, as the project's settings say."""
-    if compute.running_endpoint(branch_id) == one.endpoint_id:
+def _detach(branch_id: str) -> None:
+    """Let commits wait for no other host any more, as the project's settings say. What the receiver
+    of a compute that does not run has is removed once the store has it (`forget_receivers`)."""
+    endpoint_id = compute.running_endpoint(branch_id)
+    if endpoint_id is not None:
         standby.name_standby(branch_id, None)
         with suppress(psycopg.Error, NotAttached):
-            standby.drop_slot(socket_dir(one.endpoint_id))
+            standby.drop_slot(socket_dir(endpoint_id))
         LogReceiver.objects.filter(branch=branch_id).delete()
-    if _attached.pop(branch_id, None) is one:
+    _reduced.discard(branch_id)
+    if one := _attached.pop(branch_id, None):
         os.close(one.walsender)
-
-
-def _wants(branch_id: str) -> bool:
-    """Whether the branch's project wants its commits to wait; its endpoint may be starting."""
-    branch = Branch.objects.filter(id=branch_id, deleted_at=None).select_related("project").first()
-    return branch is not None and branch.project.waits_for_second_host
 
 
 def _note_lost(receiver_id: str) -> None:
