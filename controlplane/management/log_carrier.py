@@ -22,9 +22,10 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 _CONNECT_WITHIN = 4.0  # seconds; also for pg_receivewal to come
+Connection = TypeVar("Connection", bound=socket.socket)
 _ATTEMPTS, _BETWEEN = 8, 0.2  # seconds
 _SIZE = 256 << 10
 # See `proxy.peers.connections`.
@@ -52,7 +53,7 @@ def main() -> None:
             _carry(local, peer)
 
 
-def until_known(connect: Callable[[], ssl.SSLSocket]) -> ssl.SSLSocket:
+def until_known(connect: Callable[[], Connection]) -> Connection:
     """Call `connect` again if the other host does not know this one's certificate yet: each process
     of its proxy reads the certificates after a handshake that failed. Raises OSError."""
     for _ in range(_ATTEMPTS - 1):

@@ -8,6 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from controlplane.compute import receiving_log
+from controlplane.compute.accounts import AccountUnusable
+from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.moving.links import PIECE, Link, MoveRefused
 from controlplane.compute.space import host_space
@@ -59,11 +61,14 @@ def _receive(link: Link, receiver_id: str, sender: str, host_id: str) -> None:
         raise MoveRefused("this host is not to receive that log")
     project, carry = row.branch.project, carry_log
     assert carry is not None
-    receiving_log.receive(
-        receiver_id,
-        project.pg_version,
-        lambda listener, lock: carry(project.host, receiver_id, listener, lock),
-    )
+    try:
+        receiving_log.receive(
+            receiver_id,
+            project.pg_version,
+            lambda listener, lock: carry(project.host, receiver_id, listener, lock),
+        )
+    except (OSError, PostgresUnusable, AccountUnusable) as error:
+        raise MoveRefused(f"it cannot receive the log: {error}") from error
     link.tell(receiving=True)
 
 

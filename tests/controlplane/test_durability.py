@@ -202,6 +202,7 @@ def test_another_host_replaces_one_that_is_lost(service: Service) -> None:
         place = durable(service, "second", second.stack)
         writer = Numbers(place)
         with writer.writing():
+            assert events(place, "durability.reduced") == []
             ((receiver, first, _),) = receivers(service, place)
             with service.stack.database() as database:
                 # It takes part no longer.

@@ -133,6 +133,9 @@ class PeerTls:
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.options |= ssl.OP_NO_TICKET | _END_WITHOUT_NOTICE
+        # All certificates have the same subject. Without this, OpenSSL takes the first of these for
+        # the issuer of every other, and accepts only the first.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if protocol is ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0
         context.sslsocket_class = PeerTlsSocket
