@@ -50,17 +50,21 @@ def standby_line(branch_id: str) -> str:
     return next((line + "\n" for line in text.splitlines() if line.startswith(_SETTING)), "")
 
 
-def name_standby(branch_id: str, receiver_id: str | None) -> None:
+def name_standby(branch_id: str, receiver_id: str | None, *, instead_of: str | None = None) -> None:
     """Let commits wait for the receiver from now on; with None, let those go on that wait, and let
-    no others wait. Postgres applies this within a moment. Raises OSError."""
+    no others wait. With `instead_of`, do this only if they wait for that one. Postgres applies it
+    within a moment. Raises OSError."""
     with configuring(branch_id):
-        present = standby_line(branch_id)
-        wanted = f"{_SETTING} = '\"{receiver_id}\"'\n" if receiver_id else ""
-        if present == wanted:
+        present, wanted = standby_line(branch_id), _line(receiver_id)
+        if present == wanted or (instead_of is not None and present != _line(instead_of)):
             return
         text = (branch_dir(branch_id) / CONFIGURATION).read_text().replace(present, "")
         write_for(branch_id, CONFIGURATION, text + wanted)
         reload_postgres(data_dir(branch_id))
+
+
+def _line(receiver_id: str | None) -> str:
+    return f"{_SETTING} = '\"{receiver_id}\"'\n" if receiver_id else ""
 
 
 def begin_to_hold_log(sockets: Path) -> int:

@@ -23,7 +23,7 @@ from controlplane.history_store.log_copies import LogDamaged, copy_log, is_behin
 from controlplane.history_store.objects import StoreFails
 from controlplane.history_store.packing import Damaged, WrongKey
 from controlplane.models import Branch, Host, LogReceiver
-from controlplane.operations import log_receivers
+from controlplane.operations import log_receivers, second_hosts
 from controlplane.operations.history_copies import StoreUnusable
 from controlplane.operations.log_receivers import StoredLog
 
@@ -86,7 +86,7 @@ def _log(row: LogReceiver, host: Host, place: Path) -> Path | None:
     target = place / row.id
     target.mkdir()
     try:
-        link = Link(log_receivers.connect(row.host))
+        link = Link(second_hosts.connect(row.host))
         try:
             _fetch(link, row.id, target)
         finally:

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import psycopg
-from django.db import close_old_connections, transaction
+from django.db import close_old_connections
 from django.db.models import Max
 
-from controlplane import clock
 from controlplane.compute import compute, standby
 from controlplane.compute.accounts import is_served_by
 from controlplane.compute.branch_data import takes_long_to_copy
@@ -34,28 +33,30 @@ from controlplane.compute.door import port_of
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.history.chain import holding_history, open_chain
 from controlplane.compute.history.pulling import pull_running
-from controlplane.compute.moving.links import Link, LinkBroken, MoveRefused
+from controlplane.compute.moving.links import LinkBroken, MoveRefused
 from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.session import session, socket_dir
 from controlplane.compute.standby import NotAttached
 from controlplane.compute.steps import step
-from controlplane.database.version import perch_version
-from controlplane.events.changes import durability_reduced, durability_restored
-from controlplane.events.recording import record
 from controlplane.models import (
     Branch,
     Durability,
     Endpoint,
     EndpointState,
-    Event,
     HistoryChain,
     Host,
     LogReceiver,
-    Project,
 )
 from controlplane.operations.history import keep, publish
-from controlplane.operations.locks import locked_project
 from controlplane.operations.looks import look_into
+from controlplane.operations.second_hosts import (
+    ask_to_receive,
+    forget_reduced,
+    note_attached,
+    note_lost,
+    second_hosts,
+    tell_reduced,
+)
 from controlplane.operations.words import words_of
 
 log = logging.getLogger(__name__)
@@ -67,14 +68,6 @@ Result = TypeVar("Result")
 ATTACH_WITHIN = 5.0
 # Seconds for the history's lock, and for the note that a receiver was lost.
 LOCK_WITHIN, NOTE_WITHIN = 2.0, 1.0
-
-
-def _no_connection(host: Host) -> socket.socket:
-    raise LinkBroken(f'only a worker connects to the host "{host.id}"')
-
-
-# Opens a connection to another host's worker; set by the worker (`management.host_links`).
-connect: Callable[[Host], socket.socket] = _no_connection
 
 
 @dataclass(frozen=True)
@@ -104,10 +97,9 @@ class _Attached:
     walsender: int
 
 
-# By branch, the receivers that its commits wait for; and the branches of which an event says that
-# commits do not wait.
+# By branch, the receivers that its commits wait for; and those of them that are being taken out.
 _attached: dict[str, _Attached] = {}
-_reduced: set[str] = set()
+_ending: set[str] = set()
 _threads = ThreadPoolExecutor(8, thread_name_prefix="log-receivers")
 
 
@@ -122,15 +114,25 @@ def attach(endpoint: Endpoint) -> None:
             with patience(ATTACH_WITHIN):
                 part.detail["host"] = _attach(endpoint)
         except (NotAttached, OutOfPatience, LockTimeout, LinkBroken, MoveRefused) as error:
-            _note_reduced(endpoint.branch_id, str(error))
+            _go_on_without(endpoint, str(error))
         except (psycopg.Error, OSError) as error:
-            _note_reduced(endpoint.branch_id, words_of(error))
+            _go_on_without(endpoint, words_of(error))
+
+
+def _go_on_without(endpoint: Endpoint, why: str) -> None:
+    # Without a receiver it would only keep log.
+    with suppress(psycopg.Error, NotAttached):
+        standby.drop_slot(socket_dir(endpoint.id))
+    for row in LogReceiver.objects.filter(branch=endpoint.branch_id, lost_at=None):
+        note_lost(row.id)
+    tell_reduced(endpoint.branch_id, why)
 
 
 def watch_receivers(host: Host) -> None:
     """Take out the receivers whose connections have ended."""
     for branch_id, one in list(_attached.items()):
-        if standby.has_ended(one.walsender):
+        if one.receiver_id not in _ending and standby.has_ended(one.walsender):
+            _ending.add(one.receiver_id)
             _threads.submit(_closing(_take_out), branch_id, one)
 
 
@@ -223,21 +225,16 @@ def _attach(endpoint: Endpoint) -> str:
             return str(row.host_id)
     # Whatever happens from here on, nobody may wait for a receiver that is gone.
     standby.name_standby(endpoint.branch_id, None)
+    hosts = second_hosts(endpoint.project)
     start = _begin_to_hold_log(endpoint.branch, sockets)
     try:
-        try:
-            copying = _threads.submit(_closing(copy_to_store), endpoint.branch)
-            stored = copying.result(ATTACH_WITHIN)
-        except TimeoutError:
-            raise NotAttached("the store does not answer in time") from None
-        if stored is None or stored.end < start:
-            raise NotAttached("its history is not in the store yet")
-        return _attach_first(endpoint, _second_hosts(endpoint.project, endpoint.branch_id))
-    except BaseException:
-        # Without a receiver it would only keep log.
-        with suppress(psycopg.Error, NotAttached):
-            standby.drop_slot(sockets)
-        raise
+        copying = _threads.submit(_closing(copy_to_store), endpoint.branch)
+        stored = copying.result(ATTACH_WITHIN)
+    except TimeoutError:
+        raise NotAttached("the store does not answer in time") from None
+    if stored is None or stored.end < start:
+        raise NotAttached("its history is not in the store yet")
+    return _attach_first(endpoint, hosts)
 
 
 def _begin_to_hold_log(branch: Branch, sockets: Path) -> int:
@@ -256,33 +253,15 @@ def _begin_to_hold_log(branch: Branch, sockets: Path) -> int:
         return standby.begin_to_hold_log(sockets)
 
 
-def _second_hosts(project: Project, branch_id: str) -> list[Host]:
-    """The hosts that can receive the log: first those that do so for the project already, then by
-    their free disk. Raises NotAttached."""
-    others = Host.objects.filter(
-        region=project.region_id, lost_at=None, draining=False, version=perch_version()
-    ).exclude(id=project.host_id)
-    known = set(
-        LogReceiver.objects.filter(branch__project=project).values_list("host_id", flat=True)
-    )
-    fitting = [
-        one
-        for one in others.exclude(peer_certificate="")
-        if not one.silent_processes()
-        and not one.is_full
-        and project.pg_version in (one.pg_version, *one.pg_versions)
-    ]
-    if not fitting:
-        raise NotAttached("the region has no other host that runs and has room")
-    return sorted(fitting, key=lambda one: (one.id not in known, -(one.disk_free_bytes or 0)))
-
-
 def _attach_first(endpoint: Endpoint, hosts: list[Host]) -> str:
     failure: Exception | None = None
     for host in hosts:
         row = LogReceiver.objects.create(branch=endpoint.branch, host=host)
         try:
-            walsender = _receive_on(host, row, endpoint)
+            ask_to_receive(row)
+            walsender = standby.attach(
+                endpoint.branch_id, socket_dir(endpoint.id), row.id, within=ATTACH_WITHIN
+            )
         except Exception as error:
             failure = error
             standby.name_standby(endpoint.branch_id, None)
@@ -290,59 +269,37 @@ def _attach_first(endpoint: Endpoint, hosts: list[Host]) -> str:
             fields = {"branch": endpoint.branch_id, "host": host.id, "error": str(error)}
             log.warning("second host does not receive", extra=fields)
             continue
-        _note_attached(row, endpoint, walsender)
+        _attached[endpoint.branch_id] = _Attached(row.id, endpoint.id, walsender)
+        note_attached(row)
         return str(host.id)
     assert failure is not None
     raise failure
 
 
-def _receive_on(host: Host, row: LogReceiver, endpoint: Endpoint) -> int:
-    link = Link(connect(host))
-    try:
-        link.tell(receive=row.id)
-        link.hear()
-    finally:
-        link.close()
-    sockets = socket_dir(endpoint.id)
-    return standby.attach(endpoint.branch_id, sockets, row.id, within=ATTACH_WITHIN)
-
-
-def _note_attached(row: LogReceiver, endpoint: Endpoint, walsender: int) -> None:
-    branch_id = endpoint.branch_id
-    _attached[branch_id] = _Attached(row.id, endpoint.id, walsender)
-    with transaction.atomic():
-        earlier = LogReceiver.objects.filter(branch=branch_id).exclude(id=row.id)
-        was_reduced = earlier.filter(lost_at__isnull=False).exists() or branch_id in _reduced
-        row.attached_at = clock.now()
-        row.save(update_fields=["attached_at"])
-        # Their hosts remove what they have: the new receiver has all that the store has not.
-        earlier.delete()
-    _reduced.discard(branch_id)
-    if was_reduced:
-        _tell(branch_id, lambda project, branch: durability_restored(project, branch, row.host_id))
-
-
 def _take_out(branch_id: str, one: _Attached) -> None:
-    """Let commits go on without the receiver, and say so if the compute goes on."""
-    if _attached.get(branch_id) is not one:
-        return
-    is_serving = False
-    if compute.running_endpoint(branch_id) == one.endpoint_id:
-        with suppress(psycopg.Error), session(socket_dir(one.endpoint_id), bound=1.0) as connection:
-            is_serving = connection.execute("SELECT 1").fetchone() == (1,)
-        if is_serving:
-            # Before any commit is acknowledged that only this host has, if the database answers.
-            noting = _threads.submit(_closing(_note_lost), one.receiver_id)
-            with suppress(TimeoutError, Exception):
-                noting.result(NOTE_WITHIN)
-        standby.name_standby(branch_id, None)
-    if _attached.get(branch_id) is one:
-        del _attached[branch_id]
+    """Let commits go on without the receiver, and say so if the compute goes on. The branch's lock
+    is not held, as its holder may wait for a commit: another receiver may be attached meanwhile."""
+    try:
+        is_serving = False
+        if compute.running_endpoint(branch_id) == one.endpoint_id:
+            sockets = socket_dir(one.endpoint_id)
+            with suppress(psycopg.Error), session(sockets, bound=1.0) as connection:
+                is_serving = connection.execute("SELECT 1").fetchone() == (1,)
+            if is_serving:
+                # Before any commit is acknowledged that only this host has, if the database
+                # answers.
+                noting = _threads.submit(_closing(note_lost), one.receiver_id)
+                with suppress(Exception):
+                    noting.result(NOTE_WITHIN)
+            standby.name_standby(branch_id, None, instead_of=one.receiver_id)
+        if _attached.get(branch_id) is one:
+            del _attached[branch_id]
         os.close(one.walsender)
-    if is_serving:
-        _note_reduced(branch_id, "the connection to the second host was lost")
-        with suppress(psycopg.Error, NotAttached):
-            standby.drop_slot(socket_dir(one.endpoint_id))
+        if is_serving:
+            note_lost(one.receiver_id)
+            tell_reduced(branch_id, "the connection to the second host was lost")
+    finally:
+        _ending.discard(one.receiver_id)
 
 
 def _detach(branch_id: str) -> None:
@@ -354,28 +311,9 @@ def _detach(branch_id: str) -> None:
         with suppress(psycopg.Error, NotAttached):
             standby.drop_slot(socket_dir(endpoint_id))
         LogReceiver.objects.filter(branch=branch_id).delete()
-    _reduced.discard(branch_id)
+    forget_reduced(branch_id)
     if one := _attached.pop(branch_id, None):
         os.close(one.walsender)
-
-
-def _note_lost(receiver_id: str) -> None:
-    LogReceiver.objects.filter(id=receiver_id, lost_at=None).update(lost_at=clock.now())
-
-
-def _note_reduced(branch_id: str, why: str) -> None:
-    log.warning("commits wait for no second host", extra={"branch": branch_id, "reason": why})
-    LogReceiver.objects.filter(branch=branch_id, lost_at=None).update(lost_at=clock.now())
-    if branch_id not in _reduced:
-        _reduced.add(branch_id)
-        _tell(branch_id, lambda project, branch: durability_reduced(project, branch, why))
-
-
-def _tell(branch_id: str, event: Callable[[Project, Branch], Event]) -> None:
-    branch = Branch.objects.filter(id=branch_id, deleted_at=None).first()
-    if branch is not None:
-        with suppress(Project.DoesNotExist), locked_project(branch.project_id) as project:
-            record(event(project, branch))
 
 
 def _closing(do: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

@@ -39,9 +39,9 @@ from controlplane.management.host_links import carry_log, connect_to_host
 from controlplane.metrics import figures, sampling
 from controlplane.models import Host, Lane
 from controlplane.operations import (
-    log_receivers,
     project_move,
     receiving_logs,
+    second_hosts,
     under_way,
     vitals,
 )
@@ -118,7 +118,7 @@ class Command(BaseCommand):
         if words := shortage(hosts=Host.objects.count()):
             log.warning("too few connections", extra={"detail": words})
         patience.before_waits = release_connection
-        project_move.connect = log_receivers.connect = connect_to_host
+        project_move.connect = second_hosts.connect = connect_to_host
         receiving_logs.carry_log = carry_log
         begin_receiving(host)
         publish_settings(host)
