@@ -50,6 +50,8 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("history.trimmed", "History trimmed", *BAD),
         EventType("history.lost", "Restored after its host was lost", *BAD),
         EventType("branch.restored", "Branch restored", "check", "good"),
+        EventType("durability.reduced", "Commits do not wait for a second host", *BAD),
+        EventType("durability.restored", "Commits wait for a second host again", "check", "good"),
         EventType("history.copy_behind", "History copy behind", *BAD),
         EventType("history.copy_caught_up", "History copy caught up", "check", "good"),
     ),

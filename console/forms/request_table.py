@@ -81,6 +81,9 @@ SENT: Mapping[str, Sent] = {
     "project_history": Sent(
         "PATCH", PROJECT, {"retention": "project.history_retention_seconds"}, is_whole=True
     ),
+    "project_durability": Sent(
+        "PATCH", PROJECT, {"durability": "project.settings.durability"}, is_whole=True
+    ),
     "project_addresses": Sent(
         "PATCH",
         PROJECT,

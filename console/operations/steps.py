@@ -19,6 +19,8 @@ STEPS = {
     "pausing": "Waiting for the next attempt",
     "locking": "Waiting for the branch's data",
     "connecting": "Connecting to the other host",
+    "attaching_second_host": "Attaching a second host",
+    "adding_received_log": "Adding the log that a second host has received",
     "copying": "Copying the data",
     "fetching": "Fetching the copy from the store",
     "copying_log": "Copying the log",

@@ -21,6 +21,7 @@ from console.pages.responses import FormPage, choices, done, show_confirmation, 
 from console.projects.settings_forms import (
     AddressesForm,
     DefaultsForm,
+    DurabilityForm,
     HistoryForm,
     QuotasForm,
     SettingsForm,
@@ -32,7 +33,7 @@ from console.sign_in import sessions
 # The settings that the page shows in words of its own.
 SHOWN = frozenset(
     (
-        *("quota", "allowed_ips", "enable_logical_replication"),
+        *("quota", "allowed_ips", "enable_logical_replication", "durability"),
         *("block_public_connections", "block_outbound_connections"),
     )
 )
@@ -108,6 +109,20 @@ def history(request: ConsoleRequest, project_id: str) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
+def durability(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    """Choose whether commits wait for a second host."""
+    page = FormPage(
+        title="Durability",
+        intro="What the loss of a host may cost. A change applies within seconds, without a"
+        " restart.",
+        submit="Save",
+        back=_back(project_id),
+    )
+    form = DurabilityForm(request.POST if request.method == "POST" else None)
+    return _show(request, project_id, form, page, "Durability changed.", field="durability")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
 def addresses(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Change from which addresses Postgres clients may connect."""
     page = FormPage(
@@ -178,6 +193,7 @@ def replication(request: ConsoleRequest, project_id: str) -> HttpResponse:
 FORMS = {
     "rename": rename,
     "history": history,
+    "durability": durability,
     "addresses": addresses,
     "quotas": quotas,
     "defaults": defaults,

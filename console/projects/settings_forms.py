@@ -47,6 +47,19 @@ class HistoryForm(SettingsForm):
         widget.choices = [(one, period(one) if one else NO_HISTORY) for one in periods]
 
 
+class DurabilityForm(SettingsForm):
+    durability = forms.ChoiceField(
+        label="A commit is done when it is on the disk of",
+        choices=(("host", "its own host"), ("region", "its own host and a second one")),
+        help_text="With a second host, the loss of a host loses no commit, and each commit takes"
+        " longer. If no second host can be reached, commits go on without one; the activity page"
+        " says so.",
+    )
+
+    def fill_in(self, project: Project) -> None:
+        self.initial["durability"] = project.settings.get("durability", "host")
+
+
 class AddressesForm(SettingsForm):
     ips = LinesField(
         label="Addresses",

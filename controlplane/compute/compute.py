@@ -49,6 +49,7 @@ from controlplane.compute.process import (
     stop_postgres,
 )
 from controlplane.compute.session import session, socket_dir
+from controlplane.compute.standby import CONFIGURATION, configuring, standby_line
 from controlplane.compute.state_directory import HBA_FILE
 from controlplane.compute.steps import step
 
@@ -188,12 +189,16 @@ def reconfigure(spec: ComputeSpec) -> None:
         return
     data, current = data_dir(spec.branch_id), _config_file(spec.branch_id)
     with step("configuring") as part:
-        proposed = _write_configuration(spec, "proposed.conf")
-        if complaint := check_configuration(data, proposed):
-            raise ConfigurationRefused(complaint)
-        # A copy: after a rename, a crash would leave no configuration at all.
-        previous = branch_data.write_for(spec.branch_id, "previous.conf", current.read_text())
-        proposed.replace(current)
+        with configuring(spec.branch_id):
+            standby = standby_line(spec.branch_id)
+            proposed = _write_configuration(spec, "proposed.conf", standby)
+            if complaint := check_configuration(data, proposed):
+                raise ConfigurationRefused(complaint)
+            # A copy: after a rename, a crash would leave no configuration at all. A restart ends
+            # the receiver's connection.
+            text = current.read_text().replace(standby, "")
+            previous = branch_data.write_for(spec.branch_id, "previous.conf", text)
+            proposed.replace(current)
         reload_postgres(data)
         part.detail["restart"] = _needs_restart(spec)
     if not part.detail["restart"]:
@@ -312,7 +317,8 @@ def _needs_restart(spec: ComputeSpec) -> bool:
     return row != (0,)
 
 
-def _write_configuration(spec: ComputeSpec, name: str) -> Path:
+def _write_configuration(spec: ComputeSpec, name: str, standby: str = "") -> Path:
+    """Write a configuration file. `standby` is the line that names the receiver of the log."""
     major = major_of(data_dir(spec.branch_id))
     text = render_configuration(
         spec,
@@ -321,7 +327,7 @@ def _write_configuration(spec: ComputeSpec, name: str) -> Path:
         hba_file=Path(settings.STATE_DIR) / HBA_FILE,
         extensions=offered_extensions(major),
     )
-    return branch_data.write_for(spec.branch_id, name, text)
+    return branch_data.write_for(spec.branch_id, name, text + standby)
 
 
 def _make_socket_dir(spec: ComputeSpec) -> Path:
@@ -337,7 +343,7 @@ def _make_socket_dir(spec: ComputeSpec) -> Path:
 
 
 def _config_file(branch_id: str) -> Path:
-    return branch_data.branch_dir(branch_id) / "postgresql.conf"
+    return branch_data.branch_dir(branch_id) / CONFIGURATION
 
 
 def _log_file(branch_id: str) -> Path:

@@ -22,13 +22,15 @@ from controlplane.compute.accounts import (
     service_account,
     shared_account,
 )
+from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.process_accounts import acts_as_root
 
 HBA_FILE = "pg_hba.conf"
 # Only a compute's own account and the proxy can reach its socket, and the proxy has authenticated
-# the client before it connects.
-HBA = "local all all trust\n"
+# the client before it connects. `all` stands for databases: only the platform's own role may read
+# the whole log, for another host (`operations.log_receivers`).
+HBA = f"local all all trust\nlocal replication {PLATFORM_ROLE} trust\n"
 # Exists while a restore is under way, and after one that was interrupted.
 UNFINISHED_RESTORE = "restore-unfinished"
 

@@ -189,6 +189,16 @@ def history_lost(
     return of_branch(EventType.HISTORY_LOST, operation.project, branch, summary, [operation], made)
 
 
+def durability_reduced(project: Project, branch: Branch, why: str) -> Event:
+    summary = f'Commits on the branch "{branch.name}" do not wait for a second host: {why}'
+    return of_branch(EventType.DURABILITY_REDUCED, project, branch, summary)
+
+
+def durability_restored(project: Project, branch: Branch, host: str) -> Event:
+    summary = f'Commits on the branch "{branch.name}" wait for the host "{host}" again'
+    return of_branch(EventType.DURABILITY_RESTORED, project, branch, summary)
+
+
 def snapshot_created(
     project: Project, snapshot: Snapshot, operations: Iterable[Operation]
 ) -> Event:

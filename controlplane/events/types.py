@@ -32,6 +32,9 @@ class EventType(StrEnum):
     HISTORY_COPY_CAUGHT_UP = "history.copy_caught_up"
     # The branch was restored from the store after its host was lost.
     HISTORY_LOST = "history.lost"
+    # Commits no longer wait for a second host, or wait again.
+    DURABILITY_REDUCED = "durability.reduced"
+    DURABILITY_RESTORED = "durability.restored"
     SNAPSHOT_CREATED = "snapshot.created"
     SNAPSHOT_UPDATED = "snapshot.updated"
     SNAPSHOT_DELETED = "snapshot.deleted"

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from controlplane.compute.history.log import segment_start
 from controlplane.database.base import release_connection
 from controlplane.history_store.copies import Copies
 from controlplane.history_store.layout import BranchList
 from controlplane.history_store.objects import StoreFails
 from controlplane.history_store.packing import Damaged, WrongKey
-from controlplane.models import HistoryChain, Host
+from controlplane.models import HistoryChain, Host, LogReceiver
 from controlplane.operations.history_copies import state
 
 log = logging.getLogger(__name__)
@@ -73,3 +74,7 @@ def publish(branch: BranchList) -> None:
     if newest and newest.copied_at:
         row = HistoryChain.objects.filter(branch_id=branch.branch_id, number=newest.number)
         row.exclude(stored_at=newest.copied_at).update(stored_at=newest.copied_at)
+        # A second host removes the log before this, which it has received.
+        end = segment_start(newest.end)
+        receivers = LogReceiver.objects.filter(branch_id=branch.branch_id)
+        receivers.filter(stored_lsn__lt=end).update(stored_lsn=end)

@@ -24,6 +24,7 @@ from controlplane.history_store.fetching import Fetched, NothingStored, fetch
 from controlplane.history_store.layout import branch_folder, host_folder, read_list
 from controlplane.history_store.objects import Store, StoreFails
 from controlplane.history_store.packing import Damaged, WrongKey
+from controlplane.history_store.received_logs import with_received
 from controlplane.history_store.signs import last_sign
 from controlplane.models import Branch, Host, Project
 from controlplane.operations.from_store import FromStore, NotInStore, restoring_with
@@ -73,6 +74,8 @@ def _restore_copy(store: Store, host: str, branch_id: str) -> FromStore:
     with _scratch(branch_id) as place:
         with step("fetching"):
             fetched = fetch(store, folder, stored, place)
+        branch = Branch.objects.select_related("project__host").get(id=branch_id)
+        fetched, is_complete = with_received(branch, branch.project.host, fetched, place)
         last_commit = _LastCommit()
         if fetched.data is not None:
             create_from_copy(branch_id, fetched.data)
@@ -83,18 +86,21 @@ def _restore_copy(store: Store, host: str, branch_id: str) -> FromStore:
                 branch_id, lambda: moment, holding=nullcontext, on_recovered=last_commit.read
             )
     return FromStore(
-        _complete_until(store, host, branch_id, fetched),
+        _complete_until(store, host, branch_id, fetched, last_commit.at),
         fetched.moment.stop if fetched.moment else None,
         last_commit.at,
+        is_complete,
     )
 
 
-def _complete_until(store: Store, host: str, branch_id: str, fetched: Fetched) -> datetime:
+def _complete_until(
+    store: Store, host: str, branch_id: str, fetched: Fetched, last_commit: datetime | None
+) -> datetime:
     """Until when all commits are in what was fetched. A compute that wrote nothing was looked at
     later than it was copied, which the host's last sign says."""
     sign = last_sign(store, host)
     looked_at = sign.running.get(branch_id) if sign and not fetched.shortfall else None
-    return max(filter(None, (fetched.at, looked_at)))
+    return max(filter(None, (fetched.at, looked_at, last_commit)))
 
 
 class _LastCommit:

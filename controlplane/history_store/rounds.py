@@ -23,6 +23,7 @@ from controlplane.history_store.drills import drill
 from controlplane.history_store.log_round import copy_logs
 from controlplane.history_store.lost_branches import look_after_lost_hosts, restore_with
 from controlplane.history_store.objects import the_store
+from controlplane.history_store.received_logs import copy_before_receiving
 from controlplane.history_store.row_copies import copy_rows_if_due
 from controlplane.models import HistoryChain, Host, SecretKey
 from controlplane.operations.history_copies import state
@@ -87,6 +88,7 @@ def store_rounds(host: Host) -> tuple[Round, ...]:
         return ()
     restore_with(store)
     _copier = Copier(Copies(store, region=host.region_id, host=identity()), host)
+    copy_before_receiving(_copier.copies)
     of_host = HistoryChain.objects.filter(branch__project__host=host)
     _copier.logs_due.update(of_host.values_list("branch_id", flat=True))
     state.is_used, state.began_at = True, clock.now()

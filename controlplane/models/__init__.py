@@ -17,6 +17,7 @@ from controlplane.models.endpoint_metrics import PastMetrics, RecentMetrics
 from controlplane.models.event import Event
 from controlplane.models.history import FormerPassword, HistoryChain
 from controlplane.models.host import PROCESSES, Host, HostInvitation
+from controlplane.models.log_receiver import LogReceiver
 from controlplane.models.operation import (
     GIVEN_UP,
     HANDED_OVER,
@@ -29,7 +30,7 @@ from controlplane.models.operation import (
 )
 from controlplane.models.plans import BRANCH_SIZE_LIMITS, LIMITS, Plan, PlanLimits
 from controlplane.models.postgres_settings import PostgresSettings
-from controlplane.models.project import DEFAULT_PROVISIONER, Project
+from controlplane.models.project import DEFAULT_PROVISIONER, Durability, Project
 from controlplane.models.region import Region
 from controlplane.models.requests import IdempotentRequest, RequestRate
 from controlplane.models.role import Database, Role
@@ -61,6 +62,7 @@ __all__ = [
     "Consumed",
     "Database",
     "DeliveryStatus",
+    "Durability",
     "Endpoint",
     "EndpointState",
     "EndpointType",
@@ -72,6 +74,7 @@ __all__ = [
     "IdempotentRequest",
     "InitSource",
     "Lane",
+    "LogReceiver",
     "Meter",
     "Operation",
     "OperationStatus",

@@ -1,5 +1,7 @@
 """A project: branches and endpoints of one account on one host of a region."""
 
+from enum import StrEnum
+
 from django.db import models
 
 from controlplane import clock
@@ -13,6 +15,14 @@ from controlplane.models.region import Region
 # host.
 DEFAULT_PROVISIONER = "k8s-pod"
 PROVISIONERS = (DEFAULT_PROVISIONER, "k8s-neonvm")
+
+
+class Durability(StrEnum):
+    """Where a commit is on a disk before the client learns of it."""
+
+    HOST = "host"
+    # Also on a second host of the region.
+    REGION = "region"
 
 
 class Project(models.Model):
@@ -30,7 +40,7 @@ class Project(models.Model):
     # {pg_settings, pgbouncer_settings} and the attributes of endpoints that are `in_defaults`.
     default_endpoint_settings = models.JSONField(default=dict)
     # {quota, allowed_ips, block_public_connections, block_outbound_connections,
-    # enable_logical_replication}; see `services.project_settings`.
+    # enable_logical_replication, durability}; see `services.project_settings`.
     settings = models.JSONField(default=dict)
     history_retention_seconds = models.PositiveIntegerField(default=86400)
     store_passwords = models.BooleanField(default=True)
@@ -73,3 +83,8 @@ class Project(models.Model):
     def replicates_logically(self) -> bool:
         """Whether its computes must log what logical replication needs."""
         return self.settings.get("enable_logical_replication") is True
+
+    @property
+    def waits_for_second_host(self) -> bool:
+        """Whether each of its commits waits until a second host has the log."""
+        return bool(self.settings.get("durability") == Durability.REGION)

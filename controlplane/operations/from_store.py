@@ -41,6 +41,8 @@ class FromStore:
     # Where its log ends; None if it was restored from a copy of its data.
     log_end: int | None = None
     last_commit_at: datetime | None = None
+    # Whether nothing is missing: commits waited for a second host, whose log was added.
+    is_complete: bool = False
 
 
 # Makes the branch's directory. Raises StoreUnusable, NotInStore, and what `compute` raises.
@@ -68,9 +70,12 @@ def restore_from_store(attempt: "Attempt") -> None:
         branch_data.remove(branch.id)
         found = _restored(branch)
         _write_note(operation, found)
+    until = found.until
+    if found.is_complete and details.ran_until is not None:
+        until = max(until, datetime.fromisoformat(details.ran_until))
     operation.details = replace(
         details,
-        restored_until=found.until.isoformat(),
+        restored_until=until.isoformat(),
         last_commit_at=found.last_commit_at.isoformat() if found.last_commit_at else None,
         lost_seconds=_lost(details, found).total_seconds(),
     ).as_json()
@@ -98,6 +103,8 @@ def _lost(details: RestoreFromStoreDetails, found: FromStore) -> timedelta:
     """Of which time commits may be lost: from what was restored until the compute ended."""
     if details.ran_until is None:
         return timedelta(0)
+    if found.is_complete:
+        return timedelta(0)
     if details.log_end is not None and (found.log_end or 0) >= details.log_end:
         return timedelta(0)
     return max(timedelta(0), datetime.fromisoformat(details.ran_until) - found.until)
@@ -109,6 +116,7 @@ def _write_note(operation: Operation, found: FromStore) -> None:
         "until": found.until.isoformat(),
         "log_end": found.log_end,
         "last_commit_at": found.last_commit_at and found.last_commit_at.isoformat(),
+        "is_complete": found.is_complete,
     }
     place = branch_dir(str(operation.branch_id)) / RESTORED
     durable.write(place, json.dumps(note).encode(), 0o600)
@@ -127,4 +135,5 @@ def _restored_before(operation: Operation) -> FromStore | None:
         datetime.fromisoformat(note["until"]),
         note["log_end"],
         datetime.fromisoformat(last) if last else None,
+        note.get("is_complete", False),
     )

@@ -1,4 +1,5 @@
-"""Receives projects that other hosts' workers move here (`project_move`), in the worker.
+"""Receives projects that other hosts' workers move here (`project_move`), in the worker. What they
+ask about logs is answered by `receiving_logs`.
 
 The proxy of this host has recognized the other host by its certificate, and passes its connection
 on to the worker's socket, after one line with that host's name. What is received belongs to nobody
@@ -40,6 +41,7 @@ from controlplane.models import (
     Operation,
     OperationStatus,
 )
+from controlplane.operations import receiving_logs
 from controlplane.operations.details import MoveProjectDetails
 from controlplane.operations.own_host import is_own
 from controlplane.operations.running import FOR_A_START, Refused, bring_up
@@ -133,6 +135,8 @@ def _line(connection: socket.socket) -> str:
 
 def _answer(link: Link, sender: str, host_id: str) -> None:
     request = link.hear()
+    if receiving_logs.answer(link, request, sender, host_id):
+        return
     is_discard = "discard" in request
     operation = _moving(str(request.get("discard") or request.get("move")), sender, host_id)
     branches = list(

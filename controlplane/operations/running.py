@@ -19,6 +19,7 @@ from controlplane.compute.tree import TreeUntrusted
 from controlplane.models import BranchState, Endpoint, Operation, PostgresSettings
 from controlplane.operations.catalog import NotApplied, bring_to_catalog
 from controlplane.operations.disk import why_stopped
+from controlplane.operations.log_receivers import attach
 from controlplane.operations.words import words_of
 from controlplane.operations.written import count_written
 
@@ -48,6 +49,7 @@ def start(operation: Operation, endpoint: Endpoint) -> None:
         # A role that Postgres refuses must not keep all clients out. Its row holds the reason, and
         # the branch stays behind its revision until `catalog_mending` has applied it.
         log.warning("catalog incomplete", extra={"endpoint": endpoint.id, "error": str(error)})
+    attach(endpoint)
     begin_counting(endpoint)
     _hold_to_limit(endpoint)
 

@@ -31,10 +31,16 @@ from controlplane.operations.history_copies import state
 from controlplane.operations.history_retention import forget_former_passwords
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
+from controlplane.operations.log_receivers import (
+    forget_receivers,
+    hold_durability,
+    watch_receivers,
+)
 from controlplane.operations.moved_away import remove_moved_away
 from controlplane.operations.own_host import HostTaken
 from controlplane.operations.poolers import end_unused_poolers
 from controlplane.operations.quota_rounds import QUOTA_ROUND, hold_to_quotas
+from controlplane.operations.receiving_logs import look_after_received
 from controlplane.operations.reconcile import (
     end_strays,
     reconcile_host,
@@ -163,6 +169,10 @@ ROUNDS: Sequence[Round] = (
     Round(10, end_strays),
     Round(2, mend_catalogs),
     Round(5, hold_outbound),
+    Round(0.5, watch_receivers),
+    Round(2, hold_durability),
+    Round(5, forget_receivers),
+    Round(5, look_after_received),
     Round(2, publish),
     Round(2, end_unused_poolers),
     Round(10, redispatch_lost_operations),

@@ -50,6 +50,7 @@ from controlplane.operations.details import (
 )
 from controlplane.operations.history import copy_log, publish
 from controlplane.operations.locks import locked_project
+from controlplane.operations.log_receivers import attach
 from controlplane.operations.moments import create_from_moment
 from controlplane.operations.running import Refused, begin_counting, bring_up, start
 from controlplane.operations.states import enter
@@ -260,6 +261,7 @@ def apply_config(attempt: Attempt) -> None:
         if error.is_final:
             raise Refused(words_of(error)) from error
         raise
+    attach(endpoint)
     begin_counting(endpoint)
 
 

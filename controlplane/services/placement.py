@@ -10,7 +10,7 @@ from django.db.models import Sum
 from controlplane.compute.branch_data import LEAST
 from controlplane.compute.limits import BYTES_PER_CU
 from controlplane.database.version import perch_version
-from controlplane.models import UNFINISHED, EndpointState, Host, Project, Region
+from controlplane.models import UNFINISHED, EndpointState, Host, LogReceiver, Project, Region
 from controlplane.operations.actions import STARTS
 from controlplane.services.errors import HostAway, Unprocessable
 
@@ -154,7 +154,13 @@ class Placing:
                 fitting.append(host)
         if not fitting:
             return None
-        chosen = max(fitting, key=lambda host: weighted_room(host, self._running.get(host.id, 0)))
+        # The newest log is already there, if commits waited for a second host.
+        receiving = LogReceiver.objects.filter(branch__project=project, host__in=fitting)
+        receiver = receiving.order_by("lost_at", "-attached_at").first()
+        near = [one for one in fitting if receiver is not None and one.id == receiver.host_id]
+        chosen = max(
+            near or fitting, key=lambda host: weighted_room(host, self._running.get(host.id, 0))
+        )
         if chosen.disk_free_bytes is not None:
             chosen.disk_free_bytes -= bytes_needed
         active = project.endpoints.filter(deleted_at=None, current_state=EndpointState.ACTIVE)

@@ -18,7 +18,11 @@ from controlplane.services.endpoint_attributes import (
 from controlplane.services.endpoint_settings import check_json_size
 from controlplane.services.errors import FieldError, refuse_fields
 from controlplane.services.logical_replication import suspend_for_logical_replication
-from controlplane.services.project_settings import ProjectSettings, merged_project_settings
+from controlplane.services.project_settings import (
+    ProjectSettings,
+    check_durability,
+    merged_project_settings,
+)
 from controlplane.services.projects import changing_project
 
 
@@ -62,6 +66,7 @@ def update_project(
         if changes.history_retention_seconds not in (None, project.history_retention_seconds):
             plan_limits.check_history(account, changes.history_retention_seconds)
             project.history_retention_seconds = changes.history_retention_seconds
+        check_durability(project.settings, project.history_retention_seconds)
         project.updated_at = clock.now()
         project.save()
         operations = []

@@ -1,15 +1,15 @@
 """A project's `settings`: what a request may set, and how that is merged with what is stored.
 
 Stored as JSON, {quota: {name: number}, allowed_ips: {ips, protected_branches_only},
-block_public_connections, block_outbound_connections, enable_logical_replication}. A key that was
-never set is absent. The proxy and the worker's rounds read the stored JSON.
+block_public_connections, block_outbound_connections, enable_logical_replication, durability}. A key
+that was never set is absent. The proxy and the worker's rounds read the stored JSON.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from controlplane.models import Host
+from controlplane.models import Durability, Host
 from controlplane.services.errors import refused_field
 
 MOST_ALLOWED_IPS = 200
@@ -32,6 +32,7 @@ class ProjectSettings:
     block_public_connections: bool | None = None
     block_outbound_connections: bool | None = None
     enable_logical_replication: bool | None = None
+    durability: Durability | None = None
 
 
 def merged_project_settings(
@@ -50,6 +51,8 @@ def merged_project_settings(
             "logical replication cannot be disabled once it has been enabled; a new project is "
             "without it",
         )
+    if sent.durability == Durability.REGION and stored.get("durability") != Durability.REGION:
+        _refuse_without_second_host(host)
     merged = dict(stored)
     if sent.quota is not None:
         merged["quota"] = {**stored.get("quota", {}), **sent.quota}
@@ -61,4 +64,33 @@ def merged_project_settings(
         merged["block_outbound_connections"] = sent.block_outbound_connections
     if sent.enable_logical_replication is not None:
         merged["enable_logical_replication"] = sent.enable_logical_replication
+    if sent.durability is not None:
+        merged["durability"] = sent.durability
     return merged
+
+
+def check_durability(settings: Mapping[str, Any], history_retention_seconds: int) -> None:
+    """Raise Unprocessable if commits are to wait for a second host, which only has the newest log,
+    and the project keeps no history, so that the store has nothing that the log could go on with.
+    """
+    if settings.get("durability") == Durability.REGION and history_retention_seconds == 0:
+        raise refused_field(
+            "settings.durability",
+            'a project with the durability "region" must keep history: with '
+            "history_retention_seconds of 0, nothing of it is copied off its host",
+        )
+
+
+def _refuse_without_second_host(host: Host) -> None:
+    others = Host.objects.filter(region=host.region_id, lost_at=None).exclude(id=host.id)
+    if not others.exists():
+        raise refused_field(
+            "settings.durability",
+            f'the region "{host.region_id}" has only one host, so commits cannot wait for another',
+        )
+    if not host.history_store or not any(one.history_store for one in others):
+        raise refused_field(
+            "settings.durability",
+            f'the hosts of the region "{host.region_id}" copy no history to a store, which a '
+            "restore on another host needs; ask the operator to set PERCH_HISTORY_STORE",
+        )

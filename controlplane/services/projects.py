@@ -55,7 +55,11 @@ from controlplane.services.errors import (
 from controlplane.services.organizations import check_organization
 from controlplane.services.passwords import encrypt, new_password, scram_verifier
 from controlplane.services.placement import choose_host
-from controlplane.services.project_settings import ProjectSettings, merged_project_settings
+from controlplane.services.project_settings import (
+    ProjectSettings,
+    check_durability,
+    merged_project_settings,
+)
 from controlplane.services.reserved_names import check_database_name, check_role_name
 
 
@@ -275,6 +279,7 @@ def _new_project(account: Account, spec: ProjectSpec) -> Project:
     project.name = spec.name or project.id
     check_defaults(project)
     check_json_size("settings", project.settings)
+    check_durability(project.settings, spec.history_retention_seconds)
     plan_limits.check_history(account, spec.history_retention_seconds)
     return project
 

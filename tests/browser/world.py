@@ -77,6 +77,7 @@ OPENED_ON = {
     "project_connect": "project",
     "project_rename": "project_settings",
     "project_history": "project_settings",
+    "project_durability": "project_settings",
     "project_addresses": "project_settings",
     "project_quotas": "project_settings",
     "project_defaults": "project_settings",

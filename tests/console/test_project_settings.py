@@ -72,6 +72,19 @@ def test_a_project_without_history_retention_shows_none(
     assert "History" not in Page(dave.get("/projects/p/settings")).text
 
 
+def test_which_hosts_commits_wait_for_is_shown_and_changed(alice: Person, new_project: str) -> None:
+    url = f"/projects/{new_project}"
+    assert "Commits wait for Their own host Change" in Page(alice.get(f"{url}/settings")).text
+    form = Page(alice.get(f"{url}/durability"))
+    assert form.options["durability"] == ["host", "region"]
+    assert form.fields["durability"] == "host"
+    refused = alice.post(f"{url}/durability", {"durability": "region"})
+    assert refused.status_code == 422
+    assert "has only one host" in Page(refused).text
+    assert alice.post(f"{url}/durability", {"durability": "host"}).status_code == 302
+    assert settings_of(alice, new_project)["durability"] == "host"
+
+
 def settings_of(person: Person, project_id: str) -> Any:
     return person.api.get(f"/projects/{project_id}")["project"]["settings"]
 

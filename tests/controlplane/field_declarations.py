@@ -110,6 +110,7 @@ PROJECT_SETTINGS: Fields = {
     "enable_logical_replication": CheckedBy(
         f"{LOGICAL}::test_enabling_it_suspends_active_endpoints_and_applies_from_the_next_start"
     ),
+    "durability": Returned("host"),
     "block_vpc_connections": Refused(True),
     "hipaa": Refused(True),
     "audit_log_level": Refused("full"),

@@ -20,6 +20,7 @@ from controlplane.models import (
     HistoryChain,
     Host,
     Lane,
+    LogReceiver,
     Operation,
     Project,
 )
@@ -253,6 +254,21 @@ class TestTakingOver:
         declare_lost()
         counts = [Project.objects.filter(host_id=name).count() for name in ("local", "third")]
         assert counts == [3, 3]
+
+    def test_a_project_goes_to_the_host_that_has_received_its_log(
+        self, account: Account, lost: Host
+    ) -> None:
+        Host.objects.filter(id="local").update(disk_bytes=100 * GB, disk_free_bytes=90 * GB)
+        small = make_host("small", "local", history_store=STORE, proxy_seen_at=timezone.now())
+        Host.objects.filter(id="small").update(disk_bytes=100 * GB, disk_free_bytes=9 * GB)
+        project = make_project(account, lost)
+        give_history(project)
+        branch = project.branches.get()
+        LogReceiver.objects.create(branch=branch, host=lost, attached_at=timezone.now())
+        LogReceiver.objects.create(branch=branch, host=small, attached_at=timezone.now())
+        declare_lost()
+        project.refresh_from_db()
+        assert project.host_id == "small"
 
     def test_a_second_loss_keeps_the_first_copy(self, account: Account, lost: Host) -> None:
         """The second host was lost before it had restored the branch."""

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from django.test import Client as DjangoClient
 
+from controlplane import clock
 from controlplane.models import Account, Event, Host, Project
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_host, make_project
 
 ALLOWED = {"ips": ["192.0.2.7", "192.0.2.0/24", "2001:db8::1-2001:db8::9"]}
 
@@ -245,3 +246,55 @@ def test_endlessly_nested_settings_are_not_stored(
         assert response.status_code == status, response.content
     project.refresh_from_db()
     assert project.settings.get("quota", {}) == {}
+
+
+class TestDurability:
+    """`region` needs a second host, a store on both, and history."""
+
+    @pytest.fixture
+    def second(self, host: Host) -> Host:
+        Host.objects.filter(id=host.id).update(history_store={"behind_branches": 0})
+        return make_host("second", host.region_id, history_store={"behind_branches": 0})
+
+    def refused(self, api: DjangoClient, project: Project, words: str, **attributes: Any) -> None:
+        body = {"settings": {"durability": "region"}, **attributes}
+        response = api.generic(
+            "PATCH",
+            f"/api/v2/projects/{project.id}",
+            json.dumps({"project": body}),
+            content_type="application/json",
+        )
+        assert response.status_code == 422
+        (error,) = response.json()["errors"]
+        assert error["field"] == "project.settings.durability"
+        assert words in error["message"]
+        project.refresh_from_db()
+        assert project.settings == {}
+
+    def test_it_works(self, api: DjangoClient, project: Project, second: Host) -> None:
+        sent = {"durability": "region"}
+        assert settings_after(api, project, sent) == sent
+        project.refresh_from_db()
+        assert project.waits_for_second_host
+        assert settings_after(api, project, {"durability": "host"}) == {"durability": "host"}
+        project.refresh_from_db()
+        assert not project.waits_for_second_host
+
+    def test_one_host_is_not_enough(self, api: DjangoClient, project: Project) -> None:
+        self.refused(api, project, 'the region "local" has only one host')
+
+    def test_a_lost_host_does_not_count(
+        self, api: DjangoClient, project: Project, second: Host
+    ) -> None:
+        Host.objects.filter(id=second.id).update(lost_at=second.worker_seen_at or clock.now())
+        self.refused(api, project, 'the region "local" has only one host')
+
+    @pytest.mark.parametrize("without", ["local", "second"])
+    def test_both_need_a_store(
+        self, api: DjangoClient, project: Project, second: Host, without: str
+    ) -> None:
+        Host.objects.filter(id=without).update(history_store={})
+        self.refused(api, project, "PERCH_HISTORY_STORE")
+
+    def test_it_needs_history(self, api: DjangoClient, project: Project, second: Host) -> None:
+        self.refused(api, project, "must keep history", history_retention_seconds=0)

@@ -93,6 +93,9 @@ class MemoryDirectory:
     async def open_receiver(self) -> socket.socket | None:
         return None
 
+    async def open_log_source(self, receiver_id: str) -> socket.socket | None:
+        return None
+
     def lookup_time(self) -> float:
         return 0.0
 

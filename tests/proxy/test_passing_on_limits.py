@@ -16,7 +16,6 @@ import psycopg
 import pytest
 
 from controlplane.proxy.authentication.access_rules import parse_rules
-from controlplane.proxy.directory.interface import PeerHost
 from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn
 from controlplane.proxy.settings import PlainConnections, mark_of_host, mark_of_key, marked
 from controlplane.proxy.wire import messages
@@ -297,17 +296,6 @@ def test_a_published_certificate_is_accepted(region: Region) -> None:
     """Otherwise the tests above would prove nothing."""
     context = _context_of(region.certificates[0], region)
     assert _answer_to(region, context, HEADER.encoded()).startswith(ACCEPTED)
-
-
-def test_each_of_several_hosts_is_accepted(region: Region) -> None:
-    """OpenSSL chooses among the trusted certificates by name, so each needs a name of its own."""
-    known = {f"host-{number}": certificate() for number in range(4)}
-    region.second.directory.hosts = {
-        name: PeerHost(name, "127.0.0.1", 1, own.certificate) for name, own in known.items()
-    }
-    for own in known.values():
-        context = _context_of(own, region)
-        assert _answer_to(region, context, HEADER.encoded()).startswith(ACCEPTED)
 
 
 def test_the_request_of_another_host_within_tls_is_refused(region: Region) -> None:

@@ -1,12 +1,13 @@
 """The processes of a running service, for tests that kill and count them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
 from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 # The part of the command line by which each process of the service is recognized.
 SIGNS = {
@@ -92,6 +93,22 @@ def process_with(argument: Path) -> psutil.Process | None:
             if str(argument) in process.cmdline() and is_alive(process):
                 return process
     return None
+
+
+def kill_with_children(doomed: Sequence[psutil.Process]) -> None:
+    """Send SIGKILL to the processes and all that they have started."""
+    all_ = [*doomed]
+    for process in doomed:
+        with suppress(psutil.NoSuchProcess):
+            all_ += process.children(recursive=True)
+    for process in all_:
+        # So that no process restarts what was just killed.
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
+    for process in all_:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    wait_for(lambda: not any(map(is_alive, all_)), "the end of all processes")
 
 
 def is_alive(process: psutil.Process) -> bool:

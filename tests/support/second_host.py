@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
+
+from tests.support.processes import kill_with_children, postmaster_in
 from tests.support.stack import ROOT, Stack, free_port
 from tests.support.waiting import wait_for
 
@@ -24,8 +27,16 @@ class SecondHost:
     worker: "subprocess.Popen[bytes]"
     proxy: "subprocess.Popen[bytes]"
 
+    def kill_everything(self) -> None:
+        """Send SIGKILL to every process of the host, including computes."""
+        doomed = [psutil.Process(self.worker.pid), psutil.Process(self.proxy.pid)]
+        for branch in self.stack.state_dir.joinpath("branches").glob("br-*"):
+            with suppress(FileNotFoundError, IndexError, psutil.NoSuchProcess):
+                doomed.append(postmaster_in(branch / "data"))
+        kill_with_children(doomed)
 
-def variables(stack: Stack, state_dir: Path) -> dict[str, str]:
+
+def variables(stack: Stack, state_dir: Path, name: str = NAME) -> dict[str, str]:
     """The environment of a host of the service's region with this state directory."""
     url = f"host={stack.state_dir}/sockets/metadata user=perch dbname=perch"
     known = {name: value for name, value in os.environ.items() if not name.startswith("DJANGO_")}
@@ -33,8 +44,8 @@ def variables(stack: Stack, state_dir: Path) -> dict[str, str]:
         "DATABASE_URL": stack.database_url or url,
         "PERCH_STATE_DIR": str(state_dir),
         "PERCH_SECRET_KEY_FILE": str(stack.state_dir / "secret-key"),
-        "PERCH_HOST_NAME": NAME,
-        "PERCH_HOST_ADDRESS": ADDRESS,
+        "PERCH_HOST_NAME": name,
+        "PERCH_HOST_ADDRESS": f"{name}.localhost",
         "PERCH_REGION_PORT": str(stack.proxy_port),
         "PERCH_PROXY_PROCESSES": "1",
         "PERCH_PROXY_HANDOVER_TIMEOUT": "0",
@@ -65,14 +76,17 @@ def running(
 
 
 @contextmanager
-def second_host(stack: Stack, state_dir: Path) -> Iterator[SecondHost]:
+def second_host(
+    stack: Stack, state_dir: Path, name: str = NAME, **changes: str
+) -> Iterator[SecondHost]:
     """Run a second host beside the service until the end of the block, with an empty directory
-    `state_dir`. At its end no project may be left on it; its row is removed."""
+    `state_dir` and the changed variables. At its end no project may be left on it; its row is
+    removed."""
     state_dir.mkdir(mode=0o711, exist_ok=True)
     # Making a template takes seconds.
     shutil.copytree(stack.state_dir / "templates", state_dir / "templates", symlinks=True)
     port = free_port()
-    environment = variables(stack, state_dir) | {"PERCH_PROXY_PORT": str(port)}
+    environment = variables(stack, state_dir, name) | {"PERCH_PROXY_PORT": str(port), **changes}
     with stack.database() as database:
         try:
             with (
@@ -82,15 +96,16 @@ def second_host(stack: Stack, state_dir: Path) -> Iterator[SecondHost]:
                 lives = "SELECT FROM controlplane_host WHERE id = %s AND version <> ''"
                 lives += " AND worker_seen_at > now() - interval '5 s'"
                 lives += " AND proxy_seen_at > now() - interval '5 s'"
-                wait_for(lambda: database.execute(lives, [NAME]).rowcount, "the second host")
+                wait_for(lambda: database.execute(lives, [name]).rowcount, "the second host")
                 yield SecondHost(
                     replace(stack, state_dir=state_dir, proxy_port=port), worker, proxy
                 )
         finally:
             # The rows of deleted projects.
             database.execute("UPDATE controlplane_project SET host_id = 'local'")
-            database.execute("DELETE FROM controlplane_postgressettings WHERE host_id = %s", [NAME])
-            database.execute("DELETE FROM controlplane_host WHERE id = %s", [NAME])
+            database.execute("DELETE FROM controlplane_logreceiver WHERE host_id = %s", [name])
+            database.execute("DELETE FROM controlplane_postgressettings WHERE host_id = %s", [name])
+            database.execute("DELETE FROM controlplane_host WHERE id = %s", [name])
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """A service of a test's own, which can be killed partly or completely and started again."""
 
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -11,7 +10,7 @@ import psutil
 
 from controlplane.compute.accounts import Account, own_account, running_as
 from tests.support.client import ENDED
-from tests.support.processes import is_alive, postmaster_in, processes_of
+from tests.support.processes import is_alive, kill_with_children, postmaster_in, processes_of
 from tests.support.project import Project
 from tests.support.stack import StartedStack, running_stack
 from tests.support.waiting import wait_for
@@ -53,21 +52,11 @@ class Service:
     def kill_everything(self) -> None:
         """Send SIGKILL to every process that uses the state directory, including computes."""
         doomed = [psutil.Process(self.stack.pid)]
-        doomed += doomed[0].children(recursive=True)
         for pid in self.postmasters().values():
             with suppress(psutil.NoSuchProcess):
                 doomed.append(psutil.Process(pid))
-                doomed += doomed[-1].children(recursive=True)
-        for process in doomed:
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(
-                    signal.SIGSTOP
-                )  # so that no process restarts what was just killed
-        for process in doomed:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        kill_with_children(doomed)
         self.stack.process.wait(10)
-        wait_for(lambda: not any(map(is_alive, doomed)), "the end of all processes")
 
     def postmasters(self) -> dict[str, int]:
         """Return the process ids of the running computes, by branch."""

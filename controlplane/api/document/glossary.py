@@ -56,6 +56,10 @@ GLOSSARY: dict[str, Entry] = {
         "Whether `wal_level` is `logical`; it cannot be disabled again",
         NOT_THERE,
     ),
+    "durability": (
+        "Whether a commit waits for a second host of the region (`region`), or not (`host`)",
+        NOT_THERE,
+    ),
     "buckets": ("Always empty: this server has none", []),
     "functions": ("Always empty: this server has none", []),
     "ColumnOut.generated": ("Whether it is generated from other columns", False),

@@ -9,6 +9,7 @@ from controlplane.api.fields import WHOLE, JsonObject, Text
 from controlplane.api.requests.attributes import Attributes
 from controlplane.api.requests.endpoints import LIBRARIES
 from controlplane.api.requests.unsupported import NotOffered
+from controlplane.models import Durability
 from controlplane.services import project_settings
 from controlplane.services.project_settings import MOST_ALLOWED_IPS
 
@@ -87,6 +88,15 @@ class ProjectSettings(Attributes):
             "suspended for this. It cannot be disabled again."
         ),
     )
+    durability: Literal["host", "region"] | None = Field(
+        default=None,
+        description=(
+            "`region`: each commit waits until a second host of the region has it on its disk, so "
+            "that the loss of a host loses no commit that was acknowledged. Commits take longer. "
+            "`host`: a commit is on the disk of its own host. Refused with 422 if the region has "
+            "no second host or no store of histories, or the project keeps no history."
+        ),
+    )
     block_vpc_connections: Annotated[
         bool | None,
         NotOffered(
@@ -126,4 +136,5 @@ class ProjectSettings(Attributes):
             block_public_connections=self.block_public_connections,
             block_outbound_connections=self.block_outbound_connections,
             enable_logical_replication=self.enable_logical_replication,
+            durability=Durability(self.durability) if self.durability else None,
         )

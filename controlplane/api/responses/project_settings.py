@@ -6,7 +6,7 @@ from typing import Any
 from ninja import Schema
 
 from controlplane.api.endpoint_fields import answers_with
-from controlplane.models import ATTRIBUTES
+from controlplane.models import ATTRIBUTES, Durability
 
 
 class QuotaOut(Schema):
@@ -32,6 +32,7 @@ class ProjectSettingsOut(Schema):
     block_public_connections: bool | None = None
     block_outbound_connections: bool | None = None
     enable_logical_replication: bool | None = None
+    durability: Durability | None = None
 
 
 @answers_with((one for one in ATTRIBUTES.values() if one.in_defaults), always=False)

@@ -35,10 +35,16 @@ from controlplane.events import outbox
 from controlplane.history_store.objects import StoreMisnamed
 from controlplane.history_store.rounds import store_rounds
 from controlplane.logs import context
-from controlplane.management.host_links import connect_to_host
+from controlplane.management.host_links import carry_log, connect_to_host
 from controlplane.metrics import figures, sampling
 from controlplane.models import Host, Lane
-from controlplane.operations import project_move, under_way, vitals
+from controlplane.operations import (
+    project_move,
+    receiving_logs,
+    second_hosts,
+    under_way,
+    vitals,
+)
 from controlplane.operations.lane_jobs import LaneJobs
 from controlplane.operations.own_host import HostTaken, own_host, was_declared_lost
 from controlplane.operations.queue_connector import queue_connector
@@ -112,7 +118,8 @@ class Command(BaseCommand):
         if words := shortage(hosts=Host.objects.count()):
             log.warning("too few connections", extra={"detail": words})
         patience.before_waits = release_connection
-        project_move.connect = connect_to_host
+        project_move.connect = second_hosts.connect = connect_to_host
+        receiving_logs.carry_log = carry_log
         begin_receiving(host)
         publish_settings(host)
         publish_region_address(host)

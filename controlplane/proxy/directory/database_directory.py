@@ -177,12 +177,19 @@ class DatabaseDirectory:
 
     async def open_receiver(self) -> socket.socket | None:
         """See `Directory.open_receiver`."""
+        return await self._opened("open_receiver")
+
+    async def open_log_source(self, receiver_id: str) -> socket.socket | None:
+        """See `Directory.open_log_source`."""
+        return await self._opened("open_log_source", receiver_id)
+
+    async def _opened(self, call: str, *arguments: str) -> socket.socket | None:
         try:
-            descriptor = await asyncio.to_thread(self._host.call, "open_receiver")
+            descriptor = await asyncio.to_thread(self._host.call, call, *arguments)
         except (OSError, ControlPlaneUnavailable) as error:
-            log.warning("the worker receives nothing", extra={"error": str(error)})
+            log.warning("not connected", extra={"call": call, "error": str(error)})
             return None
-        return socket.socket(fileno=descriptor)
+        return None if descriptor is None else socket.socket(fileno=descriptor)
 
     def lookup_time(self) -> float:
         """See `Directory.lookup_time`."""

@@ -7,7 +7,7 @@ processes share a socket to it. For each call they send the request and one end 
 which the host process answers. It ends when all of them have ended.
 
 Whoever takes over a process of the proxy can call these functions and no others, for names that an
-endpoint or a branch can have.
+endpoint, a branch or a receiver of the log can have.
 """
 
 import json
@@ -32,6 +32,7 @@ from controlplane.compute.pooler_settings import Version
 from controlplane.compute.session import socket_dir
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.models import Role
+from controlplane.operations import log_receivers
 from controlplane.operations.catalog_import import holding_catalog, import_catalog
 from controlplane.operations.receiving_moves import connect_to_receiver
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
@@ -46,7 +47,7 @@ _ANSWER_WITHIN = 60.0
 _POOLER_LOCK_WITHIN = 10.0
 _LONGEST_MESSAGE = 4096  # bytes
 _LONGEST_WORDS = 500  # characters
-_NAME = re.compile("(br|ep)(-[a-z0-9]{1,40}){1,6}")
+_NAME = re.compile("(br|ep|lr)(-[a-z0-9]{1,40}){1,6}")
 
 
 class ComputeStopped(Exception):
@@ -83,6 +84,10 @@ def _open_receiver() -> int:
     return connect_to_receiver()
 
 
+def _open_log_source(receiver_id: str) -> int | None:
+    return log_receivers.connect_to_source(receiver_id)
+
+
 def _open_certificate() -> int:
     return os.open(settings.TLS_CERTIFICATE, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -101,6 +106,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "open_run": _open_run,
     "open_log": _open_log,
     "open_receiver": _open_receiver,
+    "open_log_source": _open_log_source,
     "open_certificate": _open_certificate,
     "open_key": _open_key,
 }

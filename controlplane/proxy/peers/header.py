@@ -39,6 +39,8 @@ class Kind(StrEnum):
     CANCEL = "cancel"
     # What the host's worker tells this host's: it moves a project here.
     MOVE = "move"
+    # The log of a compute of this host, which the host receives (`operations.log_receivers`).
+    LOG = "log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class PassedOn:
     # What the client has answered when it was asked for its password in clear text; None if it was
     # not asked.
     password: bytes | None = field(default=None, repr=False)
+    # Of a connection for the log: the id of its receiver.
+    receiver: str = ""
     # The id that the first proxy's log has for the client's connection.
     request_id: str = ""
     # The host that has passed it on, by its certificate; not sent.
@@ -81,6 +85,7 @@ class PassedOn:
             "websocket_host": self.websocket_host,
             "password": None if password is None else base64.b64encode(password).decode(),
             "request": self.request_id,
+            "receiver": self.receiver,
         }
         encoded = json.dumps(content).encode()
         return len(encoded).to_bytes(_LENGTH_SIZE, "big") + encoded
@@ -110,6 +115,8 @@ def _decoded(content: dict[str, Any]) -> PassedOn:
         websocket_host=_text(host),
         password=None if password is None else base64.b64decode(password, validate=True),
         request_id=str(content["request"]),
+        # An earlier release does not send it.
+        receiver=str(content.get("receiver", "")),
     )
 
 

@@ -9,6 +9,7 @@ from controlplane.proxy.peers.header import Kind, PassedOn
 from controlplane.proxy.sessions.connected_sessions import Connected
 from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.sessions.receiving_moves import pass_to_worker
+from controlplane.proxy.sessions.sending_logs import send_log
 from controlplane.proxy.wire import proxy_protocol, startup
 from controlplane.proxy.wire.channel import Channel
 
@@ -45,6 +46,10 @@ async def read_request(
         if kind is Kind.MOVE:
             patience.reschedule(None)
             await pass_to_worker(proxy, client)
+            return None
+        if kind is Kind.LOG:
+            patience.reschedule(None)
+            await send_log(proxy, client)
             return None
         is_http = kind is Kind.HTTP
     if is_http:

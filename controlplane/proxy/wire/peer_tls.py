@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 # connection fail in both directions if one ends without close_notify (`PeerTlsSocket`).
 _END_WITHOUT_NOTICE = 1 << 7
 
+_NAME = "Perch host"
 _LIFETIME = timedelta(days=3650)
 # A certificate that is valid for less is replaced when the proxy starts.
 _RENEW_BEFORE_END = timedelta(days=365)
@@ -60,15 +61,12 @@ def load_or_create_peer_certificate(directory: Path) -> PeerCertificate:
 def new_peer_certificate(now: datetime) -> PeerCertificate:
     """Returns a certificate with a new key."""
     key = ec.generate_private_key(ec.SECP256R1())
-    serial = x509.random_serial_number()
-    # Unique, because OpenSSL compares a certificate only with the first trusted one of its name.
-    common_name = f"Perch host {serial:x}"[:64]
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _NAME)])
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
-        .serial_number(serial)
+        .serial_number(x509.random_serial_number())
         # Backdated, for hosts whose clocks are slightly behind.
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + _LIFETIME)
@@ -135,6 +133,9 @@ class PeerTls:
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.options |= ssl.OP_NO_TICKET | _END_WITHOUT_NOTICE
+        # All certificates have the same subject. Without this, OpenSSL takes the first of these for
+        # the issuer of every other, and accepts only the first.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if protocol is ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0
         context.sslsocket_class = PeerTlsSocket

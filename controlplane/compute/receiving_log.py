@@ -1,0 +1,206 @@
+"""Receives the log of a branch of another host as it is written, by a `pg_receivewal` of Postgres.
+
+    branches/lr-…/log/          the segments; owner: the account number of this reception
+    branches/lr-…/receive.log   what pg_receivewal says
+    branches/lr-…/processes     the processes that belong to it
+    sockets/lr-…/               where pg_receivewal finds the compute: a carrier listens there
+
+The **carrier** takes the connection to the compute's host (`management.log_carrier`). Both
+processes outlive the worker. The carrier holds the lock with the name of the reception for as long
+as it lives.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+from django.conf import settings
+
+from controlplane.compute.account_numbers import new_account
+from controlplane.compute.accounts import Account, account_of, give, launched_as, own_account
+from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.branch_data import branch_dir, let_in
+from controlplane.compute.configuration import PLATFORM_ROLE
+from controlplane.compute.door import SOCKET
+from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches, remove_tree
+from controlplane.compute.foreign_files import read_regular
+from controlplane.compute.history.log import segment_start
+from controlplane.compute.occupants import kill
+from controlplane.compute.reaping import reap
+from controlplane.compute.standby import SLOT
+from controlplane.compute.tree import REGULAR, SEGMENT, open_directory, start_of
+
+# Milliseconds after which Postgres ends the connection if the receiver does not answer, and the
+# seconds between the receiver's answers.
+SENDER_TIMEOUT, STATUS_INTERVAL = 2500, 1
+PARTIAL = ".partial"
+LONGEST_WORDS = 500  # characters
+_PROCESSES = "processes"
+
+# Starts the carrier with a listener, which it accepts one connection from, and a descriptor that it
+# keeps open while it lives. Returns once it is connected. Raises OSError.
+StartCarrier = Callable[[socket.socket, int], "subprocess.Popen[bytes]"]
+
+
+def log_of(receiver_id: str) -> Path:
+    """The directory of the segments."""
+    return branch_dir(receiver_id) / "log"
+
+
+def receptions() -> list[str]:
+    """The ids of all receptions that have a directory on this host."""
+    return [place.name for place in (settings.STATE_DIR / "branches").glob("lr-*")]
+
+
+def receive(receiver_id: str, major: int, start_carrier: StartCarrier) -> None:
+    """Begin to receive the log of a compute of the major version. Raises LockTimeout,
+    PostgresUnusable, AccountUnusable, OSError."""
+    program = postgres_bin(major) / "pg_receivewal"
+    account = _make(receiver_id)
+    place, sockets = branch_dir(receiver_id), _sockets(receiver_id)
+    with _listening(sockets, account) as listener, _lock(receiver_id) as lock:
+        carrier = start_carrier(listener, lock)
+        _note_process(place, carrier)
+        command: list[Path | str] = [
+            program,
+            *("--directory", log_of(receiver_id), "--slot", SLOT, "--synchronous", "--no-loop"),
+            *("--no-password", "--status-interval", str(STATUS_INTERVAL)),
+            *("--dbname", _conninfo(receiver_id, sockets)),
+        ]
+        with (
+            launched_as(account, command) as launched,
+            open(place / "receive.log", "ab") as words,
+        ):
+            receiver: subprocess.Popen[bytes] = subprocess.Popen(
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=words,
+                start_new_session=True,
+                **launched,
+            )
+        _note_process(place, receiver)
+        reap(receiver)
+
+
+def words_of_receiver(receiver_id: str) -> str:
+    """What pg_receivewal said last; "" for nothing."""
+    text = read_regular(branch_dir(receiver_id) / "receive.log", LONGEST_WORDS, from_end=True)
+    return text.decode(errors="replace").strip()
+
+
+def end(receiver_id: str) -> None:
+    """End the processes. What was received stays."""
+    with suppress(FileNotFoundError):
+        for line in (branch_dir(receiver_id) / _PROCESSES).read_text().splitlines():
+            pid, began = json.loads(line)
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                if process.create_time() == began:
+                    kill([process])
+
+
+def remove(receiver_id: str) -> None:
+    """End the processes, and remove what was received. Raises OSError, LockTimeout."""
+    end(receiver_id)
+    with lock_branches(receiver_id):
+        remove_tree(_sockets(receiver_id))
+        remove_tree(branch_dir(receiver_id))
+        forget_lock(receiver_id)
+
+
+def segments_in(log: int) -> list[str]:
+    """The names of the segments in the open directory, in their order. The last one may be one that
+    was received in part."""
+    return sorted(one for one in os.listdir(log) if SEGMENT.fullmatch(one.removesuffix(PARTIAL)))
+
+
+def opened(name: str, log: int) -> int:
+    """Open a segment in the directory. Raises OSError."""
+    return os.open(name, REGULAR, dir_fd=log)
+
+
+def prune(receiver_id: str, until: int) -> None:
+    """Remove the complete segments before the one with the position. Raises OSError."""
+    with open_directory(log_of(receiver_id)) as log:
+        for name in os.listdir(log):
+            if SEGMENT.fullmatch(name) and start_of(name) < segment_start(until):
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=log)
+
+
+def _make(receiver_id: str) -> Account:
+    place = branch_dir(receiver_id)
+    with lock_branches("accounts"):
+        place.mkdir(mode=0o700)
+        account = new_account(place.parent)
+        let_in(place, account)
+    log_of(receiver_id).mkdir(mode=0o700)
+    give(log_of(receiver_id), account)
+    return account
+
+
+def make_copy(receiver_id: str) -> Path:
+    """Make the directory anew, for a copy of what another host has received. Returns the place of
+    the segments."""
+    remove(receiver_id)
+    _make(receiver_id)
+    return log_of(receiver_id)
+
+
+def owner_of_log(receiver_id: str) -> Account:
+    """The account of the reception."""
+    return account_of(branch_dir(receiver_id))
+
+
+def _sockets(receiver_id: str) -> Path:
+    return Path(settings.SOCKET_DIR) / receiver_id
+
+
+@contextmanager
+def _listening(sockets: Path, account: Account) -> Iterator[socket.socket]:
+    sockets.mkdir(mode=0o700)
+    let_in(sockets, account)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        path = sockets / SOCKET
+        listener.bind(str(path))
+        give(path, Account(own_account().uid, account.gid))
+        path.chmod(0o660)
+        listener.listen(1)
+        yield listener
+
+
+@contextmanager
+def _lock(receiver_id: str) -> Iterator[int]:
+    """The open lock of the reception. A process that inherits it holds it too. Raises
+    LockTimeout."""
+    file = os.open(settings.STATE_DIR / "locks" / receiver_id, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield file
+    except BlockingIOError as error:
+        raise LockTimeout(f"{receiver_id} is busy") from error
+    finally:
+        os.close(file)
+
+
+def _conninfo(receiver_id: str, sockets: Path) -> str:
+    words = {
+        "host": str(sockets),
+        "user": PLATFORM_ROLE,
+        "application_name": receiver_id,
+        "sslmode": "disable",
+        "gssencmode": "disable",
+        "options": f"-c wal_sender_timeout={SENDER_TIMEOUT}",
+    }
+    return " ".join(f"{name}='{value}'" for name, value in words.items())
+
+
+def _note_process(place: Path, process: "subprocess.Popen[bytes]") -> None:
+    with suppress(psutil.NoSuchProcess), (place / _PROCESSES).open("a") as file:
+        file.write(json.dumps([process.pid, psutil.Process(process.pid).create_time()]) + "\n")

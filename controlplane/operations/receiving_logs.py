@@ -1,0 +1,88 @@
+"""Receives the logs of computes of other hosts (`log_receivers`), in this host's worker: answers
+the worker that asks for it, and removes what is no longer needed."""
+
+import socket
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from controlplane.compute import receiving_log
+from controlplane.compute.accounts import AccountUnusable
+from controlplane.compute.binaries import PostgresUnusable
+from controlplane.compute.filesystem import LockTimeout
+from controlplane.compute.moving.links import PIECE, Link, MoveRefused
+from controlplane.compute.space import host_space
+from controlplane.compute.tree import open_directory
+from controlplane.models import Host, LogReceiver
+
+# Starts the process that carries the log; set by the worker (`management.host_links`).
+carry_log: Callable[[Host, str, socket.socket, int], "subprocess.Popen[bytes]"] | None = None
+
+
+def answer(link: Link, request: dict[str, Any], sender: str, host_id: str) -> bool:
+    """Answer another host's worker, if it asks for something about logs. Raises MoveRefused,
+    LinkBroken, OSError."""
+    if "receive" in request:
+        _receive(link, str(request["receive"]), sender, host_id)
+    elif "received" in request:
+        _send_received(link, str(request["received"]), host_id)
+    else:
+        return False
+    return True
+
+
+def look_after_received(host: Host) -> None:
+    """Remove what no restore needs any more. If the disk has no room, receive no more."""
+    found = receiving_log.receptions()
+    if not found:
+        return
+    rows = {one.id: one for one in LogReceiver.objects.filter(id__in=found, host=host)}
+    is_short = host_space().is_short
+    for receiver_id in found:
+        row = rows.get(receiver_id)
+        with suppress(LockTimeout):
+            if row is None:
+                receiving_log.remove(receiver_id)
+                continue
+            if is_short:
+                receiving_log.end(receiver_id)
+            if row.stored_lsn:
+                receiving_log.prune(receiver_id, row.stored_lsn)
+
+
+def _receive(link: Link, receiver_id: str, sender: str, host_id: str) -> None:
+    row = (
+        LogReceiver.objects.select_related("branch__project__host")
+        .filter(id=receiver_id, host=host_id, attached_at=None)
+        .first()
+    )
+    if row is None or row.branch.project.host_id != sender:
+        raise MoveRefused("this host is not to receive that log")
+    project, carry = row.branch.project, carry_log
+    assert carry is not None
+    try:
+        receiving_log.receive(
+            receiver_id,
+            project.pg_version,
+            lambda listener, lock: carry(project.host, receiver_id, listener, lock),
+        )
+    except (OSError, PostgresUnusable, AccountUnusable) as error:
+        raise MoveRefused(f"it cannot receive the log: {error}") from error
+    link.tell(receiving=True)
+
+
+def _send_received(link: Link, receiver_id: str, host_id: str) -> None:
+    """Send what was received, to the host that restores the branch."""
+    if not LogReceiver.objects.filter(id=receiver_id, host=host_id).exists():
+        raise MoveRefused("this host has not received that log")
+    # Whatever it still receives belongs to a compute that was shut out.
+    receiving_log.end(receiver_id)
+    with open_directory(receiving_log.log_of(receiver_id)) as log:
+        for name in receiving_log.segments_in(log):
+            with open(name, "rb", opener=lambda path, _: receiving_log.opened(path, log)) as file:
+                link.tell(segment=name)
+                while piece := file.read(PIECE):
+                    link.give(piece)
+                link.give(b"")
+    link.tell(done=True)
