@@ -37,6 +37,8 @@ from tests.support.waiting import wait_for
 
 # Bytes that the disk may have less after a move: segments of the log.
 LEFT = 120 << 20
+# Bytes of at least two segments of the log.
+SEGMENTS = 32 << 20
 # How long after the beginning of a phase a worker dies, in seconds.
 DELAYS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 
@@ -149,6 +151,20 @@ def test_a_cancel_while_it_is_followed_does_not_stop_the_compute(
     assert started_at(place) == before
     assert living_on(place) == "local"
     wait_for(lambda: not on_disk(second.stack, place.branch_id), "the copy to be removed")
+
+
+def test_a_compute_that_writes_much_is_followed_through_many_segments(
+    stack: Stack, place: Place, second: SecondHost
+) -> None:
+    with Writer(place, size=1 << 20) as writer:
+        moving = move(place, NAME)
+        await_step(place, moving, "copying")
+        await_end(place, moving)
+        writer.await_more()
+    writer.check()
+    (size,) = place.query("SELECT sum(length(words)) FROM written")
+    assert size > SEGMENTS
+    await_end(place, move(place, "local"))
 
 
 def test_clients_stay_while_a_suspend_waits_for_the_move(

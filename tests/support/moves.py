@@ -109,15 +109,18 @@ def await_handing_over(place: Place) -> None:
 
 
 class Writer:
-    """Inserts numbers one by one, and connects again when it loses its connection."""
+    """Inserts numbers one by one, and connects again when it loses its connection. With each comes
+    a text of `size` bytes, which does not compress."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, size: int = 0) -> None:
         self._place = place
+        parts = f"generate_series(1, {size // 32})"
+        self._words = f"(SELECT string_agg(md5(random()::text), '') FROM {parts})"
         self._stopped = threading.Event()
         self.acknowledged = 0
         self.longest_pause = 0.0
         with place.connect() as connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS written (n int)")
+            connection.execute("CREATE TABLE IF NOT EXISTS written (n int, words text)")
         self._already = self._count()
 
     def __enter__(self) -> "Writer":
@@ -148,7 +151,10 @@ class Writer:
         while not self._stopped.is_set():
             with suppress(psycopg.Error), self._place.connect() as connection:
                 while not self._stopped.is_set():
-                    connection.execute("INSERT INTO written VALUES (%s)", [self.acknowledged])
+                    connection.execute(
+                        f"INSERT INTO written VALUES (%s, {self._words})".encode(),
+                        [self.acknowledged],
+                    )
                     now = time.monotonic()
                     self.longest_pause = max(self.longest_pause, now - last)
                     self.acknowledged, last = self.acknowledged + 1, now
