@@ -9,7 +9,7 @@ the form of Postgres's messages, and come between messages for the client.
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -49,6 +49,17 @@ class SeenTls:
     channel_binding: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A client that the first proxy has admitted while its endpoint was on that host. The role is
+    the `user` of the start-up message behind the header."""
+
+    endpoint_id: str
+    pooled: bool
+    # What the client's password was checked against: see `interface.Route`.
+    verifier: str = field(repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassedOn:
     """A client that the first proxy passes on."""
@@ -64,6 +75,8 @@ class PassedOn:
     # What the client has answered when it was asked for its password in clear text; None if it was
     # not asked.
     password: bytes | None = field(default=None, repr=False)
+    # Set if the client has authenticated already; it is then not asked for a password.
+    admitted: Admitted | None = None
     # The id that the first proxy's log has for the client's connection.
     request_id: str = ""
     # The host that has passed it on, by its certificate; not sent.
@@ -80,6 +93,7 @@ class PassedOn:
             "domains": list(self.domains),
             "websocket_host": self.websocket_host,
             "password": None if password is None else base64.b64encode(password).decode(),
+            "admitted": self.admitted and asdict(self.admitted),
             "request": self.request_id,
         }
         encoded = json.dumps(content).encode()
@@ -102,6 +116,8 @@ async def read_header(channel: Channel) -> PassedOn:
 
 def _decoded(content: dict[str, Any]) -> PassedOn:
     tls, host, password = content["tls"], content["websocket_host"], content["password"]
+    # Earlier releases do not send it.
+    admitted = content.get("admitted")
     return PassedOn(
         kind=Kind(content["kind"]),
         client_address=str(parse_address(content["client"])),
@@ -109,8 +125,13 @@ def _decoded(content: dict[str, Any]) -> PassedOn:
         domains=[str(domain) for domain in content["domains"]],
         websocket_host=_text(host),
         password=None if password is None else base64.b64decode(password, validate=True),
+        admitted=_admitted(admitted) if admitted else None,
         request_id=str(content["request"]),
     )
+
+
+def _admitted(content: dict[str, Any]) -> Admitted:
+    return Admitted(str(content["endpoint_id"]), bool(content["pooled"]), str(content["verifier"]))
 
 
 def _text(value: object) -> str | None:
