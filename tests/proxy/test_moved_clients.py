@@ -15,6 +15,7 @@ from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.errors import ProjectMoved
 from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
+from tests.proxy.http_client import SqlClient
 from tests.proxy.region import FIRST, SECOND, Region, certificate, running_region
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy
 from tests.proxy.test_parking import POOLED, final_message, sessions_in, wait_parked
@@ -126,6 +127,20 @@ def test_a_client_that_waits_during_a_move_gets_the_other_hosts_compute(
         region.first.wake_up(ENDPOINT)
         with connecting.result(20) as client:
             assert client.execute("SELECT current_user").fetchone() == ("alice",)
+
+
+def test_an_http_request_that_waits_during_a_move_is_answered(region: Region) -> None:
+    first = region.first.directory.endpoints[ENDPOINT]
+    first.asleep = True
+    with SqlClient(region.first) as sql, ThreadPoolExecutor() as pool:
+        asking = pool.submit(sql.rows, "SELECT 6 * 7")
+        wait_for(lambda: first.wakes, "the request to wait")
+        move(region, SECOND)
+        region.first.wake_up(ENDPOINT)
+        assert asking.result(20) == [["42"]]
+        assert sql.rows("SELECT current_user") == [["alice"]]
+    # The session that the request has left open on the other host.
+    region.first.close_idle_sessions()
 
 
 @pytest.mark.parametrize("name", [ENDPOINT, POOLED])
