@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,13 +19,14 @@ from tests.support.place import Place
 from tests.support.second_host import (
     NAME,
     SecondHost,
+    hosts,
     placing_on,
     running,
     second_host,
     variables,
 )
 from tests.support.service import Service
-from tests.support.stack import ROOT, Stack
+from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
 ROWS = 60_000
@@ -43,19 +42,6 @@ def place(stack: Stack) -> Place:
 def second(stack: Stack, state_dir: Path) -> Iterator[SecondHost]:
     with second_host(stack, state_dir) as host:
         yield host
-
-
-def hosts(stack: Stack, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run `manage.py hosts` on the first host."""
-    environment = variables(stack, stack.state_dir)
-    return subprocess.run(
-        [sys.executable, "manage.py", "hosts", *arguments],
-        cwd=ROOT,
-        env={**environment, "PERCH_HOST_NAME": "local", "PERCH_HOST_ADDRESS": "localhost"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 def move(place: Place, to: str) -> str:
