@@ -22,7 +22,6 @@ from tests.support.moves import (
     await_known,
     await_removal,
     await_step,
-    hosts,
     is_moving,
     living_on,
     move,
@@ -33,6 +32,7 @@ from tests.support.place import Place
 from tests.support.second_host import (
     NAME,
     SecondHost,
+    hosts,
     placing_on,
     running,
     second_host,

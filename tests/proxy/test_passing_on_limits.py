@@ -19,6 +19,7 @@ from controlplane.proxy.authentication.access_rules import parse_rules
 from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn
 from controlplane.proxy.settings import PlainConnections, mark_of_host, mark_of_key, marked
 from controlplane.proxy.wire import messages
+from controlplane.proxy.wire.errors import ProjectMoved
 from controlplane.proxy.wire.peer_tls import PeerCertificate, PeerTls
 from controlplane.proxy.wire.startup import PEER_REQUEST
 from controlplane.proxy.wire.tls import TlsIdentity
@@ -236,13 +237,18 @@ def test_a_client_is_told_if_the_connection_between_the_hosts_breaks(region: Reg
             connection.execute("SELECT 1")
 
 
-def test_a_client_is_passed_on_only_once(region: Region, directory: MemoryDirectory) -> None:
+def test_a_client_is_not_passed_on_endlessly(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
     """Both hosts believe that the endpoint is on the other one."""
-    directory.endpoints[ENDPOINT].host_id = FIRST
-    with pytest.raises(psycopg.OperationalError, match="on another host of its region"):
-        region.first.connect(ENDPOINT, **ALICE)
-    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-        region.first.connect(ENDPOINT, user="alice", password="wrong")
+    with running_region(identity, directory, second={"wake_timeout": 1.0}) as region:
+        directory.endpoints[ENDPOINT].host_id = FIRST
+        for proxy in (region.first, region.second):
+            proxy.directory.endpoints[ENDPOINT].failure = ProjectMoved()
+        with pytest.raises(psycopg.OperationalError, match="the compute has stopped"):
+            region.first.connect(ENDPOINT, **ALICE)
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            region.first.connect(ENDPOINT, user="alice", password="wrong")
 
 
 def test_a_host_without_a_certificate_is_only_named(region: Region) -> None:
@@ -271,8 +277,8 @@ def test_a_header_without_a_published_certificate_is_refused(
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     else:
-        context = _context_of(certificate(), region)
-    assert ACCEPTED not in _answer_to(region, context, HEADER.encoded())
+        context = context_of(certificate(), region)
+    assert ACCEPTED not in answer_to(region, context, HEADER.encoded())
 
 
 @pytest.mark.parametrize(
@@ -287,15 +293,15 @@ def test_a_header_without_a_published_certificate_is_refused(
     ],
 )
 def test_an_unreadable_header_is_refused(region: Region, sent: bytes) -> None:
-    answer = _answer_to(region, _context_of(region.certificates[0], region), sent)
+    answer = answer_to(region, context_of(region.certificates[0], region), sent)
     assert answer.startswith(b"E")
     assert messages.error_sqlstate(answer[5:]) == "08P01"
 
 
 def test_a_published_certificate_is_accepted(region: Region) -> None:
     """Otherwise the tests above would prove nothing."""
-    context = _context_of(region.certificates[0], region)
-    assert _answer_to(region, context, HEADER.encoded()).startswith(ACCEPTED)
+    context = context_of(region.certificates[0], region)
+    assert answer_to(region, context, HEADER.encoded()).startswith(ACCEPTED)
 
 
 def test_the_request_of_another_host_within_tls_is_refused(region: Region) -> None:
@@ -320,7 +326,7 @@ def test_a_client_of_a_load_balancer_cannot_do_without_its_header(
         client.socket.close()
 
 
-def _context_of(own: PeerCertificate, region: Region) -> ssl.SSLContext:
+def context_of(own: PeerCertificate, region: Region) -> ssl.SSLContext:
     tls = PeerTls(own)
     tls.trust({SECOND: region.certificates[1].certificate})
     context = tls.connecting_to(SECOND)
@@ -328,15 +334,21 @@ def _context_of(own: PeerCertificate, region: Region) -> ssl.SSLContext:
     return context
 
 
-def _answer_to(region: Region, context: ssl.SSLContext, sent: bytes) -> bytes:
-    """Everything that the second proxy answers to these bytes from another host."""
+def answer_to(
+    region: Region, context: ssl.SSLContext, sent: bytes, *, waits_for: bytes = b""
+) -> bytes:
+    """What the second proxy answers to these bytes from another host, which leaves once it has
+    received `waits_for`."""
     client = RawClient(region.second.port)
     try:
         client.socket.sendall(PEER_REQUEST)
         client.socket = context.wrap_socket(client.socket)
         client.socket.sendall(sent)
+        answer = b""
+        while waits_for and waits_for not in answer and (more := client.socket.recv(4096)):
+            answer += more
         socket.socket.shutdown(client.socket, socket.SHUT_WR)
-        return client.read_to_end()
+        return answer + client.read_to_end()
     except (ssl.SSLError, ConnectionError):
         return b""
     finally:

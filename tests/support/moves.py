@@ -1,7 +1,5 @@
 """Moves of projects between a service's hosts."""
 
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -11,8 +9,8 @@ import psycopg
 
 from tests.support.client import ENDED, Client
 from tests.support.place import Place
-from tests.support.second_host import variables
-from tests.support.stack import ROOT, Stack
+from tests.support.second_host import hosts
+from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
 ROWS = 60_000
@@ -22,19 +20,6 @@ HANDING_OVER = """
 SELECT FROM controlplane_operation WHERE endpoint_id = %s AND details ? 'moving'
     AND status IN ('scheduling', 'running', 'cancelling')
 """
-
-
-def hosts(stack: Stack, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run `manage.py hosts` on the first host."""
-    environment = variables(stack, stack.state_dir)
-    return subprocess.run(
-        [sys.executable, "manage.py", "hosts", *arguments],
-        cwd=ROOT,
-        env={**environment, "PERCH_HOST_NAME": "local", "PERCH_HOST_ADDRESS": "localhost"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 def move(place: Place, to: str) -> str:

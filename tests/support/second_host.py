@@ -118,3 +118,16 @@ def placing_on(stack: Stack, host: str) -> Iterator[None]:
             yield
         finally:
             database.execute(drain, [False, host])
+
+
+def hosts(stack: Stack, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run `manage.py hosts` on the first host."""
+    environment = variables(stack, stack.state_dir)
+    return subprocess.run(
+        [sys.executable, "manage.py", "hosts", *arguments],
+        cwd=ROOT,
+        env={**environment, "PERCH_HOST_NAME": "local", "PERCH_HOST_ADDRESS": "localhost"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )

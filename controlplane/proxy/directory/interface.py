@@ -12,6 +12,7 @@ from typing import Protocol
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.directory.compute_runs import ComputeRun
 from controlplane.proxy.directory.traffic import Tally
+from controlplane.proxy.wire.channel import Channel
 from controlplane.traces.context import TraceContext
 
 
@@ -84,10 +85,22 @@ class ComputeStart:
     cause: TraceContext | None = None
 
 
+class OtherHost(Protocol):
+    """The host of the region that a client's compute is on, if that is not this one. Its proxy
+    takes this host's word for a client that has authenticated here, and then stands for a compute
+    or pooler: it wakes that and greets the client."""
+
+    async def open(self, *, to_cancel: bool) -> Channel:
+        """Opens a connection for the client's start-up message, or for a cancel request. Raises
+        HostUnreachable."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ComputeAddress:
     """Where a running compute, or the pooler beside it, accepts sessions without a password."""
 
+    # Unused if the compute is on another host.
     socket: Path
     # Tells one run of the compute from the next at the same path; made from its start time.
     run: str = ""
@@ -97,6 +110,8 @@ class ComputeAddress:
     compute_run: ComputeRun | None = field(default=None, compare=False)
     # The start that this wake has waited for; None if the compute ran already.
     start: ComputeStart | None = field(default=None, compare=False)
+    # Set if the compute is on another host.
+    elsewhere: OtherHost | None = None
 
 
 class Directory(Protocol):

@@ -9,7 +9,7 @@ the form of Postgres's messages, and come between messages for the client.
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -51,6 +51,17 @@ class SeenTls:
     channel_binding: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A client that the first proxy has admitted while its endpoint was on that host. The role is
+    the `user` of the start-up message behind the header."""
+
+    endpoint_id: str
+    pooled: bool
+    # What the client's password was checked against: see `interface.Route`.
+    verifier: str = field(repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassedOn:
     """A client that the first proxy passes on."""
@@ -66,6 +77,8 @@ class PassedOn:
     # What the client has answered when it was asked for its password in clear text; None if it was
     # not asked.
     password: bytes | None = field(default=None, repr=False)
+    # Set if the client has authenticated already; it is then not asked for a password.
+    admitted: Admitted | None = None
     # Of a connection for the log: the id of its receiver.
     receiver: str = ""
     # The id that the first proxy's log has for the client's connection.
@@ -84,6 +97,7 @@ class PassedOn:
             "domains": list(self.domains),
             "websocket_host": self.websocket_host,
             "password": None if password is None else base64.b64encode(password).decode(),
+            "admitted": self.admitted and asdict(self.admitted),
             "request": self.request_id,
             "receiver": self.receiver,
         }
@@ -107,6 +121,8 @@ async def read_header(channel: Channel) -> PassedOn:
 
 def _decoded(content: dict[str, Any]) -> PassedOn:
     tls, host, password = content["tls"], content["websocket_host"], content["password"]
+    # Earlier releases do not send it.
+    admitted = content.get("admitted")
     return PassedOn(
         kind=Kind(content["kind"]),
         client_address=str(parse_address(content["client"])),
@@ -114,10 +130,15 @@ def _decoded(content: dict[str, Any]) -> PassedOn:
         domains=[str(domain) for domain in content["domains"]],
         websocket_host=_text(host),
         password=None if password is None else base64.b64decode(password, validate=True),
+        admitted=_admitted(admitted) if admitted else None,
         request_id=str(content["request"]),
         # An earlier release does not send it.
         receiver=str(content.get("receiver", "")),
     )
+
+
+def _admitted(content: dict[str, Any]) -> Admitted:
+    return Admitted(str(content["endpoint_id"]), bool(content["pooled"]), str(content["verifier"]))
 
 
 def _text(value: object) -> str | None:

@@ -93,6 +93,7 @@ class PooledClient:
                 connection.channel,
                 self._conversation,
                 compute_run=connection.address.compute_run,
+                is_elsewhere=connection.address.elsewhere is not None,
                 refusal=self._refusal,
                 readiness=self._readiness,
                 sent=sent,

@@ -14,7 +14,7 @@ from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.relaying.relay import Pump
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
-from controlplane.proxy.wire.errors import AdministratorShutdown, ProtocolViolation
+from controlplane.proxy.wire.errors import AdministratorShutdown, ProtocolViolation, is_let_go
 from controlplane.proxy.wire.messages import MalformedMessage
 from controlplane.proxy.wire.readiness import Readiness
 
@@ -48,8 +48,10 @@ class PooledRelay:
         readiness: Readiness,
         sent: Tally,
         parked: Callable[[], None],
+        is_elsewhere: bool = False,
         first_answer: FirstAnswer | None = None,
     ) -> None:
+        """`is_elsewhere` says that the pooler is on another host."""
         self.done: asyncio.Future[bytes | None] = readiness.loop.create_future()
         self._closed = False
         self._client = client
@@ -58,6 +60,7 @@ class PooledRelay:
         self._compute_run = compute_run
         self._refusal = refusal
         self._parked = parked
+        self._is_elsewhere = is_elsewhere
         # None once the first answer has come.
         self._first_answer = first_answer
         self._has_started = self._must_park = self._client_ended = False
@@ -158,7 +161,8 @@ class PooledRelay:
             return
         self._undelivered = None if before is None else before + data
         self._upward.push(data)
-        if not self._takes_no_more:
+        # A part of what TLS could not send may have reached the other host.
+        if not self._takes_no_more or self._is_elsewhere:
             self._undelivered = None
 
     def _refuse(self, error: MalformedMessage) -> None:
@@ -176,11 +180,19 @@ class PooledRelay:
                 return
             data, self._final_message = self._final_message, b""
             again = conversation.unanswered
-            if again is not None and not conversation.retries and _was_not_begun(again, error=data):
-                conversation.retries += 1
+            if again is not None and self._may_go_on(again, error=data):
+                conversation.retries += bool(again)
                 self._park(again)
                 return
         self._pass_on(data)
+
+    def _may_go_on(self, sent: bytes, *, error: bytes) -> bool:
+        """True if this response to `sent` proves that nothing of it was begun, and it has not been
+        tried again already."""
+        if sent and self._conversation.retries:
+            return False
+        is_told = self._is_elsewhere and is_let_go(error[messages.HEADER_SIZE :])
+        return is_told or _was_not_begun(sent, error=error)
 
     def _pass_on(self, data: bytes) -> None:
         if self._first_answer is not None:

@@ -14,6 +14,7 @@ from controlplane.proxy.wire.errors import (
     ComputeRefused,
     ComputeUnreachable,
     ConnectionLost,
+    HostUnreachable,
 )
 from controlplane.proxy.wire.readiness import Readiness
 
@@ -92,7 +93,7 @@ async def cancel(address: ComputeAddress, key: CancelKey, *, readiness: Readines
     """Asks the compute to cancel the query that runs under the key, and waits until the compute has
     received that. Does nothing if the compute is gone."""
     try:
-        channel = await _open(address, readiness)
+        channel = await _open(address, readiness, to_cancel=True)
     except ComputeGone:
         return
     try:
@@ -104,7 +105,14 @@ async def cancel(address: ComputeAddress, key: CancelKey, *, readiness: Readines
         channel.close()
 
 
-async def _open(address: ComputeAddress, readiness: Readiness) -> Channel:
+async def _open(
+    address: ComputeAddress, readiness: Readiness, *, to_cancel: bool = False
+) -> Channel:
+    if address.elsewhere is not None:
+        try:
+            return await address.elsewhere.open(to_cancel=to_cancel)
+        except HostUnreachable as error:
+            raise ComputeGone(str(error), packet=error.packet()) from error
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
     try:
@@ -138,9 +146,11 @@ async def _read_greeting(channel: Channel, address: ComputeAddress) -> ComputeCo
             if kind == b"K":
                 key = start, end
             elif kind == b"Z" and key is not None:
+                if address.elsewhere is not None and end < len(greeting):
+                    raise ComputeGone("the compute's host has let go of the client at once")
                 return _greeted(channel, address, greeting, key)
             elif kind == b"E":
-                _raise_refusal(messages.message(kind, payload), payload)
+                _raise_refusal(address, messages.message(kind, payload), payload)
             elif kind == b"R" and payload != _AUTHENTICATION_OK:
                 # The compute must trust its socket, because only the platform can reach that.
                 raise messages.MalformedMessage("the compute asks for a password")
@@ -162,8 +172,11 @@ def _greeted(
     )
 
 
-def _raise_refusal(packet: bytes, payload: bytes) -> None:
+def _raise_refusal(address: ComputeAddress, packet: bytes, payload: bytes) -> None:
     sqlstate = messages.error_sqlstate(payload)
+    if address.elsewhere is not None and sqlstate != AdministratorShutdown.sqlstate:
+        # The other host has tried what can be tried.
+        raise ComputeRefused(packet)
     if sqlstate in TEMPORARY_STATES:
         raise ComputeGone("the compute is starting or stopping", packet=packet)
     if sqlstate == POOLER_ERROR_STATE:

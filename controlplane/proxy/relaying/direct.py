@@ -50,6 +50,7 @@ class DirectClient:
                 readiness=self._readiness,
                 sent=sent,
                 parked=self._client.detach,
+                is_elsewhere=connection.address.elsewhere is not None,
                 first_answer=self._client.first_answer(),
             )
             try:

@@ -12,7 +12,7 @@ from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.relaying.relay import Relay
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
-from controlplane.proxy.wire.errors import AdministratorShutdown
+from controlplane.proxy.wire.errors import AdministratorShutdown, is_let_go
 from controlplane.proxy.wire.readiness import Readiness
 
 # Postgres may read a longer request in parts, and answer some of it before it has read the rest.
@@ -34,14 +34,17 @@ class FirstExchange:
         readiness: Readiness,
         sent: Tally,
         parked: Callable[[], None],
+        is_elsewhere: bool = False,
         first_answer: FirstAnswer | None = None,
     ) -> None:
+        """`is_elsewhere` says that the compute is on another host."""
         self.done: asyncio.Future[bytes | None] = readiness.loop.create_future()
         self._client = client
         self._compute = compute
         self._readiness = readiness
         self._sent = sent
         self._parked = parked
+        self._is_elsewhere = is_elsewhere
         self._first_answer = first_answer
         self._is_over = False
         # What the client has asked, and whether the compute's socket has taken it.
@@ -132,7 +135,8 @@ class FirstExchange:
                 self._go_on(to_client=self._final_message)
 
     def _compute_has_ended(self, *, has_read: bool) -> None:
-        if self._is_taken and has_read:
+        # The reset of another host's connection says nothing of what that has read.
+        if self._is_taken and (has_read or self._is_elsewhere) and not self._was_let_go():
             # The compute may have begun to execute the request.
             self._tell(self._final_message or AdministratorShutdown().packet())
             return
@@ -140,6 +144,10 @@ class FirstExchange:
         self._compute.close()
         self._parked()
         self.done.set_result(self._asked)
+
+    def _was_let_go(self) -> bool:
+        """True if the other host has said that nothing was begun."""
+        return self._is_elsewhere and is_let_go(self._final_message[messages.HEADER_SIZE :])
 
     def _go_on(self, *, to_client: bytes = b"", to_compute: bytes = b"") -> None:
         """Hands client and compute over to a relay."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -12,7 +13,7 @@ from controlplane.proxy.directory.interface import Route
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.limits.pacing import answer_due
 from controlplane.proxy.limits.pending_clients import origin_of
-from controlplane.proxy.peers.header import PassedOn
+from controlplane.proxy.peers.header import Admitted, PassedOn
 from controlplane.proxy.peers.passing import LeadsElsewhere
 from controlplane.proxy.sessions.connected_sessions import Connected
 from controlplane.proxy.sessions.context import ProxyContext
@@ -30,6 +31,7 @@ from controlplane.proxy.wire.errors import (
     EndpointElsewhere,
     ForeignServerName,
     InsecureConnection,
+    LetGo,
     MissingEndpoint,
     PasswordFailed,
     ProxyError,
@@ -72,6 +74,8 @@ async def admit_postgres(
     AuthenticationSASLFinal that is still to be sent, or b"". Raises ProxyError, and LeadsElsewhere
     if the client must be passed on."""
     _refuse_plain(proxy, client)
+    if client.passed_on is not None and client.passed_on.admitted is not None:
+        return await _admit_again(proxy, client, request, client.passed_on.admitted), b""
     destination, password, answer = await _find_destination(client, request)
     prove = partial(_authenticate, proxy, client, request, destination.endpoint_id, password)
     try:
@@ -152,15 +156,35 @@ async def _admit(
     assert route is not None
     if client.tls is not None:
         proxy.identity.note_authenticated(client.tls.server_name)
-    if route.elsewhere is not None:
+    if route.elsewhere is not None and not await proxy.peers.leads_to(route, route.endpoint_id):
         raise EndpointElsewhere(route.elsewhere)
+    destination = for_the_pooler(destination.with_pooler(route.always_pooled))
+    _let_in(proxy, client, route, role)
+    return destination, proof
+
+
+async def _admit_again(
+    proxy: ProxyContext, client: ClientToAdmit, request: startup.StartupMessage, admitted: Admitted
+) -> Destination:
+    """Admits a client that another host has admitted, and that has sent its password there. The
+    compute is asked whether that is still valid (`Directory.confirm`). Raises ProxyError."""
+    route = await proxy.directory.route(admitted.endpoint_id, request.role)
+    check_address(proxy, client, route, request.role)
+    if route is None:
+        raise PasswordFailed(request.role)
+    if route.elsewhere is not None:
+        raise LetGo
+    route = replace(route, verifier=admitted.verifier, confirmed_by=None)
+    _let_in(proxy, client, route, request.role)
+    return Destination(admitted.endpoint_id, admitted.pooled, request.parameters)
+
+
+def _let_in(proxy: ProxyContext, client: ClientToAdmit, route: Route, role: str) -> None:
+    """Raises DisabledEndpointRefused, TooManyConnections."""
     if route.disabled:
         raise DisabledEndpointRefused
-    admission = _admission(route, destination.endpoint_id, role)
-    destination = for_the_pooler(destination.with_pooler(route.always_pooled))
     client.role, client.identity, client.route = role, route.identity, route
-    proxy.sessions.admit(client, admission)
-    return destination, proof
+    proxy.sessions.admit(client, _admission(route, route.endpoint_id, role))
 
 
 def _admission(route: Route | None, endpoint_id: str, role: str) -> Admission:

@@ -7,16 +7,18 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from controlplane.actors import Actor, ActorType, acting_as
-from controlplane.proxy.directory.interface import ComputeAddress, RoleIdentity, Route
+from controlplane.proxy.directory.interface import ComputeAddress, Route
 from controlplane.proxy.relaying.compute import ComputeGone
 from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.sessions.passing_on import ClientToPassOn, find_elsewhere
 from controlplane.proxy.sessions.wake_times import Wake
-from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import Destination
 from controlplane.proxy.wire.errors import (
     ComputeRefused,
     ComputeUnreachable,
+    LetGo,
     LoginUnknown,
+    ProjectMoved,
     WakeTimeout,
 )
 from controlplane.traces import spans
@@ -30,13 +32,9 @@ _FIRST_RETRY_PAUSE = 0.02
 _LONGEST_RETRY_PAUSE = 0.5
 
 
-class ConnectingClient(Protocol):
+class ConnectingClient(ClientToPassOn, Protocol):
     """See `session.Session`."""
 
-    client_address: str
-    role: str
-    identity: RoleIdentity
-    route: Route | None
     # True while the client is being connected to its compute; true if its role was replaced by
     # another of the same name in that time.
     is_connecting: bool
@@ -45,9 +43,10 @@ class ConnectingClient(Protocol):
     wake: Wake
 
     @property
-    def channel(self) -> Channel: ...
-
-    def abandon(self) -> None: ...
+    def is_admitted_elsewhere(self) -> bool:
+        """True if another host's proxy has admitted the client, and connects it again if it is let
+        go."""
+        ...
 
     def check_address(self, route: Route | None, role: str) -> None: ...
 
@@ -92,12 +91,12 @@ async def _connect_to_compute(
         async with asyncio.timeout(proxy.settings.wake_timeout):
             while True:
                 client.wake.is_waking = True
-                address = await proxy.wakes.wake(
-                    destination.endpoint_id,
-                    pooled=destination.pooled,
-                    refused=refused_address,
-                )
+                address = await _find_compute(proxy, client, destination, refused_address)
                 client.wake.is_waking = False
+                if address is None:
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, _LONGEST_RETRY_PAUSE)
+                    continue
                 client.wake.start = address.start or client.wake.start
                 await _check_address_again(proxy, client)
                 client.must_confirm_again = False
@@ -134,6 +133,24 @@ async def _connect_to_compute(
         client.channel.unwatch()
 
 
+async def _find_compute(
+    proxy: ProxyContext,
+    client: ConnectingClient,
+    destination: Destination,
+    refused: ComputeAddress | None,
+) -> ComputeAddress | None:
+    """Wakes the compute. Returns its address, or the other host that its project has moved to; None
+    if this proxy has not been told of the move yet. Raises ProxyError."""
+    try:
+        return await proxy.wakes.wake(
+            destination.endpoint_id, pooled=destination.pooled, refused=refused
+        )
+    except ProjectMoved:
+        if client.is_admitted_elsewhere:
+            raise LetGo from None
+        return await find_elsewhere(proxy, client, destination)
+
+
 async def _check_address_again(proxy: ProxyContext, client: ConnectingClient) -> None:
     """Checks the client's address again. The rules may have changed after the client was admitted,
     and before changes of its endpoint reached it. Asks the database only if they have
@@ -158,6 +175,8 @@ async def _start_session(
     Raises PasswordFailed, LoginUnknown, and what `connect` raises.
     """
     assert client.route is not None
+    if address.elsewhere is not None:
+        return await connect(address)  # the other host confirms the role
     confirm = proxy.directory.confirm(client.route, client.role, address, pooled=destination.pooled)
     if destination.pooled:
         # The pooler may learn of the role only by `confirm`.

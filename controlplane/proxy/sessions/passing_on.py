@@ -4,11 +4,14 @@ requests and cancel requests."""
 import contextlib
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from controlplane.logs import current
 from controlplane.metrics import figures
-from controlplane.proxy.peers.header import Kind, PassedOn, SeenTls
+from controlplane.proxy.directory.interface import ComputeAddress, Route
+from controlplane.proxy.peers.header import Admitted, Kind, PassedOn, SeenTls
 from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
 from controlplane.proxy.relaying.compute import CancelKey
 from controlplane.proxy.sessions.connected_sessions import Connected
@@ -16,7 +19,8 @@ from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.settings import mark_of_host, mark_of_key
 from controlplane.proxy.wire import messages, startup
 from controlplane.proxy.wire.channel import Channel
-from controlplane.proxy.wire.errors import ConnectionLost, HostUnreachable
+from controlplane.proxy.wire.destination import Destination
+from controlplane.proxy.wire.errors import ConnectionLost, HostUnreachable, ProjectMoved
 from controlplane.proxy.wire.tls import ClientTls
 
 log = logging.getLogger(__name__)
@@ -25,6 +29,7 @@ log = logging.getLogger(__name__)
 class ClientToPassOn(Connected, Protocol):
     """See `session.Session`."""
 
+    route: Route | None
     websocket_host: str | None
     passed_on: PassedOn | None
 
@@ -107,8 +112,49 @@ async def _pass_on_cancel(
                 peer.close()
 
 
+@dataclass(frozen=True, slots=True)
+class ComputeElsewhere:
+    """See `interface.OtherHost`: the way of one client that was admitted here."""
+
+    host_id: str
+    admitted: Admitted
+    proxy: ProxyContext = field(compare=False, repr=False)
+    client: ClientToPassOn = field(compare=False, repr=False)
+
+    async def open(self, *, to_cancel: bool) -> Channel:
+        if to_cancel:
+            header = _header(self.proxy, self.client, Kind.CANCEL)
+        else:
+            header = _header(self.proxy, self.client, Kind.POSTGRES, admitted=self.admitted)
+            figures.PASSED_ON.labels("moved").inc()
+        return await self.proxy.peers.connect(self.host_id, header)
+
+
+async def find_elsewhere(
+    proxy: ProxyContext, client: ClientToPassOn, destination: Destination
+) -> ComputeAddress | None:
+    """Returns the address of the client's compute on another host, which its project has moved to;
+    None if the host is not known yet. Raises ProjectMoved if the client cannot be served from here,
+    WakeFailed."""
+    assert client.route is not None
+    assert client.route.verifier is not None
+    route = await proxy.directory.route(destination.endpoint_id, client.role)
+    if route is None or route.elsewhere is None:
+        return None
+    host_id = await proxy.peers.leads_to(route, destination.endpoint_id)
+    if host_id is None:
+        raise ProjectMoved
+    admitted = Admitted(destination.endpoint_id, destination.pooled, client.route.verifier)
+    return ComputeAddress(Path(), elsewhere=ComputeElsewhere(host_id, admitted, proxy, client))
+
+
 def _header(
-    proxy: ProxyContext, client: ClientToPassOn, kind: Kind, *, password: bytes | None = None
+    proxy: ProxyContext,
+    client: ClientToPassOn,
+    kind: Kind,
+    *,
+    password: bytes | None = None,
+    admitted: Admitted | None = None,
 ) -> PassedOn:
     tls = client.tls
     return PassedOn(
@@ -118,5 +164,6 @@ def _header(
         domains=proxy.settings.domains,
         websocket_host=client.websocket_host,
         password=password,
+        admitted=admitted,
         request_id=current("request"),
     )

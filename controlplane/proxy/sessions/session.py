@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -45,7 +45,7 @@ from controlplane.proxy.wire import messages, startup
 from controlplane.proxy.wire.accepting import waited_for_accept
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.destination import Destination
-from controlplane.proxy.wire.errors import ConnectionLost, LoginEnded, ProxyError
+from controlplane.proxy.wire.errors import ConnectionLost, LetGo, LoginEnded, ProxyError
 from controlplane.proxy.wire.tls import ClientTls
 
 log = logging.getLogger(__name__)
@@ -82,6 +82,8 @@ class Session:
         # See `interface.Client`. `_must_park` is true if the pooler that the client has reached, or
         # is about to reach, is to stop.
         self.is_parked = self._must_park = False
+        # True if the compute that the client has reached last is on another host.
+        self._is_served_elsewhere = False
         self._compute: ComputeConnection | None = None
         self._relay: FirstExchange | PooledRelay | Relay | None = None
         self._interruption: ProxyError | None = None
@@ -110,6 +112,11 @@ class Session:
         """See `admitting.ClientToAdmit`."""
         own = self._proxy.settings.domains
         return own if self.passed_on is None else [*own, *self.passed_on.domains]
+
+    @property
+    def is_admitted_elsewhere(self) -> bool:
+        """See `connecting.ConnectingClient`."""
+        return self.passed_on is not None and self.passed_on.admitted is not None
 
     @property
     def state(self) -> str:
@@ -204,7 +211,7 @@ class Session:
                 with passed.relaying() as self._relay:
                     await self._relay.done
                 return
-            if self.passed_on is not None:
+            if self.passed_on is not None and not self.is_admitted_elsewhere:
                 await self.channel.write(ADMITTED)
         login.admitted_at = time.monotonic()
         is_long = request.protocol >= messages.PROTOCOL_3_2
@@ -249,10 +256,15 @@ class Session:
         self.is_parked = True
         assert self.route is not None
         self.route = replace(self.route, confirmed_by=None)
+        if self.is_admitted_elsewhere:
+            # Not within the relay's call, which goes on.
+            self._proxy.readiness.loop.call_soon(self.interrupt, LetGo())
 
     def counting(self) -> AbstractContextManager[Tally]:
         """Returns the tally of the bytes sent to the client, once it has reached its compute."""
         assert self.admission is not None
+        if self._is_served_elsewhere:
+            return nullcontext(Tally())  # the other host counts
         return self._proxy.directory.counting(self.admission.endpoint_id)
 
     async def serve_http(self) -> bool:
@@ -302,6 +314,9 @@ class Session:
         self._must_park = self.is_parked = False
 
         async def connect_within_share(address: ComputeAddress) -> Connection:
+            self._is_served_elsewhere = address.elsewhere is not None
+            if self._is_served_elsewhere:
+                return await connect(address)  # waits for the wake, without a share
             async with self.share():
                 return await connect(address)
 

@@ -293,3 +293,17 @@ class AdministratorShutdown(ProxyError):
     def __init__(self, because: str = "") -> None:
         text = "terminating connection due to administrator command"
         super().__init__(f"{text}: {because}" if because else text)
+
+
+class LetGo(AdministratorShutdown):
+    """For another host's proxy, whose client this host has served: nothing of the client is left in
+    a compute here, and nothing was begun of what it has sent since. That proxy connects the client
+    again, to whichever host has the project then."""
+
+    def __init__(self) -> None:
+        super().__init__("the compute has stopped")
+
+
+def is_let_go(payload: bytes) -> bool:
+    """True if this ErrorResponse's payload is LetGo's."""
+    return payload == LetGo().packet()[messages.HEADER_SIZE :]
