@@ -1,10 +1,15 @@
-"""`python -m tests.benchmarks.hosts`: the cost of a connection that a proxy passes on to another
-host, compared with one to the proxy of the endpoint's own host.
+"""`python -m tests.benchmarks.hosts [hops] [placement] [rest] [region]`: what several hosts cost.
 
-The processes are real and run on this machine: one bare Postgres, and two proxies that hold each
-other for hosts of one region. The clients use TLS. Both ways are measured alternately, in an order
-that changes from round to round; each ratio is the median of the ratios within a round. The
-network between the hosts is loopback, so its own latency is not included.
+`placement` spreads 1,000 projects over five hosts of different size, `rest` measures three hosts
+with 10,000 idle projects each, and `region` compares the statements of a small region with those of
+one with 100 hosts and a million endpoints; their modules say how.
+
+hops: the cost of a connection that a proxy passes on to another host, compared with one to the
+proxy of the endpoint's own host. The processes are real and run on this machine: one bare Postgres,
+and two proxies that hold each other for hosts of one region. The clients use TLS. Both ways are
+measured alternately, in an order that changes from round to round; each ratio is the median of the
+ratios within a round. The network between the hosts is loopback, so its own latency is not
+included.
 """
 
 import argparse
@@ -30,6 +35,7 @@ from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.certificates import IssuingIdentity, load_or_create_authority
 from controlplane.proxy.wire.peer_tls import PeerCertificate, new_peer_certificate
+from tests.benchmarks import large_region, placed_projects, resting_hosts
 from tests.benchmarks.proxy import (
     CLIENTS,
     ENDPOINT,
@@ -76,6 +82,7 @@ class HostDirectory(BenchmarkDirectory):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--seconds", type=int, default=3, help="of each measurement of pgbench")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--serve", type=json.loads, help=argparse.SUPPRESS)
@@ -83,6 +90,14 @@ def main() -> None:
     if arguments.serve:
         serve(**arguments.serve)
         return
+    if unknown := set(arguments.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    for name, part in PARTS.items():
+        if name in arguments.parts or not arguments.parts:
+            part(arguments)
+
+
+def hops(arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
         directory = stack.enter_context(private_directory())
         postgres = stack.enter_context(running_postgres(Programs(directory)))
@@ -215,6 +230,13 @@ def serve(
 
     uvloop.run(run())
 
+
+PARTS: Mapping[str, Callable[[argparse.Namespace], None]] = {
+    "hops": hops,
+    "placement": lambda _: placed_projects.main(),
+    "rest": lambda _: resting_hosts.main(),
+    "region": lambda _: large_region.main(),
+}
 
 if __name__ == "__main__":
     main()

@@ -96,7 +96,7 @@ class Command(BaseCommand):
         prepare_state_directory()
         try:
             check_programs()
-            refuse_other_version()
+            refuse_other_version(beside=True)
             refuse_other_key()
             host = own_host()
             all_rounds = (*ROUNDS, *store_rounds(host))
