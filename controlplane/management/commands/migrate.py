@@ -18,6 +18,8 @@ PAUSE, GIVEN_UP_AFTER = 0.2, 300.0
 
 
 class Command(migrate.Command):
+    help = "Brings the database's schema up to date."
+
     def handle(self, *args: Any, **options: Any) -> None:
         began = time.monotonic()
         while True:
