@@ -1,6 +1,13 @@
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class ControlPlane(AppConfig):
     name = "controlplane"
     verbose_name = "Perch's control plane"
+
+    def ready(self) -> None:
+        # It imports psycopg, which the settings of the processes must come before.
+        from controlplane.database.version import note_runs_beside
+
+        post_migrate.connect(note_runs_beside, sender=self)

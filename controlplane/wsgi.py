@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 def check_database() -> None:
     """Raises OtherVersion, OtherSecretKey, psycopg.OperationalError."""
-    refuse_other_version()
+    refuse_other_version(beside=True)
     refuse_other_key()
 
 

@@ -7,6 +7,7 @@ and then ends in the same state. Callers hold the branch's lock (`lock_branches`
 import logging
 import os
 import re
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,6 +58,9 @@ log = logging.getLogger(__name__)
 
 # Seconds in which no pooled client has left; then the pooler is stopped anyway.
 STILL_LEAVING = 1.0
+# See `may_run`. None until the first look at all branches.
+_may_run: set[str] | None = None
+_changing_may_run = threading.Lock()
 ENDPOINT_ID = re.compile("ep-[a-z0-9-]+")
 # Followed by the branch's id, it stands for an endpoint while the platform reads a branch without
 # one.
@@ -227,14 +231,52 @@ def open_run(branch_id: str, endpoint_id: str) -> int | None:
     return open_postmaster(data_dir(branch_id))
 
 
-def running_branches() -> dict[str, str | None]:
+def running_branches(*, leased_only: bool = False) -> dict[str, str | None]:
     """Every branch of this host on which a process works, and the endpoint that its Postgres runs
-    for: None if only a start, or the leftovers of a dead Postgres, work there."""
+    for: None if only a start, or the leftovers of a dead Postgres, work there.
+
+    If `leased_only`, what has no lease is left out: processes that this release did not start. That
+    costs nothing for idle branches.
+    """
     found: dict[str, str | None] = dict.fromkeys(leased_branches())
-    for directory in (Path(settings.STATE_DIR) / "branches").glob("br-*"):
-        if endpoint_id := running_endpoint(directory.name):
-            found[directory.name] = endpoint_id
+    for branch_id in list(found) if leased_only else _with_pid_file():
+        if endpoint_id := running_endpoint(branch_id):
+            found[branch_id] = endpoint_id
     return found
+
+
+def _with_pid_file() -> list[str]:
+    """The branches on which a Postgres runs or has died. Looks at 10,000 in 30 ms."""
+    with suppress(FileNotFoundError), os.scandir(Path(settings.STATE_DIR) / "branches") as all_of:
+        return [
+            one.name
+            for one in all_of
+            if one.name.startswith("br-") and os.path.lexists(f"{one.path}/data/postmaster.pid")
+        ]
+    return []
+
+
+def look_at_all(*, leased_only: bool = False) -> dict[str, str | None]:
+    """Do the same, and note what was found for `may_run`."""
+    global _may_run
+    with _changing_may_run:
+        before = set(_may_run or ())
+    found = running_branches(leased_only=leased_only)
+    with _changing_may_run:
+        started_meanwhile = (_may_run or set()) - before
+        _may_run = started_meanwhile | {one for one in found.values() if one}
+    return found
+
+
+def may_run() -> set[str]:
+    """The endpoints whose computes may run on this host: those that the last look at all branches
+    found, which a round repeats every two seconds, and those that this process has started since.
+    By their ids, rounds find the rows of running endpoints however many endpoints run on other
+    hosts, and send no statement while none runs here."""
+    if _may_run is None:
+        look_at_all()
+    with _changing_may_run:
+        return set(_may_run or ())
 
 
 def let_proxy_in() -> None:
@@ -274,6 +316,9 @@ def _launch(spec: ComputeSpec) -> None:
             # The endpoint may be deleted by now, and its directory is what leads to its group.
             forget_limits(spec.endpoint_id)
             raise
+    with _changing_may_run:
+        if _may_run is not None:
+            _may_run.add(spec.endpoint_id)
 
 
 def end_started(branch_id: str, group: str) -> bool:

@@ -119,14 +119,20 @@ class ReadCursor(psycopg.Cursor[tuple[Any, ...]]):
         return READ_ADAPTERS
 
 
+# Less than a second, after which Postgres ends one of two transactions that wait for each other.
+LOCK_WITHIN = 0.2
+
+
 class SchemaEditor(DatabaseSchemaEditor):
-    """Removes the limit on statements, because a migration of many rows may take long."""
+    """Removes the limit on statements, because a migration of many rows may take long, and limits
+    the wait for each lock, because requests wait behind it (`management.commands.migrate`)."""
 
     connection: "DatabaseWrapper"
 
     def __enter__(self) -> "SchemaEditor":
         self.connection.ensure_connection()
         self.connection.bound_statements(math.inf)
+        self._bound_locks(LOCK_WITHIN)
         super().__enter__()
         return self
 
@@ -138,6 +144,11 @@ class SchemaEditor(DatabaseSchemaEditor):
             # connection is not used further.
             with suppress(Error):
                 self.connection.bound_statements(self.connection.bound)
+                self._bound_locks(0)
+
+    def _bound_locks(self, seconds: float) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(f"SET lock_timeout = {round(seconds * 1000)}")
 
 
 class DatabaseWrapper(base.DatabaseWrapper):

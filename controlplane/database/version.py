@@ -1,6 +1,7 @@
 """The version of this Perch, and the metadata: how to connect to it, and whether it belongs to this
 version. Every process checks that at its start, also `backup` and `restore`, so that none uses the
-metadata of another version.
+metadata of another version. The exception is a rolling upgrade: a newer version notes in the
+database beside which older ones it runs, and their processes may start on it.
 """
 
 from functools import cache
@@ -13,6 +14,13 @@ from psycopg.conninfo import make_conninfo
 
 CONNECT_BOUND = 10  # seconds
 MOST_NAMED = 3
+
+# The last migration of the oldest version whose processes may run on a database with all migrations
+# of this one. A release moves it to the last migration of the release before it; CONTRIBUTING.md
+# says what that allows and forbids.
+RUNS_BESIDE = "0046_peers"
+# The comment on Django's table of migrations that tells it to older versions.
+_NOTE = "runs beside "
 
 Migration = tuple[str, str]
 
@@ -51,35 +59,53 @@ def applied_migrations() -> set[str]:
 
 
 def refuse_newer() -> None:
-    """Raises OtherVersion if a newer Perch has migrated the database, and
-    psycopg.OperationalError."""
-    _refuse_newer(MigrationLoader(None), _applied())
+    """Raises OtherVersion if a newer Perch has migrated the database and does not run beside this
+    one, and psycopg.OperationalError."""
+    _refuse_newer(MigrationLoader(None), _applied(), beside=True)
 
 
-def refuse_other_version() -> None:
+def refuse_other_version(*, beside: bool = False) -> None:
     """Raises OtherVersion if the database has not applied exactly the migrations of this version,
-    and psycopg.OperationalError. Leaves no connection open, because the caller may fork
-    afterwards."""
+    and psycopg.OperationalError. If `beside`, those of a newer Perch that runs beside this one are
+    accepted. Leaves no connection open, because the caller may fork afterwards."""
     applied = _applied()
     loader = MigrationLoader(None)
-    _refuse_newer(loader, applied)
+    _refuse_newer(loader, applied, beside=beside)
     missing = sorted(map(".".join, loader.graph.nodes.keys() - applied))
     if missing:
         raise OtherVersion(
             f"the database lacks {len(missing)} migrations of this Perch, the first of them "
-            f"{missing[0]}: stop every process of the older version, then run `manage.py migrate` "
-            "(`up` does this itself)"
+            f"{missing[0]}: run `manage.py migrate` (`up` does this itself). If processes of an "
+            "older version run, docs/how-to/upgrade.md says which of them to stop first"
         )
 
 
-def _refuse_newer(loader: MigrationLoader, applied: set[Migration]) -> None:
+def note_runs_beside(**_: object) -> None:
+    """After a migration: note in the database beside which older versions this one runs, unless a
+    newer version has migrated it too."""
+    loader = MigrationLoader(connection)
+    if loader.graph.nodes.keys() <= loader.applied_migrations.keys() <= _known(loader):
+        with connection.cursor() as cursor:
+            cursor.execute(f"COMMENT ON TABLE django_migrations IS '{_NOTE}{RUNS_BESIDE}'")
+
+
+def _refuse_newer(loader: MigrationLoader, applied: set[Migration], *, beside: bool) -> None:
     unknown = sorted(map(".".join, applied - _known(loader)))
-    if unknown:
+    if unknown and not (beside and ("controlplane", _runs_beside()) in _known(loader)):
         raise OtherVersion(
-            "the database was migrated by a newer Perch: it has "
+            f"the database was migrated by a newer Perch: it has "
             f"{', '.join(unknown[:MOST_NAMED])}. Install "
             "that version, or restore the backup that was made before the upgrade"
         )
+
+
+def _runs_beside() -> str:
+    """What the version that migrated the database last has noted; "" if it noted nothing."""
+    with psycopg.connect(conninfo(), connect_timeout=CONNECT_BOUND) as session:
+        row = session.execute(
+            "SELECT obj_description('django_migrations'::regclass, 'pg_class')"
+        ).fetchone()
+    return str(row[0] or "").removeprefix(_NOTE) if row else ""
 
 
 def _known(loader: MigrationLoader) -> set[Migration]:

@@ -14,6 +14,7 @@ from typing import Self
 from django.db.models import Exists, F, Model, OuterRef, Q, QuerySet
 
 from controlplane.actors import PLATFORM, ActorType, acting_as
+from controlplane.compute import compute
 from controlplane.models import (
     UNFINISHED,
     Action,
@@ -65,7 +66,8 @@ _behind: dict[str, Mending] = {}
 def mend_catalogs(host: Host) -> None:
     """Schedule `apply_config` for each active endpoint of the host that is behind, with growing
     pauses between attempts. If none is behind, this costs one query."""
-    found = {row.id: row for row in _endpoints_behind(host)}
+    running = _endpoints_behind(host).filter(id__in=compute.may_run())
+    found = {row.id: row for row in running}
     for endpoint_id in _behind.keys() - found.keys():
         del _behind[endpoint_id]
     now = time.monotonic()

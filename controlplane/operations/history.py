@@ -214,7 +214,8 @@ def _spent_at(one: Chain, all_bases: Sequence[Base]) -> datetime | None:
 
 
 def _running(host: Host) -> QuerySet[Endpoint]:
-    return _endpoints(host).filter(current_state=EndpointState.ACTIVE)
+    running = compute.may_run()
+    return _endpoints(host).filter(id__in=running, current_state=EndpointState.ACTIVE)
 
 
 def _stopped(host: Host) -> QuerySet[Endpoint]:

@@ -9,7 +9,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from controlplane import clock
 from controlplane.actors import IDLENESS, acting_as
-from controlplane.compute import observation
+from controlplane.compute import compute, observation
 from controlplane.compute.samples import Sample, look_and_sample
 from controlplane.events.changes import endpoint_requested
 from controlplane.events.recording import record
@@ -41,7 +41,8 @@ def suspend_idle_endpoints(host: Host) -> None:
     now = clock.now()
     # This runs twice a second for all active endpoints, so it reads only these columns. All other
     # columns are read only for the few endpoints that are due.
-    timeouts = dict(_active_endpoints(host).values_list("id", "suspend_timeout_seconds"))
+    running = _active_endpoints(host).filter(id__in=compute.may_run())
+    timeouts = dict(running.values_list("id", "suspend_timeout_seconds"))
     for gone in _looked_at.keys() - timeouts.keys():
         del _looked_at[gone]
     sampling.forget_inactive(timeouts)

@@ -17,8 +17,8 @@ The exception: a job that takes longer than HANGS_AFTER probably hangs. An accou
 share may then take jobs of its other projects, in which nothing hangs. It may hold two jobs that do
 not hang in this way, as long as a quarter of the lane is free for other accounts.
 
-If the database fails, the worker tries again to write a job's end and its own heartbeat, as often
-as necessary. Procrastinate itself would try only once.
+If the database fails, the worker tries again to write a job's end, as often as necessary.
+Procrastinate itself would try only once.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 
 from controlplane import clock
+from controlplane.operations.queue_beat import beating
 
 log = logging.getLogger(__name__)
 
@@ -156,14 +157,17 @@ class LaneJobs(JobManager):
         )
         await self._look_again(job)
 
+    async def register_worker(self) -> int:
+        worker_id = await super().register_worker()
+        beating.add(worker_id)
+        return worker_id
+
+    async def unregister_worker(self, worker_id: int) -> None:
+        beating.discard(worker_id)
+        await super().unregister_worker(worker_id)
+
     async def update_heartbeat(self, worker_id: int) -> None:
-        """Write the heartbeat. Does not raise if the database fails. An exception would end the
-        task that writes heartbeats. The worker would then count as dead, and its jobs would be
-        given to it again and again."""
-        try:
-            await super().update_heartbeat(worker_id)
-        except ConnectorException as error:
-            log.warning("heartbeat not written", extra={"error": str(error.__cause__)})
+        """Does nothing: `queue_beat` writes it, with those of the other queues."""
 
     def _excluded(self) -> _Excluded:
         under_way = self._under_way.values()

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from controlplane.compute import compute
 from controlplane.events.changes import endpoint_requested, quota_exceeded
 from controlplane.events.recording import record
 from controlplane.events.types import EventType
@@ -47,6 +48,7 @@ def _running(host: Host) -> list[Endpoint]:
     )
     return list(
         endpoints.filter(
+            id__in=compute.may_run(),
             project__host=host,
             project__settings__has_key="quota",
             project__deleted_at=None,

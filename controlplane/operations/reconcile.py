@@ -5,6 +5,8 @@ operation whose job was lost is enqueued again.
 """
 
 import logging
+import math
+import time
 from collections.abc import Set
 from contextlib import suppress
 from datetime import datetime
@@ -38,21 +40,37 @@ log = logging.getLogger(__name__)
 
 # Seconds to wait for the lock of a branch whose compute must not run on.
 LOST_BOUND = 30.0
+# Seconds between two looks at all rows and directories of the host. The looks between find what has
+# happened to the computes that this release has started.
+BETWEEN_FULL_LOOKS = 10.0
+# When this process last looked at all rows, by the monotonic clock.
+_looked_at = -math.inf
 
 
 def reconcile_host(host: Host) -> None:
     """Correct every difference between the host's rows and its processes.
 
     A compute that is gone counts as having run until the last look, and not for the time that the
-    host was down.
+    host was down. An endpoint whose compute this process has never seen is found by the next full
+    look at the rows.
     """
+    global _looked_at
+    began = time.monotonic()
+    looks_at_all = began - _looked_at >= BETWEEN_FULL_LOOKS
+    ran = compute.may_run()
+    runs = compute.look_at_all(leased_only=not looks_at_all)
+    looks_at = ran | {one for one in runs.values() if one}
+    if not (looks_at or runs or looks_at_all):
+        return
     looking_at, all_seen = clock.now(), True
-    says_active = dict(
-        Endpoint.objects.filter(
-            project__host=host, deleted_at=None, current_state=EndpointState.ACTIVE
-        ).values_list("branch_id", "id")
+    active = Endpoint.objects.filter(
+        project__host=host, deleted_at=None, current_state=EndpointState.ACTIVE
     )
-    runs = compute.running_branches()
+    if looks_at_all:
+        _looked_at = began
+    else:
+        active = active.filter(id__in=looks_at)
+    says_active = dict(active.values_list("branch_id", "id"))
     for branch_id in says_active.keys() | runs.keys():
         # If nothing should run, what a dead Postgres left behind is a difference too.
         if branch_id not in says_active or says_active[branch_id] != runs.get(branch_id):

@@ -53,7 +53,13 @@ def remove_unrecovered(host: Host) -> None:
     for project_id in _beyond_plans(kept):
         log.warning("deleted project removed early, plan", extra={"project": project_id})
         _remove(project_id, Q())
+    make_room(host)
+
+
+def make_room(host: Host) -> None:
+    """Schedule the removal of one deleted project early if the disk is short of space."""
     if host_space().is_short and not _makes_room(host):
+        kept = Project.objects.filter(host=host, recoverable_until__isnull=False)
         oldest = _first_to_give(host, kept)
         if oldest is not None:
             log.warning("disk short, deleted project removed early", extra={"project": oldest})

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from django.db.models import F, QuerySet
 from django.db.models.functions import Coalesce
 
-from controlplane.compute import observation
+from controlplane.compute import compute, observation
 from controlplane.events.changes import endpoint_requested
 from controlplane.events.recording import record
 from controlplane.events.types import EventType
@@ -42,17 +42,21 @@ SLACK = 0.01
 
 def measure_sizes(host: Host) -> None:
     """Store the sizes of the active endpoints' branches, and how much was written to them."""
-    measure(_active_endpoints(host))
+    measure(_running(host))
 
 
 def measure_nearly_full(host: Host) -> None:
     """Do the same for branches that are near their limits or over them."""
     for plan, limit in BRANCH_SIZE_LIMITS.items():
         measure(
-            _active_endpoints(host)
+            _running(host)
             .annotate(stored=Coalesce("branch__logical_size", 0) + F("branch__auxiliary_size"))
             .filter(project__account__plan=plan, stored__gt=limit * NEAR)
         )
+
+
+def _running(host: Host) -> QuerySet[Endpoint]:
+    return _active_endpoints(host).filter(id__in=compute.may_run())
 
 
 def _active_endpoints(host: Host) -> QuerySet[Endpoint]:

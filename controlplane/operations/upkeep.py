@@ -46,7 +46,7 @@ from controlplane.operations.reconcile import (
     reconcile_host,
     redispatch_lost_operations,
 )
-from controlplane.operations.recovery import remove_unrecovered, try_removals_again
+from controlplane.operations.recovery import make_room, remove_unrecovered, try_removals_again
 from controlplane.operations.retention import forget_deleted
 from controlplane.operations.sampling import forget_metrics, pack_metrics
 from controlplane.operations.schemas import forget_readings
@@ -176,10 +176,10 @@ ROUNDS: Sequence[Round] = (
     Round(2, publish),
     Round(2, end_unused_poolers),
     Round(10, redispatch_lost_operations),
-    Round(5, check_availability),
+    Round(10, check_availability),
     Round(10, count_starts),
     Round(60, sample_branches),
-    Round(2, expire_branches),
+    Round(10, expire_branches),
     Round(30, measure_sizes),
     Round(2, measure_nearly_full),
     Round(QUOTA_ROUND, hold_to_quotas),
@@ -187,10 +187,11 @@ ROUNDS: Sequence[Round] = (
     Round(HISTORY_ROUND, keep_history),
     Round(60, remove_outdated),
     Round(1, write_lasting),
-    Round(2, remove_unwanted),
+    Round(10, remove_unwanted),
     Round(5, remove_moved_away),
-    Round(5, expire_snapshots),
-    Round(2, remove_unrecovered),
+    Round(10, expire_snapshots),
+    Round(10, remove_unrecovered),
+    Round(2, make_room),
     Round(60, try_removals_again),
     Round(600, forget_deleted),
     Round(60, forget_former_passwords),

@@ -31,13 +31,13 @@ FROM (SELECT now() - n * interval '1 second' AS at FROM generate_series(1, %(cou
 CROWD = """
 WITH account AS (
     INSERT INTO controlplane_account (name, plan, created_at)
-    VALUES ('a crowd', 'unlimited', now()) RETURNING id),
+    VALUES ('a crowd on ' || %(host)s, 'unlimited', now()) RETURNING id),
 project AS (
     INSERT INTO controlplane_project (id, account_id, region_id, host_id, name, pg_version,
         default_endpoint_settings, settings, history_retention_seconds, store_passwords,
         created_at, updated_at)
-    SELECT 'crowd-' || n, account.id, 'local', 'local', 'one of many', 18, '{}', '{}', 86400, true,
-        now(), now()
+    SELECT 'crowd-' || %(host)s || '-' || n, account.id, 'local', %(host)s, 'one of many', 18,
+        '{}', '{}', 86400, true, now(), now()
     FROM account, generate_series(1, %(projects)s) n RETURNING id),
 made AS (
     INSERT INTO controlplane_branch (id, project_id, name, current_state, "default", protected,
@@ -89,7 +89,8 @@ def add_operations(stack: Stack, project_id: str, count: int) -> None:
 def add_crowd(stack: Stack, projects: int, endpoints: int) -> None:
     """Add so many projects of another account, each with so many endpoints and operations."""
     with stack.database() as connection:
-        connection.execute(CROWD, {"projects": projects, "endpoints": endpoints})
+        values = {"projects": projects, "endpoints": endpoints, "host": "local"}
+        connection.execute(CROWD, values)
 
 
 def analyze(stack: Stack) -> None:

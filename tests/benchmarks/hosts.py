@@ -1,11 +1,17 @@
-"""`python -m tests.benchmarks.hosts`: the cost of a connection that a proxy passes on to another
-host, compared with one to the proxy of the endpoint's own host; and how long writes pause while a
-project moves (`moves`).
+"""`python -m tests.benchmarks.hosts [hops] [moves] [placement] [rest] [region]`: what several hosts
+cost.
 
-For the first, the processes are real and run on this machine: one bare Postgres, and two proxies
-that hold each other for hosts of one region. The clients use TLS. Both ways are measured
-alternately, in an order that changes from round to round; each ratio is the median of the ratios
-within a round. The network between the hosts is loopback, so its own latency is not included.
+`moves` measures how long writes pause while a project moves, `placement` spreads 1,000 projects
+over five hosts of different size, `rest` measures three hosts with 10,000 idle projects each, and
+`region` compares the statements of a small region with those of one with 100 hosts and a million
+endpoints; their modules say how.
+
+hops: the cost of a connection that a proxy passes on to another host, compared with one to the
+proxy of the endpoint's own host. The processes are real and run on this machine: one bare Postgres,
+and two proxies that hold each other for hosts of one region. The clients use TLS. Both ways are
+measured alternately, in an order that changes from round to round; each ratio is the median of the
+ratios within a round. The network between the hosts is loopback, so its own latency is not
+included.
 """
 
 import argparse
@@ -31,6 +37,7 @@ from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
 from controlplane.proxy.wire.certificates import IssuingIdentity, load_or_create_authority
 from controlplane.proxy.wire.peer_tls import PeerCertificate, new_peer_certificate
+from tests.benchmarks import large_region, placed_projects, resting_hosts
 from tests.benchmarks.moves import measure_moves
 from tests.benchmarks.proxy import (
     CLIENTS,
@@ -78,9 +85,9 @@ class HostDirectory(BenchmarkDirectory):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--seconds", type=int, default=3, help="of each measurement of pgbench")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=["hops", "moves"])
     parser.add_argument("--megabytes", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--moves", type=int, default=1, help="there and back, of each size")
     parser.add_argument("--serve", type=json.loads, help=argparse.SUPPRESS)
@@ -88,20 +95,21 @@ def main() -> None:
     if arguments.serve:
         serve(**arguments.serve)
         return
-    if arguments.only != "moves":
-        measure_hops(arguments.seconds, arguments.rounds)
-    if arguments.only != "hops":
-        measure_moves(arguments.megabytes, arguments.moves)
+    if unknown := set(arguments.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    for name, part in PARTS.items():
+        if name in arguments.parts or not arguments.parts:
+            part(arguments)
 
 
-def measure_hops(seconds: int, rounds: int) -> None:
+def hops(arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
         directory = stack.enter_context(private_directory())
         postgres = stack.enter_context(running_postgres(Programs(directory)))
         verifier = set_password(postgres)
         run_pgbench(conninfo(postgres.port, "disable"), "-i", "-s", "5", "-q")
         ways = stack.enter_context(two_hosts(directory, postgres.socket, verifier))
-        load = ["-S", "-c", str(CLIENTS), "-j", "2", "-T", str(seconds)]
+        load = ["-S", "-c", str(CLIENTS), "-j", "2", "-T", str(arguments.seconds)]
         connects = [*load, "-C"]
         for measure in (
             Measure("SELECT 1, one client", latency, "ms", "≤ 1.5"),
@@ -110,7 +118,7 @@ def measure_hops(seconds: int, rounds: int) -> None:
             Measure("COPY from the client", copy_in, "MB/s", "≥ 0.9"),
             Measure("pgbench -S -C, 8 clients", lambda way: rate(way, connects), "/s", "none"),
         ):
-            compare(measure, ways, rounds)
+            compare(measure, ways, arguments.rounds)
 
 
 def compare(measure: Measure, ways: Mapping[str, str], rounds: int) -> None:
@@ -227,6 +235,14 @@ def serve(
 
     uvloop.run(run())
 
+
+PARTS: Mapping[str, Callable[[argparse.Namespace], None]] = {
+    "hops": hops,
+    "moves": lambda arguments: measure_moves(arguments.megabytes, arguments.moves),
+    "placement": lambda _: placed_projects.main(),
+    "rest": lambda _: resting_hosts.main(),
+    "region": lambda _: large_region.main(),
+}
 
 if __name__ == "__main__":
     main()

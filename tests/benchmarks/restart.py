@@ -6,7 +6,6 @@ Clients come all the time, and others stay through the pooler and directly. Each
 them counts.
 """
 
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,21 +14,13 @@ from pathlib import Path
 
 from tests.support.place import Place
 from tests.support.replacing import replaced, restart_proxy
-from tests.support.stack import ROOT, new_state_dir, running_stack
+from tests.support.stack import new_state_dir, running_stack
 from tests.support.traffic import Traffic
+from tests.support.versions import exported
 
 RESTARTS = 20
 PLACES = 2
 PROCESSES = 2
-
-
-def exported(commit: str, directory: Path) -> Path:
-    """Write the code of the commit to the directory, and return that."""
-    archive = subprocess.run(
-        ["git", "archive", commit], cwd=ROOT, check=True, capture_output=True
-    ).stdout
-    subprocess.run(["tar", "-x", "-C", directory], input=archive, check=True)
-    return directory
 
 
 def report(what: str, traffic: Traffic, before: dict[str, int]) -> None:

@@ -267,7 +267,7 @@ def test_a_failing_branch_does_not_stop_the_reconciling_of_others(
 
     running = {f"br-{number}": None for number in range(3)}
     monkeypatch.setattr(reconcile, "reconcile_branch", reconcile_branch)
-    monkeypatch.setattr(compute, "running_branches", lambda: running)
+    monkeypatch.setattr(compute, "running_branches", lambda **_: running)
     monkeypatch.setattr(compute, "endpoints_with_sockets", lambda: {"ep-1", "ep-2"})
     monkeypatch.setattr(compute, "forget_endpoint", forget_endpoint)
     reconcile.reconcile_host(host)

@@ -36,7 +36,7 @@ def test_after_a_failed_heartbeat_others_follow(stack: Stack) -> None:
         )
         with holder.transaction():
             holder.execute("SELECT FROM procrastinate_workers FOR UPDATE")
-            end_waiting(observer, "procrastinate_update_heartbeat")
+            end_waiting(observer, "UPDATE procrastinate_workers")
         observer.execute("CREATE TEMP TABLE broken_off AS SELECT clock_timestamp() AS at")
         heard = (
             "SELECT bool_and(last_heartbeat > at) FROM living"

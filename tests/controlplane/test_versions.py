@@ -4,15 +4,26 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
+from django.db import connection
 
-from controlplane.database.version import refuse_other_version
+from controlplane.database.version import (
+    RUNS_BESIDE,
+    OtherVersion,
+    note_runs_beside,
+    refuse_newer,
+    refuse_other_version,
+)
 from tests.selection import first_of
 from tests.support.project import Project
 from tests.support.stack import ROOT, Stack, free_port
+from tests.support.waiting import wait_for
 
 PROCESSES = {
     "up": [sys.executable, "manage.py", "up"],
@@ -71,6 +82,74 @@ def test_a_process_refuses_a_newer_database(name: str, elsewhere: str, state_dir
     said = refusal(name, state_dir, elsewhere)
     assert "the database was migrated by a newer Perch: it has controlplane.9999_future" in said
     assert "restore the backup" in said
+
+
+@pytest.mark.thorough
+def test_a_migration_gives_way_to_requests(elsewhere: str, state_dir: Path) -> None:
+    """Requests lock the same tables in another order."""
+    before = [sys.executable, "manage.py", "migrate", "--settings", "controlplane.settings"]
+    known = {name: value for name, value in os.environ.items() if "DJANGO" not in name}
+    environment = {**known, "PERCH_STATE_DIR": str(state_dir), "DATABASE_URL": elsewhere}
+    run = partial(subprocess.run, cwd=ROOT, env=environment, check=True, timeout=120)
+    run([*before, "controlplane", RUNS_BESIDE])
+    with ThreadPoolExecutor(1) as threads, psycopg.connect(elsewhere) as request:
+        request.execute("SELECT FROM controlplane_host")
+        migrating = threads.submit(run, before)
+        waits = (
+            "SELECT FROM pg_locks WHERE NOT granted AND relation = 'controlplane_host'::regclass"
+        )
+        wait_for(lambda: request.execute(waits).rowcount, "the migration to wait for the request")
+        # The migration has locked this table before.
+        request.execute("SELECT FROM controlplane_operation")
+        assert not migrating.done()
+        request.commit()
+        migrating.result()
+
+
+@pytest.mark.parametrize(
+    ("beside", "is_refused"), [(RUNS_BESIDE, False), ("9998_later", True), (None, True)]
+)
+def test_a_database_of_a_newer_version_that_runs_beside_this_one(
+    db: None, monkeypatch: pytest.MonkeyPatch, beside: str | None, is_refused: bool
+) -> None:
+    """During a rolling upgrade. `migrate` notes beside which older versions the new one runs."""
+    note_runs_beside()
+    with connection.cursor() as cursor:
+        if beside != RUNS_BESIDE:
+            words = "NULL" if beside is None else f"'runs beside {beside}'"
+            cursor.execute(f"COMMENT ON TABLE django_migrations IS {words}")
+        cursor.execute(
+            "INSERT INTO django_migrations VALUES (-1, 'controlplane', '9999_future', now())"
+        )
+        # Migrating with this version must not change what the newer one has noted.
+        note_runs_beside()
+    within_the_test(monkeypatch)
+    if is_refused:
+        for accepts in (refuse_newer, lambda: refuse_other_version(beside=True)):
+            with pytest.raises(OtherVersion, match="migrated by a newer Perch"):
+                accepts()
+    else:
+        refuse_newer()
+        refuse_other_version(beside=True)
+    # A backup holds rows that only the newer version can read.
+    with pytest.raises(OtherVersion, match="migrated by a newer Perch"):
+        refuse_other_version()
+
+
+def within_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the checks, which connect for themselves, see the test's transaction."""
+
+    @contextmanager
+    def the_same(*_: object, **__: object) -> Iterator[object]:
+        yield connection.connection
+
+    monkeypatch.setattr("controlplane.database.version.psycopg.connect", the_same)
+
+
+def test_migrating_notes_the_versions_that_may_run_beside(db: None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT obj_description('django_migrations'::regclass, 'pg_class')")
+        assert cursor.fetchone() == (f"runs beside {RUNS_BESIDE}",)
 
 
 def test_a_database_of_this_version_is_accepted(db: None) -> None:

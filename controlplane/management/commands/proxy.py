@@ -167,7 +167,7 @@ def introduce_itself(identity: TlsIdentity, needed: Given) -> None:
     of this proxy. Raises SystemExit if this proxy must not serve: the database is of another
     version, encrypted with another key, or another state directory serves this host."""
     try:
-        refuse_other_version()
+        refuse_other_version(beside=True)
         needed.host.call("check_secret_key")
         host_id = own_host().id
         publish_certificate_authority(host_id, identity.authority_pem)

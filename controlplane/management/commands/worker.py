@@ -47,6 +47,7 @@ from controlplane.operations import (
 )
 from controlplane.operations.lane_jobs import LaneJobs
 from controlplane.operations.own_host import HostTaken, own_host, was_declared_lost
+from controlplane.operations.queue_beat import beat
 from controlplane.operations.queue_connector import queue_connector
 from controlplane.operations.receiving_moves import begin_receiving
 from controlplane.operations.reconcile import stop_all_computes
@@ -66,6 +67,8 @@ from controlplane.webhooks import lines
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 2.0  # seconds
+# Seconds between two looks of a queue that has heard of nothing.
+POLL = 60.0
 # Seconds without a heartbeat after which a worker counts as dead and its jobs are retried.
 DEAD_AFTER = 8.0
 # Seconds before a queue's worker is started again after the database failed it.
@@ -102,7 +105,7 @@ class Command(BaseCommand):
         prepare_state_directory()
         try:
             check_programs()
-            refuse_other_version()
+            refuse_other_version(beside=True)
             refuse_other_key()
             host = own_host()
             all_rounds = (*ROUNDS, *store_rounds(host))
@@ -208,9 +211,9 @@ async def run_jobs(app: App, queue: str, name: str, slots: int) -> None:
         name=name,
         concurrency=slots,
         delete_jobs="always",
-        # A new job is notified. This finds what becomes due: jobs that are tried again.
-        fetch_job_polling_interval=2.0,
-        update_heartbeat_interval=HEARTBEAT,
+        # New jobs are notified, and so are those that become due (`queue_beat`).
+        fetch_job_polling_interval=POLL,
+        update_heartbeat_interval=POLL,
         stalled_worker_timeout=DEAD_AFTER,
         shutdown_graceful_timeout=60,
         install_signal_handlers=False,
@@ -251,10 +254,12 @@ async def repeat(one: Round, host: Host) -> None:
 
 
 async def revive_stalled_jobs(app: App, host: Host) -> None:
-    """Put back the jobs of workers whose heartbeat has stopped."""
+    """Write the heartbeats, and put back the jobs of workers whose heartbeat has stopped."""
+    queues = [*queues_of(host), outbox.QUEUE]
     while True:
         try:
-            await revive_jobs(app, [*queues_of(host), outbox.QUEUE], silent_for=DEAD_AFTER)
+            if await beat(app.connector, queues, dead_after=DEAD_AFTER):
+                await revive_jobs(app, queues, silent_for=DEAD_AFTER)
         except ConnectorException as error:
             outage.begins(error.__cause__)
         await asyncio.sleep(HEARTBEAT)
