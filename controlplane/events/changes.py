@@ -2,7 +2,7 @@
 that makes the change calls. These functions write nothing: see `recording.record`."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.actors import Actor
@@ -124,9 +124,17 @@ def history_copy_caught_up(project: Project, branch: Branch) -> Event:
 
 
 def branch_restore_requested(
-    project: Project, branch: Branch, source: Branch, operations: Iterable[Operation]
+    project: Project,
+    branch: Branch,
+    source: Branch,
+    operations: Iterable[Operation],
+    *,
+    at: datetime | None = None,
+    lsn: str = "",
 ) -> Event:
-    summary = f'A restore of the branch "{branch.name}" from {_source(source)} was requested'
+    """`at` or `lsn` is the past moment of the source; there is neither for the present."""
+    goal = _goal(branch, source, at, lsn)
+    summary = f'A restore of the branch "{branch.name}" {goal} was requested'
     kind = EventType.BRANCH_RESTORE_REQUESTED
     return of_branch(kind, project, branch, summary, operations)
 
@@ -138,12 +146,16 @@ def branch_restored(
     operations: Iterable[Operation],
     *,
     kept: Branch,
+    at: datetime | None = None,
+    lsn: str = "",
 ) -> Event:
     """`kept` is the branch that has the replaced data. It is hidden if the caller did not ask to
-    keep that data."""
-    summary = f'The branch "{branch.name}" was restored from {_source(source)}'
+    keep that data. `at` and `lsn` are as in `branch_restore_requested`."""
+    summary = f'The branch "{branch.name}" was restored {_goal(branch, source, at, lsn)}'
     made = made_with(
         source_branch_id=None if source.hidden else source.id,
+        source_timestamp=at.isoformat() if at else None,
+        source_lsn=lsn or None,
         preserved_as=None if kept.hidden else kept.id,
     )
     return of_branch(EventType.BRANCH_RESTORED, project, branch, summary, operations, made)
@@ -385,6 +397,14 @@ def time_text(time: datetime | None) -> str | None:
 
 def _identity(key: ApiKey) -> dict[str, Any]:
     return {"id": key.id, "name": key.name}
+
+
+def _goal(branch: Branch, source: Branch, at: datetime | None, lsn: str) -> str:
+    """What a branch is restored to, in words."""
+    if not (at or lsn):
+        return f"from {_source(source)}"
+    moment = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if at else f"LSN {lsn}"
+    return f"to {moment}" + ("" if source.id == branch.id else f" of {_source(source)}")
 
 
 def _source(source: Branch) -> str:
