@@ -19,6 +19,7 @@ from controlplane.events.subjects import (
 from controlplane.events.types import EventType
 from controlplane.models import (
     ATTRIBUTES,
+    Action,
     ApiKey,
     Branch,
     Endpoint,
@@ -36,6 +37,7 @@ REQUESTED: Mapping[EventType, str] = {
     EventType.ENDPOINT_SUSPEND_REQUESTED: "A suspend",
     EventType.ENDPOINT_RESTART_REQUESTED: "A restart",
 }
+CREATIONS = (Action.CREATE_TIMELINE, Action.CREATE_BRANCH)
 ENDED: Mapping[str, EventType] = {
     OperationStatus.FINISHED: EventType.OPERATION_FINISHED,
     OperationStatus.FAILED: EventType.OPERATION_FAILED,
@@ -326,9 +328,10 @@ def quota_exceeded(
 ) -> Event:
     """The endpoint is suspended because the project has used up a quota. `quota` is the name of its
     field, `words` its name in the summary; `limit` and `used` are in seconds or bytes."""
+    unit = quota.rpartition("_")[2]
     summary = (
-        f"The {words} quota of {limit} is used up, with {used}: the endpoint {endpoint.id} "
-        "is suspended"
+        f"The {words} quota of {limit} {unit} is used up, with {used} {unit} used: the endpoint "
+        f"{endpoint.id} is suspended"
     )
     made = made_with(quota=quota, limit=limit, used=used)
     kind = EventType.QUOTA_EXCEEDED
@@ -351,7 +354,7 @@ def operation_ended(operation: Operation, status: OperationStatus, error: str | 
     """The operation changes to `status`. Its row still has the former status."""
     words = f"{operation.action} has {status.value}"
     if status == OperationStatus.CANCELLED:
-        words = f"{operation.action} was cancelled"
+        words = f"{operation.action}{_of_new_branch(operation)} was cancelled"
     return happened(
         ENDED[status],
         summary=f"The operation {words}" + (f": {error}" if error else ""),
@@ -363,6 +366,13 @@ def operation_ended(operation: Operation, status: OperationStatus, error: str | 
         changes={"status": {"from": str(operation.status), "to": status.value}},
         operation=fields_of(operation, error),
     )
+
+
+def _of_new_branch(operation: Operation) -> str:
+    """The branch that the operation was to create, in words; "" for other operations, and for a
+    branch that no list has."""
+    branch = operation.branch if operation.action in CREATIONS else None
+    return f' of the branch "{branch.name}"' if branch and not branch.hidden else ""
 
 
 def api_key_created(key: ApiKey, *, actor: Actor | None = None) -> Event:
