@@ -96,6 +96,7 @@ def test_the_compute_serves_until_the_past_is_recovered(
         made = project.new_branch(endpoint=True)
         branch_id, endpoint_id = made["branch"]["id"], made["endpoints"][0]["id"]
         uri = uri.replace(project.endpoint_id, endpoint_id)
+        wait_for(lambda: history(project, branch_id).get("earliest"), "the first base copy")
     clients = Clients(uri)
     with clients.at_work():
         with project.locked(history_lock(project.branch_id)):  # so nothing is recovered yet
