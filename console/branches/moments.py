@@ -231,7 +231,7 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
         title=f"Restore {branch.name if branch else 'the branch'} to a past moment",
         intro="The data of the branch is replaced by its data of then, with the roles, passwords "
         "and databases of then. The branch keeps its id, name, endpoint and host. It runs "
-        "while the past data is recovered; then open connections are closed.",
+        "while the past data is recovered; then open connections are closed for the switch.",
         submit="Restore branch",
         danger=True,
         back=_page(request, project_id, branch_id),
@@ -256,7 +256,7 @@ def _name_kept(form: forms.Form, branch: Branch | None, children: Sequence[Branc
     """Suggest a name for the branch that keeps the present data, and say what becomes of it."""
     if branch:
         now = localtime(datetime.now(UTC))
-        form.initial["preserve_under_name"] = f"{branch.name}-until-{now:%Y-%m-%d-%H%M}"
+        form.initial["preserve_under_name"] = f"{branch.name}-until-{now:%Y-%m-%d-%H%M%S}"
     words = "So that the restore can be undone."
     if children:
         words += f" The child branches ({named(children)}) become its children."

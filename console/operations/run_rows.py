@@ -125,6 +125,8 @@ def why_failed(run: Run, names: Names) -> Why | None:
 def _after(run: Run, culprit: Operation, names: Names) -> str:
     if culprit.action != "create_branch":
         return AFTER_A_FAILURE.get(culprit.action, "")
+    if run.restores_past and run.branch_id in names.branches:
+        return AFTER_A_FAILURE["restore"]
     if culprit.branch_id not in names.branches:
         # The branch is deleted, or it is the hidden branch of a snapshot.
         return ""
@@ -186,7 +188,8 @@ def things(project_id: str, run: Run, names: Names, existing: Existing) -> list[
             is_gone = existing.endpoints is not None and endpoint_id not in existing.endpoints
             url = "" if is_gone else url_or_none("endpoint", project_id, endpoint_id)
             found["endpoint", endpoint_id] = Thing("Endpoint", "", endpoint_id, url, is_gone)
-        if branch_id := operation.branch_id:
+        is_hidden = bool(operation.past and operation.past.hidden)
+        if (branch_id := operation.branch_id) and not is_hidden:
             is_gone = existing.branches is not None and branch_id not in existing.branches
             url = "" if is_gone else url_or_none("branch", project_id, branch_id)
             name = names.branch(branch_id)

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
+from django.utils.timezone import localtime
+
 from console.api.resources.actors import Actor
 from console.api.resources.branches import Branch
-from console.api.resources.operations import Operation
+from console.api.resources.operations import Operation, Past
 from console.api.resources.snapshots import Snapshot
 from console.pages.outcomes import not_run_for, shown_status
 from console.pages.statuses import (
@@ -146,7 +148,25 @@ class Run:
 
     @property
     def branch_id(self) -> str:
-        return next((each.branch_id for each in self.operations if each.branch_id), "")
+        """The branch that it is about. For the recovery of a past moment that a restore switches to
+        or a client reads, that is not the hidden branch, which no list has."""
+        past = self.hidden_past
+        hidden = self.first.branch_id if past else ""
+        found = (each.branch_id for each in self.operations)
+        otherwise = past.branch_id if past else ""
+        return next((each for each in found if each not in ("", hidden)), otherwise)
+
+    @property
+    def hidden_past(self) -> Past | None:
+        """The past moment that is recovered first, as a hidden branch, for what follows."""
+        past = self.first.past
+        return past if past and past.hidden and len(self.operations) > 1 else None
+
+    @property
+    def restores_past(self) -> bool:
+        """Whether a branch's data is replaced by that of a past moment."""
+        following = [each.action for each in self.operations[1:]]
+        return bool(self.hidden_past) and "create_branch" in following
 
     @property
     def can_be_cancelled(self) -> bool:
@@ -231,7 +251,7 @@ class Names:
         None if it may as well have created the branch, which is ready now.
         """
         actions = [operation.action for operation in run.operations]
-        if actions[:2] == ["suspend_compute", "create_branch"]:
+        if run.restores_past or actions[:2] == ["suspend_compute", "create_branch"]:
             return True
         if actions != ["create_branch"] or not self.is_older(run.branch_id, run.first):
             return False
@@ -266,6 +286,7 @@ WHOLE_REQUESTS = {
 SAID_OTHERWISE = {
     ("client", ("start_compute",)): "Wake endpoint {endpoint}",
     ("client", ("create_branch", "start_compute")): "Wake endpoint {endpoint}",
+    ("platform", ("delete_timeline",)): "Remove data that nothing needs any more",
 }
 RESTORE = "Restore branch {branch}"
 RESTORE_OR_CREATE = "Copy the data of branch {branch} again"
@@ -278,6 +299,8 @@ def asked(run: Run, names: Names) -> str:
     """Return what was requested, in words: “Create branch dev with its endpoint”."""
     actions = tuple(operation.action for operation in run.operations)
     begun_by = run.initiator.type if run.initiator else ""
+    if run.hidden_past:
+        return _of_the_past(run, run.hidden_past, names)
     words = SAID_OTHERWISE.get((begun_by, actions)) or WHOLE_REQUESTS.get(actions)
     if names.lacks(run):
         name = names.snapshot(run)
@@ -289,3 +312,12 @@ def asked(run: Run, names: Names) -> str:
     if words is None or any(f"{{{name}}}" in words and not about[name] for name in about):
         return ", then ".join(action_name(action) or "An operation" for action in actions)
     return words.format(**about)
+
+
+def _of_the_past(run: Run, past: Past, names: Names) -> str:
+    moment = f"{localtime(past.at):%Y-%m-%d %H:%M:%S}" if past.at else f"LSN {past.lsn}"
+    source = names.branch(past.branch_id)
+    if not run.restores_past:
+        return f"Query {source} as of {moment}"
+    goal = moment if past.branch_id == run.branch_id else f"{moment} of {source}"
+    return f"Restore {names.branch(run.branch_id)} to {goal}"

@@ -2,7 +2,7 @@
 that makes the change calls. These functions write nothing: see `recording.record`."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.actors import Actor
@@ -19,6 +19,7 @@ from controlplane.events.subjects import (
 from controlplane.events.types import EventType
 from controlplane.models import (
     ATTRIBUTES,
+    Action,
     ApiKey,
     Branch,
     Endpoint,
@@ -36,6 +37,7 @@ REQUESTED: Mapping[EventType, str] = {
     EventType.ENDPOINT_SUSPEND_REQUESTED: "A suspend",
     EventType.ENDPOINT_RESTART_REQUESTED: "A restart",
 }
+CREATIONS = (Action.CREATE_TIMELINE, Action.CREATE_BRANCH)
 ENDED: Mapping[str, EventType] = {
     OperationStatus.FINISHED: EventType.OPERATION_FINISHED,
     OperationStatus.FAILED: EventType.OPERATION_FAILED,
@@ -124,9 +126,17 @@ def history_copy_caught_up(project: Project, branch: Branch) -> Event:
 
 
 def branch_restore_requested(
-    project: Project, branch: Branch, source: Branch, operations: Iterable[Operation]
+    project: Project,
+    branch: Branch,
+    source: Branch,
+    operations: Iterable[Operation],
+    *,
+    at: datetime | None = None,
+    lsn: str = "",
 ) -> Event:
-    summary = f'A restore of the branch "{branch.name}" from {_source(source)} was requested'
+    """`at` or `lsn` is the past moment of the source; there is neither for the present."""
+    goal = _goal(branch, source, at, lsn)
+    summary = f'A restore of the branch "{branch.name}" {goal} was requested'
     kind = EventType.BRANCH_RESTORE_REQUESTED
     return of_branch(kind, project, branch, summary, operations)
 
@@ -138,12 +148,16 @@ def branch_restored(
     operations: Iterable[Operation],
     *,
     kept: Branch,
+    at: datetime | None = None,
+    lsn: str = "",
 ) -> Event:
     """`kept` is the branch that has the replaced data. It is hidden if the caller did not ask to
-    keep that data."""
-    summary = f'The branch "{branch.name}" was restored from {_source(source)}'
+    keep that data. `at` and `lsn` are as in `branch_restore_requested`."""
+    summary = f'The branch "{branch.name}" was restored {_goal(branch, source, at, lsn)}'
     made = made_with(
         source_branch_id=None if source.hidden else source.id,
+        source_timestamp=at.isoformat() if at else None,
+        source_lsn=lsn or None,
         preserved_as=None if kept.hidden else kept.id,
     )
     return of_branch(EventType.BRANCH_RESTORED, project, branch, summary, operations, made)
@@ -324,9 +338,10 @@ def quota_exceeded(
 ) -> Event:
     """The endpoint is suspended because the project has used up a quota. `quota` is the name of its
     field, `words` its name in the summary; `limit` and `used` are in seconds or bytes."""
+    unit = quota.rpartition("_")[2]
     summary = (
-        f"The {words} quota of {limit} is used up, with {used}: the endpoint {endpoint.id} "
-        "is suspended"
+        f"The {words} quota of {limit} {unit} is used up, with {used} {unit} used: the endpoint "
+        f"{endpoint.id} is suspended"
     )
     made = made_with(quota=quota, limit=limit, used=used)
     kind = EventType.QUOTA_EXCEEDED
@@ -349,7 +364,7 @@ def operation_ended(operation: Operation, status: OperationStatus, error: str | 
     """The operation changes to `status`. Its row still has the former status."""
     words = f"{operation.action} has {status.value}"
     if status == OperationStatus.CANCELLED:
-        words = f"{operation.action} was cancelled"
+        words = f"{operation.action}{_of_new_branch(operation)} was cancelled"
     return happened(
         ENDED[status],
         summary=f"The operation {words}" + (f": {error}" if error else ""),
@@ -361,6 +376,13 @@ def operation_ended(operation: Operation, status: OperationStatus, error: str | 
         changes={"status": {"from": str(operation.status), "to": status.value}},
         operation=fields_of(operation, error),
     )
+
+
+def _of_new_branch(operation: Operation) -> str:
+    """The branch that the operation was to create, in words; "" for other operations, and for a
+    branch that no list has."""
+    branch = operation.branch if operation.action in CREATIONS else None
+    return f' of the branch "{branch.name}"' if branch and not branch.hidden else ""
 
 
 def api_key_created(key: ApiKey, *, actor: Actor | None = None) -> Event:
@@ -395,6 +417,14 @@ def time_text(time: datetime | None) -> str | None:
 
 def _identity(key: ApiKey) -> dict[str, Any]:
     return {"id": key.id, "name": key.name}
+
+
+def _goal(branch: Branch, source: Branch, at: datetime | None, lsn: str) -> str:
+    """What a branch is restored to, in words."""
+    if not (at or lsn):
+        return f"from {_source(source)}"
+    moment = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if at else f"LSN {lsn}"
+    return f"to {moment}" + ("" if source.id == branch.id else f" of {_source(source)}")
 
 
 def _source(source: Branch) -> str:

@@ -160,6 +160,12 @@ class Branch(models.Model):
         return self.parent_timestamp is not None or self.parent_lsn is not None
 
     @property
+    def is_recovered_past(self) -> bool:
+        """Whether it has the data of a past moment that a restore switches to."""
+        is_for_restore = self.hidden and self.is_of_the_past and not self.is_time_travel
+        return is_for_restore and not hasattr(self, "snapshot")
+
+    @property
     def is_over_limit(self) -> bool:
         """Whether the branch, as last measured, is larger than its account's plan allows."""
         limit = self.project.account.branch_size_limit

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.models import Action, EndpointState, Lane, Operation
+from controlplane.models import Action, EndpointState, Lane, Operation, OperationStatus
 from controlplane.operations import work
 from controlplane.operations.details import (
     ApplyConfigDetails,
@@ -59,7 +59,7 @@ class ActionRule:
     # at most a copy of a branch.
     undo: Callable[[Operation], None] | None = None
 
-    def keeps_clients_out(self, details: Details) -> bool:
+    def keeps_clients_out(self, details: Details, status: str) -> bool:
         """Return whether a client that connects while the operation is unfinished has to wait for
         its end: the compute will be suspended, restarted, or started on another branch or
         host."""
@@ -67,6 +67,8 @@ class ActionRule:
             return details.may_restart
         if isinstance(details, StartComputeDetails):
             return details.moving
+        if isinstance(details, SuspendComputeDetails) and details.after_recovery:
+            return status == OperationStatus.RUNNING
         return self.endpoint_after == EndpointState.IDLE
 
     def no_way_back_from(self, details: Details) -> str | None:

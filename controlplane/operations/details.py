@@ -67,6 +67,9 @@ class CreateBranchDetails(Details):
     # The past moment of the source: a time in ISO 8601 with its zone, or a position in its log.
     at_time: str | None = None
     at_lsn: int | None = None
+    # Whether no list has the branch of the past moment: a restore switches to its data, a client
+    # reads it, or it is a snapshot's.
+    is_hidden: bool = False
 
     @property
     def names_moment(self) -> bool:
@@ -86,6 +89,9 @@ class StartComputeDetails(Details):
 class SuspendComputeDetails(Details):
     # Suspend only if no client has come since the endpoint was found idle.
     if_idle: bool = False
+    # Waits for the recovery of the past that a restore switches to. Until it begins, the compute
+    # serves clients.
+    after_recovery: bool = False
 
 
 @dataclass(frozen=True)

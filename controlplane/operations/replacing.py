@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from controlplane import clock
+from controlplane.compute.history.log import lsn_text
 from controlplane.events.changes import branch_created, branch_restored, snapshot_deleted
 from controlplane.events.recording import record
 from controlplane.models import (
@@ -93,7 +94,12 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
     project = operation.project
     if not kept.hidden:
         record(branch_created(project, kept, [operation]))
-    record(branch_restored(project, branch, source, [operation], kept=kept))
+    at, lsn = None, ""
+    if source.is_recovered_past and source.parent:
+        at = source.parent_timestamp
+        lsn = "" if source.parent_lsn is None else lsn_text(source.parent_lsn)
+        source = source.parent
+    record(branch_restored(project, branch, source, [operation], kept=kept, at=at, lsn=lsn))
 
 
 def give_up_replacing(operation: Operation) -> None:

@@ -1,14 +1,18 @@
 """Operations for callers: lists with a cursor, and single operations (rules 5 and 6)."""
 
 import uuid
-from datetime import UTC
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from controlplane.compute.steps import Step as Step
 from controlplane.models import Account, Operation
 from controlplane.models.operation_pages import OperationFilter, page_of
 from controlplane.models.reading import Reading
+from controlplane.operations.actions import details_of
+from controlplane.operations.details import CreateBranchDetails
 from controlplane.operations.step_history import steps_of as steps_of
 from controlplane.services.errors import NotFound
+from controlplane.services.history import lsn_text
 from controlplane.services.operation_filters import time_of
 from controlplane.services.projects import find_project
 
@@ -57,6 +61,32 @@ def get_operation(account: Account, project_id: str, operation_id: str) -> Opera
         find_project(account, project_id)
         raise NotFound("operation not found", fields=["operation_id"])
     return operation
+
+
+@dataclass(frozen=True)
+class Past:
+    """The past moment that an operation makes a branch of: a time or a position in the log."""
+
+    # The branch whose past it is.
+    branch_id: str | None
+    timestamp: datetime | None
+    lsn: str | None
+    # Whether no list has the branch that is made.
+    hidden: bool
+
+
+def past_of(operation: Operation) -> Past | None:
+    """Return the past moment that the operation makes a branch of; None if it makes none."""
+    details = details_of(operation.action, operation.details)
+    if not isinstance(details, CreateBranchDetails) or not details.names_moment:
+        return None
+    at, lsn = details.at_time, details.at_lsn
+    return Past(
+        branch_id=details.source_branch_id,
+        timestamp=datetime.fromisoformat(at) if at else None,
+        lsn=None if lsn is None else lsn_text(lsn),
+        hidden=details.is_hidden,
+    )
 
 
 def cursor_of(operation: Operation) -> str:

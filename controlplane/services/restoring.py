@@ -16,7 +16,7 @@ from controlplane.models import (
     Operation,
     Project,
 )
-from controlplane.operations.details import CreateBranchDetails
+from controlplane.operations.details import CreateBranchDetails, SuspendComputeDetails
 from controlplane.operations.effects import pending_state
 from controlplane.operations.replacing import replacement_of
 from controlplane.operations.scheduling import Step, schedule, unfinished
@@ -30,7 +30,7 @@ from controlplane.services.branches import (
 from controlplane.services.creation import make_branch, make_kept_branch
 from controlplane.services.errors import Conflict, Unprocessable
 from controlplane.services.given_up import GivenUp
-from controlplane.services.history import PRESENT, MomentSpec, PastMoment
+from controlplane.services.history import PRESENT, MomentSpec, PastMoment, history_of, lsn_text
 from controlplane.services.projects import changing_project
 
 
@@ -78,11 +78,73 @@ def replace_data(
     Raises Conflict, Locked, HostFull, Unprocessable.
     """
     earlier = unfinished(project.id)
-    endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
-    past: list[Step] = []
-    copied = source
+    _refuse(project, branch, source, name=name, earlier=earlier, is_past=moment is not None)
+    steps = _steps(project, branch, source, name=name, earlier=earlier, moment=moment)
+    operations = schedule(project, steps)
+    at = moment.at if moment else None
+    lsn = lsn_text(moment.lsn) if moment and moment.lsn is not None else ""
+    record(branch_restore_requested(project, branch, source, operations, at=at, lsn=lsn))
+    branch.is_resetting, branch.pending_state = True, BranchState.READY
+    return operations
+
+
+def replace_again(given_up: GivenUp) -> list[Step]:
+    """The steps that retry a failed or cancelled restore, of which the operation is the one that
+    replaces the data. What it had recovered of the past is recovered again: a round removes it.
+
+    Raises Conflict if a retry makes no sense any more, and everything that a request for the
+    restore would raise.
+    """
+    operation, branch, earlier = given_up.operation, given_up.branch, given_up.earlier
+    details = replacement_of(operation)
+    assert details is not None
+    if branch.last_reset_at and branch.last_reset_at > operation.created_at:
+        raise Conflict(f"the branch {branch.id} was restored since")
+    source, moment = Branch.objects.get(id=details.source_branch_id), None
+    if source.is_recovered_past and source.parent:
+        moment = PastMoment(source.parent_timestamp, source.parent_lsn)
+        source = source.parent
+    if source.deleted_at is not None:
+        raise Conflict(f"the source branch {source.id} was deleted")
     if moment is not None:
-        copied, creation = make_branch(
+        field = "source_timestamp" if moment.at else "source_lsn"
+        history_of(source).refuse_outside(moment, field)
+    kept = Branch.objects.get(id=details.kept_as)
+    name = None if kept.hidden else kept.name
+    project = operation.project
+    _refuse(project, branch, source, name=name, earlier=earlier, is_past=moment is not None)
+    steps = _steps(project, branch, source, name=name, earlier=earlier, moment=moment)
+    return _as_retries(steps, given_up.together)
+
+
+def _as_retries(steps: Sequence[Step], operations: Sequence[Operation]) -> list[Step]:
+    """The steps, each as the retry of the operation that had the same purpose, and at least one as
+    that of the first operation."""
+    retried = {(row.action, _is_hidden(row.branch)): row for row in operations}
+    found = [retried.get((step.action, _is_hidden(step.branch))) for step in steps]
+    if operations[0] not in found:
+        found[0] = operations[0]
+    return [replace(step, retry_of=row) for step, row in zip(steps, found, strict=True)]
+
+
+def _is_hidden(branch: Branch | None) -> bool:
+    return branch is not None and branch.hidden
+
+
+def _steps(
+    project: Project,
+    branch: Branch,
+    source: Branch,
+    *,
+    name: str | None,
+    earlier: Sequence[Operation],
+    moment: PastMoment | None,
+) -> list[Step]:
+    """The steps of the replacement. While a past moment is recovered, as a hidden branch, an active
+    endpoint serves; it is suspended for the switch to what was recovered."""
+    past: list[Step] = []
+    if moment is not None:
+        source, creation = make_branch(
             project,
             name="",
             parent=source,
@@ -93,53 +155,25 @@ def replace_data(
             moment=moment,
         )
         past = [creation]
-    _refuse(project, branch, source, name=name, earlier=earlier, is_past=moment is not None)
-    steps = [_replacement(project, branch, copied, name=name)]
-    if endpoint and _runs(endpoint, earlier):
-        steps = _around(steps, branch, endpoint)
-    operations = schedule(project, [*past, *steps])
-    record(branch_restore_requested(project, branch, source, operations))
-    branch.is_resetting, branch.pending_state = True, BranchState.READY
-    return operations
-
-
-def replace_again(given_up: GivenUp) -> list[Step]:
-    """The steps that retry a failed or cancelled restore. Raises Conflict if that makes no sense
-    any more, and everything that a request for the restore would raise."""
-    details = replacement_of(given_up.operation)
-    assert details is not None
-    branch, project = given_up.branch, given_up.operation.project
-    source = Branch.objects.filter(id=details.source_branch_id, deleted_at=None).first()
-    if source is None:
-        raise Conflict(f"the source branch {details.source_branch_id} was deleted")
-    if branch.last_reset_at and branch.last_reset_at > given_up.operation.created_at:
-        raise Conflict(f"the branch {branch.id} was restored since")
-    kept = Branch.objects.get(id=details.kept_as)
-    name = None if kept.hidden else kept.name
-    _refuse(project, branch, source, name=name, earlier=given_up.earlier)
-    step = _replacement(project, branch, source, name=name)
-    steps = [replace(step, retry_of=given_up.operation)]
-    endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
-    if endpoint and _runs(endpoint, given_up.earlier) and not given_up.has(Action.SUSPEND_COMPUTE):
-        # A client has woken the endpoint since.
-        return _around(steps, branch, endpoint)
-    return steps
-
-
-def _replacement(
-    project: Project,
-    branch: Branch,
-    source: Branch,
-    *,
-    name: str | None,
-) -> Step:
     kept = make_kept_branch(project, branch, name=name)
-    return Step(
+    replacement = Step(
         Action.CREATE_BRANCH,
         branch=branch,
         also_holds=[source, kept],
         details=CreateBranchDetails(source_branch_id=source.id, kept_as=kept.id),
     )
+    endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
+    if endpoint is None or not _runs(endpoint, earlier):
+        return [*past, replacement]
+    suspend = Step(
+        Action.SUSPEND_COMPUTE,
+        branch=branch,
+        endpoint=endpoint,
+        also_holds=[source] if past else [],
+        details=SuspendComputeDetails(after_recovery=bool(past)),
+    )
+    start = Step(Action.START_COMPUTE, branch=branch, endpoint=endpoint)
+    return [*past, suspend, replacement, start]
 
 
 def _refuse(
@@ -181,12 +215,3 @@ def _runs(endpoint: Endpoint, earlier: Sequence[Operation]) -> bool:
     """Whether the endpoint's pending state, or else its present state, is active."""
     heading_for = pending_state(endpoint, earlier) or endpoint.current_state
     return heading_for == EndpointState.ACTIVE
-
-
-def _around(steps: list[Step], branch: Branch, endpoint: Endpoint) -> list[Step]:
-    """The steps, with the endpoint suspended before them and started after them."""
-    return [
-        Step(Action.SUSPEND_COMPUTE, branch=branch, endpoint=endpoint),
-        *steps,
-        Step(Action.START_COMPUTE, branch=branch, endpoint=endpoint),
-    ]

@@ -6,6 +6,7 @@ The callers hold the project's lock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -66,6 +67,8 @@ def steps_again(project: Project, operations: Sequence[Operation]) -> list[Step]
     that a request for the same work would raise.
     """
     earlier = unfinished(project.id)
+    if replacement := next(filter(replacement_of, operations), None):
+        return _restore(replacement, operations, earlier)
     steps: list[Step] = []
     for operation in operations:
         given_up = GivenUp(operation, operations, earlier)
@@ -88,9 +91,19 @@ def _without_repeated_creations(again: Sequence[Step], steps: Sequence[Step]) ->
     ]
 
 
+def _restore(
+    replacement: Operation, operations: Sequence[Operation], earlier: Sequence[Operation]
+) -> list[Step]:
+    """The steps that retry a restore, or its rest. A start that cannot be retried is left out."""
+    steps = replace_again(GivenUp(replacement, operations, earlier))
+    last = GivenUp(operations[-1], operations, earlier)
+    if steps[-1].action != Action.START_COMPUTE and last.operation.action == Action.START_COMPUTE:
+        with suppress(Conflict):
+            steps += _start(last)
+    return steps
+
+
 def _create(given_up: GivenUp) -> list[Step]:
-    if replacement_of(given_up.operation):
-        return replace_again(given_up)
     branch = given_up.branch
     refuse_while_deleting(branch, given_up.earlier)
     if branch.hidden:

@@ -10,6 +10,7 @@ from django.utils import timezone
 from console.api.resources.branches import Branch
 from console.api.resources.operations import Operation
 from console.api.resources.snapshots import Snapshot
+from console.operations.run_rows import things
 from console.operations.runs import Names, Run, asked, runs_of
 from console.operations.timeline import timeline
 from console.operations.timescale import Scale
@@ -69,6 +70,11 @@ def test_the_run_of_a_snapshot_has_the_snapshots_name() -> None:
         ),
         (("suspend_compute", "create_branch", "start_compute"), {}, "Restore branch a"),
         (("suspend_compute", "start_compute"), {}, "Restart endpoint ep-a"),
+        (
+            ("delete_timeline",),
+            {"initiator": {"type": "platform"}, "branch_id": "br-hidden"},
+            "Remove data that nothing needs any more",
+        ),
         (("start_compute",), {}, "Start endpoint ep-a"),
         (("start_compute",), {"initiator": {"type": "client"}}, "Wake endpoint ep-a"),
         (("apply_config", "suspend_compute"), {}, "Change endpoint ep-a"),
@@ -82,6 +88,44 @@ def test_a_run_is_named_after_what_was_requested(
 ) -> None:
     told = {"endpoint_id": "ep-a", **fields}
     assert asked(Run([operation(action, **told) for action in actions]), NAMES) == words
+
+
+@pytest.mark.parametrize(
+    ("following", "branch_id", "moment", "words"),
+    [
+        (
+            ["suspend_compute", "create_branch", "start_compute"],
+            "br-a",
+            {"timestamp": "2026-11-27T01:58:00Z"},
+            "Restore a to 2026-11-27 01:58:00",
+        ),
+        (["create_branch"], "br-a", {"lsn": "0/1A2B"}, "Restore a to LSN 0/1A2B"),
+        (
+            ["create_branch"],
+            "br-old",
+            {"timestamp": "2026-11-27T01:58:00Z"},
+            "Restore old to 2026-11-27 01:58:00 of a",
+        ),
+        (
+            ["start_compute"],
+            "br-hidden",
+            {"timestamp": "2026-11-27T01:58:00Z"},
+            "Query a as of 2026-11-27 01:58:00",
+        ),
+    ],
+)
+def test_a_run_that_recovers_a_past_moment_names_it(
+    following: list[str], branch_id: str, moment: dict[str, str], words: str
+) -> None:
+    past = {"branch_id": "br-a", "hidden": True, **moment}
+    recovery = operation("create_branch", branch_id="br-hidden", past=past)
+    rest = [operation(action, branch_id=branch_id) for action in following]
+    made = Run([recovery, *rest])
+    assert asked(made, NAMES) == words
+    assert made.branch_id == ("br-a" if branch_id == "br-hidden" else branch_id)
+    assert "br-hidden" not in [
+        one.id for one in things("p", Run([recovery]), NAMES, Existing.of([], BRANCHES))
+    ]
 
 
 @pytest.mark.parametrize(

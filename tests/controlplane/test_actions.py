@@ -12,7 +12,15 @@ from controlplane.actors import ActorType
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.process import StartFailed, _complaints
 from controlplane.compute.space import NotEnoughSpace
-from controlplane.models import Action, Branch, Configuration, Endpoint, EndpointState, Operation
+from controlplane.models import (
+    Action,
+    Branch,
+    Configuration,
+    Endpoint,
+    EndpointState,
+    Operation,
+    OperationStatus,
+)
 from controlplane.operations import words as of_operations
 from controlplane.operations.actions import ACTIONS, MAKES_BRANCH, STARTS, details_of
 from controlplane.operations.cancelling import why_not
@@ -97,7 +105,14 @@ def test_a_step_accepts_only_its_own_actions_details() -> None:
 def test_which_operations_keep_clients_out(
     action: Action, details: Details, kept_out: bool
 ) -> None:
-    assert ACTIONS[action].keeps_clients_out(details) is kept_out
+    assert ACTIONS[action].keeps_clients_out(details, OperationStatus.RUNNING) is kept_out
+
+
+@pytest.mark.parametrize("status", [OperationStatus.SCHEDULING, OperationStatus.RUNNING])
+def test_the_suspend_of_a_restore_keeps_clients_out_once_it_has_begun(status: str) -> None:
+    details = SuspendComputeDetails(after_recovery=True)
+    kept_out = ACTIONS[Action.SUSPEND_COMPUTE].keeps_clients_out(details, status)
+    assert kept_out is (status == OperationStatus.RUNNING)
 
 
 @pytest.mark.parametrize("action", Action)

@@ -33,6 +33,27 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Past:
+    """The past moment that an operation makes a branch of: a time, or a position in the log."""
+
+    # The branch whose past it is.
+    branch_id: str
+    at: datetime | None
+    lsn: str
+    # Whether no list has the branch that is made.
+    hidden: bool
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Past":
+        return cls(
+            branch_id=identifier(data, "branch_id"),
+            at=moment(data, "timestamp"),
+            lsn=text(data, "lsn"),
+            hidden=data.get("hidden") is True,
+        )
+
+
+@dataclass(frozen=True)
 class Operation:
     id: str
     project_id: str
@@ -56,6 +77,8 @@ class Operation:
     retry_of: str
     # The earlier operation of the chain whose end kept this one from beginning.
     not_run_because: str
+    # Of a creation of a branch from a past moment.
+    past: Past | None
     # Since the request, the oldest first; only in the answer to a request for this one operation.
     steps: Sequence[Step]
 
@@ -79,6 +102,7 @@ class Operation:
             retry_of=text(data, "retry_of"),
             not_run_because=identifier(data, "not_run_because")
             or message_parsing.not_run_because(text(data, "error")),
+            past=Past.read(found) if (found := inner(data, "past")) else None,
             steps=_steps(data),
         )
 

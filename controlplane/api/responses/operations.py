@@ -8,16 +8,26 @@ from pydantic import Field
 
 from controlplane import clock
 from controlplane.actors import ActorType
-from controlplane.api.fields import Moment, Timestamp
+from controlplane.api.fields import Moment, NamedMoment, Timestamp
 from controlplane.api.responses.shared import Cursor
 from controlplane.models import Action, Operation, OperationStatus
-from controlplane.services.operations import Step, steps_of
+from controlplane.services.operations import Past, Step, past_of, steps_of
 
 
 class InitiatorOut(Schema):
     type: str = Field(description="One of " + ", ".join(f"`{one}`" for one in ActorType))
     name: str = Field(
         description="The API key's name for a user or a retry; the address and role for a client"
+    )
+
+
+class PastOut(Schema):
+    branch_id: str | None = Field(None, description="The branch whose past it is")
+    timestamp: NamedMoment | None = None
+    lsn: str | None = None
+    hidden: bool = Field(
+        description="Whether no list has the branch that is made: a restore switches to its data, "
+        "a client reads it, or it is a snapshot's"
     )
 
 
@@ -35,6 +45,9 @@ class OperationOut(Schema):
     )
     error: str | None = Field(None, description="Why it failed, and what to do")
     not_run_because: UUID | None = None
+    past: PastOut | None = Field(
+        None, description="The past moment that a `create_branch` makes a branch of"
+    )
     failures_count: int = Field(description="The number of failed attempts")
     retry_at: Timestamp | None = Field(None, description="When the next attempt is made")
     created_at: Timestamp
@@ -50,6 +63,10 @@ class OperationOut(Schema):
     @staticmethod
     def resolve_retry_of(operation: Operation) -> UUID | None:
         return operation.retry_of_id
+
+    @staticmethod
+    def resolve_past(operation: Operation) -> Past | None:
+        return past_of(operation)
 
     @staticmethod
     def resolve_initiator(operation: Operation) -> dict[str, str]:

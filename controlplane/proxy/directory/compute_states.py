@@ -74,7 +74,7 @@ def will_stop_compute(operation: UnfinishedOperation) -> bool:
     """True if a running compute is of no use to a client, because it is about to be suspended, to
     be restarted for new settings or to start elsewhere."""
     details = details_of(operation.action, operation.details)
-    return ACTIONS[Action(operation.action)].keeps_clients_out(details)
+    return ACTIONS[Action(operation.action)].keeps_clients_out(details, operation.status)
 
 
 def _state_after(unfinished: Sequence[UnfinishedOperation]) -> str | None:
