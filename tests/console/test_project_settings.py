@@ -265,3 +265,18 @@ def test_a_used_up_quota_is_shown_where_endpoints_do_not_start(
     page = Page(dave.get("/api-keys"))
     assert "The active time quota is used up. Raise it in the project's settings" in page.text
     assert "plan" not in page.text
+
+
+def test_an_unchanged_form_says_that_it_changed_nothing(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    ips = {"allowed_ips": {"ips": ["127.0.0.1"]}}
+    misbehaving.body = json.dumps({"project": {"id": "p", "settings": ips}}).encode()
+    url = "/projects/p/addresses"
+    answer = dave.post(url, {"ips": "127.0.0.1"})
+    assert answer.status_code == 302
+    assert not misbehaving.asked_for("PATCH")
+    assert "Nothing was changed." in Page(dave.get("/projects/p/settings")).text
+    dave.post(url, {"ips": "127.0.0.1\n192.0.2.2"})
+    assert misbehaving.asked_for("PATCH") == 1
+    assert "Allowed addresses changed." in Page(dave.get("/projects/p/settings")).text
