@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.controlplane.test_moves import await_end, living_on, move
+from tests.support.moves import await_end, living_on, move
 from tests.support.place import Connection, Place, last_words
 from tests.support.second_host import NAME, SecondHost, second_host
 from tests.support.stack import Stack
