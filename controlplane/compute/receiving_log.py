@@ -23,13 +23,12 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute.account_numbers import new_account
-from controlplane.compute.accounts import Account, account_of, give, launched_as, own_account
+from controlplane.compute.accounts import Account, give, launched_as, own_account
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.branch_data import branch_dir, let_in
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.door import SOCKET
 from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches, remove_tree
-from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.history.log import segment_start
 from controlplane.compute.occupants import kill
 from controlplane.compute.reaping import reap
@@ -88,12 +87,6 @@ def receive(receiver_id: str, major: int, start_carrier: StartCarrier) -> None:
         reap(receiver)
 
 
-def words_of_receiver(receiver_id: str) -> str:
-    """What pg_receivewal said last; "" for nothing."""
-    text = read_regular(branch_dir(receiver_id) / "receive.log", LONGEST_WORDS, from_end=True)
-    return text.decode(errors="replace").strip()
-
-
 def end(receiver_id: str) -> None:
     """End the processes. What was received stays."""
     with suppress(FileNotFoundError):
@@ -143,19 +136,6 @@ def _make(receiver_id: str) -> Account:
     log_of(receiver_id).mkdir(mode=0o700)
     give(log_of(receiver_id), account)
     return account
-
-
-def make_copy(receiver_id: str) -> Path:
-    """Make the directory anew, for a copy of what another host has received. Returns the place of
-    the segments."""
-    remove(receiver_id)
-    _make(receiver_id)
-    return log_of(receiver_id)
-
-
-def owner_of_log(receiver_id: str) -> Account:
-    """The account of the reception."""
-    return account_of(branch_dir(receiver_id))
 
 
 def _sockets(receiver_id: str) -> Path:

@@ -171,12 +171,8 @@ def running(here: Machine, script: str, log: Path) -> Iterator[None]:
             here.command(script), env=environment(), stdout=output, stderr=output
         )
     try:
-        wait_for(
-            lambda: "Perch is up" in log.read_text() or process.poll() is not None,
-            "up",
-            timeout=START,
-        )
-        assert process.poll() is None, log.read_text()
+        wait_for(lambda: is_up() or process.poll() is not None, "up", timeout=START)
+        assert is_up(), log.read_text()
         yield
     finally:
         process.terminate()
