@@ -93,21 +93,24 @@ class Streams:
             stream.look()
 
     def send(self, endpoint: Endpoint, sent: SentBlocks) -> None:
-        """Send the branch of the running endpoint, and have the other host follow its compute.
-        Raises psycopg.Error, LogCutOff, and what `send_branch` raises."""
+        """Send the branch of the running endpoint, and from now on the log of its compute. Raises
+        psycopg.Error, LogCutOff, and what `send_branch` raises."""
         branch_id = endpoint.branch_id
         stream = self._held.enter_context(streaming(self._link, branch_id, socket_dir(endpoint.id)))
         self._running.append((endpoint, stream))
         data = self._clones.enter_context(_steady(branch_id))
         send_branch(self._link, branch_id, sent, of_running=(stream, data), between=self.look)
-        self._link.tell(start=branch_id, needed=stream.settings())
-        self._link.hear()
 
     def hand_over(self, tell_clients: Callable[[StartComputeDetails], None]) -> None:
         """Let the other host catch up, stop the computes, and have it complete their copies.
         `tell_clients` is called some time before the stop and right before it. Raises what `send`
         raises, and OutOfPatience."""
         with step("catching_up"):
+            # Not before all branches are there: those that are sent later may share blocks with
+            # these files, which a standby changes.
+            for endpoint, stream in self._running:
+                self._link.tell(start=endpoint.branch_id, needed=stream.settings())
+                self._link.hear()
             self._catch_up()
             tell_clients(StartComputeDetails(announced=True))
             announced_at = time.monotonic()
