@@ -111,14 +111,16 @@ def replace(
     *,
     kept_as: str,
     must_keep: bool,
+    takes_source: bool = False,
     hand_over: Callable[[Path, Path], None] = lambda old, fresh: None,
 ) -> None:
     """Give the branch all that is committed on the source now, and give its previous data to the
     branch `kept_as`, whose id was never used for anything else. If the branch has no data to keep,
     `must_keep` makes this raise NoSuchBranchData and change nothing.
 
-    `hand_over` is called with the directory of the previous data and that of the copy, before the
-    copy takes its place. Neither the branch nor the source runs. The copy is made in a third place;
+    `takes_source` moves the source's directory instead of copying it: the source is of no use
+    afterwards. `hand_over` is called with the directory of the previous data and that of the copy,
+    before the copy takes its place. The branch does not run. The copy is made in a third place;
     then two renames follow. After a crash, the directories that exist show which renames were done.
     Raises what `create_from_parent` raises.
     """
@@ -133,8 +135,11 @@ def replace(
             source = data_dir(source_id)
             if not source.exists():
                 raise NoSuchBranchData(f"the source branch {source_id} has no data")
-            with new_branch(branch_id, place=fresh) as (staging, account):
-                copy_branch(source, staging, account)
+            if takes_source:
+                durable.rename(source.parent, fresh)
+            else:
+                with new_branch(branch_id, place=fresh) as (staging, account):
+                    copy_branch(source, staging, account)
         if place.exists():
             hand_over(place, fresh)
             durable.rename(place, kept)

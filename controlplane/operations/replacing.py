@@ -98,6 +98,8 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
     if source.is_recovered_past and source.parent:
         at = source.parent_timestamp
         lsn = "" if source.parent_lsn is None else lsn_text(source.parent_lsn)
+        # Its data was moved to the branch, so there is nothing to remove.
+        Branch.objects.filter(id=source.id).update(deleted_at=now, updated_at=now)
         source = source.parent
     record(branch_restored(project, branch, source, [operation], kept=kept, at=at, lsn=lsn))
 

@@ -19,7 +19,7 @@ from controlplane.compute import branch_data, compute, observation
 from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import OtherMajorVersion
-from controlplane.compute.filesystem import LockTimeout
+from controlplane.compute.filesystem import LockTimeout, forget_lock
 from controlplane.compute.history.bases import begin_with_template
 from controlplane.compute.history.chain import chains_of, hand_over, holding_history
 from controlplane.compute.history.moments import NoSuchMoment
@@ -173,10 +173,13 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
                 source_id,
                 kept_as=kept_as,
                 must_keep=is_wanted,
+                takes_source=source.is_recovered_past,
                 hand_over=lambda old, fresh: hand_over(old, fresh, clock.now()),
             )
             # The moments from now on are in a gap, until the first base of the new data.
             publish(branch.id, chains_of(branch.id))
+        if source.is_recovered_past:
+            forget_lock(source_id)
     except (NoSuchBranchData, NotEnoughSpace) as error:
         raise Refused(words_of(error)) from error
 

@@ -65,9 +65,10 @@ def test_killed_at_a_random_moment(service: Service) -> None:
     assert places == {project.branch_id, child_id}
 
 
+@pytest.mark.parametrize("takes_source", [False, True])
 @pytest.mark.parametrize("crash_after", range(4))
 def test_each_step_on_disk_can_be_continued_and_undone(
-    crash_after: int, tmp_path_factory: pytest.TempPathFactory, settings: object
+    crash_after: int, takes_source: bool, tmp_path_factory: pytest.TempPathFactory, settings: object
 ) -> None:
     """For the directories that `replace` leaves after each of its renames."""
     branches = tmp_path_factory.mktemp("state") / "branches"
@@ -88,6 +89,8 @@ def test_each_step_on_disk_can_be_continued_and_undone(
         lay("br-target", "old")
         if crash_after > 0:
             lay(".br-target.br-kept", "new")
+            if takes_source:
+                remove_tree(branches / "br-source")
         if crash_after > 1:
             (branches / "br-target").rename(branches / "br-kept")
         if crash_after > 2:
@@ -95,11 +98,17 @@ def test_each_step_on_disk_can_be_continued_and_undone(
 
     crashed()
     branch_data.take_back("br-target", kept_as="br-kept")
-    assert {place.name for place in branches.iterdir()} == {"br-source", "br-target"}
+    source = set() if takes_source and crash_after else {"br-source"}
+    assert {place.name for place in branches.iterdir()} == {*source, "br-target"}
     assert text_of("br-target") == "old"
-    if crash_after:  # a copy needs a user account
+    if crash_after or takes_source:  # a copy needs a user account
         crashed()
-        branch_data.replace("br-target", "br-source", kept_as="br-kept", must_keep=True)
+        branch_data.replace(
+            *("br-target", "br-source"),
+            kept_as="br-kept",
+            must_keep=True,
+            takes_source=takes_source,
+        )
         names = {place.name for place in branches.iterdir()}
-        assert names == {"br-source", "br-target", "br-kept"}
+        assert names == {"br-target", "br-kept"} | (set() if takes_source else {"br-source"})
         assert (text_of("br-target"), text_of("br-kept")) == ("new", "old")

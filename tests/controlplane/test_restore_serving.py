@@ -115,6 +115,10 @@ def test_the_compute_serves_until_the_past_is_recovered(
         wait_for(lambda: not clients.sleeps, "the end of the long query")
     for operation in answer["operations"]:
         assert project.operation(operation["id"])["failures_count"] == 0, operation
+    # What was recovered is the branch's data now: it was not copied, and nothing is left of it.
+    recovered = answer["operations"][0]["branch_id"]
+    assert is_gone(project, recovered)
+    assert not list(project.stack.state_dir.glob(f"*/*{recovered}*"))
     assert project.sql("SELECT text FROM notes", endpoint_id=endpoint_id) == [("first",)]
     # Everything that was committed meanwhile is kept: in the branch that was asked for, or in the
     # history.

@@ -121,7 +121,6 @@ class PasswordFailed(ProxyError):
     """The same answer to a wrong password, an unknown role and an unknown endpoint."""
 
     sqlstate = "28P01"
-    hint = "Check the endpoint's id, the role's name and the password."
 
     def __init__(self, role: str) -> None:
         super().__init__(f'password authentication failed for user "{role}"')
