@@ -99,7 +99,15 @@ def offer_places(request: ConsoleRequest, project_id: str, form: PlaceForm) -> d
                 form.initial[name] = request.GET[name]
         form.offer_place(databases, roles)
     is_awake = any(one.branch_id == chosen and one.current_state == "active" for one in endpoints)
-    return {"project": project, "has_branch": bool(chosen), "is_awake": is_awake}
+    return {
+        "project": project,
+        "has_branch": bool(chosen),
+        "is_awake": is_awake,
+        # The branch that was asked for, if it has no endpoint.
+        "unreached": next(
+            (one for one in branches if one.id == requested and one.id not in offered), None
+        ),
+    }
 
 
 def without_choices(project_id: str, form: PlaceForm) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class QueryForm(PlaceForm):
                 "autocapitalize": "off",
                 "autocomplete": "off",
                 "data-run": "",
-                "placeholder": "SELECT version();",
+                "placeholder": "Type SQL here, such as SELECT version();",
             }
         ),
     )
@@ -158,8 +158,7 @@ def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str)
         return {"refused": "Enter a statement."}
     if len(statements) > MOST_STATEMENTS:
         return {"refused": f"At most {MOST_STATEMENTS} statements can be run at once."}
-    if other := request.POST.get("other", ""):
-        chosen = chosen | {"branch": other}
+    act, chosen = _as_pressed(request, form, act)
     csv = request.POST.get("csv", "")
     if csv:
         # The statements run once more, and must not have an effect twice.
@@ -168,7 +167,11 @@ def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str)
     queries = [Query(prefix + statement.text) for statement in statements]
     answer = _run(request, project_id, chosen, queries)
     if failure := answer.get("failure"):
-        return answer | {"mark": mark_of(failure, typed, statements, prefix=prefix)}
+        answer["mark"] = mark_of(failure, typed, statements, prefix=prefix)
+        # What the button sends that runs the statements again and lets them write.
+        answer["write"] = f"{act or 'run'} {chosen['branch']}"
+        answer["is_other"] = chosen["branch"] != form.cleaned_data["branch"]
+        return answer
     if "results" not in answer:
         return answer
     if csv:
@@ -179,6 +182,23 @@ def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str)
     # What a download sends, whatever is typed since.
     repeated = {name: chosen[name] or "" for name in REPEATED}
     return answer | {"results": all_shown(answer["results"], texts), "repeated": repeated}
+
+
+def _as_pressed(
+    request: ConsoleRequest, form: QueryForm, act: str
+) -> tuple[str, dict[str, Any]]:
+    """Return the act and what the form has chosen, as changed by the buttons of an answer."""
+    chosen = form.cleaned_data
+    if confirmed := request.POST.get("write", ""):
+        act, _, branch = confirmed.partition(" ")
+        if branch == chosen["branch"]:
+            form.data = {**request.POST.dict(), "read_only": ""}
+        return act, chosen | {"branch": branch, "read_only": False}
+    if other := request.POST.get("other", ""):
+        # The statements were written for the chosen branch. On another one, they change nothing
+        # until that is confirmed.
+        return act, chosen | {"branch": other, "read_only": True}
+    return act, chosen
 
 
 def _run(

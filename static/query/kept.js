@@ -8,7 +8,8 @@
   const MOST_RUNS = 50, LONGEST = 20_000;
   const { account, project } = form.dataset;
   const KEY = `perch:queries:${account}:${project}`;
-  const DRAFT = `perch:typed:${account}:${project}`;
+  // A past moment has a draft of its own: what was typed for the present may be what it undoes.
+  const DRAFT = `perch:typed:${account}:${project}:${form.elements.past_endpoint.value}`;
   const by = (id) => document.getElementById(id);
 
   // A browser may refuse storage, or it may be full. Then nothing is kept.

@@ -23,8 +23,12 @@
     detail.parameters.marker = form.elements.marker.value;
     // htmx forgets the pressed button once its menu is closed.
     const { submitter } = detail.triggeringEvent ?? {};
-    const other = submitter?.name === "other" ? submitter.value : "";
+    let other = submitter?.name === "other" ? submitter.value : "";
     if (other) detail.parameters.other = other;
+    // The button in an answer names the branch on which the statements may now write.
+    const confirmed = submitter?.name === "write" ? submitter.value.split(" ")[1] : "";
+    if (confirmed === branches.value) form.elements.read_only.checked = false;
+    else if (confirmed) other = confirmed;
     run = { sql: Perch.sql.text, other, branch: nameOf(other || branches.value), began: Date.now() };
   });
 
@@ -53,7 +57,7 @@
     run = null;
     if (!detail.successful) return;
     document.dispatchEvent(new CustomEvent("perch:ran", { detail: ended }));
-    if (ended.other) answer.querySelector("h2")?.append(` on ${ended.branch}`);
+    if (ended.other) answer.querySelector("h2, #run-writing")?.append(` on ${ended.branch}`);
     const isShown = document.querySelector("#tables [data-schema]");
     if (ended.ok && (!isShown || /\b(create|alter|drop)\b/i.test(ended.sql))) showTables();
   });

@@ -140,6 +140,21 @@ def test_a_query_runs_on_another_branch(query: Page) -> None:
     expect(page.get_by_role("heading", name="Result on dev")).to_be_visible()
     expect(page.get_by_role("cell", name="t", exact=True)).to_be_visible()
     expect(page.get_by_label("Branch")).to_contain_text("main")
+    # There, it changes something only once that is confirmed, although “Read only” is off.
+    ask(page, "DROP TABLE here")
+    expect(page.locator(".done")).to_contain_text("DROP")
+    page.get_by_label("SQL", exact=True).fill("CREATE TABLE there AS SELECT 1 AS n")
+    page.get_by_text("Run on another branch").click()
+    page.get_by_role("button", name="dev", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("statements run read only at first")
+    page.get_by_role("button", name="Run with changes on dev").click()
+    expect(page.get_by_role("heading", name="Result on dev")).to_be_visible()
+    expect(page.locator(".done")).to_contain_text("SELECT")
+    page.get_by_label("Read only").check()
+    ask(page, "CREATE TABLE here AS SELECT 1 AS n")
+    page.get_by_role("button", name="Turn off read only and run").click()
+    expect(page.locator(".done")).to_contain_text("SELECT")
+    expect(page.get_by_label("Read only")).not_to_be_checked()
 
 
 @pytest.mark.thorough

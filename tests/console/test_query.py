@@ -37,6 +37,18 @@ def test_the_choices_of_the_form(carol: Person, still_shop: Shop) -> None:
     assert f'href="{still_shop.url}/query" aria-current="page"' in page.html
 
 
+def test_pages_of_a_branch_and_its_endpoint_lead_to_its_queries(
+    carol: Person, still_shop: Shop
+) -> None:
+    address = f'href="{still_shop.url}/query?branch={still_shop.main_id}"'
+    for url in (f"{still_shop.url}/branches/{still_shop.main_id}", still_shop.endpoint_url):
+        # The button and the tab.
+        assert Page(carol.get(url)).html.count(address) == 2
+    page = Page(carol.get(f"{still_shop.url}/query?branch={still_shop.dev_id}"))
+    assert "dev has no endpoint, through which queries run. Create endpoint" in page.text
+    assert page.fields["branch"] == still_shop.main_id
+
+
 def test_htmx_gets_only_the_answer(run_sql: Any) -> None:
     page = run_sql("SELECT 1", htmx=True)
     assert page.html.strip().startswith('<section id="answer"')

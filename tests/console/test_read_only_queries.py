@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from tests.console.conftest import Person, Shop
+from tests.console.pages import Page
 from tests.selection import first_of
 
 
 def test_a_query_is_read_only_unless_chosen_otherwise(run_sql: Any) -> None:
     page = run_sql("CREATE TABLE mine (n int)")
     assert "read-only transaction" in page.text
-    assert "Turn off “Read only” to change data" in page.text
+    assert "“Read only” is on, so nothing was changed." in page.text
     page = run_sql("CREATE TABLE mine (n int); DROP TABLE mine", read_only=False)
     assert "DROP" in page.text
 
@@ -96,3 +98,44 @@ def test_several_statements_run_in_read_only_mode(run_sql: Any) -> None:
     assert page.rows()[-1] == "after"
     page = run_sql("SELECT 1; COMMIT; SELECT * FROM nowhere")
     assert "<mark>nowhere</mark>" in page.html
+
+
+def test_a_button_turns_read_only_off_and_runs_the_statement(run_sql: Any) -> None:
+    page = run_sql("CREATE TABLE wished (n int)")
+    assert "Turn off read only and run" in page.text
+    (write,) = re.findall(r'name="write" value="([^"]+)"', page.html)
+    page = run_sql("CREATE TABLE wished (n int)", write=write)
+    assert "CREATE" in page.text
+    assert page.fields["read_only"] == ""
+    # What was explained and run is explained and run again.
+    page = run_sql("INSERT INTO wished VALUES (1)", act="analyze")
+    (write,) = re.findall(r'name="write" value="([^"]+)"', page.html)
+    page = run_sql("INSERT INTO wished VALUES (1)", write=write)
+    assert "Each step with its share" in page.text
+    assert "INSERT" not in run_sql("DROP TABLE wished", write=write.replace("analyze", "run")).text
+    assert 'name="write"' not in run_sql("SELECT nowhere").html
+
+
+def test_on_another_branch_statements_change_nothing_unless_confirmed(
+    alice: Person, shop: Shop
+) -> None:
+    shop.create_endpoint(shop.dev_id)
+    form = {"branch": shop.main_id, "database": "neondb", "role": "neondb_owner"}
+    typed = form | {"sql": "CREATE TABLE elsewhere (n int)"}
+
+    def there() -> str:
+        asked = form | {"branch": shop.dev_id, "sql": "SELECT to_regclass('elsewhere')"}
+        return Page(alice.post(f"{shop.url}/query", asked)).rows()[-1]
+
+    # “Read only” is off.
+    page = Page(alice.post(f"{shop.url}/query", typed | {"other": shop.dev_id}))
+    assert "On another branch, statements run read only at first." in page.text
+    assert there() == "NULL"
+    (write,) = re.findall(r'name="write" value="([^"]+)"', page.html)
+    page = Page(alice.post(f"{shop.url}/query", typed | {"read_only": "on", "write": write}))
+    assert "CREATE" in page.text
+    # It was confirmed for the other branch only.
+    assert page.fields["read_only"] == "on"
+    assert there() == "elsewhere"
+    read = Page(alice.post(f"{shop.url}/query", form | {"sql": "SELECT 7", "other": shop.dev_id}))
+    assert read.rows()[-1] == "7"
