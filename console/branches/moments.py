@@ -4,7 +4,7 @@ shown before a branch is created from it or restored to it."""
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,10 +18,11 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from console.api.errors import APIError, BadRequest, Unauthorized
 from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
-from console.api.resources.history import History, PastMoment, Removal, ResolvedMoment
+from console.api.resources.history import PastMoment, ResolvedMoment
 from console.branches.changes import replace_data, why_not_replaced, with_children
 from console.branches.forms import NAMED, named
 from console.branches.history_band import band, happenings, summary
+from console.branches.removals import ONE_MICROSECOND, newest_history, undos
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, LifetimeFields
 from console.pages.addresses import back
@@ -35,15 +36,14 @@ LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 BEFORE_ZONE = re.compile(r"\s+(?=(?:Z|UTC|[+-]\d\d(?::?\d\d)?)$)", re.IGNORECASE)
 # The API's names of the fields, with which it begins its refusals.
 FIELD = re.compile(r"\A(?:timestamp|lsn)\b", re.IGNORECASE)
-UNREADABLE = "Enter a time such as 2026-01-31 14:03:00Z, or an LSN such as 0/1A2B3C4D."
+TIME_OF_DAY = re.compile(r"\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d(?::?\d\d)?)?")
+UNREADABLE = "Enter a time such as 2026-01-31 14:03:00Z or 14:03:00, or an LSN such as 0/1A2B3C4D."
 NONE_CHOSEN = "Choose a moment first."
-# The smallest difference between two moments.
-ONE_MICROSECOND = timedelta(microseconds=1)
-REMOVALS_SHOWN = 10
 
 
 def read_moment(text: str) -> PastMoment:
-    """Read a time or an LSN as people type it. A time without a zone is in UTC.
+    """Read a time or an LSN as people type it. A time without a zone is in UTC, and one without a
+    day is the last one that has passed.
 
     Raises ValidationError.
     """
@@ -52,10 +52,20 @@ def read_moment(text: str) -> PastMoment:
         return PastMoment(lsn=typed.upper())
     zoned = re.sub(r"(?i)UTC$", "Z", BEFORE_ZONE.sub("", typed))
     try:
+        if TIME_OF_DAY.fullmatch(zoned):
+            return PastMoment(_last(time.fromisoformat(zoned)))
         at = datetime.fromisoformat(zoned)
         return PastMoment(at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC))
     except (ValueError, OverflowError) as error:
         raise forms.ValidationError(UNREADABLE) from error
+
+
+def _last(of_day: time) -> datetime:
+    """Return when it was this time of day the last time; a time without a zone is in UTC."""
+    zoned = of_day.replace(tzinfo=of_day.tzinfo or UTC)
+    now = datetime.now(zoned.tzinfo)
+    at = datetime.combine(now.date(), zoned)
+    return (at if at <= now else at - timedelta(days=1)).astimezone(UTC)
 
 
 @dataclass(frozen=True)
@@ -86,14 +96,6 @@ class Found:
         return PastMoment(following.at).text if following else ""
 
 
-@dataclass(frozen=True)
-class Undo:
-    """A commit that removed tables, and the moment just before it."""
-
-    removal: Removal
-    before: str
-
-
 @require_safe
 def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     api, typed = request.api, request.GET.get("moment", "")
@@ -102,6 +104,10 @@ def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
         "here": reverse("branch_history", args=[project_id, branch_id]),
         "typed": typed,
     }
+    looks = "newest" in request.GET
+    if request.htmx and looks:
+        history, looked = newest_history(api, project_id, branch_id)
+        return render(request, "_undos.html", {**context, **looked, "undos": undos(history)})
     if request.htmx:
         branch, found = in_parallel(
             lambda: api.branch(project_id, branch_id),
@@ -110,20 +116,24 @@ def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
         answer = render(request, "_moment.html", {**context, "branch": branch, "found": found})
         answer["HX-Replace-Url"] = f"{context['here']}?{urlencode({'moment': typed})}"
         return answer
-    branch, project, history, found = in_parallel(
+    branch, project, (history, looked), found = in_parallel(
         lambda: api.branch(project_id, branch_id),
         lambda: api.project(project_id),
-        lambda: api.history.of_branch(project_id, branch_id),
+        lambda: (
+            newest_history(api, project_id, branch_id)
+            if looks
+            else (api.history.of_branch(project_id, branch_id), {})
+        ),
         lambda: _found(request, project_id, branch_id, typed),
     )
-    context |= {
+    context |= looked | {
         "branch": branch,
         "project": project,
         "found": found,
         "history": history,
         "band": band(history, chosen=found.at),
         "summary": summary(history),
-        "undos": _undos(history),
+        "undos": undos(history),
         "happenings": happenings(history),
     }
     return render(request, "branch_history.html", context)
@@ -143,11 +153,6 @@ def _found(request: ConsoleRequest, project_id: str, branch_id: str, typed: str)
         raise
     except APIError as error:
         return Found(chosen, problem=FIELD.sub("This moment", in_plain_words(spell_out(error))))
-
-
-def _undos(history: History) -> Sequence[Undo]:
-    newest = list(reversed(history.removals))[:REMOVALS_SHOWN]
-    return [Undo(one, PastMoment(one.at - ONE_MICROSECOND).text) for one in newest]
 
 
 def _chosen(request: ConsoleRequest) -> PastMoment | None:

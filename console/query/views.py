@@ -184,9 +184,7 @@ def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str)
     return answer | {"results": all_shown(answer["results"], texts), "repeated": repeated}
 
 
-def _as_pressed(
-    request: ConsoleRequest, form: QueryForm, act: str
-) -> tuple[str, dict[str, Any]]:
+def _as_pressed(request: ConsoleRequest, form: QueryForm, act: str) -> tuple[str, dict[str, Any]]:
     """Return the act and what the form has chosen, as changed by the buttons of an answer."""
     chosen = form.cleaned_data
     if confirmed := request.POST.get("write", ""):

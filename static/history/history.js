@@ -15,7 +15,7 @@
 
   if (zone) {
     document.getElementById("zone").textContent =
-      `A time without an offset is in your time zone, ${zone}.`;
+      `A time without an offset is in your time zone, ${zone}. A time without a day is the last one that has passed.`;
   }
 
   // A moment of the server, such as 2026-01-31T13:03:00.123456Z, in the browser's zone.
@@ -27,11 +27,18 @@
     return `${day} ${time}${/\.\d+/.exec(moment)?.[0] ?? ""}`;
   }
 
+  // The day on which it was this time of day the last time.
+  function lastDay(time) {
+    const day = (at) => local(at).slice(0, 10);
+    const today = day(Date.now());
+    return new Date(`${today}T${time}`) <= new Date() ? today : day(Date.now() - 86_400_000);
+  }
+
   // What was typed, with the browser's offset at that time if it is a time without one.
   function zoned(typed) {
-    const found = /^(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)$/.exec(typed);
+    const found = /^(?:(\d{4}-\d\d-\d\d)[ T])?(\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)$/.exec(typed);
     if (!found) return typed;
-    const moment = `${found[1]}T${found[2]}`;
+    const moment = `${found[1] ?? lastDay(found[2])}T${found[2]}`;
     const ahead = -new Date(moment).getTimezoneOffset();
     if (Number.isNaN(ahead)) return typed;
     const offset = `${two(Math.floor(Math.abs(ahead) / 60))}:${two(Math.abs(ahead) % 60)}`;
@@ -69,6 +76,16 @@
     const second = new Date(Math.floor(at / 1000) * 1000);
     return second <= new Date(earliest) ? earliest : second.toISOString().replace(".000", "");
   }
+
+  // A click on the place where the slider is already chooses that moment too.
+  let isChanged = false;
+  slider.addEventListener("pointerdown", () => { isChanged = false; });
+  slider.addEventListener("change", () => { isChanged = true; });
+  const choose = () => ["input", "change"].forEach((type) => slider.dispatchEvent(new Event(type, { bubbles: true })));
+  slider.addEventListener("click", () => { if (!isChanged) choose(); });
+  slider.addEventListener("keydown", ({ key }) => {
+    if (key === "End" && slider.value === slider.max) choose();
+  });
 
   slider.addEventListener("input", () => {
     const moment = ofSlider();

@@ -5,6 +5,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.forms import ValidationError
@@ -17,6 +18,7 @@ from tests.console.pages import Page
 
 # Later than any test runs, so that it counts as now.
 NOW = datetime.now(UTC) + timedelta(hours=1)
+KOLKATA = ZoneInfo("Asia/Kolkata")
 BEGIN = NOW - timedelta(hours=24)
 URL = "/projects/p/branches/br-a/history"
 AT = "2026-01-31T14:03:00.123456Z"
@@ -224,6 +226,38 @@ def test_tables_that_were_removed_can_be_brought_back(dave: Person, kept: Misbeh
     assert "Tables removed" in page.text
 
 
+def test_the_page_looks_for_the_newest_removals(dave: Person, kept: Misbehaving) -> None:
+    at = hours(5).replace(microsecond=0)
+    shown = Page(dave.get(URL))
+    assert f'hx-get="{URL}?newest=1" hx-trigger="load"' in shown.html
+    assert "No commit in the log that was read so far has removed tables." in shown.text
+    usual = kept.apart.pop("/history")[1]
+
+    def respond(path: str) -> bytes:
+        if not path.endswith("/history"):
+            return body
+        # The server has read the newest log once it has resolved a moment.
+        is_read = kept.asked_for("/resolve") > 0
+        removed = told(removals=[{"at": at.isoformat(), "files": 3}])
+        return json.dumps({"history": removed}).encode() if is_read else usual
+
+    body, kept.respond = kept.body, respond
+    part = Page(dave.htmx_get(f"{URL}?newest=1", target="undos"))
+    assert "| 3 | A moment before" in part.row(f"{at:%H:%M:%S}.000")
+    assert part.html.strip().startswith("<section")
+    assert 'hx-trigger="load"' not in part.html
+    assert kept.asked_for(f"/resolve?timestamp={quote(NOW.isoformat().replace('+00:00', 'Z'))}")
+    # Without scripts, a link has the same effect.
+    kept.asked.clear()
+    assert "| 3 | A moment before" in Page(dave.get(f"{URL}?newest=1")).row(f"{at:%H:%M:%S}.000")
+    kept.respond = None
+    tell(kept, told())
+    refuse(kept, "/history/resolve", "timestamp", "more log is to be replayed")
+    part = Page(dave.htmx_get(f"{URL}?newest=1", target="undos"))
+    assert "The newest changes could not be looked for: " in part.text
+    assert "No commit in the log that was read so far has removed tables." in part.text
+
+
 def test_a_branch_of_a_moment(dave: Person, kept: Misbehaving) -> None:
     form = f"{URL}/new-branch?moment={AT}"
     page = Page(dave.get(form))
@@ -318,7 +352,17 @@ def test_moments_as_people_type_them(typed: str, text: str) -> None:
     assert read_moment(typed).text == text
 
 
-@pytest.mark.parametrize("typed", ["", "14:03", "now", "0/", "0/123456789", "0001-01-01 00:00+02"])
+def test_a_time_without_a_day_is_the_last_that_has_passed() -> None:
+    now = datetime.now(UTC)
+    for ago in (timedelta(minutes=2), timedelta(hours=23)):
+        at = (now - ago).replace(microsecond=0)
+        for typed in (f"{at:%H:%M:%S}", f"{at.astimezone(KOLKATA):%H:%M:%S} +05:30"):
+            assert read_moment(typed).at == at
+
+
+@pytest.mark.parametrize(
+    "typed", ["", "25:03", "14", "now", "0/", "0/123456789", "0001-01-01 00:00+02"]
+)
 def test_what_is_no_moment(typed: str) -> None:
     with pytest.raises(ValidationError):
         read_moment(typed)
