@@ -87,12 +87,14 @@
     if (isAskedAgain) htmx.trigger(document.body, "htmx:abort");
   };
 
-  // While the page says that the service is down, check regularly whether that is still so.
+  // Check regularly while the page says that the service is down, and while the owner of a new project
+  // has yet to connect: a connection is no change of which the server tells the page.
   setInterval(() => {
     const isDown = document.getElementById("service")?.hasChildNodes();
     // The region polls by itself, or it is deleted or not accessible any more.
     const isSettled = document.querySelector("#poll[hx-trigger], #poll [role=alert]");
-    if (isDown && !isSettled && !document.hidden) Perch.renew();
+    const isExpected = isDown || document.getElementById("step-project_connect");
+    if (isExpected && !isSettled && !document.hidden) Perch.renew();
   }, 5_000);
 
   const isRenewal = ({ target }) => target?.id === "live";

@@ -46,6 +46,9 @@ GROUPS = [
 ]
 
 OF_A_PROJECT = re.compile(r"/projects/([a-z0-9-]+)(?:/|$)")
+OF_A_BRANCH = re.compile(r"/branches/([a-z0-9-]+)(?:/|$)")
+# By these, people look for the page of past moments.
+PAST_WORDS = "restore undo recover history past point in time"
 
 
 @dataclass(frozen=True)
@@ -135,8 +138,13 @@ def _here(request: ConsoleRequest, project_id: str) -> Iterator[Goal]:
     names = {branch.id: branch.name for branch in branches}
     for endpoint in endpoints:
         yield _endpoint(project, endpoint, names.get(endpoint.branch_id, endpoint.branch_id))
+    is_perch = present(request).account.is_perch  # type: ignore[union-attr]
+    shown = OF_A_BRANCH.search(_shown(request))
     for branch in branches:
         yield _branch(project, branch)
+        if is_perch and (branch.default or (shown and shown[1] == branch.id)):
+            url = reverse("branch_history", args=[project.id, branch.id])
+            yield Goal(f"Go back to a moment of {branch.name}", url, "action", PAST_WORDS)
 
 
 def _of_project(project: Project, account: Account) -> Iterator[Goal]:

@@ -166,7 +166,7 @@ def replace_data(
     request.api.branching.restore(project_id, branch_id, body)
     name = body.get("preserve_under_name")
     kept = f" Its previous data is kept as {name}." if name else ""
-    return done(request, url, f"The branch is being replaced.{kept}")
+    return done(request, url, f"Started replacing the branch's data.{kept}")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -176,7 +176,7 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         with problems_beside(form):
             request.api.branching.delete(project_id, branch_id)
             url = reverse("branches", args=[project_id])
-            return done(request, url, f"Branch {branch_id} is being deleted.")
+            return done(request, url, f"Started deleting branch {branch_id}.")
     try:
         page = _deletion(request, project_id, branch_id)
     except APIError:

@@ -27,7 +27,7 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         with problems_beside(form, "name"):
             body = body_of(form, "database_create")
             request.api.catalog.create_database(project_id, branch_id, body)
-            return done(request, url, f"Database {form.cleaned_data['name']} is being created.")
+            return done(request, url, f"Started creating database {form.cleaned_data['name']}.")
     owners = choices(request, lambda: request.api.roles(project_id, branch_id))
     form.offer_owners(owners)
     page = FormPage(
@@ -52,7 +52,7 @@ def edit(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
             changes = form.changes(database)
             if changes:
                 request.api.catalog.update_database(project_id, branch_id, name, changes)
-            words = f"Database {name} is being changed." if changes else "Nothing was changed."
+            words = f"Started changing database {name}." if changes else "Nothing was changed."
             return done(request, url, words)
     owners, found = in_parallel(
         lambda: choices(request, lambda: request.api.roles(project_id, branch_id)),

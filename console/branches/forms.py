@@ -16,6 +16,8 @@ from console.forms.fields import (
     offer_branches,
 )
 
+# The choice of the moment that leads to the page on which a past one is chosen.
+PAST = "past"
 NAMED = forms.TextInput(attrs={**PLAIN, "autofocus": True})
 
 
@@ -24,6 +26,13 @@ class BranchForm(LifetimeFields):
         required=False, help_text="Leave empty for a generated name.", widget=NAMED
     )
     parent_id = OpenChoiceField(label="Parent", required=False)
+    # Offered by servers that keep the history of branches.
+    as_of = forms.ChoiceField(
+        label="As of",
+        required=False,
+        choices=[("", "Now"), (PAST, "A moment in the past…")],
+        help_text="You choose a moment of the past on the next page.",
+    )
     with_endpoint = forms.BooleanField(
         label="Create endpoint",
         required=False,
@@ -41,7 +50,15 @@ class BranchForm(LifetimeFields):
         help_text="A protected branch cannot be deleted, reset or expire. Child branches get new "
         "passwords.",
     )
-    field_order = ("name", "parent_id", "lifetime", "until", "with_endpoint", "schema_only")
+    field_order = (
+        "name",
+        "parent_id",
+        "as_of",
+        "lifetime",
+        "until",
+        "with_endpoint",
+        "schema_only",
+    )
 
     def offer_parents(self, branches: Iterable[Branch]) -> None:
         found = list(branches)

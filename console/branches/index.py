@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from console.api.parallel import in_parallel, part
-from console.branches.forms import BranchForm
+from console.branches.forms import PAST, BranchForm
 from console.branches.picture import describe, pictures
 from console.branches.rows import BranchRow, branch_rows, with_tree_lines
 from console.endpoints.rows import endpoint_row
@@ -23,6 +23,7 @@ from console.pages.outcomes import Existing
 from console.pages.responses import FormPage, choices, done, show_form
 from console.pages.statuses import ENDPOINT_STATES
 from console.request import ConsoleRequest
+from console.sign_in import sessions
 
 ROWS_A_PAGE = 20
 DESCENT = "descent"
@@ -144,11 +145,17 @@ index, index_live = page_and_region(_contents, "branches.html", "_branches.html"
 def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     url = back(request, reverse("branches", args=[project_id]))
     form = BranchForm(request.POST or None, initial={"parent_id": request.GET.get("parent", "")})
+    sign_in = sessions.present(request)
+    if not (sign_in and sign_in.account.is_perch):
+        del form.fields["as_of"]
     if request.method == "POST" and form.is_valid():
+        parent_id = form.cleaned_data["parent_id"]
+        if form.cleaned_data.get("as_of") == PAST and parent_id:
+            return done(request, reverse("branch_history", args=[project_id, parent_id]))
         with problems_beside(form, "name"):
             branch = request.api.branching.create(project_id, body_of(form, "branch_create"))
             page_url = reverse("branch", args=[project_id, branch.id])
-            return done(request, page_url, f"Branch {branch.name} is being created.")
+            return done(request, page_url, f"Started creating branch {branch.name}.")
     form.offer_parents(choices(request, lambda: request.api.branches(project_id)))
     page = FormPage(
         title="Create branch",

@@ -203,7 +203,7 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
             body["branch"]["parent_id"] = branch_id
             branch = request.api.branching.create(project_id, body)
             url = reverse("branch", args=[project_id, branch.id])
-            return done(request, url, f"Branch {branch.name} is being created.")
+            return done(request, url, f"Started creating branch {branch.name}.")
     parents = choices(request, lambda: [request.api.branch(project_id, branch_id)])
     page = FormPage(
         title="Create branch of a past moment",

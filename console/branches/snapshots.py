@@ -28,7 +28,7 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         with problems_beside(form, "name"):
             body = body_of(form, "snapshot_create")
             taken = request.api.snapshots.create(project_id, branch_id, body)
-            return done(request, url, f"Snapshot {taken.name} is being created.")
+            return done(request, url, f"Started creating snapshot {taken.name}.")
     page = FormPage(
         title="Create snapshot",
         intro="A copy of the branch as it is now, with its roles, passwords and databases. "
@@ -88,9 +88,9 @@ def _restore(
     body = body_of(form, "snapshot_restore")
     branch_id = request.api.snapshots.restore(project_id, snapshot_id, body)
     words = (
-        "The branch is being restored from the snapshot."
+        "Started restoring the branch from the snapshot."
         if form.cleaned_data["target_id"]
-        else "A branch is being created from the snapshot."
+        else "Started creating a branch from the snapshot."
     )
     return done(request, reverse("branch", args=[project_id, branch_id]), words)
 

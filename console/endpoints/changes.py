@@ -45,19 +45,20 @@ class ChangeToConfirm:
 TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
     "suspend": ChangeToConfirm(
         "Suspend endpoint",
-        "is suspended. Open connections are closed; the next connection wakes it.",
+        "will be suspended. Open connections are closed; the next connection wakes it.",
         "Suspend",
         lambda api, project, endpoint, on: api.suspend_endpoint(project, endpoint),
     ),
     "restart": ChangeToConfirm(
         "Restart endpoint",
-        "is restarted. Open connections are closed, and new connections wait until it has started.",
+        "will be restarted. Open connections are closed, and new connections wait until it has "
+        "started.",
         "Restart",
         lambda api, project, endpoint, on: api.restart_endpoint(project, endpoint),
     ),
     "disable": ChangeToConfirm(
         "Disable endpoint",
-        "is suspended, and connections cannot wake it until it is enabled again. Open "
+        "will be suspended, and connections cannot wake it until it is enabled again. Open "
         "connections are closed.",
         "Disable",
         lambda api, project, endpoint, on: api.update_endpoint(

@@ -154,7 +154,7 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
             endpoint = request.api.create_endpoint(project_id, body_of(form, "endpoint_create"))
             # Go to the endpoint's page, which shows how it starts and how to connect.
             url = back(request, reverse("endpoint", args=[project_id, endpoint.id]))
-            return done(request, url, f"Endpoint {endpoint.id} is being created.")
+            return done(request, url, f"Started creating endpoint {endpoint.id}.")
     free = choices(request, lambda: _free_branches(request, project_id))
     form.initial["branch_id"] = request.GET.get("branch", "")
     offer_branches(form, "branch_id", free)

@@ -20,6 +20,8 @@ class RunRow:
     title: str
     # "" if its id cannot be part of an address.
     url: str
+    # Where it can be cancelled; "" if it cannot be.
+    cancel_url: str
     status: Status
     branch_name: str
     operations: Sequence[OperationRow]
@@ -54,11 +56,20 @@ def run_url(project_id: str, run: Run) -> str:
     return url_or_none(name, project_id, run_id)
 
 
+def _cancel_url(project_id: str, run: Run) -> str:
+    if not run.can_be_cancelled:
+        return ""
+    is_several = len(run.operations) > 1
+    name, run_id = ("chain_cancel", run.id) if is_several else ("operation_cancel", run.first.id)
+    return url_or_none(name, project_id, run_id)
+
+
 def run_row(project_id: str, run: Run, names: Names, warning: str = "") -> RunRow:
     return RunRow(
         run=run,
         title=asked(run, names),
         url=run_url(project_id, run),
+        cancel_url=_cancel_url(project_id, run),
         status=run.status,
         branch_name=names.branch(run.branch_id),
         operations=operation_rows(run.operations, names.branches.values()),

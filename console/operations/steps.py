@@ -189,6 +189,9 @@ def _note(name: str, value: Any) -> str:
         return name.replace("_", " ")
     if not value or not isinstance(value, str | int | float):
         return ""
+    if name == "roles_and_databases":
+        # Beside the words of its step, the number is enough.
+        return str(value)
     if name in SIZES and _is_number(value):
         return SIZES[name].format(size(int(value)))
     return f"{name.replace('_', ' ')} {value}"

@@ -56,7 +56,7 @@ def create(request: ConsoleRequest) -> HttpResponse:
         with problems_beside(form, "name"):
             project = request.api.create_project(body_of(form, "project_create"))
             url = reverse("project", args=[project.id])
-            return done(request, url, f"Project {project.name} is being created.")
+            return done(request, url, f"Started creating project {project.name}.")
     form.offer_regions(choices(request, request.api.regions))
     page = FormPage(
         title="Create project",

@@ -198,6 +198,10 @@ def _show(
     assert request.resolver_match is not None
     if request.method == "POST" and form.is_valid():
         with problems_beside(form, field):
+            if isinstance(form, SettingsForm):
+                form.fill_in(request.api.project(project_id))
+                if not form.has_changed():
+                    return done(request, page.back, "Nothing was changed.", is_live=False)
             body = body_of(form, request.resolver_match.url_name or "")
             if body:
                 request.api.update_project(project_id, body)

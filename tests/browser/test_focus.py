@@ -151,7 +151,7 @@ def test_nothing_is_announced_twice(page: Page, stack: Stack) -> None:
     dialog = page.locator("dialog[open]")
     page.locator("#create-endpoint").click()
     dialog.get_by_role("button", name="Create endpoint").click()
-    expect(page.locator(".notice.success")).to_contain_text("is being created")
+    expect(page.locator(".notice.success")).to_contain_text("Started creating")
     expect(page.locator("#announce")).to_have_text("All operations have finished.", timeout=20_000)
     # A notice that is still shown moves into the next dialog, and out of it.
     page.locator("#create-endpoint").click()

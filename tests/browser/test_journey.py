@@ -256,7 +256,7 @@ def test_everything_works_without_scripts(page: Page, stack: Stack) -> None:
     plain.get_by_label("Name").fill("plain")
     plain.get_by_role("button", name="Create project").click()
     expect(plain.get_by_role("heading", name="plain")).to_be_visible()
-    expect(plain.locator("#notices")).to_contain_text("is being created")
+    expect(plain.locator("#notices")).to_contain_text("Started creating")
 
     def reloaded_until(words: str) -> None:
         for _ in range(100):

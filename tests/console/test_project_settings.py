@@ -210,3 +210,18 @@ def test_another_servers_project_is_shown_as_far_as_it_says(
     assert "Largest branch 5.0 MB" in page.text
     assert "Active time 0" not in page.text
     assert 'Protected branches</dt><dd><a href="/projects/p/branches/br-1">main</a>' in page.html
+
+
+def test_an_unchanged_form_says_that_it_changed_nothing(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    ips = {"allowed_ips": {"ips": ["127.0.0.1"]}}
+    misbehaving.body = json.dumps({"project": {"id": "p", "settings": ips}}).encode()
+    url = "/projects/p/addresses"
+    answer = dave.post(url, {"ips": "127.0.0.1"})
+    assert answer.status_code == 302
+    assert not misbehaving.asked_for("PATCH")
+    assert "Nothing was changed." in Page(dave.get("/projects/p/settings")).text
+    dave.post(url, {"ips": "127.0.0.1\n192.0.2.2"})
+    assert misbehaving.asked_for("PATCH") == 1
+    assert "Allowed addresses changed." in Page(dave.get("/projects/p/settings")).text

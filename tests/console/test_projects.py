@@ -70,7 +70,7 @@ def test_creating_leads_to_the_new_projects_page(alice: Person) -> None:
     answer = alice.post("/new-project", {"name": "shop", "region_id": "local"})
     assert answer.status_code == 302
     page = Page(alice.get(answer["Location"]))
-    assert "Project shop is being created" in page.text
+    assert "Started creating project shop" in page.text
 
 
 def test_a_name_may_be_left_out(alice: Person) -> None:

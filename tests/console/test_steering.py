@@ -200,3 +200,17 @@ def test_a_chain_is_cancelled_and_retried(dave: Person, misbehaving: Misbehaving
 def test_the_addresses_of_buttons_accept_only_post(dave: Person) -> None:
     for path in (f"{URL}/retry", "/projects/p/chains/chain-1/retry"):
         assert dave.get(path).status_code == 405
+
+
+def test_the_list_cancels_what_can_be_cancelled(dave: Person, misbehaving: Misbehaving) -> None:
+    running = told(status="running")
+    answer_with(misbehaving, running)
+    page = Page(dave.get("/projects/p/operations"))
+    assert f'href="{URL}/cancel?next=/projects/p/operations"' in page.html
+    # The line that counts them leads to the list, on every page.
+    assert 'id="in-progress" href="/projects/p/operations"' in Page(dave.get("/projects/p")).html
+    answer_with(misbehaving, running, told(id="two", status="scheduling"))
+    page = Page(dave.get("/projects/p/operations"))
+    assert "/projects/p/chains/chain-1/cancel?next=" in page.html
+    answer_with(misbehaving, told())
+    assert "/cancel" not in Page(dave.get("/projects/p/operations")).html

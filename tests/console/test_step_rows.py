@@ -45,3 +45,9 @@ def test_only_the_last_unfinished_step_is_shown_as_running() -> None:
     ended = rows_of(told(steps=[STEPS[0], cut_off, going_on]))
     assert [row.shape for row in ended] == ["done", "done", "done"]
     assert ended[2].duration_ms == 500
+
+
+def test_the_number_of_roles_and_databases_stands_alone() -> None:
+    applied = {"name": "applying_catalog", "detail": {"roles_and_databases": 2, "refused": 0}}
+    (row,) = rows_of(told(steps=[STEPS[0] | applied]))
+    assert (row.label, row.notes) == ("Applying roles and databases", ["2"])
