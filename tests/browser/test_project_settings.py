@@ -84,3 +84,6 @@ def test_the_first_steps_lead_on(page: Page, stack: Stack) -> None:
     page.goto(f"/projects/{fresh.id}")
     expect(steps.locator(".done")).to_have_count(2)
     expect_accessible(page)
+    # The page sees by itself that a client has connected.
+    fresh.sql("SELECT 1")
+    expect(steps.locator(".done")).to_have_count(3, timeout=90_000)
