@@ -12,10 +12,9 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import opened
 from tests.browser.test_journey import expect_quiet, sign_in
 from tests.support.client import Client
-from tests.support.past import history, with_history, write
+from tests.support.past import with_history, write
 from tests.support.project import Project
 from tests.support.stack import Stack
-from tests.support.waiting import wait_for
 
 # Half an hour beside whole hours, so that an offset cannot be mistaken.
 ZONE = "Asia/Kolkata"
