@@ -396,5 +396,8 @@ STATES = {
     "an error in a query": State(
         PROJECT + "/query", _ask("SELECT 1;\nSELECT nowhere", shows="mark")
     ),
+    "a query that may not write": State(
+        PROJECT + "/query", _ask("CREATE TABLE mine ()", shows="#run-writing")
+    ),
     "tables": State(PROJECT + "/query", _tables),
 }
