@@ -81,6 +81,7 @@ def test_the_first_steps_lead_on(page: Page, stack: Stack) -> None:
     page.locator("#dialog").get_by_role("button", name="Create branch").click()
     branches = fresh.path + "/branches"
     wait_for(lambda: len(fresh.client.get(branches)["branches"]) == 2, "the branch")
+    page.wait_for_url("**/branches/br-*")
     page.goto(f"/projects/{fresh.id}")
     expect(steps.locator(".done")).to_have_count(2)
     expect_accessible(page)
