@@ -31,7 +31,7 @@ class BranchForm(LifetimeFields):
         label="As of",
         required=False,
         choices=[("", "Now"), (PAST, "A moment in the past…")],
-        help_text="You choose a moment of the past on the next page.",
+        help_text="A past moment is chosen on the next page.",
     )
     with_endpoint = forms.BooleanField(
         label="Create endpoint",

@@ -159,7 +159,7 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     form.offer_parents(choices(request, lambda: request.api.branches(project_id)))
     page = FormPage(
         title="Create branch",
-        intro="A copy of the parent's roles, databases and data as they are now.",
+        intro="A copy of the parent's roles, databases and data.",
         submit="Create branch",
         back=url,
     )

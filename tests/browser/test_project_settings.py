@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.looking import expect_accessible
 from tests.browser.test_journey import sign_in
 from tests.support.client import Client
+from tests.support.place import Place
 from tests.support.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -70,7 +71,7 @@ def test_quotas_are_typed_in_hours_and_shown_with_what_is_used(
 
 
 def test_the_first_steps_lead_on(page: Page, stack: Stack) -> None:
-    fresh = Project.create(stack, Client(stack.api_url, stack.new_key()), name="fresh")
+    fresh = Place.create(stack, Client(stack.api_url, stack.new_key()), name="fresh")
     sign_in(page, fresh.client.key)
     page.goto(f"/projects/{fresh.id}")
     steps = page.locator(".steps")
@@ -81,9 +82,10 @@ def test_the_first_steps_lead_on(page: Page, stack: Stack) -> None:
     page.locator("#dialog").get_by_role("button", name="Create branch").click()
     branches = fresh.path + "/branches"
     wait_for(lambda: len(fresh.client.get(branches)["branches"]) == 2, "the branch")
+    page.wait_for_url("**/branches/br-*")
     page.goto(f"/projects/{fresh.id}")
     expect(steps.locator(".done")).to_have_count(2)
     expect_accessible(page)
     # The page sees by itself that a client has connected.
-    fresh.sql("SELECT 1")
+    assert fresh.query("SELECT 1") == (1,)
     expect(steps.locator(".done")).to_have_count(3, timeout=90_000)

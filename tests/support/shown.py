@@ -166,6 +166,7 @@ def under_way(page: Page, world: World, shoot: Shoot) -> None:
             ("project", path),
             ("branch", f"{path}/branches/{branch_id}"),
             ("branches", f"{path}/branches"),
+            ("operations", f"{path}/operations"),
             ("run", f"{path}/runs/{start['chain_id']}"),
             ("dashboard", "/"),
         ):

@@ -108,12 +108,13 @@ class HistoryNotKept(ProxyError):
     """The client asked for a branch as it was at a moment in the past."""
 
     sqlstate = "0A000"
-    hint = "Connect to the branch's endpoint; a snapshot keeps the present state of a branch."
+    hint = (
+        "Create a branch of that moment, or query it by time travel, and connect to its endpoint."
+    )
 
     def __init__(self, option: str) -> None:
         super().__init__(
-            f"connecting to a past point in time ({option}) is not offered by this server: "
-            "branches keep no history"
+            f"connecting to a past point in time ({option}) is not offered by this server"
         )
 
 
