@@ -2,13 +2,13 @@
 
 import re
 
+import psycopg
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.looking import expect_accessible
 from tests.browser.test_journey import sign_in
 from tests.support.client import Client
-from tests.support.place import Place
 from tests.support.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -71,7 +71,7 @@ def test_quotas_are_typed_in_hours_and_shown_with_what_is_used(
 
 
 def test_the_first_steps_lead_on(page: Page, stack: Stack) -> None:
-    fresh = Place.create(stack, Client(stack.api_url, stack.new_key()), name="fresh")
+    fresh = Project.create(stack, Client(stack.api_url, stack.new_key()), name="fresh")
     sign_in(page, fresh.client.key)
     page.goto(f"/projects/{fresh.id}")
     steps = page.locator(".steps")
@@ -87,5 +87,6 @@ def test_the_first_steps_lead_on(page: Page, stack: Stack) -> None:
     expect(steps.locator(".done")).to_have_count(2)
     expect_accessible(page)
     # The page sees by itself that a client has connected.
-    assert fresh.query("SELECT 1") == (1,)
+    with psycopg.connect(fresh.created["connection_uris"][0]["connection_uri"]) as client:
+        client.execute("SELECT 1")
     expect(steps.locator(".done")).to_have_count(3, timeout=90_000)
