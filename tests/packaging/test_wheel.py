@@ -97,7 +97,8 @@ def test_its_help_lists_its_own_commands_first(whole: Installation) -> None:
         assert own == [
             *("up", "accounts", "backup", "certificate_authority", "computes", "create_account"),
             *("create_api_key", "events", "history", "hosts", "install_pgbouncer"),
-            *("install_units", "logs", "metrics", "pg_dump", "pg_restore", "proxy", "psql"),
+            *("install_units", "logs", "metrics", "migrate"),
+            *("pg_dump", "pg_restore", "proxy", "psql"),
             *("regions", "restore", "rotate_secret_key", "sign_in_link", "upgrade_project"),
             "worker",
         ]
