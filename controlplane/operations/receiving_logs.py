@@ -29,6 +29,7 @@ def answer(link: Link, request: dict[str, Any], sender: str, host_id: str) -> bo
         _send_received(link, str(request["received"]), host_id)
     else:
         return False
+    link.flush()
     return True
 
 

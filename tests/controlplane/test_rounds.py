@@ -10,6 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from controlplane.compute import compute
 from controlplane.management.commands.worker import repeat
 from controlplane.models import (
     Account,
@@ -131,12 +132,20 @@ class TestCheckAvailability:
         ]
 
 
+@pytest.fixture
+def all_run(account: Account, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project whose endpoints are active, for the rounds about running computes."""
+    project = make_project(account, host, size=MANY)
+    Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
+    ids = set(Endpoint.objects.values_list("id", flat=True))
+    monkeypatch.setattr(compute, "may_run", lambda: ids)
+
+
+@pytest.mark.usefixtures("all_run")
 class TestSuspendIdleEndpoints:
     def test_many_endpoints_are_one_query(
-        self, account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        project = make_project(account, host, size=MANY)
-        Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
         now = timezone.now()
         ids = Endpoint.objects.values_list("id", flat=True)
         monkeypatch.setattr(idleness, "_looked_at", dict.fromkeys(ids, now))
@@ -145,15 +154,12 @@ class TestSuspendIdleEndpoints:
         assert Branch.objects.count() == MANY
 
 
+@pytest.mark.usefixtures("all_run")
 class TestHoldToQuotas:
-    def test_endpoints_without_a_quota_are_one_query(self, account: Account, host: Host) -> None:
-        project = make_project(account, host, size=MANY)
-        Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
+    def test_endpoints_without_a_quota_are_one_query(self, host: Host) -> None:
         assert cost(hold_to_quotas, host) == 1
 
-    def test_endpoints_with_a_quota_are_two_queries(self, account: Account, host: Host) -> None:
-        project = make_project(account, host, size=MANY)
-        Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
+    def test_endpoints_with_a_quota_are_two_queries(self, host: Host) -> None:
         Project.objects.update(settings={"quota": {"active_time_seconds": 1 << 40}})
         assert cost(hold_to_quotas, host) == 2
         assert scheduled() == 0
