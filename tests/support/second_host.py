@@ -96,6 +96,7 @@ def second_host(
                 lives = "SELECT FROM controlplane_host WHERE id = %s AND version <> ''"
                 lives += " AND worker_seen_at > now() - interval '5 s'"
                 lives += " AND proxy_seen_at > now() - interval '5 s'"
+                lives += " AND peer_certificate <> ''"
                 wait_for(lambda: database.execute(lives, [name]).rowcount, "the second host")
                 yield SecondHost(
                     replace(stack, state_dir=state_dir, proxy_port=port), worker, proxy
