@@ -17,6 +17,7 @@ from controlplane.compute.standby import NotAttached
 from controlplane.compute.steps import step
 from controlplane.compute.tree import SEGMENT
 from controlplane.history_store.base_copies import copy_base
+from controlplane.history_store.copier import publish
 from controlplane.history_store.copies import Copies, stored_chain
 from controlplane.history_store.fetching import Fetched
 from controlplane.history_store.log_copies import LogDamaged, copy_log, is_behind
@@ -47,6 +48,8 @@ def _copy(copies: Copies, branch: Branch) -> StoredLog | None:
             copy_base(copies, branch.id, window)
         if chain is None or not chain.usable_bases:
             return None
+        # From here on the branch can be restored elsewhere, also if this host is lost at once.
+        publish(copied)
         return StoredLog(chain.end, is_all=not is_behind(copied, branch.id))
     except (StoreFails, Damaged, WrongKey) as error:
         raise NotAttached(f"its history cannot be copied to the store: {error}") from error
