@@ -14,7 +14,7 @@ import psycopg
 from controlplane import clock
 from controlplane.compute import door
 from controlplane.compute.branch_data import data_dir
-from controlplane.compute.catalog_reading import MARK
+from controlplane.compute.catalog_reading import read_mark
 from controlplane.compute.session import Session, session, socket_dir, values_of
 from controlplane.compute.tree import tree_size
 
@@ -68,8 +68,6 @@ SESSIONS = (
     "connections_idle_in_transaction",
     "active_queries",
 )
-# The columns of a look: MARK has one, and ACTIVITY two beside those of SESSIONS.
-_COLUMNS = 3 + len(SESSIONS)
 # The position that is flushed to disk: a crash cannot undo it, so nothing is counted twice.
 WRITTEN = "current_setting('data_directory'), (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"
 
@@ -141,20 +139,14 @@ def look(endpoint_id: str) -> Look:
     nothing: its proxy may be slow to send the first query. Raises psycopg.OperationalError.
     """
     with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
-        return look_through(connection)[0]
+        return look_through(connection)
 
 
-def look_through(connection: Session, also: str = "") -> tuple[Look, Sequence[object]]:
-    """Do the same through a session of the caller's. Returns the values of the statement `also`
-    too, which has one row: a further statement in a new session would cost more than a part of this
-    one. Raises psycopg.Error."""
-    statement = f"SELECT * FROM ({MARK}) AS mark, ({ACTIVITY}) AS activity"  # noqa: S608 # ours
-    if also:
-        statement += f", ({also}) AS also"
-    row = connection.execute(statement.encode(), [NEW]).fetchone() or ()
-    (mark,) = values_of(row[:1], str)
-    last, _, sessions = _activity_of(row[1:_COLUMNS])
-    return Look(last, mark, dict(zip(SESSIONS, sessions, strict=True))), row[_COLUMNS:]
+def look_through(connection: Session) -> Look:
+    """Do the same through a session of the caller's."""
+    mark = read_mark(connection)
+    last, _, sessions = _activity(connection)
+    return Look(last, mark, dict(zip(SESSIONS, sessions, strict=True)))
 
 
 def last_activity(endpoint_id: str) -> datetime | None:
@@ -178,10 +170,7 @@ def last_activity(endpoint_id: str) -> datetime | None:
 def _activity(connection: Session) -> tuple[datetime | None, int, Sequence[int]]:
     """The last activity, the number of all sessions, the platform's included, and the numbers of
     clients' sessions in the order of SESSIONS."""
-    return _activity_of(connection.execute(ACTIVITY, [NEW]).fetchone())
-
-
-def _activity_of(row: tuple[object, ...] | None) -> tuple[datetime | None, int, Sequence[int]]:
+    row = connection.execute(ACTIVITY, [NEW]).fetchone()
     last, seen, *sessions = values_of(row, (datetime, NoneType), *(int,) * (1 + len(SESSIONS)))
     return last and clock.from_host(last), seen, sessions
 

@@ -4,7 +4,7 @@ own. Neither of them counts as activity."""
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import NoneType
@@ -16,7 +16,7 @@ from controlplane.compute.branch_data import data_dir
 from controlplane.compute.observation import LOOK_BOUND, WRITTEN, Look, OtherBranch
 from controlplane.compute.process import running_postmaster
 from controlplane.compute.progress import children_of
-from controlplane.compute.session import session, socket_dir, values_of
+from controlplane.compute.session import Session, session, socket_dir, values_of
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +65,9 @@ def look_and_sample(endpoint_id: str, branch_id: str) -> tuple[Look, Sample | No
     """Look at the endpoint's compute as `observation.look` does, and sample it if it runs on the
     branch. The sample is None if that fails. Raises psycopg.OperationalError."""
     with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
-        look, row = observation.look_through(connection, STATEMENT)
+        look = observation.look_through(connection)
         try:
-            return look, _sample(row, look, endpoint_id, branch_id)
+            return look, _sample(connection, look, endpoint_id, branch_id)
         except (psycopg.Error, OtherBranch, OSError) as error:
             fields = {"endpoint": endpoint_id, "error": repr(error)}
             log.info("no sample", extra=fields)
@@ -79,9 +79,10 @@ def forget_postmaster(endpoint_id: str) -> None:
     _postmasters.pop(endpoint_id, None)
 
 
-def _sample(row: Sequence[object], look: Look, endpoint_id: str, branch_id: str) -> Sample:
+def _sample(connection: Session, look: Look, endpoint_id: str, branch_id: str) -> Sample:
     kinds = ((int, NoneType),) * len(DATABASES)
-    *numbers, data_directory, position = values_of(tuple(row), *kinds, str, int)
+    row = values_of(connection.execute(STATEMENT).fetchone(), *kinds, str, int)
+    *numbers, data_directory, position = row
     written = observation.written_on(branch_id, data_directory, position)
     counts = {name: max(0, number or 0) for name, number in zip(DATABASES, numbers, strict=True)}
     values = {**look.sessions, **counts, "log_bytes": written.position}
