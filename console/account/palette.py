@@ -16,7 +16,7 @@ from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
 from console.request import ConsoleRequest, public
-from console.sign_in.sessions import Account, present
+from console.sign_in.sessions import Account, is_at_perch, present
 
 ANYWHERE = [
     (("Ctrl", "K"), "Open the command palette"),
@@ -138,7 +138,7 @@ def _here(request: ConsoleRequest, project_id: str) -> Iterator[Goal]:
     names = {branch.id: branch.name for branch in branches}
     for endpoint in endpoints:
         yield _endpoint(project, endpoint, names.get(endpoint.branch_id, endpoint.branch_id))
-    is_perch = present(request).account.is_perch  # type: ignore[union-attr]
+    is_perch = is_at_perch(request)
     shown = OF_A_BRANCH.search(_shown(request))
     for branch in branches:
         yield _branch(project, branch)

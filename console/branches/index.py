@@ -145,8 +145,7 @@ index, index_live = page_and_region(_contents, "branches.html", "_branches.html"
 def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     url = back(request, reverse("branches", args=[project_id]))
     form = BranchForm(request.POST or None, initial={"parent_id": request.GET.get("parent", "")})
-    sign_in = sessions.present(request)
-    if not (sign_in and sign_in.account.is_perch):
+    if not sessions.is_at_perch(request):
         del form.fields["as_of"]
     if request.method == "POST" and form.is_valid():
         parent_id = form.cleaned_data["parent_id"]

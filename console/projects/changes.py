@@ -84,13 +84,11 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
     # A page must not ask to confirm the deletion of a project that does not exist.
     found = choices(request, lambda: [_with_losses(request, project_id)])
     name, lost = found[0] if found else (project_id, [])
-    sign_in = sessions.present(request)
-    may_be_kept = sign_in is not None and sign_in.account.is_perch
     page = FormPage(
         title=f"Delete project {name}",
         intro="The project can be recovered for a while if the server keeps deleted projects"
         " (Perch: 24 hours by default). Then this is gone for good:"
-        if may_be_kept
+        if sessions.is_at_perch(request)
         else "This permanently deletes:",
         submit="Delete project",
         danger=True,

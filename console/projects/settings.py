@@ -1,6 +1,6 @@
 """A project's settings and what it uses: their page, and the forms that change them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.http import HttpResponse
@@ -132,11 +132,10 @@ def addresses(request: ConsoleRequest, project_id: str) -> HttpResponse:
         submit="Save",
         back=_back(project_id),
     )
-    sign_in = sessions.present(request)
     form = AddressesForm(
         request.POST if request.method == "POST" else None,
         own=client_address.current(),
-        blocks_outbound=sign_in is not None and sign_in.account.is_perch,
+        blocks_outbound=sessions.is_at_perch(request),
     )
     return _show(request, project_id, form, page, "Allowed addresses changed.", field="ips")
 
@@ -150,11 +149,7 @@ def quotas(request: ConsoleRequest, project_id: str) -> HttpResponse:
         submit="Save",
         back=_back(project_id),
     )
-    if request.method == "POST":
-        known: Sequence[Project] = choices(request, lambda: [request.api.project(project_id)])
-        form = QuotasForm(request.POST, project=known[0] if known else None)
-    else:
-        form = QuotasForm()
+    form = QuotasForm(request.POST if request.method == "POST" else None)
     return _show(request, project_id, form, page, "Quotas changed.")
 
 
@@ -216,18 +211,20 @@ def _show(
 ) -> HttpResponse:
     """Show the form, or make its change. `field` is at fault if the API names another one."""
     assert request.resolver_match is not None
-    if request.method == "POST" and form.is_valid():
+    project: Project | None = None
+    if isinstance(form, SettingsForm):
+        found = choices(request, lambda: [request.api.project(project_id)])
+        project = form.project = found[0] if found else None
+    is_sent = request.method == "POST" and form.is_valid()
+    if isinstance(form, SettingsForm) and project is not None:
+        # After the validation, which is of what was offered.
+        form.fill_in(project)
+    if is_sent:
         with problems_beside(form, field):
-            if isinstance(form, SettingsForm):
-                form.fill_in(request.api.project(project_id))
-                if not form.has_changed():
-                    return done(request, page.back, "Nothing was changed.", is_live=False)
+            if project is not None and not form.has_changed():
+                return done(request, page.back, "Nothing was changed.", is_live=False)
             body = body_of(form, request.resolver_match.url_name or "")
             if body:
                 request.api.update_project(project_id, body)
             return done(request, page.back, notice, is_live=False)
-    if isinstance(form, SettingsForm):
-        found: Sequence[Project] = choices(request, lambda: [request.api.project(project_id)])
-        if found:
-            form.fill_in(found[0])
     return show_form(request, form, page)

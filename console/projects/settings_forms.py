@@ -11,7 +11,7 @@ from console.api.resources.projects import Project
 from console.endpoints.forms import SettingFields
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS
 from console.forms.fields import PLAIN, LinesField, ScaledField, lines_of
-from console.projects.usage import QUOTAS, Quota
+from console.projects.usage import QUOTAS
 from console.templatetags.console_tags import period
 
 # Seconds.
@@ -20,6 +20,9 @@ NO_HISTORY = "No history"
 
 
 class SettingsForm(forms.Form):
+    # The project that is changed; None if it cannot be read.
+    project: Project | None = None
+
     @abstractmethod
     def fill_in(self, project: Project) -> None:
         """Fill in the project's present settings."""
@@ -140,10 +143,8 @@ def _holds(allowed: str, own: ipaddress.IPv4Address | ipaddress.IPv6Address) -> 
 class QuotasForm(SettingsForm):
     """The fields have the API's names. An empty field is no limit."""
 
-    def __init__(self, *args: Any, project: Project | None = None) -> None:
-        """`project` is the one that is changed, if the form has data and the project is known."""
+    def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._project = project
         for one in QUOTAS:
             self.fields[one.name] = ScaledField(
                 label=f"{one.label} ({one.unit})",
@@ -152,32 +153,29 @@ class QuotasForm(SettingsForm):
                 min_value=0,
                 widget=forms.NumberInput(attrs={"autocomplete": "off", "placeholder": "no limit"}),
             )
-        if project is not None:
+        if self.is_bound:
             self.fields["suspend_now"] = forms.BooleanField(
                 label="Suspend the endpoints now", required=False
             )
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        if self._project is None:
-            return cleaned
-        over = [one for one in QUOTAS if self._is_used_up(one, cleaned.get(one.name))]
+        amounts = [(one, one.used(self.project) or 0) for one in QUOTAS] if self.project else []
+        over = [
+            (one, amount)
+            for one, amount in amounts
+            if 0 < (cleaned.get(one.name) or 0) * one.scale <= amount
+        ]
         if not over:
             del self.fields["suspend_now"]
         elif not cleaned.get("suspend_now"):
-            used = ", ".join(
-                f"{one.label.lower()}: {one.words(one.used(self._project))}" for one in over
-            )
+            used = ", ".join(f"{one.label.lower()}: {one.words(amount)}" for one, amount in over)
             self.add_error(
                 "suspend_now",
                 f"The project has used more already ({used}): its endpoints would be suspended, and"
                 " none would start until the next period. Raise the quota, or confirm.",
             )
         return cleaned
-
-    def _is_used_up(self, quota: Quota, limit: float | None) -> bool:
-        used = quota.used(self._project) if self._project else None
-        return 0 < (limit or 0) * quota.scale <= (used or 0)
 
     def fill_in(self, project: Project) -> None:
         limits = inner(project.settings, "quota")

@@ -169,6 +169,12 @@ def present(request: HttpRequest) -> SignIn | None:
     return next((one for one in sign_ins(request) if one.id == chosen), None)
 
 
+def is_at_perch(request: HttpRequest) -> bool:
+    """Whether pages are shown for an account at a server that is Perch."""
+    sign_in = present(request)
+    return sign_in is not None and sign_in.account.is_perch
+
+
 def sign_in(request: HttpRequest, *, key: str, account: Account, server: str = "") -> None:
     """Add a sign-in to those of this browser, and make it the present one.
 

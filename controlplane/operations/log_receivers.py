@@ -15,6 +15,7 @@ received log together have every commit.
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -97,8 +98,10 @@ class _Attached:
     walsender: int
 
 
-# By branch, the receivers that its commits wait for; and those of them that are being taken out.
+# By branch, the receivers that its commits wait for (`_replace`); and those of them that are being
+# taken out.
 _attached: dict[str, _Attached] = {}
+_changing = threading.Lock()
 _ending: set[str] = set()
 _threads = ThreadPoolExecutor(8, thread_name_prefix="log-receivers")
 
@@ -221,7 +224,7 @@ def _attach(endpoint: Endpoint) -> str:
     for row in rows.filter(attached_at__isnull=False, lost_at=None):
         # An earlier worker has attached it.
         if walsender := standby.watched(sockets, row.id):
-            _attached[endpoint.branch_id] = _Attached(row.id, endpoint.id, walsender)
+            _replace(endpoint.branch_id, _Attached(row.id, endpoint.id, walsender))
             return str(row.host_id)
     # Whatever happens from here on, nobody may wait for a receiver that is gone.
     standby.name_standby(endpoint.branch_id, None)
@@ -269,7 +272,7 @@ def _attach_first(endpoint: Endpoint, hosts: list[Host]) -> str:
             fields = {"branch": endpoint.branch_id, "host": host.id, "error": str(error)}
             log.warning("second host does not receive", extra=fields)
             continue
-        _attached[endpoint.branch_id] = _Attached(row.id, endpoint.id, walsender)
+        _replace(endpoint.branch_id, _Attached(row.id, endpoint.id, walsender))
         note_attached(row)
         return str(host.id)
     assert failure is not None
@@ -292,9 +295,7 @@ def _take_out(branch_id: str, one: _Attached) -> None:
                 with suppress(Exception):
                     noting.result(NOTE_WITHIN)
             standby.name_standby(branch_id, None, instead_of=one.receiver_id)
-        if _attached.get(branch_id) is one:
-            del _attached[branch_id]
-        os.close(one.walsender)
+        _replace(branch_id, None, instead_of=one)
         if is_serving:
             note_lost(one.receiver_id)
             tell_reduced(branch_id, "the connection to the second host was lost")
@@ -312,8 +313,22 @@ def _detach(branch_id: str) -> None:
             standby.drop_slot(socket_dir(endpoint_id))
         LogReceiver.objects.filter(branch=branch_id).delete()
     forget_reduced(branch_id)
-    if one := _attached.pop(branch_id, None):
-        os.close(one.walsender)
+    _replace(branch_id, None)
+
+
+def _replace(branch_id: str, one: _Attached | None, *, instead_of: _Attached | None = None) -> None:
+    """Note the branch's receiver, and close what watched the one before, which nobody else does.
+    With `instead_of`, do this only if that is the one before."""
+    with _changing:
+        before = _attached.get(branch_id)
+        if instead_of is not None and before is not instead_of:
+            return
+        if one is None:
+            _attached.pop(branch_id, None)
+        else:
+            _attached[branch_id] = one
+    if before is not None:
+        os.close(before.walsender)
 
 
 def _closing(do: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

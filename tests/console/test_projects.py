@@ -105,8 +105,8 @@ def test_deleting_requires_the_typed_id(alice: Person, shop: Shop) -> None:
         assert Page(answer).fields["typed"] == typed
     answer = alice.post(f"{shop.url}/delete", {"typed": f" {shop.id} "})
     assert answer["Location"] == "/"
-    wait_for(lambda: alice.get(shop.url).status_code == 404, "the project is gone")
     assert "Project shop is deleted. Until " in Page(alice.get("/")).text
+    wait_for(lambda: alice.get(shop.url).status_code == 404, "the project is gone")
     assert shop.id not in Page(alice.get("/")).html
     assert shop.id in Page(alice.get("/deleted-projects")).text
     assert alice.post(f"{shop.url}/recover")["Location"] == shop.url

@@ -1,6 +1,7 @@
 """Gives every test accounts of its own on the one running service."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from django.db import connections
@@ -17,7 +18,9 @@ from tests.support.bare_postgres import (
     private_directory,
 )
 from tests.support.client import Client
+from tests.support.place import Place
 from tests.support.project import Project
+from tests.support.second_host import SecondHost, second_host
 from tests.support.stack import Stack, stack, state_dir
 
 __all__ = ["stack", "state_dir"]
@@ -115,3 +118,15 @@ def api(account: Account, client: DjangoClient) -> DjangoClient:
     ApiKey.objects.filter(id=row.id).update(last_used_at=timezone.now())
     client.defaults["HTTP_AUTHORIZATION"] = f"Bearer {key}"
     return client
+
+
+@pytest.fixture
+def place(stack: Stack) -> Place:
+    return Place.create(stack, stack.client())
+
+
+@pytest.fixture
+def second(stack: Stack, state_dir: Path) -> Iterator[SecondHost]:
+    """A second host of the service's region."""
+    with second_host(stack, state_dir) as host:
+        yield host

@@ -4,29 +4,15 @@ the proxies of two hosts, as real processes."""
 import random
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from tests.support.moves import await_end, living_on, move
 from tests.support.place import Connection, Place, last_words
-from tests.support.second_host import NAME, SecondHost, second_host
-from tests.support.stack import Stack
+from tests.support.second_host import NAME, SecondHost
 from tests.support.waiting import wait_for
-
-
-@pytest.fixture
-def place(stack: Stack) -> Place:
-    return Place.create(stack, stack.client())
-
-
-@pytest.fixture
-def second(stack: Stack, state_dir: Path) -> Iterator[SecondHost]:
-    with second_host(stack, state_dir) as host:
-        yield host
 
 
 def ports(place: Place, second: SecondHost) -> tuple[int, int]:

@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -41,17 +40,6 @@ LEFT = 120 << 20
 SEGMENTS = 32 << 20
 # How long after the beginning of a phase a worker dies, in seconds.
 DELAYS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
-
-
-@pytest.fixture
-def place(stack: Stack) -> Place:
-    return Place.create(stack, stack.client())
-
-
-@pytest.fixture
-def second(stack: Stack, state_dir: Path) -> Iterator[SecondHost]:
-    with second_host(stack, state_dir) as host:
-        yield host
 
 
 def timeline(stack: Stack, endpoint_id: str) -> int:

@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -41,17 +40,6 @@ from tests.support.second_host import (
 from tests.support.service import Service
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
-
-
-@pytest.fixture
-def place(stack: Stack) -> Place:
-    return Place.create(stack, stack.client())
-
-
-@pytest.fixture
-def second(stack: Stack, state_dir: Path) -> Iterator[SecondHost]:
-    with second_host(stack, state_dir) as host:
-        yield host
 
 
 def test_a_project_moves_with_its_branches_snapshots_and_history(
