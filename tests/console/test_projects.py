@@ -105,13 +105,23 @@ def test_deleting_requires_the_typed_id(alice: Person, shop: Shop) -> None:
         assert Page(answer).fields["typed"] == typed
     answer = alice.post(f"{shop.url}/delete", {"typed": f" {shop.id} "})
     assert answer["Location"] == "/"
-    assert "Project shop is deleted. Until " in Page(alice.get("/")).text
+    assert "Project shop is deleted." in Page(alice.get("/")).text
     wait_for(lambda: alice.get(shop.url).status_code == 404, "the project is gone")
     assert shop.id not in Page(alice.get("/")).html
-    assert shop.id in Page(alice.get("/deleted-projects")).text
-    assert alice.post(f"{shop.url}/recover")["Location"] == shop.url
-    assert "The project is recovered" in Page(alice.get(shop.url)).text
+    # This service keeps no deleted projects.
     assert "No deleted projects" in Page(alice.get("/deleted-projects")).text
+
+
+def test_a_deleted_project_is_recovered(dave: Person, misbehaving: Misbehaving) -> None:
+    kept = {"id": "p", "name": "shop", "recoverable_until": "2027-01-31T10:20:00Z"}
+    misbehaving.body = json.dumps({"project": kept, "projects": [kept]}).encode()
+    dave.post("/projects/p/delete", {"typed": "p"})
+    page = Page(dave.get("/deleted-projects"))
+    assert "Project shop is deleted. Until 2027-01-31 10:20 UTC you can recover it" in page.text
+    assert misbehaving.asked_for("GET /api/v2/projects?recoverable=true")
+    assert "Recover" in page.row("shop")
+    assert dave.post("/projects/p/recover")["Location"] == "/projects/p"
+    assert misbehaving.asked_for("POST /api/v2/projects/p/recover")
 
 
 def test_another_users_project_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
