@@ -20,11 +20,11 @@ from controlplane.proxy.wire.startup import PEER_REQUEST
 
 log = logging.getLogger(__name__)
 
-# Seconds within which a peer must have accepted a connection, second attempt included.
+# Seconds within which a peer must have accepted a connection, all attempts included.
 CONNECT_WITHIN = 5.0
-# Seconds before the second attempt. One of the two may have a new certificate, and both read the
-# other's again after the first.
-_AGAIN_AFTER = 0.2
+# How often to connect to a peer that refuses, and the seconds between two attempts. One of the two
+# may have a new certificate; each process of the other's proxy reads it when it has refused it.
+_ATTEMPTS, _AGAIN_AFTER = 8, 0.2
 _CANCELS_AT_ONCE = 16
 # Seconds of silence after which the kernel checks that a peer still exists, seconds between its
 # checks, and how many may fail. Sent data that is not acknowledged counts in the same way.
@@ -84,11 +84,12 @@ class Peers:
         sent = passed_on.encoded() + first
         try:
             async with asyncio.timeout(CONNECT_WITHIN):
-                try:
-                    return await self._connect(host_id, sent)
-                except _Refused:
-                    await self._directory.read_peers()
-                    await asyncio.sleep(_AGAIN_AFTER)
+                for _ in range(_ATTEMPTS - 1):
+                    try:
+                        return await self._connect(host_id, sent)
+                    except _Refused:
+                        await self._directory.read_peers()
+                        await asyncio.sleep(_AGAIN_AFTER)
                 return await self._connect(host_id, sent)
         except TimeoutError:
             reason = f"no answer within {CONNECT_WITHIN:g} s"
