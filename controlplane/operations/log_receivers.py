@@ -194,11 +194,11 @@ def _is_all_stored(branch: Branch) -> bool:
     return stored is not None and stored.is_all
 
 
-def connect_to_source(receiver_id: str) -> int | None:
-    """Open a connection to the compute whose log the receiver gets; returns its descriptor, which
-    the caller closes. None if there is no such receiver, or the compute does not run. Raises
-    OSError."""
-    row = LogReceiver.objects.filter(id=receiver_id).first()
+def connect_to_source(receiver_id: str, host_id: str) -> int | None:
+    """Open a connection to the compute whose log the receiver gets, for the other host that asks;
+    returns its descriptor, which the caller closes. None if that host has no such receiver, or the
+    compute does not run. Raises OSError."""
+    row = LogReceiver.objects.filter(id=receiver_id, host=host_id).first()
     runs_for = compute.running_endpoint(row.branch_id) if row else None
     if runs_for is None:
         return None

@@ -26,7 +26,7 @@ def answer(link: Link, request: dict[str, Any], sender: str, host_id: str) -> bo
     if "receive" in request:
         _receive(link, str(request["receive"]), sender, host_id)
     elif "received" in request:
-        _send_received(link, str(request["received"]), host_id)
+        _send_received(link, str(request["received"]), sender, host_id)
     else:
         return False
     link.flush()
@@ -73,10 +73,11 @@ def _receive(link: Link, receiver_id: str, sender: str, host_id: str) -> None:
     link.tell(receiving=True)
 
 
-def _send_received(link: Link, receiver_id: str, host_id: str) -> None:
-    """Send what was received, to the host that restores the branch."""
-    if not LogReceiver.objects.filter(id=receiver_id, host=host_id).exists():
-        raise MoveRefused("this host has not received that log")
+def _send_received(link: Link, receiver_id: str, sender: str, host_id: str) -> None:
+    """Send what was received, to the host that restores the branch: its project lives there."""
+    rows = LogReceiver.objects.filter(id=receiver_id, host=host_id, branch__project__host=sender)
+    if not rows.exists():
+        raise MoveRefused("this host has not received that log of a branch that lives on yours")
     # Whatever it still receives belongs to a compute that was shut out.
     receiving_log.end(receiver_id)
     with open_directory(receiving_log.log_of(receiver_id)) as log:

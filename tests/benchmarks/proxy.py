@@ -120,7 +120,7 @@ class BenchmarkDirectory:
     async def open_receiver(self) -> socket.socket | None:
         return None
 
-    async def open_log_source(self, receiver_id: str) -> socket.socket | None:
+    async def open_log_source(self, receiver_id: str, host_id: str) -> socket.socket | None:
         return None
 
     def lookup_time(self) -> float:

@@ -93,7 +93,7 @@ class MemoryDirectory:
     async def open_receiver(self) -> socket.socket | None:
         return None
 
-    async def open_log_source(self, receiver_id: str) -> socket.socket | None:
+    async def open_log_source(self, receiver_id: str, host_id: str) -> socket.socket | None:
         return None
 
     def lookup_time(self) -> float:

@@ -179,9 +179,9 @@ class DatabaseDirectory:
         """See `Directory.open_receiver`."""
         return await self._opened("open_receiver")
 
-    async def open_log_source(self, receiver_id: str) -> socket.socket | None:
+    async def open_log_source(self, receiver_id: str, host_id: str) -> socket.socket | None:
         """See `Directory.open_log_source`."""
-        return await self._opened("open_log_source", receiver_id)
+        return await self._opened("open_log_source", receiver_id, host_id)
 
     async def _opened(self, call: str, *arguments: str) -> socket.socket | None:
         try:

@@ -7,7 +7,7 @@ processes share a socket to it. For each call they send the request and one end 
 which the host process answers. It ends when all of them have ended.
 
 Whoever takes over a process of the proxy can call these functions and no others, for names that an
-endpoint, a branch or a receiver of the log can have.
+endpoint, a branch, a receiver of the log or a host can have.
 """
 
 import json
@@ -84,8 +84,8 @@ def _open_receiver() -> int:
     return connect_to_receiver()
 
 
-def _open_log_source(receiver_id: str) -> int | None:
-    return log_receivers.connect_to_source(receiver_id)
+def _open_log_source(receiver_id: str, host_id: str) -> int | None:
+    return log_receivers.connect_to_source(receiver_id, host_id)
 
 
 def _open_certificate() -> int:
@@ -208,7 +208,9 @@ def _answer(request: bytes, caller: socket.socket) -> None:
         descriptors: list[int] = []
         try:
             name, *arguments = json.loads(request)
-            if name not in CALLS or not all(map(_NAME.fullmatch, arguments)):
+            # The second one is a host, of any name, which is only looked for in the database.
+            names = arguments[:1] if name == "open_log_source" else arguments
+            if name not in CALLS or not all(map(_NAME.fullmatch, names)):
                 raise ValueError("not a call")
             value = CALLS[name](*arguments)
             answer = {"value": value}

@@ -152,9 +152,10 @@ class Directory(Protocol):
         hosts move here. None if it does not answer."""
         ...
 
-    async def open_log_source(self, receiver_id: str) -> socket.socket | None:
-        """Returns a connection to the compute of this host whose log this receiver gets. None if
-        there is no such receiver, or its compute does not run."""
+    async def open_log_source(self, receiver_id: str, host_id: str) -> socket.socket | None:
+        """Returns a connection to the compute of this host whose log this receiver gets, for the
+        other host that asks. None if that host has no such receiver, or its compute does not
+        run."""
         ...
 
     def lookup_time(self) -> float:
