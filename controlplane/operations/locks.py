@@ -40,7 +40,9 @@ def locked_project(project_id: str) -> Iterator[Project]:
     (`compute.filesystem.lock_branches`). No caller locks two projects.
     """
     with _turn(project_id), transaction.atomic(), together():
-        project = LOCKED.first(project=project_id)
+        # If the project was given to another host while this waited for the lock, Postgres finds no
+        # row: it compares the new row with the former host. The second read is not to wait.
+        project = LOCKED.first(project=project_id) or LOCKED.first(project=project_id)
         if project is None:
             raise Project.DoesNotExist
         yield project

@@ -323,7 +323,8 @@ def lock_project(account: Account, project_id: str) -> Project:
     """
     locked = _projects_of(account).select_for_update(no_key=True, of=("self",))
     with locking_within_bound(Locked(BUSY_PROJECT)):
-        project = locked.filter(id=project_id).first()
+        # Twice for a project that has moved to another host meanwhile: see `locked_project`.
+        project = locked.filter(id=project_id).first() or locked.filter(id=project_id).first()
     if project is None:
         raise NotFound("project not found", fields=["project_id"])
     return project
