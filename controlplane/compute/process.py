@@ -298,14 +298,15 @@ class _Start:
         """True if Postgres is ready, or has ended."""
         lines = _pid_file(self._data_dir)
         if len(lines) > 7 and lines[0] == str(self._child.pid):
+            if self._is_to_recover and self._recovering is None:
+                # It has allocated its memory and sockets, and now begins to redo its log. A short
+                # one may be redone already.
+                self._parts.close()
+                self._recovering = self._parts.enter_context(step("recovering"))
             if lines[7].strip() == "ready":
                 return True
             if self._is_standby and waits_for_log(self._child.pid):
                 return True
-            if self._is_to_recover and self._recovering is None:
-                # It has allocated its memory and sockets, and now begins to redo its log.
-                self._parts.close()
-                self._recovering = self._parts.enter_context(step("recovering"))
         return self._child.poll() is not None
 
     def look(self) -> Movement:

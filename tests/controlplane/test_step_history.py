@@ -1,6 +1,7 @@
 """The steps of an operation, as the API returns them."""
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -9,10 +10,16 @@ from django.db import connection
 from django.test import Client as DjangoClient
 from django.test.utils import CaptureQueriesContext
 
+from controlplane.compute import compute, progress
+from controlplane.compute.occupants import processes_in
+from controlplane.compute.steps import Step, recording
 from controlplane.models import Account, Host, Operation
+from tests.controlplane.local_compute import SPEC, branch, computes, postmaster
 from tests.controlplane.rows import make_project
 from tests.support.project import Project
 from tests.support.waiting import wait_for
+
+__all__ = ["branch", "computes"]
 
 FROM_THE_QUEUE = ["queued", "picked_up"]
 
@@ -87,6 +94,21 @@ def test_a_copy_of_a_running_branch_replays_its_log(project: Project) -> None:
     assert work(started)[3:6] == ["starting", "recovering", "ready"]
     assert_in_order(copied)
     assert_in_order(started)
+
+
+def test_a_log_that_is_redone_between_two_looks_is_told_of(
+    branch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute.start(SPEC)
+    postmaster().kill()
+    wait_for(lambda: processes_in(branch) == [], "its processes to end")
+    # The first look comes too early, and the next one when it has long been ready.
+    monkeypatch.setattr(progress, "POLL_INTERVAL", 3.0)
+    monkeypatch.setattr(progress, "LONGEST_POLL_INTERVAL", 3.0)
+    told: list[Step] = []
+    with recording(told):
+        compute.start(SPEC)
+    assert [one.name for one in told][:3] == ["starting", "recovering", "ready"]
 
 
 @pytest.mark.thorough
