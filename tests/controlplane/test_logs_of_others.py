@@ -90,11 +90,9 @@ def identified(stack: Stack, second: SecondHost, receiver_id: str) -> Any:
         passed_on(stack, second, header) as directory,
         psycopg.connect(
             f"host={directory} user={PLATFORM_ROLE} replication=true sslmode=disable",
-            cursor_factory=psycopg.RawCursor,
             autocommit=True,
         ) as connection,
     ):
-        connection.prepare_threshold = None
         return connection.pgconn.exec_(b"IDENTIFY_SYSTEM").get_value(0, 1)
 
 

@@ -35,9 +35,7 @@ async def send_log(proxy: ProxyContext, client: ReceivingHost) -> None:
     ):
         raise ProtocolViolation("another host has asked for something else than the log")
     fields = {"receiver": passed_on.receiver, "host": passed_on.from_host}
-    connection = await proxy.directory.open_log_source(
-        passed_on.receiver, passed_on.from_host
-    )
+    connection = await proxy.directory.open_log_source(passed_on.receiver, passed_on.from_host)
     if connection is None:
         log.warning("no log for this receiver", extra=fields)
         return
