@@ -78,6 +78,8 @@ def _send_received(link: Link, receiver_id: str, sender: str, host_id: str) -> N
     rows = LogReceiver.objects.filter(id=receiver_id, host=host_id, branch__project__host=sender)
     if not rows.exists():
         raise MoveRefused("this host has not received that log of a branch that lives on yours")
+    if not receiving_log.log_of(receiver_id).exists():
+        raise MoveRefused("what this host has received of that log is lost")
     # Whatever it still receives belongs to a compute that was shut out.
     receiving_log.end(receiver_id)
     with open_directory(receiving_log.log_of(receiver_id)) as log:

@@ -21,6 +21,8 @@ from django.core.exceptions import ValidationError
 from django.db import close_old_connections
 
 from controlplane.compute import compute
+from controlplane.compute.accounts import AccountUnusable
+from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.filesystem import lock_branches
 from controlplane.compute.moving.links import SILENCE, Link, LinkBroken, MoveRefused
 from controlplane.compute.moving.receiving import (
@@ -31,6 +33,7 @@ from controlplane.compute.moving.receiving import (
 )
 from controlplane.compute.patience import OutOfPatience, patience, remaining
 from controlplane.compute.process import StartFailed
+from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.state_directory import identity
 from controlplane.models import (
     UNFINISHED,
@@ -54,6 +57,9 @@ _LONGEST_NAME = 256
 _LOCK_WAIT = 30.0
 # Connections that are served at once.
 _MOST = 16
+# Problems that another attempt would find too. Others may pass: a branch that is busy, a standby
+# that has died.
+_FINAL = (MoveRefused, NotEnoughSpace, AccountUnusable, PostgresUnusable)
 _places = threading.BoundedSemaphore(_MOST)
 
 
@@ -106,8 +112,9 @@ def _serve(connection: socket.socket, host_id: str) -> None:
             except Exception as error:
                 if not isinstance(error, MoveRefused):
                     log.exception("move not received", extra={"host": sender})
+                kind = "refused" if isinstance(error, _FINAL) else "interrupted"
                 with suppress(LinkBroken):
-                    link.tell(refused=words_of(error))
+                    link.tell(**{kind: words_of(error)})
                     link.flush()
     except (LinkBroken, OutOfPatience, OSError) as error:
         log.warning("move cut off", extra={"error": str(error)})

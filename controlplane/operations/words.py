@@ -20,7 +20,8 @@ from controlplane.compute.history.commits import LogUnreadable
 from controlplane.compute.history.moments import NoSuchMoment
 from controlplane.compute.history.recovering import NotRecovered
 from controlplane.compute.integrity import DataDamaged
-from controlplane.compute.moving.links import LinkBroken, MoveRefused
+from controlplane.compute.moving.following import NotFollowed
+from controlplane.compute.moving.links import LinkBroken, MoveInterrupted, MoveRefused
 from controlplane.compute.outbound import OutboundNotBlocked
 from controlplane.compute.patience import OutOfPatience
 from controlplane.compute.process import StartFailed, StopFailed
@@ -54,8 +55,11 @@ ADVICE: Mapping[type[Exception], str] = {
     CopyInterrupted: f"try again; {OPERATOR}",
     SchemaUnreadable: "",
     UpgradeRefused: "",
+    # The other host's words have the advice.
+    MoveInterrupted: "",
     LinkBroken: f"try again; {OPERATOR}",
     MoveRefused: "",
+    NotFollowed: f"try again; {OPERATOR}",
     HostNotReady: "try again",
     UpgradeFailed: f"try again; {OPERATOR}",
     OutboundNotBlocked: "tell this host's operator, or allow the project's computes to connect",

@@ -19,17 +19,18 @@ from pathlib import Path
 import psycopg
 
 from controlplane.compute.accounts import Account, give
-from controlplane.compute.branch_data import data_dir
+from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.foreign_files import remove_from
 from controlplane.compute.history.log import parse_lsn
 from controlplane.compute.moving.links import Link, LinkBroken
 from controlplane.compute.moving.streaming import NEEDED_BY_A_STANDBY
-from controlplane.compute.patience import remaining
+from controlplane.compute.patience import patience, progressed, remaining
+from controlplane.compute.process import last_words, running_postmaster
 from controlplane.compute.recovery import STANDBY, last_checkpoint
 from controlplane.compute.session import session, values_of
 from controlplane.compute.space import require_reserve
 from controlplane.compute.tree import SEGMENT, SEGMENT_SIZE
-from controlplane.compute.workshop import end_workshop, serving, sockets_of
+from controlplane.compute.workshop import NAME, end_workshop, serving, sockets_of
 
 # The standby looks for more log this often, never removes any, and lets nothing delay its replay.
 SETTINGS = {
@@ -41,13 +42,16 @@ SETTINGS = {
     "autovacuum": "off",
 }
 _NUMBER = re.compile("[0-9]{1,7}")
-_SEGMENT_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SEGMENT_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = ".new"
+# Seconds without progress that a standby gets to replay what it has, while everybody waits for it.
+REPLAY_BOUND = 30.0
 # Seconds between two looks at how far the standby is, while everybody waits for it.
 _LOOK = 0.005
 
 
 class NotFollowed(Exception):
-    """The standby did not end where the compute has ended; the message says how far it came."""
+    """The standby has ended too early, or not where the compute has; the message says which."""
 
 
 class Follower:
@@ -71,16 +75,11 @@ class Follower:
         OSError."""
         if not SEGMENT.fullmatch(name) or not 0 <= at <= at + length <= SEGMENT_SIZE:
             raise LinkBroken("the other host has sent log outside of a segment")
-        file = os.open(name, _SEGMENT_FLAGS, 0o600, dir_fd=self._log)
+        file = self._opened(name)
         try:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
                 raise LinkBroken(f"the log's segment {name} is another file here")
-            if found.st_size < SEGMENT_SIZE:
-                require_reserve(file)
-                os.ftruncate(file, SEGMENT_SIZE)
-                give(file, self._account)
-                os.fsync(self._log)
             link.take_into(file, at, length)
             os.fdatasync(file)
         finally:
@@ -99,16 +98,19 @@ class Follower:
 
     def replayed(self) -> int:
         """How far the standby has replayed the log; 0 if it does not answer yet: it first waits
-        until no transaction of the compute has too many subtransactions."""
+        until no transaction of the compute has too many subtransactions. Raises NotFollowed if it
+        has ended."""
         try:
             with session(sockets_of(self._branch_id)) as connection:
                 row = connection.execute("SELECT pg_last_wal_replay_lsn()::text").fetchone()
         except psycopg.OperationalError:
+            self._require_standby()
             return 0
         return parse_lsn(values_of(row, str)[0])
 
     def write_checkpoint(self) -> None:
-        """Write what the standby has in memory, so that its stop has little left to write."""
+        """Write what the standby has in memory, so that its stop has little left to write. Raises
+        NotFollowed, psycopg.Error."""
         if self.replayed():
             with session(sockets_of(self._branch_id), bound=600) as connection:
                 connection.execute("CHECKPOINT")
@@ -116,15 +118,44 @@ class Follower:
     def finish(self, checkpoint: int, end: int) -> None:
         """Stop the standby once it has replayed the compute's last checkpoint, which lies there in
         the log. Raises NotFollowed, OutOfPatience."""
-        while self.replayed() < end:
-            remaining()
-            time.sleep(_LOOK)
+        with patience(REPLAY_BOUND):
+            before = 0
+            while (replayed := self.replayed()) < end:
+                if replayed > before:
+                    before = replayed
+                    progressed()
+                remaining()
+                time.sleep(_LOOK)
         self._running.close()
         data = data_dir(self._branch_id)
         found = last_checkpoint(data)
         if found is None or found[0] != checkpoint:
             raise NotFollowed("the copy of the running compute did not end where the compute did")
         remove_from(data, STANDBY, "backup_label.old", "backup_manifest")
+
+    def _opened(self, name: str) -> int:
+        """Open the segment. A new one appears under its name as a whole and owned by the standby,
+        which would end with a panic if it found one that it may not read."""
+        try:
+            return os.open(name, _SEGMENT_FLAGS, dir_fd=self._log)
+        except FileNotFoundError:
+            flags = _SEGMENT_FLAGS | os.O_CREAT | os.O_EXCL
+            file = os.open(name + _NEW, flags, 0o600, dir_fd=self._log)
+        try:
+            require_reserve(file)
+            os.ftruncate(file, SEGMENT_SIZE)
+            give(file, self._account)
+            os.rename(name + _NEW, name, src_dir_fd=self._log, dst_dir_fd=self._log)
+            os.fsync(self._log)
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def _require_standby(self) -> None:
+        if running_postmaster(data_dir(self._branch_id)) is None:
+            words = last_words(branch_dir(self._branch_id) / f"{NAME}.log")
+            raise NotFollowed(f"the standby on the other host has ended: {words}")
 
 
 def end_following(branch_id: str) -> None:

@@ -24,6 +24,10 @@ class LinkBroken(Exception):
     """The connection to the other host's worker has ended, or it has sent what it must not."""
 
 
+class MoveInterrupted(LinkBroken):
+    """The other host cannot go on now; another attempt may succeed. The message is its reason."""
+
+
 class MoveRefused(Exception):
     """The other host does not take part in the move; the message is its reason."""
 
@@ -64,13 +68,16 @@ class Link:
         self._send(_BYTES, piece)
 
     def hear(self) -> dict[str, Any]:
-        """Receive an object. Raises LinkBroken; and MoveRefused if it says so."""
+        """Receive an object. Raises LinkBroken; and MoveInterrupted or MoveRefused if it says
+        so."""
         kind, content = self._receive()
         if kind != _JSON:
             raise LinkBroken("the other host has sent bytes of a file")
         message = json.loads(content)
         if not isinstance(message, dict):
             raise LinkBroken("the other host has sent something else than an object")
+        if "interrupted" in message:
+            raise MoveInterrupted(str(message["interrupted"]))
         if "refused" in message:
             raise MoveRefused(str(message["refused"]))
         return message
