@@ -1,12 +1,16 @@
 """Moves projects to other hosts of their region, for operators: one project (`move`), or all of a
-host that is to be emptied (`empty`)."""
+host that is to be emptied (`empty`), which a round goes on with (`go_on_emptying`)."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from django.db.models import Exists, OuterRef
+
 from controlplane.database.version import perch_version
 from controlplane.models import (
+    UNFINISHED,
     Action,
     Endpoint,
     EndpointState,
@@ -21,6 +25,8 @@ from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services.errors import Conflict, HostAway, NotFound, ServiceError, Unprocessable
 from controlplane.services.placement import versions_of, weighted_room
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -59,8 +65,25 @@ def move(project_id: str, *, to: str, lane: Lane | None = None) -> list[Operatio
 def empty(host: Host) -> Emptied:
     """Schedule the move of every project of the host to the others of its region, each to the one
     with the most room."""
+    return _empty(host, list(Project.objects.filter(host=host, deleted_at=None).order_by("id")))
+
+
+def go_on_emptying(host: Host) -> None:
+    """If the host is drained, schedule the moves of projects that are on it again: their moves have
+    failed, or no other host could have them until now. A round of its worker."""
+    if Host.objects.filter(id=host.id, draining=True).exists():
+        moving = Operation.objects.filter(
+            project=OuterRef("id"), action=Action.MOVE_PROJECT, status__in=UNFINISHED
+        )
+        left = Project.objects.filter(~Exists(moving), host=host, deleted_at=None)
+        result = _empty(host, list(left.order_by("id")))
+        if result.moved or result.stay:
+            fields = {"moved": len(result.moved), "stay": len(result.stay)}
+            log.info("emptying goes on", extra=fields)
+
+
+def _empty(host: Host, projects: Sequence[Project]) -> Emptied:
     result, given = Emptied(), Counter[str]()
-    projects = list(Project.objects.filter(host=host, deleted_at=None).order_by("id"))
     others = list(Host.objects.filter(region_id=host.region_id).exclude(id=host.id))
     for project in projects:
         why = "the region has no other host"

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -29,10 +29,11 @@ from tests.support.moves import (
     operation,
 )
 from tests.support.place import Place, serves
+from tests.support.processes import postmaster_in
 from tests.support.second_host import NAME, SecondHost, running, second_host, variables
 from tests.support.service import Service
 from tests.support.stack import Stack
-from tests.support.waiting import wait_for
+from tests.support.waiting import load, wait_for
 
 # Bytes that the disk may have less after a move: segments of the log.
 LEFT = 120 << 20
@@ -199,16 +200,48 @@ def test_a_compute_that_dies_while_it_is_followed_runs_again_and_moves(
     stack: Stack, place: Place, second: SecondHost
 ) -> None:
     place.sql(LARGE)
+    postmaster = place.postmaster()
     with Writer(place) as writer:
         moving = move(place, NAME)
-        await_step(place, moving, "copying")
-        pid_file = stack.data_dir(place.branch_id) / "postmaster.pid"
-        os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
+        # On the disk it is seen at once. An operation's steps are written once a second, by when
+        # the compute may have been stopped.
+        wait_for(lambda: on_disk(second.stack, place.branch_id), "the copy to begin")
+        os.killpg(second.worker.pid, signal.SIGSTOP)
+        try:
+            postmaster.kill()
+        finally:
+            os.killpg(second.worker.pid, signal.SIGCONT)
         await_end(place, moving)
         writer.await_more()
     writer.check()
     assert living_on(place) == NAME
     assert place.query("SELECT count(*) FROM large") == (ROWS,)
+    await_end(place, move(place, "local"))
+
+
+def test_a_standby_that_dies_only_delays_the_move(
+    stack: Stack, place: Place, second: SecondHost
+) -> None:
+    there = second.stack.data_dir(place.branch_id)
+
+    def is_ready() -> bool:
+        with suppress(FileNotFoundError):
+            return (there / "postmaster.pid").read_text().rstrip().endswith("ready")
+        return False
+
+    with Writer(place) as writer:
+        moving = move(place, NAME)
+        wait_for(is_ready, "the standby")
+        postmaster_in(there).kill()
+        began = time.monotonic()
+        ended = await_end(place, moving)
+        assert time.monotonic() - began < 30 * load()
+        writer.await_more()
+    writer.check()
+    assert ended["failures_count"] == 1
+    (error,) = (one["detail"]["error"] for one in ended["steps"] if "error" in one["detail"])
+    assert "the standby on the other host has ended" in error
+    assert living_on(place) == NAME
     await_end(place, move(place, "local"))
 
 

@@ -1,20 +1,27 @@
 """What a move of a project schedules, and what it refuses before it schedules anything."""
 
 import io
+import socket
+from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from django.conf import settings
 from django.core.management import call_command
 from django.utils import timezone
 
+from controlplane.compute.filesystem import lock_branches
+from controlplane.compute.moving.links import Link, MoveInterrupted, MoveRefused
 from controlplane.database.version import perch_version
 from controlplane.models import Account, Endpoint, EndpointState, Host, Operation, Project
+from controlplane.operations import receiving_moves
 from controlplane.operations.actions import details_of
 from controlplane.operations.details import MoveProjectDetails
 from controlplane.operations.moved_away import has_moved_away
 from controlplane.operations.project_host import HostNotReady, give_to_host
 from controlplane.services.errors import Conflict, HostAway, NotFound, Unprocessable
-from controlplane.services.moving import empty, move
+from controlplane.services.moving import empty, go_on_emptying, move
 from tests.controlplane.rows import make_host, make_project
 from tests.support.client import Client
 from tests.support.stack import Stack
@@ -99,6 +106,47 @@ def test_a_drained_host_has_its_projects_moved(project: Project, two: Host) -> N
     Host.objects.filter(id="two").update(draining=True)
     stays = empty(Host.objects.get(id="local")).stay
     assert "is being moved by the operation" in stays[project.id]
+
+
+def test_a_drain_goes_on_with_projects_whose_moves_have_failed(project: Project, two: Host) -> None:
+    local, moves = Host.objects.get(id="local"), Operation.objects.filter(action="move_project")
+    go_on_emptying(local)
+    assert not moves.exists()
+    call_command("hosts", "drain", "local", stdout=io.StringIO())
+    go_on_emptying(local)
+    assert moves.count() == 1
+    moves.update(status="failed")
+    go_on_emptying(local)
+    assert sorted(one.status for one in moves) == ["failed", "running"]
+    moves.update(status="failed")
+    call_command("hosts", "resume", "local", stdout=io.StringIO())
+    go_on_emptying(local)
+    assert moves.count() == 2
+
+
+def test_a_branch_that_is_busy_on_the_other_host_only_interrupts_the_move(
+    project: Project, two: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "STATE_DIR", tmp_path)
+    monkeypatch.setattr(receiving_moves, "is_own", lambda host: True)
+    monkeypatch.setattr(receiving_moves, "_LOCK_WAIT", 0.1)
+    (tmp_path / "branches" / project.branches.get().id).mkdir(parents=True)
+    (moving,) = move(project.id, to="two")
+
+    def answer(operation_id: str) -> None:
+        ours, theirs = socket.socketpair()
+        with closing(Link(ours)) as link:
+            ours.sendall(b"local\n")
+            link.tell(move=operation_id)
+            link.flush()
+            receiving_moves._places.acquire()
+            receiving_moves._serve(theirs, "two")
+            link.hear()
+
+    with lock_branches(project.branches.get().id), pytest.raises(MoveInterrupted, match="busy"):
+        answer(str(moving.id))
+    with pytest.raises(MoveRefused, match="no such operation"):
+        answer("unknown")
 
 
 def test_only_the_state_directory_that_has_the_data_gets_the_project(

@@ -61,6 +61,7 @@ from controlplane.operations.upkeep import (
     publish_settings,
 )
 from controlplane.process_accounts import manage_files_as_root
+from controlplane.services.moving import go_on_emptying
 from controlplane.traces import spans
 from controlplane.webhooks import lines
 
@@ -108,7 +109,7 @@ class Command(BaseCommand):
             refuse_other_version(beside=True)
             refuse_other_key()
             host = own_host()
-            all_rounds = (*ROUNDS, *store_rounds(host))
+            all_rounds = (*ROUNDS, Round(60, go_on_emptying), *store_rounds(host))
         except (
             *(OtherVersion, OtherSecretKey, HostTaken, StoreMisnamed),
             *(PostgresUnusable, OperationalError, NoAnswer),
