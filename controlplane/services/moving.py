@@ -71,15 +71,18 @@ def empty(host: Host) -> Emptied:
 def go_on_emptying(host: Host) -> None:
     """If the host is drained, schedule the moves of projects that are on it again: their moves have
     failed, or no other host could have them until now. A round of its worker."""
-    if Host.objects.filter(id=host.id, draining=True).exists():
-        moving = Operation.objects.filter(
-            project=OuterRef("id"), action=Action.MOVE_PROJECT, status__in=UNFINISHED
-        )
-        left = Project.objects.filter(~Exists(moving), host=host, deleted_at=None)
-        result = _empty(host, list(left.order_by("id")))
-        if result.moved or result.stay:
-            fields = {"moved": len(result.moved), "stay": len(result.stay)}
-            log.info("emptying goes on", extra=fields)
+    of_region = Host.objects.filter(region_id=host.region_id)
+    others = of_region.filter(draining=False).exclude(id=host.id)
+    if not of_region.filter(id=host.id, draining=True).exists() or not others.exists():
+        return
+    moving = Operation.objects.filter(
+        project=OuterRef("id"), action=Action.MOVE_PROJECT, status__in=UNFINISHED
+    )
+    left = Project.objects.filter(~Exists(moving), host=host, deleted_at=None)
+    result = _empty(host, list(left.order_by("id")))
+    if result.moved:
+        fields = {"moved": len(result.moved), "stay": len(result.stay)}
+        log.info("emptying goes on", extra=fields)
 
 
 def _empty(host: Host, projects: Sequence[Project]) -> Emptied:
