@@ -5,7 +5,7 @@ from django.db import models
 from controlplane import clock
 from controlplane.models.consumed import NOTHING, Consumed
 from controlplane.models.names import new_branch_id
-from controlplane.models.project import Project
+from controlplane.models.project import Project, host_of_project
 
 
 class BranchState(models.TextChoices):
@@ -26,6 +26,7 @@ CATALOG_UNREAD = "unread"
 class Branch(models.Model):
     id = models.CharField(primary_key=True, max_length=60, default=new_branch_id)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="branches")
+    host = host_of_project()
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="children")
     # The source, if the branch is schema-only. The source is not its parent: the two share nothing
     # once the branch is made, and either may be deleted before the other.
@@ -142,6 +143,28 @@ class Branch(models.Model):
                 name="hidden_branches",
                 fields=["project"],
                 condition=models.Q(hidden=True, deleted_at=None),
+            ),
+            # For the rounds of a host: those that sample its branches, look at the ones that were
+            # reset lately or whose catalog is unread, and forget the deleted ones.
+            models.Index(
+                name="branches_of_a_host",
+                fields=["host", "id"],
+                condition=models.Q(deleted_at=None),
+            ),
+            models.Index(
+                name="reset_branches",
+                fields=["host", "last_reset_at"],
+                condition=models.Q(last_reset_at__isnull=False),
+            ),
+            models.Index(
+                name="branches_with_unread_catalog",
+                fields=["host"],
+                condition=models.Q(catalog_mark=CATALOG_UNREAD, deleted_at=None),
+            ),
+            models.Index(
+                name="deleted_branches",
+                fields=["host", "deleted_at"],
+                condition=models.Q(deleted_at__isnull=False),
             ),
         )
 

@@ -14,7 +14,12 @@ from django.db import models
 from controlplane import clock
 from controlplane.models.branch import Branch
 from controlplane.models.names import new_endpoint_id
-from controlplane.models.project import DEFAULT_PROVISIONER, PROVISIONERS, Project
+from controlplane.models.project import (
+    DEFAULT_PROVISIONER,
+    PROVISIONERS,
+    Project,
+    host_of_project,
+)
 
 
 class EndpointState(models.TextChoices):
@@ -151,6 +156,7 @@ APPLIED = tuple(one.name for one in _DECLARED if one.is_applied)
 class Endpoint(models.Model):
     id = models.CharField(primary_key=True, max_length=60, default=new_endpoint_id)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="endpoints")
+    host = host_of_project()
     branch = models.ForeignKey(Branch, on_delete=models.PROTECT, related_name="endpoints")
     name = models.CharField(max_length=64, null=True)
     type = models.CharField(
@@ -175,6 +181,9 @@ class Endpoint(models.Model):
     suspended_at = models.DateTimeField(null=True)
     # How often its compute was started.
     starts = models.BigIntegerField(default=0, db_default=0)
+    # The round of availability checks looks at the endpoint from then on, or soon if there is none:
+    # its next check is not due before. A trigger removes it when a use makes the check due earlier.
+    check_due_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(default=clock.now)
     updated_at = models.DateTimeField(default=clock.now)
     deleted_at = models.DateTimeField(null=True)
@@ -221,6 +230,28 @@ class Endpoint(models.Model):
                 name="active_endpoints",
                 fields=["project"],
                 condition=models.Q(deleted_at=None, current_state="active"),
+            ),
+            # For the rounds of a host, and for the choice of a host for a new project.
+            models.Index(
+                name="active_endpoints_of_a_host",
+                fields=["host"],
+                include=["autoscaling_limit_max_cu"],
+                condition=models.Q(deleted_at=None, current_state="active"),
+            ),
+            models.Index(
+                name="suspended_endpoints",
+                fields=["host", "suspended_at"],
+                condition=models.Q(deleted_at=None, current_state="idle"),
+            ),
+            models.Index(
+                name="endpoints_to_check",
+                fields=["host", "check_due_at"],
+                condition=models.Q(deleted_at=None, disabled=False),
+            ),
+            models.Index(
+                name="deleted_endpoints",
+                fields=["host", "deleted_at"],
+                condition=models.Q(deleted_at__isnull=False),
             ),
         )
 

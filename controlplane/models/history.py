@@ -3,6 +3,7 @@
 from django.db import models
 
 from controlplane.models.branch import Branch
+from controlplane.models.project import host_of_project
 
 
 class HistoryChain(models.Model):
@@ -10,6 +11,7 @@ class HistoryChain(models.Model):
     `compute.history.chain`; the worker keeps this row equal to them."""
 
     branch = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="history_chains")
+    host = host_of_project()
     number = models.PositiveIntegerField()
     # The first and the last moment that can be recovered, and their positions in the log.
     first_at = models.DateTimeField()
@@ -40,7 +42,7 @@ class HistoryChain(models.Model):
         constraints = (
             models.UniqueConstraint(name="history_chain_is_unique", fields=["branch", "number"]),
         )
-        indexes = (models.Index(name="spent_history", fields=["spent_at"]),)
+        indexes = (models.Index(name="spent_history_of_a_host", fields=["host", "spent_at"]),)
 
     def __str__(self) -> str:
         return f"{self.branch_id} {self.number}"

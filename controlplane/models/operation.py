@@ -152,12 +152,6 @@ class Operation(models.Model):
             models.Index(name="kinds_of_a_branch", fields=["branch", *KIND, "-created_at"]),
             models.Index(name="operations_of_a_branch", fields=["branch", "-created_at"]),
             models.Index(name="operations_of_a_chain", fields=["chain"]),
-            # For `service_quality`.
-            models.Index(
-                name="ended_starts",
-                fields=["updated_at"],
-                condition=models.Q(action="start_compute", status__in=["finished", "failed"]),
-            ),
         )
 
     def __str__(self) -> str:

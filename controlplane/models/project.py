@@ -69,6 +69,17 @@ class Project(models.Model):
                 fields=["deleted_at"],
                 condition=models.Q(recoverable_until__isnull=False),
             ),
+            # For rounds of a host.
+            models.Index(
+                name="deleted_projects",
+                fields=["host", "deleted_at"],
+                condition=models.Q(deleted_at__isnull=False),
+            ),
+            models.Index(
+                name="projects_without_outbound",
+                fields=["host"],
+                condition=models.Q(deleted_at=None, settings__block_outbound_connections=True),
+            ),
         )
 
     def __str__(self) -> str:
@@ -88,3 +99,18 @@ class Project(models.Model):
     def waits_for_second_host(self) -> bool:
         """Whether each of its commits waits until a second host has the log."""
         return bool(self.settings.get("durability") == Durability.REGION)
+
+
+def host_of_project() -> "models.ForeignKey[Host | None]":
+    """The host of the row's project, for indexes: the rounds of a host then read as many rows as
+    the host has, whatever the region has. Triggers keep it equal to the project's, whatever a
+    writer sets (migration 0050). An instance that was just created does not have it."""
+    return models.ForeignKey(
+        Host,
+        null=True,
+        editable=False,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        db_index=False,
+        db_constraint=False,
+    )

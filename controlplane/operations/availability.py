@@ -19,19 +19,30 @@ CHECKS_THAT_COUNT = 5
 # another.
 AT_ONCE, AT_ONCE_OF_AN_ACCOUNT = 4, 2
 
-# One query for all endpoints: an index finds the newest checks of each.
+# One statement for all endpoints. It computes when the next check is due for those whose row says
+# that it may be due by now (`Endpoint.check_due_at`), and writes what it has found to the row. If a
+# client has used the endpoint meanwhile, the row has changed, and the next round computes it anew.
 DUE = """
 WITH under_way AS MATERIALIZED (
     SELECT p.account_id FROM controlplane_operation o
     JOIN controlplane_project p ON p.id = o.project_id
     WHERE o.status = ANY(%(unfinished)s) AND o.action = %(check)s AND p.host_id = %(host)s
-), due AS (
-    SELECT e.id, p.account_id, since.pause_began, row_number() OVER (
-        PARTITION BY p.account_id ORDER BY since.pause_began, e.id
-    ) AS position
-    FROM controlplane_endpoint e
-    JOIN controlplane_project p ON p.id = e.project_id
-    JOIN controlplane_branch b ON b.id = e.branch_id
+), unread AS MATERIALIZED (
+    SELECT id FROM controlplane_branch
+    WHERE host_id = %(host)s AND catalog_mark = '{unread}' AND deleted_at IS NULL
+), looked_at AS MATERIALIZED (
+    SELECT id FROM controlplane_endpoint
+    WHERE host_id = %(host)s AND deleted_at IS NULL AND NOT disabled
+        AND (check_due_at IS NULL OR check_due_at <= now())
+    UNION
+    SELECT e.id FROM unread JOIN controlplane_endpoint e ON e.branch_id = unread.id
+    WHERE e.deleted_at IS NULL AND NOT e.disabled
+), found AS MATERIALIZED (
+    SELECT e.id, e.project_id, e.branch_id, e.last_active, e.check_due_at, since.pause_began,
+        since.pause_began + least(
+            %(first)s * power(2, greatest(since.checks_since_use - 1, 0)), %(longest)s
+        ) AS due_at
+    FROM looked_at JOIN controlplane_endpoint e ON e.id = looked_at.id
     CROSS JOIN LATERAL (
         SELECT coalesce(max(newest.created_at), e.created_at) AS pause_began,
             count(*) FILTER (WHERE newest.created_at > coalesce(e.last_active, e.created_at))
@@ -42,14 +53,26 @@ WITH under_way AS MATERIALIZED (
             ORDER BY o.created_at DESC LIMIT %(counted)s
         ) AS newest
     ) AS since
-    WHERE p.host_id = %(host)s AND p.deleted_at IS NULL
-        AND e.deleted_at IS NULL AND NOT e.disabled
-        AND (b.catalog_mark = %(unread)s OR since.pause_began <= now() - least(
-            %(first)s * power(2, greatest(since.checks_since_use - 1, 0)), %(longest)s
-        ))
+), noted AS (
+    UPDATE controlplane_endpoint e SET check_due_at = free.due_at
+    FROM (
+        SELECT same.id, found.due_at FROM found JOIN controlplane_endpoint same
+            ON same.id = found.id AND same.last_active IS NOT DISTINCT FROM found.last_active
+        WHERE found.check_due_at IS DISTINCT FROM found.due_at
+        FOR NO KEY UPDATE OF same SKIP LOCKED
+    ) AS free
+    WHERE e.id = free.id
+), due AS (
+    SELECT f.id, p.account_id, f.pause_began, row_number() OVER (
+        PARTITION BY p.account_id ORDER BY f.pause_began, f.id
+    ) AS position
+    FROM found f JOIN controlplane_project p ON p.id = f.project_id
+    WHERE p.deleted_at IS NULL
+        AND (f.due_at <= now() OR f.branch_id IN (SELECT id FROM unread))
         AND NOT EXISTS (
             SELECT FROM controlplane_operation o
-            WHERE o.project_id = p.id AND o.endpoint_id = e.id AND o.status = ANY(%(unfinished)s)
+            WHERE o.project_id = f.project_id AND o.endpoint_id = f.id
+                AND o.status = ANY(%(unfinished)s)
         )
 )
 SELECT id FROM due
@@ -57,7 +80,7 @@ WHERE position + (SELECT count(*) FROM under_way WHERE under_way.account_id = du
     <= %(of_an_account)s
 ORDER BY pause_began
 LIMIT greatest(0, %(at_once)s - (SELECT count(*) FROM under_way))
-"""
+""".replace("{unread}", CATALOG_UNREAD)
 
 
 def check_availability(host: Host) -> None:
@@ -74,7 +97,6 @@ def check_availability(host: Host) -> None:
         "check": Action.CHECK_AVAILABILITY,
         "unfinished": list(UNFINISHED),
         "counted": CHECKS_THAT_COUNT,
-        "unread": CATALOG_UNREAD,
         "first": FIRST_CHECK,
         "longest": LONGEST_PAUSE,
         "at_once": AT_ONCE,

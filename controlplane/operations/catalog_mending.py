@@ -96,7 +96,7 @@ def _endpoints_behind(host: Host) -> QuerySet[Endpoint]:
     return (
         Endpoint.objects.select_related("branch")
         .filter(
-            project__host=host,
+            host=host,
             project__deleted_at=None,
             deleted_at=None,
             current_state=EndpointState.ACTIVE,

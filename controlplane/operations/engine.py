@@ -27,6 +27,7 @@ from controlplane.metrics import figures
 from controlplane.models import (
     HOPEFUL,
     UNFINISHED,
+    Action,
     Branch,
     Operation,
     OperationStatus,
@@ -48,6 +49,7 @@ from controlplane.operations.queue import Run, enqueue_operation
 from controlplane.operations.replacing import replacement_of
 from controlplane.operations.running import Refused
 from controlplane.operations.scheduling import dispatch
+from controlplane.operations.service_quality import note_start
 from controlplane.operations.under_way import HandedBack, UnderWay, holding_branches, noted
 from controlplane.operations.undoing import undo, undo_data
 from controlplane.operations.words import without_paths, words_of
@@ -68,6 +70,8 @@ WHOLE = Reading(
 )
 # Seconds before a retry of bringing a cancelled operation to its safe point.
 SETTLE_AGAIN = 1.0
+# The ends of a start that say whether endpoints start.
+ENDED_STARTS = (OperationStatus.FINISHED, OperationStatus.FAILED)
 
 
 def run(operation_id: uuid.UUID, *, runs: Sequence[Run] = ()) -> None:
@@ -334,6 +338,11 @@ def _end(
         transaction.on_commit(
             partial(note_spans, operation, status, step_history.read(steps), now, error=words or "")
         )
+        if operation.action == Action.START_COMPUTE and status in ENDED_STARTS and not because:
+            has_failed = status == OperationStatus.FAILED
+            transaction.on_commit(
+                partial(note_start, str(operation.endpoint_id), has_failed=has_failed)
+            )
     if changed and not _is_no_news(operation, status):
         record(operation_ended(operation, status, words))
     return changed == 1

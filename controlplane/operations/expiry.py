@@ -48,7 +48,7 @@ def expire_branches(host: Host) -> None:
 def _projects_due(host: Host, now: datetime) -> list[str]:
     due = (
         _due(now)
-        .filter(project__host=host)
+        .filter(host=host)
         .values_list("project__account_id", "project_id")
         .annotate(since=Min("expires_at"))
         .order_by("since", "project_id")

@@ -49,7 +49,7 @@ def remove_unwanted(host: Host) -> None:
         hidden=True,
         snapshot=None,
         deleted_at=None,
-        project__host=host,
+        host=host,
         project__deleted_at=None,
     )
     for branch in unwanted[:AT_ONCE]:

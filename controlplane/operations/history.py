@@ -8,6 +8,8 @@ takes some tenths of a second.
 """
 
 import logging
+import math
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
@@ -51,6 +53,12 @@ from controlplane.operations.looks import look_into
 log = logging.getLogger(__name__)
 
 HISTORY_ROUND = 5.0  # seconds
+# Each round looks at the branches that have stopped within this time, and one in BETWEEN_ALL at all
+# that have stopped: those whose log could not be copied for long, or that have come from another
+# host.
+LATELY, BETWEEN_ALL = timedelta(minutes=15), 600.0
+# When this process last looked at all, by the monotonic clock.
+_looked_at_all = -math.inf
 # The branches whose chains have changed, for the copy off the host.
 changed_histories: set[str] = set()
 # Bytes of log after which it is measured again what the bases take.
@@ -61,7 +69,12 @@ BETWEEN_BASES = timedelta(minutes=5)
 
 def keep_history(host: Host) -> None:
     """Copy the log of the branches that have written any, and take the bases that are due."""
-    stopped = {one.id: one for one in _stopped(host)}
+    global _looked_at_all
+    began = time.monotonic()
+    looks_at_all = began - _looked_at_all >= BETWEEN_ALL
+    stopped = {one.id: one for one in _stopped(host, since=None if looks_at_all else LATELY)}
+    if looks_at_all:
+        _looked_at_all = began
     looked_at = {**stopped, **{one.id: one for one in _running(host)}}
 
     def look(endpoint_id: str) -> tuple[list[Chain], bool]:
@@ -89,7 +102,7 @@ def remove_outdated(host: Host) -> None:
     outdated = HistoryChain.objects.filter(
         ~Exists(writers),
         Q(spent_at__lt=Now() - window) | Q(branch__project__history_retention_seconds=0),
-        branch__project__host=host,
+        host=host,
         branch__project__deleted_at=None,
         branch__deleted_at=None,
     ).values_list("branch_id", "branch__project__history_retention_seconds")
@@ -218,14 +231,23 @@ def _running(host: Host) -> QuerySet[Endpoint]:
     return _endpoints(host).filter(id__in=running, current_state=EndpointState.ACTIVE)
 
 
-def _stopped(host: Host) -> QuerySet[Endpoint]:
+def _stopped(host: Host, *, since: timedelta | None) -> QuerySet[Endpoint]:
     """The endpoints that were suspended, or whose branch got other data, after its log was last
-    copied, and those whose project keeps no history any more."""
+    copied, and those whose project keeps no history any more. With `since`, of those only the ones
+    that were suspended, or whose branch got other data, within that time."""
     chains = HistoryChain.objects.filter(branch=OuterRef("branch"))
     copied = chains.filter(updated_at__gt=OuterRef("changed_at"))
     keeps_none = Q(project__history_retention_seconds=0)
     replaced_at = Coalesce("branch__last_reset_at", "suspended_at")
     changed = _endpoints(host).annotate(changed_at=Greatest("suspended_at", replaced_at))
+    if since is not None:
+        # Each of the two is read by an index.
+        suspended = _idle(host).filter(suspended_at__gt=Now() - since)
+        reset = Branch.objects.filter(host=host, last_reset_at__gt=Now() - since)
+        of_reset = _idle(host).filter(branch__in=reset)
+        changed = changed.filter(
+            id__in=suspended.values("id").union(of_reset.values("id"), all=True)
+        )
     return changed.filter(
         (~keeps_none & ~Exists(copied)) | (keeps_none & Exists(chains)),
         current_state=EndpointState.IDLE,
@@ -233,9 +255,13 @@ def _stopped(host: Host) -> QuerySet[Endpoint]:
     )
 
 
+def _idle(host: Host) -> QuerySet[Endpoint]:
+    return Endpoint.objects.filter(host=host, deleted_at=None, current_state=EndpointState.IDLE)
+
+
 def _endpoints(host: Host) -> QuerySet[Endpoint]:
     return Endpoint.objects.select_related("project", "branch__project__account").filter(
-        project__host=host, project__deleted_at=None, deleted_at=None
+        host=host, project__deleted_at=None, deleted_at=None
     )
 
 

@@ -123,7 +123,7 @@ def _active_endpoints(host: Host) -> QuerySet[Endpoint]:
     )
     return Endpoint.objects.filter(
         ~Exists(unfinished),
-        project__host=host,
+        host=host,
         deleted_at=None,
         current_state=EndpointState.ACTIVE,
     )

@@ -142,7 +142,7 @@ def watch_receivers(host: Host) -> None:
 def hold_durability(host: Host) -> None:
     """Attach and detach receivers as the projects' settings say."""
     active = Endpoint.objects.filter(
-        project__host=host,
+        host=host,
         project__settings__durability=Durability.REGION,
         deleted_at=None,
         current_state=EndpointState.ACTIVE,
@@ -157,7 +157,7 @@ def hold_durability(host: Host) -> None:
 
     for _ in look_into(due, look, at="second host"):
         pass
-    unwanted = LogReceiver.objects.filter(branch__project__host=host).exclude(
+    unwanted = LogReceiver.objects.filter(branch__host=host).exclude(
         branch__project__settings__durability=Durability.REGION
     )
     for branch_id in unwanted.values_list("branch_id", flat=True).distinct():
@@ -166,7 +166,7 @@ def hold_durability(host: Host) -> None:
 
 def forget_receivers(host: Host) -> None:
     """Remove the rows of receivers of this host's branches that no restore needs any more."""
-    rows = LogReceiver.objects.filter(branch__project__host=host).select_related("branch__project")
+    rows = LogReceiver.objects.filter(branch__host=host).select_related("branch__project")
     for row in rows:
         branch = row.branch
         is_gone = branch.deleted_at is not None or branch.project.deleted_at is not None

@@ -41,7 +41,7 @@ def end_unused_poolers(host: Host) -> None:
     if not due:
         return
     active = Endpoint.objects.filter(
-        project__host=host, id__in=due, deleted_at=None, current_state=EndpointState.ACTIVE
+        host=host, id__in=due, deleted_at=None, current_state=EndpointState.ACTIVE
     )
     for endpoint_id, branch_id in active.values_list("id", "branch_id"):
         try:

@@ -49,7 +49,7 @@ def _running(host: Host) -> list[Endpoint]:
     return list(
         endpoints.filter(
             id__in=compute.may_run(),
-            project__host=host,
+            host=host,
             project__settings__has_key="quota",
             project__deleted_at=None,
             deleted_at=None,

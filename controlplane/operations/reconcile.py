@@ -63,9 +63,7 @@ def reconcile_host(host: Host) -> None:
     if not (looks_at or runs or looks_at_all):
         return
     looking_at, all_seen = clock.now(), True
-    active = Endpoint.objects.filter(
-        project__host=host, deleted_at=None, current_state=EndpointState.ACTIVE
-    )
+    active = Endpoint.objects.filter(host=host, deleted_at=None, current_state=EndpointState.ACTIVE)
     if looks_at_all:
         _looked_at = began
     else:

@@ -25,11 +25,14 @@ def forget_deleted(host: Host) -> None:
     before = clock.now() - timedelta(days=settings.DELETED_RETENTION)
     unfinished = Operation.objects.filter(project=OuterRef("id"), status__in=UNFINISHED)
     old = Q(deleted_at__lt=before)
+    # Each of the three is read by an index.
+    ids = Project.objects.filter(old, host=host).values("id")
+    for model in (Endpoint, Branch):
+        of_model = model._default_manager.filter(old, host=host).values("project_id")
+        ids = ids.union(of_model, all=True)
     concerned = Project.objects.filter(
-        old
-        | Exists(Endpoint.objects.filter(old, project=OuterRef("id")))
-        | Exists(Branch.objects.filter(old, project=OuterRef("id"))),
         ~Exists(unfinished),
+        id__in=ids,
         host=host,
         recoverable_until=None,
     )

@@ -3,10 +3,11 @@ branches have their data. Measured by rounds, published with the worker's sign o
 problem if it is bad."""
 
 import logging
+import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import connection
 from django.db.models import Exists, OuterRef
 
 from controlplane.compute.branch_data import data_dir
@@ -24,19 +25,6 @@ OF_THE_DATA = (
     *(Action.CREATE_TIMELINE, Action.CREATE_BRANCH),
     *(Action.DELETE_TIMELINE, Action.DELETE_TENANT, Action.RESTORE_FROM_STORE),
 )
-
-# Only the last start of an endpoint counts, so the retries of one client do not. An operation that
-# was never begun says nothing about starts.
-STARTS = """
-SELECT count(*), count(*) FILTER (WHERE last.status = 'failed') FROM (
-    SELECT DISTINCT ON (o.endpoint_id) o.status FROM controlplane_operation o
-    JOIN controlplane_project p ON p.id = o.project_id
-    WHERE o.action = 'start_compute' AND o.status IN ('finished', 'failed')
-        AND o.updated_at > now() - %(within)s * interval '1 s'
-        AND o.not_run_because IS NULL AND p.host_id = %(host)s
-    ORDER BY o.endpoint_id, o.updated_at DESC
-) AS last
-"""
 
 
 @dataclass
@@ -86,18 +74,35 @@ class Quality:
 
 quality = Quality()
 
+# The last start of each endpoint, the longest ago first: when it ended, by the monotonic clock, and
+# whether it failed. Only the last one counts, so the retries of one client do not.
+_starts: dict[str, tuple[float, bool]] = {}
+_changing = threading.Lock()
+
+
+def note_start(endpoint_id: str, *, has_failed: bool) -> None:
+    """Note that this process has ended a start of the endpoint."""
+    with _changing:
+        _starts.pop(endpoint_id, None)
+        _starts[endpoint_id] = time.monotonic(), has_failed
+
 
 def count_starts(host: Host) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(STARTS, {"host": host.id, "within": STARTS_WITHIN})
-        quality.started, quality.failed = cursor.fetchone()
+    """Count the starts that this worker has ended lately; those of an earlier worker are
+    forgotten."""
+    with _changing:
+        since = time.monotonic() - STARTS_WITHIN
+        for endpoint_id in [one for one, (at, _) in _starts.items() if at < since]:
+            del _starts[endpoint_id]
+        quality.started = len(_starts)
+        quality.failed = sum(has_failed for _, has_failed in _starts.values())
 
 
 def sample_branches(host: Host) -> None:
     """Look whether the next branches, and those that had no data before, have data. The samples go
     round, so that each branch is looked at some time."""
     ready = Branch.objects.filter(
-        project__host=host,
+        host=host,
         project__deleted_at=None,
         deleted_at=None,
         current_state=BranchState.READY,

@@ -62,7 +62,7 @@ def _running(host: Host) -> QuerySet[Endpoint]:
 def _active_endpoints(host: Host) -> QuerySet[Endpoint]:
     return Endpoint.objects.select_related(
         "branch__project__account", "branch__meter", "project__account"
-    ).filter(project__host=host, deleted_at=None, current_state=EndpointState.ACTIVE)
+    ).filter(host=host, deleted_at=None, current_state=EndpointState.ACTIVE)
 
 
 def measure(endpoints: Iterable[Endpoint]) -> None:

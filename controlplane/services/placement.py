@@ -17,18 +17,20 @@ from controlplane.services.errors import HostAway, Unprocessable
 # The compute units of the endpoints that run or are being started, by host. Starts count at once,
 # so that many projects which are created at the same time do not all go to one host.
 RUNNING = """
-SELECT p.host_id, sum(e.autoscaling_limit_max_cu) FROM (
-    SELECT id FROM controlplane_endpoint
-    WHERE deleted_at IS NULL AND current_state = 'active'
-    UNION
-    SELECT endpoint_id FROM controlplane_operation
-    WHERE status = ANY(%(unfinished)s) AND action = ANY(%(starts)s)
+SELECT host_id, sum(units) FROM (
+    SELECT host_id, sum(autoscaling_limit_max_cu) AS units FROM controlplane_endpoint
+    WHERE deleted_at IS NULL AND current_state = 'active' AND host_id = ANY(%(hosts)s)
+    GROUP BY host_id
+    UNION ALL
+    SELECT host_id, sum(autoscaling_limit_max_cu) FROM controlplane_endpoint
+    WHERE current_state <> 'active' AND host_id = ANY(%(hosts)s) AND id IN (
+        SELECT endpoint_id FROM controlplane_operation
+        WHERE status IN ({unfinished}) AND action = ANY(%(starts)s)
+    )
+    GROUP BY host_id
 ) AS busy
-JOIN controlplane_endpoint e ON e.id = busy.id
-JOIN controlplane_project p ON p.id = e.project_id
-WHERE p.host_id = ANY(%(hosts)s)
-GROUP BY p.host_id
-"""
+GROUP BY host_id
+""".replace("{unfinished}", ", ".join(f"'{status}'" for status in UNFINISHED))
 
 
 def choose_host(
@@ -175,7 +177,6 @@ def _running_on(hosts: Sequence[Host]) -> dict[str, float]:
         cursor.execute(
             RUNNING,
             {
-                "unfinished": list(UNFINISHED),
                 "starts": list(STARTS),
                 "hosts": [host.id for host in hosts],
             },

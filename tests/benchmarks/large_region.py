@@ -198,7 +198,8 @@ def parts() -> Iterator[tuple[str, Callable[[], object]]]:
         ),
         ("measure_sizes", sizes._running(host)),
         ("keep_history, running", history._running(host)),
-        ("keep_history, stopped", history._stopped(host)),
+        ("keep_history, stopped lately", history._stopped(host, since=history.LATELY)),
+        ("keep_history, all stopped", history._stopped(host, since=None)),
     ):
         yield f"round: {name}", partial(_read, rows)
     for one in ROUNDS:

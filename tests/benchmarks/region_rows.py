@@ -46,23 +46,24 @@ SELECT 'crowd-' || lpad(h::text, 3, '0') || lpad(n::text, 5, '0'), h * 1000 + n 
     now() - interval '30 minutes' - n * interval '1 ms', now()
 FROM generate_series(1, %(hosts)s) h, generate_series(1, %(projects)s) n""",
     """
-INSERT INTO controlplane_branch (id, project_id, name, current_state, "default", protected,
+INSERT INTO controlplane_branch (id, project_id, host_id, name, current_state, "default", protected,
     catalog_revision, applied_catalog_revision, catalog_mark, logical_size, created_at, updated_at,
     state_changed_at)
-SELECT 'br-' || p.id || '-' || n, p.id, 'branch ' || n, 'ready', n = 1, false, 0, 0, 'x', 30000000,
-    p.created_at, now(), now()
+SELECT 'br-' || p.id || '-' || n, p.id, p.host_id, 'branch ' || n, 'ready', n = 1, false, 0, 0,
+    'x', 30000000, p.created_at, now(), now()
 FROM controlplane_project p, generate_series(1, %(endpoints)s) n""",
     """
-INSERT INTO controlplane_endpoint (id, project_id, branch_id, type, autoscaling_limit_min_cu,
-    autoscaling_limit_max_cu, settings, pooler_enabled, pooler_mode, disabled, passwordless_access,
-    provisioner, suspend_timeout_seconds, current_state, last_active, started_at, suspended_at,
-    created_at, updated_at)
-SELECT 'ep' || substr(b.id, 3), b.project_id, b.id, 'read_write', 0.25, 1, '{"pg_settings": {}}',
+INSERT INTO controlplane_endpoint (id, project_id, host_id, branch_id, type,
+    autoscaling_limit_min_cu, autoscaling_limit_max_cu, settings, pooler_enabled, pooler_mode,
+    disabled, passwordless_access, provisioner, suspend_timeout_seconds, current_state, last_active,
+    started_at, suspended_at, created_at, updated_at, check_due_at)
+SELECT 'ep' || substr(b.id, 3), b.project_id, b.host_id, b.id, 'read_write', 0.25, 1,
+    '{"pg_settings": {}}',
     false, 'transaction', false, true, 'k8s-pod', 0,
     CASE WHEN row_number() OVER () %% %(one_active_in)s = 0 THEN 'active' ELSE 'idle' END,
     now() - interval '20 minutes', now() - interval '25 minutes', now() - interval '15 minutes',
-    b.created_at, now()
-FROM controlplane_branch b JOIN controlplane_project p ON p.id = b.project_id""",
+    b.created_at, now(), b.created_at + interval '2 hours'
+FROM controlplane_branch b""",
     """
 INSERT INTO controlplane_role (created_at, updated_at, catalog_error, branch_id, name, verifier,
     encrypted_password, protected, no_login, compute_oid)
@@ -78,9 +79,9 @@ FROM controlplane_branch""",
 INSERT INTO controlplane_meter (branch_id, compute_units, active_since, stored_bytes, stored_since)
 SELECT id, 0, now(), 30000000, now() FROM controlplane_branch""",
     """
-INSERT INTO controlplane_historychain (branch_id, number, first_at, first_lsn, last_at, last_lsn,
-    log_bytes, bases, spent_at, updated_at, stored_at)
-SELECT id, 1, now() - interval '20 minutes', 30000000, now(), 60000000, 33554432, '[]',
+INSERT INTO controlplane_historychain (branch_id, host_id, number, first_at, first_lsn, last_at,
+    last_lsn, log_bytes, bases, spent_at, updated_at, stored_at)
+SELECT id, host_id, 1, now() - interval '20 minutes', 30000000, now(), 60000000, 33554432, '[]',
     now() - interval '15 minutes', now(), now()
 FROM controlplane_branch""",
     """

@@ -1,6 +1,7 @@
 """`/healthz` names what users notice: starts that fail, branches without data, old backups."""
 
 import shutil
+import uuid
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,24 @@ import requests
 from django.utils import timezone
 
 from controlplane.backup.notes import note_taken, note_verified
-from controlplane.models import Account, Action, Branch, Host, Operation, Project
+from controlplane.models import (
+    Account,
+    Action,
+    Branch,
+    Host,
+    Operation,
+    OperationStatus,
+    Project,
+)
 from controlplane.operations import service_quality, vitals
-from controlplane.operations.service_quality import Quality, count_starts, sample_branches
+from controlplane.operations.engine import withdraw
+from controlplane.operations.locks import locked_project
+from controlplane.operations.service_quality import (
+    Quality,
+    count_starts,
+    note_start,
+    sample_branches,
+)
 from controlplane.services.health import examine
 from tests.controlplane.rows import make_project
 from tests.support.certificates import certificate
@@ -50,32 +66,61 @@ def names() -> list[str]:
 
 
 class TestStarts:
+    @pytest.fixture(autouse=True)
+    def starts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(service_quality, "_starts", {})
+
     def test_a_quarter_of_failures_is_a_problem(
         self, quality: Quality, host: Host, project: Project
     ) -> None:
+        for number in range(4):
+            note_start(f"ep-{number}", has_failed=False)
         count_starts(host)
         assert (quality.started, quality.failed, names()) == (4, 0, [])
-        for failed in Operation.objects.all()[:1]:
-            Operation.objects.filter(id=failed.id).update(status="failed")
+        note_start("ep-0", has_failed=True)
         count_starts(host)
         assert (quality.started, quality.failed, names()) == (4, 1, ["starts_fail"])
-        Operation.objects.filter(status="failed").update(not_run_because=failed.id)
-        count_starts(host)
-        assert (quality.started, names()) == (3, [])
 
     def test_only_an_endpoints_last_start_of_ten_minutes_counts(
-        self, quality: Quality, host: Host, project: Project
+        self, quality: Quality, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        Operation.objects.update(status="failed", updated_at=timezone.now() - timedelta(seconds=61))
-        for done in Operation.objects.all():
-            done.id, done.status, done.updated_at = Operation().id, "finished", timezone.now()
-            done.created_at += timedelta(seconds=60)
-            done.save(force_insert=True)
+        now = 1_000.0
+        monkeypatch.setattr("controlplane.operations.service_quality.time.monotonic", lambda: now)
+        for has_failed in (True, False):
+            note_start("ep-a", has_failed=has_failed)
+        now += 300
+        note_start("ep-b", has_failed=True)
         count_starts(host)
-        assert (quality.started, quality.failed) == (4, 0)
-        Operation.objects.update(updated_at=timezone.now() - timedelta(seconds=601))
+        assert (quality.started, quality.failed) == (2, 1)
+        now += 301
         count_starts(host)
-        assert quality.started == 0
+        assert (quality.started, quality.failed) == (1, 1)
+
+    @pytest.mark.parametrize(
+        ("status", "because", "counted"),
+        [
+            ("finished", None, (1, 0)),
+            ("failed", None, (1, 1)),
+            ("cancelled", None, (0, 0)),
+            ("failed", uuid.uuid4(), (0, 0)),
+        ],
+    )
+    def test_the_end_of_a_start_counts_if_it_was_begun(
+        self,
+        quality: Quality,
+        host: Host,
+        project: Project,
+        status: OperationStatus,
+        because: uuid.UUID | None,
+        counted: tuple[int, int],
+        django_capture_on_commit_callbacks: Any,
+    ) -> None:
+        Operation.objects.update(status="running")
+        operation = Operation.objects.select_related("endpoint", "project")[0]
+        with django_capture_on_commit_callbacks(execute=True), locked_project(project.id):
+            withdraw([operation], OperationStatus(status), "ended", because=because)
+        count_starts(host)
+        assert (quality.started, quality.failed) == counted
 
 
 class TestBranches:
