@@ -1,17 +1,18 @@
 """The database's clock, which all processes use. Every time that is stored, or compared with a
 stored one, comes from it, regardless of the clock of the host that a process runs on.
 
-A process learns the time from its database connections: from each new connection, and about once a
-second from a connection in use (`database.base`). In between it adds the kernel's count of seconds
-since boot, which no administrator or NTP daemon changes.
+A process learns the time from its database connections: from each new connection, from each of its
+signs of life, and every few seconds from a connection in use (`database.base`). In between it adds
+the kernel's count of seconds since boot, which no administrator or NTP daemon changes.
 """
 
 import time
 from datetime import UTC, datetime, timedelta
 
 # Seconds after which the database must be asked again. This is short, so that after a change of the
-# database's clock no process compares signs of life of the new time with the old time.
-GOOD_FOR = 1.0
+# database's clock no process compares signs of life of the new time with the old time. It is longer
+# than the two seconds between two signs of life, which set the clock too.
+GOOD_FOR = 2.5
 
 # Add this to `running_for` to get the database's seconds since 1970. None until it has answered.
 _offset: float | None = None

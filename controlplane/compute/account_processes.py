@@ -79,9 +79,12 @@ def end_stray_accounts() -> None:
     """Kill the processes of accounts whose branches do not run or are gone."""
     if shared_account() is not None:
         return
+    numbers = processes_by_number()
+    if not numbers:
+        return
     branches = Path(settings.STATE_DIR) / "branches"
     directories = directories_by_number(branches)
-    for number in processes_by_number():
+    for number in numbers:
         places = directories.get(number, [])
         # If the branch is gone, only the note says whose the number was.
         if (places or noted_for(number) == branches) and not _any_runs(places):

@@ -60,6 +60,8 @@ log = logging.getLogger(__name__)
 STILL_LEAVING = 1.0
 # See `may_run`. None until the first look at all branches.
 _may_run: set[str] | None = None
+# The branches on which a process worked at the last look at all branches.
+_working: frozenset[str] = frozenset()
 _changing_may_run = threading.Lock()
 ENDPOINT_ID = re.compile("ep-[a-z0-9-]+")
 # Followed by the branch's id, it stands for an endpoint while the platform reads a branch without
@@ -258,13 +260,14 @@ def _with_pid_file() -> list[str]:
 
 def look_at_all(*, leased_only: bool = False) -> dict[str, str | None]:
     """Do the same, and note what was found for `may_run`."""
-    global _may_run
+    global _may_run, _working
     with _changing_may_run:
         before = set(_may_run or ())
     found = running_branches(leased_only=leased_only)
     with _changing_may_run:
         started_meanwhile = (_may_run or set()) - before
         _may_run = started_meanwhile | {one for one in found.values() if one}
+        _working = frozenset(found)
     return found
 
 
@@ -277,6 +280,16 @@ def may_run() -> set[str]:
         look_at_all()
     with _changing_may_run:
         return set(_may_run or ())
+
+
+def any_may_run() -> bool:
+    """Whether there is any such endpoint, or a branch on which a process works. Reads nothing."""
+    return _may_run is None or bool(_may_run or _working)
+
+
+def working_branches() -> frozenset[str]:
+    """The branches on which a process worked at the last look at all branches."""
+    return _working
 
 
 def let_proxy_in() -> None:

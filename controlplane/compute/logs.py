@@ -23,6 +23,7 @@ import stat
 import sys
 import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,9 +62,12 @@ def flush_log(log_file: Path) -> None:
     _reader().flush(log_file)
 
 
-def follow_logs() -> None:
-    """Also read the pipes of computes that another worker has started."""
-    for branch in list((Path(settings.STATE_DIR) / "branches").iterdir()):
+def follow_logs(branch_ids: Collection[str] | None = None) -> None:
+    """Also read the pipes of computes that another worker has started, on these branches, or on all
+    of the host."""
+    branches = Path(settings.STATE_DIR) / "branches"
+    places = list(branches.iterdir()) if branch_ids is None else map(branches.joinpath, branch_ids)
+    for branch in places:
         with suppress(OSError):  # a branch that is being removed, a pipe that is being made
             for pipe in branch.glob(f"*{PIPE}"):
                 _reader().follow(pipe)

@@ -24,12 +24,14 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute.binaries import majors, postgres_bin
+from controlplane.compute.listing import Listing
 from controlplane.process_accounts import acts_as_root
 
 # Seconds that processes may take to end after they were killed.
 KILLED_BOUND = 5.0
 ENDING_BOUND = 1.0  # seconds
 SUFFIX = ".running"
+_leases = Listing(SUFFIX)
 # The working directory in which every program of a compute is started (`accounts.running_as`).
 STARTED_IN = "/"
 
@@ -85,10 +87,9 @@ def wait_for_lease(branch_id: str) -> bool:
 def leased_branches() -> set[str]:
     """The branches of this host with a compute of which any process is alive."""
     # The directory has a lock of every branch, and this is asked every two seconds.
-    with suppress(FileNotFoundError), os.scandir(Path(settings.STATE_DIR) / "locks") as all_of:
-        ids = [one.name.removesuffix(SUFFIX) for one in all_of if one.name.endswith(SUFFIX)]
-        return {branch_id for branch_id in ids if is_leased(branch_id)}
-    return set()
+    names = _leases.names(Path(settings.STATE_DIR) / "locks")
+    ids = [name.removesuffix(SUFFIX) for name in names]
+    return {branch_id for branch_id in ids if is_leased(branch_id)}
 
 
 def end_lease(branch_id: str) -> None:

@@ -4,11 +4,13 @@ host that it was to go to."""
 
 import logging
 from contextlib import suppress
+from pathlib import Path
 
 from django.conf import settings
 from django.db.models import Q
 
 from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.compute.listing import Listing
 from controlplane.compute.moving.receiving import remove_received
 from controlplane.models import UNFINISHED, Action, Branch, Host, Operation
 from controlplane.operations.history import changed_histories
@@ -20,16 +22,24 @@ log = logging.getLogger(__name__)
 
 # The branches on the disk that were found to be this host's.
 _own: set[str] = set()
+# Of the directory of branches: its names, and those at the last look, if each was this host's then.
+_listing = Listing()
+_looked_at: frozenset[str] | None = None
 
 
 def remove_moved_away(host: Host) -> None:
     """Look at the branches on the disk that were not found to be this host's before."""
+    global _looked_at
     if has_moved.is_set():
         has_moved.clear()
         _own.clear()
-    place = settings.STATE_DIR / "branches"
-    on_disk = {one.name.lstrip(".").partition(".")[0] for one in place.glob("*br-*")}
+        _looked_at = None
+    names = _listing.names(Path(settings.STATE_DIR) / "branches")
+    if names is _looked_at:
+        return
+    on_disk = {one.lstrip(".").partition(".")[0] for one in names if "br-" in one}
     _own.intersection_update(on_disk)
+    _looked_at = names if on_disk == _own else None
     new = on_disk - _own
     if not new:
         return

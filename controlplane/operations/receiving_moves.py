@@ -45,6 +45,7 @@ from controlplane.models import (
     OperationStatus,
 )
 from controlplane.operations import receiving_logs
+from controlplane.operations.at_rest import active
 from controlplane.operations.details import MoveProjectDetails
 from controlplane.operations.own_host import is_own
 from controlplane.operations.running import FOR_A_START, Refused, bring_up
@@ -103,7 +104,7 @@ def _accept(listener: socket.socket, host_id: str) -> None:
 def _serve(connection: socket.socket, host_id: str) -> None:
     link = Link(connection)
     try:
-        with closing(link), patience(SILENCE):
+        with active(), closing(link), patience(SILENCE):
             sender = _line(connection)
             try:
                 _answer(link, sender, host_id)

@@ -11,6 +11,7 @@ from procrastinate import JobContext, RetryStrategy
 from procrastinate.contrib.django import app
 
 from controlplane.operations import engine, reconcile, schemas
+from controlplane.operations.at_rest import active
 from controlplane.operations.queue import earlier_runs
 from controlplane.webhooks import sending
 
@@ -19,17 +20,20 @@ AGAIN = RetryStrategy(wait=1)  # seconds
 
 @app.task(name="controlplane.run_operation", retry=AGAIN, pass_context=True)
 def run_operation(context: JobContext, operation_id: str, account: int | None = None) -> None:
-    engine.run(uuid.UUID(operation_id), runs=earlier_runs(context.job))
+    with active():
+        engine.run(uuid.UUID(operation_id), runs=earlier_runs(context.job))
 
 
 @app.task(name="controlplane.reconcile_branch", retry=AGAIN)
 def reconcile_branch(branch_id: str, account: int | None = None) -> None:
-    reconcile.reconcile_branch(branch_id)
+    with active():
+        reconcile.reconcile_branch(branch_id)
 
 
 @app.task(name="controlplane.read_schema", retry=AGAIN)
 def read_schema(reading_id: str, account: int | None = None) -> None:
-    schemas.read_schema(uuid.UUID(reading_id))
+    with active():
+        schemas.read_schema(uuid.UUID(reading_id))
 
 
 @app.task(name="controlplane.send_deliveries", retry=AGAIN)

@@ -5,12 +5,15 @@ import os
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 from django.conf import settings
-from django.db.models.functions import Now
+from django.db import connection
+from psycopg.types.json import Jsonb
 
-from controlplane.compute import outbound
+from controlplane import clock
+from controlplane.compute import compute, outbound
 from controlplane.compute.binaries import default_major, majors, postgres_version
 from controlplane.compute.known_settings import ask_postgres
 from controlplane.compute.logs import follow_logs
@@ -60,13 +63,26 @@ from controlplane.webhooks.upkeep import look_after_webhooks
 
 log = logging.getLogger(__name__)
 
+# Whether this process has looked for the logs of all branches: at first, a compute that has just
+# ended may have left some.
+_follows_logs = False
+
+
+PUBLISH = """
+UPDATE controlplane_host SET worker_seen_at = statement_timestamp(), {assigned}
+WHERE id = %(own_id)s AND state_id = %(own_state)s AND state_place = %(own_place)s
+RETURNING clock_timestamp()
+"""
+
 
 @dataclass(frozen=True)
 class Round:
-    """A periodic task; `interval` is in seconds."""
+    """A periodic task. It is done every `interval` seconds, and every `at_rest` seconds while the
+    host is at rest (`at_rest`); None if that makes no difference."""
 
     interval: float
     do: Callable[[Host], None]
+    at_rest: float | None = None
 
 
 def publish_settings(host: Host) -> None:
@@ -105,33 +121,38 @@ def publish_region_address(host: Host) -> None:
 
 
 def publish(host: Host) -> None:
-    """Publish the worker's sign of life, its problems, and what its host can do. Raises HostTaken
-    if the host is served from elsewhere."""
+    """Publish the worker's sign of life, its problems, and what its host can do, and set `clock`
+    from the database's time. Raises HostTaken if the host is served from elsewhere."""
     space = host_space()
     program = pgbouncer()
-    own = Host.objects.filter(id=host.id, state_id=identity(), state_place=place())
-    is_ours = own.update(
-        worker_seen_at=Now(),
-        version=perch_version(),
-        cpus=len(os.sched_getaffinity(0)),
-        cpu_load=os.getloadavg()[0],
-        memory_bytes=psutil.virtual_memory().total,
-        pooling_available=program is not None,
-        pooler_version=_pooler_version(program) if program else "",
-        pg_version=default_major(),
-        pg_versions=majors(),
-        address=settings.HOST_ADDRESS,
-        port=settings.PROXY_PORT,
-        problems=vitals.problems(),
-        history_store=state.as_json(),
-        quality=quality.as_json(),
-        outbound_unfiltered=outbound.complaint(),
-        disk_bytes=space.total,
-        disk_free_bytes=space.free,
-        disk_reserve_bytes=space.reserve,
-    )
-    if not is_ours:
+    published: dict[str, Any] = {
+        "version": perch_version(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "cpu_load": os.getloadavg()[0],
+        "memory_bytes": psutil.virtual_memory().total,
+        "pooling_available": program is not None,
+        "pooler_version": _pooler_version(program) if program else "",
+        "pg_version": default_major(),
+        "pg_versions": Jsonb(majors()),
+        "address": settings.HOST_ADDRESS,
+        "port": settings.PROXY_PORT,
+        "problems": Jsonb(vitals.problems()),
+        "history_store": Jsonb(state.as_json()),
+        "quality": Jsonb(quality.as_json()),
+        "outbound_unfiltered": outbound.complaint(),
+        "disk_bytes": space.total,
+        "disk_free_bytes": space.free,
+        "disk_reserve_bytes": space.reserve,
+    }
+    own = {"own_id": host.id, "own_state": identity(), "own_place": place()}
+    with connection.cursor() as cursor:
+        sent_at = clock.running_for()
+        assigned = ", ".join(f"{name} = %({name})s" for name in published)
+        cursor.execute(PUBLISH.replace("{assigned}", assigned), {**published, **own})
+        found = cursor.fetchone()
+    if found is None:
         raise HostTaken(f'the host "{host.id}" is served from elsewhere now')
+    clock.adjust(found[0], sent_at=sent_at, answered_at=clock.running_for())
 
 
 def _pooler_version(program: str) -> str:
@@ -146,7 +167,9 @@ def _pooler_version(program: str) -> str:
 
 def follow_compute_logs(host: Host) -> None:
     """Read the logs of this host's computes, whichever process started them."""
-    follow_logs()
+    global _follows_logs
+    follow_logs(compute.working_branches() if _follows_logs else None)
+    _follows_logs = True
 
 
 def hold_outbound(host: Host) -> None:
@@ -161,37 +184,41 @@ def hold_outbound(host: Host) -> None:
         log.warning("computes' connections are not filtered", extra={"reason": why})
 
 
+# At rest, rounds about computes and operations are done once in so many seconds, for what only
+# somebody at the machine can have done meanwhile; and so are those about what need not be in time.
+REST, RARELY = 60.0, 30.0
+
 ROUNDS: Sequence[Round] = (
-    Round(0.2, hear_of_cancels),
-    Round(0.5, suspend_idle_endpoints),
-    Round(0.5, guard_disk),
-    Round(2, reconcile_host),
-    Round(10, end_strays),
-    Round(2, mend_catalogs),
-    Round(5, hold_outbound),
-    Round(0.5, watch_receivers),
-    Round(2, hold_durability),
-    Round(5, forget_receivers),
+    Round(0.2, hear_of_cancels, at_rest=REST),
+    Round(0.5, suspend_idle_endpoints, at_rest=REST),
+    Round(0.5, guard_disk, at_rest=2),
+    Round(2, reconcile_host, at_rest=REST),
+    Round(10, end_strays, at_rest=REST),
+    Round(2, mend_catalogs, at_rest=REST),
+    Round(5, hold_outbound, at_rest=REST),
+    Round(0.5, watch_receivers, at_rest=REST),
+    Round(2, hold_durability, at_rest=REST),
+    Round(5, forget_receivers, at_rest=REST),
     Round(5, look_after_received),
     Round(2, publish),
-    Round(2, end_unused_poolers),
-    Round(10, redispatch_lost_operations),
-    Round(10, check_availability),
-    Round(10, count_starts),
+    Round(2, end_unused_poolers, at_rest=REST),
+    Round(10, redispatch_lost_operations, at_rest=REST),
+    Round(10, check_availability, at_rest=RARELY),
+    Round(10, count_starts, at_rest=REST),
     Round(60, sample_branches),
     Round(10, expire_branches),
-    Round(30, measure_sizes),
-    Round(2, measure_nearly_full),
-    Round(QUOTA_ROUND, hold_to_quotas),
-    Round(5, follow_compute_logs),
-    Round(HISTORY_ROUND, keep_history),
+    Round(30, measure_sizes, at_rest=REST),
+    Round(2, measure_nearly_full, at_rest=REST),
+    Round(QUOTA_ROUND, hold_to_quotas, at_rest=REST),
+    Round(5, follow_compute_logs, at_rest=REST),
+    Round(HISTORY_ROUND, keep_history, at_rest=REST),
     Round(60, remove_outdated),
-    Round(1, write_lasting),
-    Round(10, remove_unwanted),
-    Round(5, remove_moved_away),
+    Round(1, write_lasting, at_rest=REST),
+    Round(10, remove_unwanted, at_rest=RARELY),
+    Round(5, remove_moved_away, at_rest=RARELY),
     Round(10, expire_snapshots),
-    Round(10, remove_unrecovered),
-    Round(2, make_room),
+    Round(10, remove_unrecovered, at_rest=RARELY),
+    Round(2, make_room, at_rest=10),
     Round(60, try_removals_again),
     Round(600, forget_deleted),
     Round(60, forget_former_passwords),

@@ -50,6 +50,11 @@ class Rounds:
     def begin(self, name: str, interval: float) -> None:
         self._records[name] = RoundRecord(interval, time.monotonic())
 
+    def rest(self, name: str, interval: float) -> None:
+        """The next time, the round ends within about so many seconds from now."""
+        record = self._records[name]
+        record.interval, record.ended = interval, time.monotonic()
+
     def end(self, name: str, *, error: BaseException | None = None) -> None:
         record = self._records[name]
         record.ended = time.monotonic()

@@ -39,6 +39,7 @@ from controlplane.management.host_links import carry_log, connect_to_host
 from controlplane.metrics import figures, sampling
 from controlplane.models import Host, Lane
 from controlplane.operations import (
+    at_rest,
     project_move,
     receiving_logs,
     second_hosts,
@@ -251,7 +252,18 @@ async def repeat(one: Round, host: Host) -> None:
                 vitals.rounds.end(name)
                 if one.do is publish:
                     outage.ends()
+            await pause(one)
+
+
+async def pause(one: Round) -> None:
+    """Wait until the round is to be done again."""
+    await asyncio.sleep(one.interval)
+    if one.at_rest is not None:
+        name = one.do.__name__
+        vitals.rounds.rest(name, one.at_rest)
+        if await at_rest.wait_at_rest(one.at_rest - one.interval):
             await asyncio.sleep(one.interval)
+        vitals.rounds.rest(name, one.interval)
 
 
 async def revive_stalled_jobs(app: App, host: Host) -> None:
