@@ -18,11 +18,10 @@ from pathlib import Path
 
 import psycopg
 
-from tests.support.bare_postgres import private_directory
 from tests.support.place import Place
 from tests.support.second_host import NAME, SecondHost, hosts, placing_on, second_host
 from tests.support.service import Service
-from tests.support.stack import Stack
+from tests.support.stack import Stack, new_state_dir
 from tests.support.waiting import wait_for
 
 # Seconds that a client waits to be connected.
@@ -147,7 +146,7 @@ def main() -> None:
     parser.add_argument("--idle", type=int, default=200, help="projects that sleep")
     parser.add_argument("--active", type=int, default=20, help="projects with a connected client")
     arguments = parser.parse_args()
-    with private_directory() as directory:
+    with new_state_dir() as directory:
         service = Service(_made(directory / "first"))
         try:
             with second_host(service.stack, directory / "second") as second:
