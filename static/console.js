@@ -48,9 +48,12 @@ window.Perch = {};
   document.addEventListener("htmx:oobAfterSwap", fadeNotices);
 
   dialog.addEventListener("close", () => {
+    // Browsers send this with the next frame. By then, the dialog may be open again, for another opener.
+    if (dialog.open) return;
     moveNotices(document.body);
     dialog.replaceChildren();
-    Perch.returnFocus();
+    // By then, another opener may also wait for its form. It has the focus already.
+    if (!isFetching) Perch.returnFocus();
   });
 
   // What is shown only once is closed by its button. Another way of closing first shows a warning.

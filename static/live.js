@@ -41,11 +41,14 @@
     },
   });
 
-  // Renewing. Only one renewal is under way at a time; if more is asked for meanwhile, another one
-  // follows. An answer is dropped if a newer one is shown already, or if the user has changed,
-  // searched or filtered something since its request.
+  // Renewing. Only one renewal or poll is under way at a time, because each of two answers would
+  // announce the end of an operation. If more is asked for meanwhile, another renewal follows. An
+  // answer is dropped if a newer one is shown already, or if the user has changed, searched or
+  // filtered something since its request.
 
   let isRenewing = false;
+  // The request of the poll under way.
+  let polling = null;
   let isAskedAgain = false;
   // The requests of the region by number, and the number up to which answers are dropped.
   let sent = 0;
@@ -65,26 +68,30 @@
   Perch.renew = () => {
     const live = region();
     if (!live) return;
-    if (isRenewing) {
+    if (isRenewing || polling) {
       isAskedAgain = true;
       return;
     }
     isRenewing = true;
     const over = () => {
       isRenewing = false;
-      if (!isAskedAgain) return;
-      isAskedAgain = false;
-      Perch.renew();
+      renewIfAsked();
     };
     htmx.ajax("GET", live.dataset.live, { target: "#live", swap: "morph" }).then(over, over);
   };
+
+  function renewIfAsked() {
+    if (!isAskedAgain) return;
+    isAskedAgain = false;
+    Perch.renew();
+  }
 
   Perch.renewAfterChange = () => {
     known ??= document.getElementById("poll")?.dataset.newest ?? "";
     outdated = sent;
     Perch.renew();
     // The answer under way would be dropped, so the next request need not wait for it.
-    if (isAskedAgain) htmx.trigger(document.body, "htmx:abort");
+    if (isAskedAgain) polling ? polling.abort() : htmx.trigger(document.body, "htmx:abort");
   };
 
   // Check regularly while the page says that the service is down, and while the owner of a new project
@@ -121,9 +128,19 @@
 
   document.addEventListener("htmx:beforeSend", ({ detail }) => {
     if (isRenewal(detail) && detail.elt.matches("form")) steer(detail);
+    if (detail.elt.id === "poll") follow(detail.xhr);
     numbers.set(detail.xhr, ++sent);
     if (!document.getElementById("trouble").hidden) sentInTrouble.add(detail.xhr);
   });
+
+  function follow(poll) {
+    polling = poll;
+    // An event of htmx would be lost if its element has been removed.
+    poll.addEventListener("loadend", () => {
+      polling = null;
+      renewIfAsked();
+    });
+  }
 
   // Once a search or a filter is sent, whatever its answer, the region is requested with it, and
   // answers to earlier requests are dropped.

@@ -6,11 +6,12 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.looking import focused, tab_to
-from tests.browser.open_pages import SOON, open_page
+from tests.browser.open_pages import SOON, open_page, settled
 from tests.browser.test_journey import sign_in
 from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,74 @@ def test_a_pressed_button_keeps_the_focus(page: Page, shop: Project) -> None:
     expect(power).to_have_text(f"Suspend {shop.endpoint_id}", timeout=20_000)
     expect(page.locator("#poll")).not_to_have_attribute("hx-trigger", re.compile(".*"))
     expect(power).to_be_focused()
+
+
+# Holds back the browser's `close` events, of which Chromium sends each with the next frame.
+HOLD_CLOSE = """() => {
+    const dialog = document.getElementById("dialog");
+    window.closings = 0;
+    document.addEventListener("close", (event) => {
+        if (!event.isTrusted) return;
+        event.stopImmediatePropagation();
+        window.closings += 1;
+    }, true);
+    window.tellClosed = () => dialog.dispatchEvent(new Event("close"));
+}"""
+
+
+def test_a_dialog_that_opens_again_before_its_close_event_keeps_its_form(
+    page: Page, shop: Project
+) -> None:
+    shop.done(shop.start())
+    open_page(page, shop)
+    page.evaluate(HOLD_CLOSE)
+    power = page.locator(f"[id='power-{shop.endpoint_id}']")
+    dialog = page.locator("dialog[open]")
+    power.focus()
+    page.keyboard.press("Enter")
+    dialog.locator("[data-close]").focus()
+    page.keyboard.press("Enter")
+    expect(power).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("button", name="Suspend")).to_be_visible()
+    page.wait_for_function("() => closings === 1")
+    page.evaluate("tellClosed()")
+    expect(dialog.get_by_role("button", name="Suspend")).to_be_visible()
+    expect(dialog.locator("#notices")).to_be_attached()
+    dialog.locator("[data-close]").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => closings === 2")
+    page.evaluate("tellClosed()")
+    expect(page.locator("#dialog > *")).to_have_count(0)
+    expect(page.locator("body > #notices")).to_be_attached()
+    expect(power).to_be_focused()
+
+
+@pytest.mark.thorough
+def test_a_close_event_does_not_take_the_focus_from_the_next_opener(
+    page: Page, shop: Project
+) -> None:
+    open_page(page, shop)
+    page.evaluate(HOLD_CLOSE)
+    dialog = page.locator("dialog[open]")
+    page.locator(f"[id='connect-{shop.endpoint_id}']").focus()
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => closings === 1")
+    held: list[Route] = []
+    page.route("**/new-endpoint", lambda route: held.append(route))
+    page.locator("#create-endpoint").focus()
+    page.keyboard.press("Enter")
+    wait_for(lambda: page.evaluate("1") and held, "the form's request")
+    page.evaluate("tellClosed()")
+    expect(page.locator("#create-endpoint")).to_be_focused()
+    held[0].continue_()
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => closings === 2")
+    page.evaluate("tellClosed()")
+    expect(page.locator("#create-endpoint")).to_be_focused()
 
 
 @pytest.mark.thorough
@@ -160,3 +229,36 @@ def test_nothing_is_announced_twice(page: Page, stack: Stack) -> None:
     expect(dialog).to_have_count(0)
     heard = page.evaluate("window.heard")
     assert len(heard) == len(set(heard)) == 2, heard
+
+
+@pytest.mark.thorough
+def test_a_poll_and_a_renewal_at_once_announce_the_end_once(page: Page, stack: Stack) -> None:
+    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    project.done(project.start())
+    open_page(page, project)
+    page.evaluate(HEAR)
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if len(held) < 2:
+            held.append(route)
+        else:
+            route.continue_()
+
+    with project.locked():
+        project.client.post(project.endpoint_path(rest="/restart"))
+        expect(page.locator("#poll")).to_have_attribute("hx-trigger", re.compile("every"))
+        page.route(re.compile(r"/live\b"), hold)
+        wait_for(lambda: page.evaluate("1") and held, "a poll")
+    wait_for(
+        lambda: {one["status"] for one in project.operations()} == {"finished"},
+        "the end of the restart",
+    )
+    page.evaluate("Perch.renew()")
+    held[0].continue_()
+    expect(page.locator("#announce")).to_have_text("All operations have finished.", timeout=20_000)
+    wait_for(lambda: page.evaluate("1") and len(held) > 1, "the renewal")
+    with page.expect_response(re.compile(r"/live\b")):
+        held[1].continue_()
+    settled(page)
+    assert page.evaluate("heard") == ["All operations have finished."]
