@@ -135,6 +135,8 @@ TEMPLATES = [
     },
 ]
 
+FORM_RENDERER = "console.forms.widgets.WidgetRenderer"
+
 SESSION_ENGINE = "console.sign_in.sessions"
 SESSION_COOKIE_NAME = "perch_session"
 # Seconds without a request after which a session ends.

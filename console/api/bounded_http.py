@@ -11,6 +11,7 @@ import json
 import re
 import socket
 import time
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -92,6 +93,15 @@ def host_in_url(host: str) -> str:
 def proxies_for(url: str) -> dict[str, str] | None:
     """Return the `proxies` for `requests`: for loopback addresses, none of the environment's."""
     return {"http": "", "https": ""} if is_loopback(urlsplit(url).hostname or "") else None
+
+
+@lru_cache(maxsize=64)
+def environment_for(url: str) -> dict[str, Any]:
+    """Return the arguments `proxies` and `verify` of `requests` for that server, from the process's
+    environment, which `requests` itself would read again for each request."""
+    with requests.Session() as session:
+        found = session.merge_environment_settings(url, proxies_for(url) or {}, None, None, None)
+    return {"proxies": found["proxies"], "verify": found["verify"]}
 
 
 def is_loopback(host: str) -> bool:

@@ -18,8 +18,8 @@ from console.api.bounded_http import (
     READ_AT_ONCE,
     BoundedAdapter,
     TooLong,
+    environment_for,
     never_sent,
-    proxies_for,
     read_json,
     read_whole,
 )
@@ -143,8 +143,8 @@ class Transport:
                     headers={"Accept": EVENT_STREAM, "Accept-Encoding": "identity"},
                     timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), LONGEST_SILENCE),
                     allow_redirects=False,
-                    proxies=proxies_for(url),
                     stream=True,
+                    **environment_for(self._server.url),
                 )
                 with answer:
                     if answer.status_code != 200:
@@ -199,8 +199,8 @@ class Transport:
                 },
                 timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), seconds),
                 allow_redirects=False,
-                proxies=proxies_for(url),
                 stream=True,
+                **environment_for(self._server.url),
             )
             with answer:
                 content = read_whole(answer)
@@ -240,6 +240,8 @@ class _Bearer(AuthBase):
 
 def _session() -> requests.Session:
     session = requests.Session()
+    # Each call names the proxies and certificates of the environment.
+    session.trust_env = False
     # All users share the sessions: no cookie of one user may be sent for another.
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     adapter = BoundedAdapter(pool_connections=4, pool_maxsize=32)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
@@ -288,8 +288,13 @@ def _marks(secret: str) -> list[str]:
 
 
 def _fernet() -> MultiFernet:
+    return _fernet_of(settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+
+
+@lru_cache(maxsize=4)
+def _fernet_of(*secret_keys: str) -> MultiFernet:
     keys = []
-    for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
+    for key in secret_keys:
         hkdf = HKDF(SHA256(), length=32, salt=None, info=b"perch console session")
         keys.append(Fernet(base64.urlsafe_b64encode(hkdf.derive(key.encode()))))
     return MultiFernet(keys)

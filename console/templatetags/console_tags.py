@@ -2,12 +2,16 @@
 
 import re
 from datetime import UTC, datetime
+from functools import cache, lru_cache
 from typing import Any
 
 from django import template
+from django.conf import settings
+from django.template.defaulttags import URLNode
+from django.template.defaulttags import url as django_url
 from django.template.loader import render_to_string
-from django.urls import NoReverseMatch, reverse
-from django.utils.html import escape, format_html
+from django.urls import NoReverseMatch, get_script_prefix, reverse
+from django.utils.html import conditional_escape, escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.timezone import localtime
 
@@ -24,6 +28,12 @@ OPERATION_ID = re.compile(r"\b([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
 
 @register.simple_tag
 def icon(name: str) -> SafeString:
+    # With DEBUG, an icon that is changed is shown at once.
+    return _icon.__wrapped__(name) if settings.DEBUG else _icon(name)
+
+
+@cache
+def _icon(name: str) -> SafeString:
     return render_to_string(f"icons/{name}.svg")
 
 
@@ -31,6 +41,37 @@ def icon(name: str) -> SafeString:
 def bundle(name: str) -> str:
     """The address of the stylesheet ("css"), the script ("js") or the icon ("svg")."""
     return bundles.address(name)
+
+
+class AddressNode(URLNode):
+    """The tag `url`, which keeps addresses. Pages have hundreds, of which most are the same again;
+    Django makes each anew, from all patterns of that name."""
+
+    def render(self, context: template.Context) -> str:
+        if self.kwargs:
+            return super().render(context)
+        ids = tuple(arg.resolve(context) for arg in self.args)
+        try:
+            url = _address(get_script_prefix(), self.view_name.resolve(context), *ids)
+        except NoReverseMatch:
+            if self.asvar is None:
+                raise
+            url = ""
+        if self.asvar is None:
+            return conditional_escape(url)
+        context[self.asvar] = url
+        return ""
+
+
+@lru_cache(maxsize=8192)
+def _address(prefix: str, name: str, *ids: str) -> str:
+    return reverse(name, args=ids)
+
+
+@register.tag("url")
+def url(parser: template.base.Parser, token: template.base.Token) -> AddressNode:
+    found = django_url(parser, token)
+    return AddressNode(found.view_name, found.args, found.kwargs, found.asvar)
 
 
 @register.inclusion_tag("_copy.html")
@@ -43,10 +84,11 @@ def copy(value: str, what: str) -> dict[str, Any]:
 @register.simple_tag
 def branch_url(project_id: str, branch_id: str) -> str:
     """Return the address of a branch's page or, if the id cannot be part of it, of the list."""
+    prefix = get_script_prefix()
     try:
-        return reverse("branch", args=[project_id, branch_id])
+        return _address(prefix, "branch", project_id, branch_id)
     except NoReverseMatch:
-        return reverse("branches", args=[project_id])
+        return _address(prefix, "branches", project_id)
 
 
 @register.filter

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from console.api.bounded_http import environment_for
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 from tests.selection import first_of
@@ -227,6 +228,8 @@ def test_the_key_is_not_sent_to_an_http_proxy(
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, misbehaving.url.removesuffix("/api/v2"))
     monkeypatch.setenv("no_proxy", "")
+    # A console reads its environment once.
+    environment_for.cache_clear()
     misbehaving.body = b"[]"
     assert dave.get("/api-keys").status_code == 200
     # The request goes directly to the server; a request to a proxy would have a full address.
@@ -239,6 +242,7 @@ def test_the_key_is_not_sent_to_an_http_proxy(
     settings.MANAGEMENT_API_URL = "http://api.example/api/v2"
     assert dave.get("/api-keys").status_code == 200
     assert misbehaving.asked == ["GET http://api.example/api/v2/api_keys"]
+    environment_for.cache_clear()
 
 
 @pytest.mark.thorough
