@@ -9,7 +9,7 @@ import gzip
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import brotli
@@ -60,9 +60,21 @@ KINDS = {
     "history.js": replace(JS, first=()),
     "schema.css": replace(CSS, first=()),
     "timelines.css": replace(CSS, first=()),
+    "tree.css": replace(CSS, first=()),
+    "palette.js": replace(JS, first=()),
     "query.css": replace(CSS, first=()),
-    "query.js": replace(JS, first=("vendor/codemirror.min.js",)),
+    "query.js": replace(JS, first=()),
+    # The query page loads it when somebody is about to type.
+    "editor.js": replace(JS, first=("vendor/codemirror.min.js",)),
     "svg": Kind("image/svg+xml", (), "\n", str.strip),
+}
+
+
+# By the name of the content encoding; the shortest first.
+ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
+    # The best quality takes seconds for a large file, and saves little.
+    "br": lambda content: brotli.compress(content, quality=11 if len(content) < LARGE else 9),
+    "gzip": lambda content: gzip.compress(content, 9, mtime=0),
 }
 
 
@@ -70,12 +82,17 @@ KINDS = {
 class Bundle:
     content_type: str
     content: bytes
-    # By the name of the content encoding; the shortest first.
-    packed: tuple[tuple[str, bytes], ...]
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         return hashlib.sha256(self.content).hexdigest()[:12]
+
+
+@cache
+def packed(content: bytes, encoding: str) -> bytes:
+    """Return the content in that encoding. The first call takes about 0.1 s of the processor, which
+    a console does not spend at its start: many are started that no browser visits."""
+    return ENCODINGS[encoding](content)
 
 
 def bundle(name: str) -> Bundle:
@@ -105,11 +122,7 @@ def _bundle(name: str, newest: float) -> Bundle:
     kind = KINDS[name]
     texts = [path.read_text() for path in sources(name)]
     content = kind.between.join(kind.minify(text) for text in texts).encode()
-    # The best quality takes seconds for a large file, and saves little.
-    quality = 11 if len(content) < LARGE else 9
-    brotli_packed = brotli.compress(content, quality=quality)
-    packed = ("br", brotli_packed), ("gzip", gzip.compress(content, 9, mtime=0))
-    return Bundle(kind.content_type, content, packed)
+    return Bundle(kind.content_type, content)
 
 
 A_YEAR = 365 * 24 * 3600
@@ -120,12 +133,11 @@ A_YEAR = 365 * 24 * 3600
 @csp_exempt()  # type: ignore[arg-type] # it passes on whatever it is given
 @require_safe
 def show(request: ConsoleRequest, name: str) -> HttpResponse:
-    """Answer with the shortest encoding that the browser accepts; all are compressed beforehand."""
+    """Answer with the shortest encoding that the browser accepts."""
     found = bundle(name)
     understood = {part.partition(";")[0].strip() for part in _accepted(request).split(",")}
-    encoding, content = next(
-        (packed for packed in found.packed if packed[0] in understood), ("", found.content)
-    )
+    encoding = next((one for one in ENCODINGS if one in understood), "")
+    content = packed(found.content, encoding) if encoding else found.content
     answer = HttpResponse(content, content_type=found.content_type)
     if encoding:
         answer["Content-Encoding"] = encoding

@@ -19,12 +19,5 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "console.settings"
 
 application = get_wsgi_application()
 
-# Imported late, because it reads the settings.
-from console import bundles  # noqa: E402
-
-# Compress the bundles now, so that the first browser does not wait for it.
-for kind in bundles.KINDS:
-    bundles.bundle(kind)
-
 # Check the state directory now, and not at the first sign-out.
 ended_sessions.prepare()

@@ -8,7 +8,6 @@ window.Perch = {};
 (() => {
   const dialog = document.getElementById("dialog");
   const notices = document.getElementById("notices");
-  document.documentElement.classList.add("scripted");
 
   // Dialogs show forms that htmx has fetched. A dialog is closed only by success or by the user. An
   // open form is never fetched again, so that what was typed stays.

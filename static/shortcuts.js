@@ -1,4 +1,4 @@
-// Keyboard use: the palette, single-key shortcuts, and lists whose choice loads others.
+// Keyboard use: single-key shortcuts, and lists whose choice loads others.
 "use strict";
 
 (() => {
@@ -6,49 +6,6 @@
 
   document.addEventListener("change", (event) => {
     if (event.target.matches("[data-choose]")) document.getElementById("choose-branch").click();
-  });
-
-  // The palette: typing filters it, arrows move through it, Enter opens the first match.
-
-  // The goals of each list in the order in which the server sent them.
-  const unsorted = new WeakMap();
-
-  const goals = () => [...document.querySelectorAll("#dialog .goals a, main .goals a")]
-    .filter((goal) => !goal.parentElement.hidden);
-
-  document.addEventListener("input", (event) => {
-    if (!event.target.matches("[data-palette]")) return;
-    const wanted = event.target.value.toLowerCase().trim().split(/\s+/);
-    const palette = event.target.closest(".palette");
-    const list = palette.querySelector(".goals");
-    if (!unsorted.has(list)) unsorted.set(list, [...list.children]);
-    for (const item of list.children) {
-      const text = item.textContent.toLowerCase();
-      item.hidden = !wanted.every((word) => text.includes(word));
-    }
-    const query = wanted.join(" ");
-    const rank = (item) => {
-      const [label, detail] = item.querySelectorAll(".name, small:not(.kind)");
-      const [name, more] = [label, detail].map((part) => part?.textContent.trim().toLowerCase());
-      return !query ? 0 : name === query || more === query ? 1 : name.startsWith(query) ? 2 : 3;
-    };
-    list.append(...[...unsorted.get(list)].sort((one, other) => rank(one) - rank(other)));
-    palette.querySelector(".none").hidden = goals().length > 0;
-  });
-
-  document.addEventListener("keydown", (event) => {
-    const inPalette = event.target.closest?.(".palette");
-    if (!inPalette || !["ArrowDown", "ArrowUp", "Enter"].includes(event.key)) return;
-    const field = inPalette.querySelector("[data-palette]");
-    const all = goals();
-    if (event.key === "Enter") {
-      if (event.target !== field || !all.length) return;
-      all[0].click();
-    } else {
-      const place = all.indexOf(event.target) + (event.key === "ArrowDown" ? 1 : -1);
-      (all[Math.min(place, all.length - 1)] ?? field).focus();
-    }
-    event.preventDefault();
   });
 
   // Single-key shortcuts, unless the user is typing or has switched them off; Ctrl-K always works.

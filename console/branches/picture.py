@@ -97,7 +97,7 @@ class Mark:
         # most of the page's time for the marks of a large project.
         symbol = self.look if self.look == BUD else f"bird-{self.look}"
         place = f'x="{self.x:g}" y="{self.y:g}" width="{self.size}" height="{self.size}"'
-        return SafeString(f'<use class="{self.look}" href="#{symbol}" {place}/>')
+        return SafeString(f'<use href="#{symbol}" {place}/>')
 
 
 @dataclass(frozen=True)

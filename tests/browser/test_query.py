@@ -4,7 +4,7 @@ import gzip
 import re
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.conftest import opened
 from tests.browser.looking import expect_accessible
@@ -30,6 +30,9 @@ def shop(stack: Stack) -> Project:
 def query(page: Page, shop: Project) -> Page:
     sign_in(page, shop.client.key)
     page.goto(f"{shop.path}/query")
+    # The editor is loaded at the first movement.
+    page.mouse.move(200, 200)
+    expect(page.locator(".cm-editor")).to_be_visible()
     return page
 
 
@@ -62,11 +65,32 @@ def test_the_editor_completes_names_and_marks_words(query: Page) -> None:
 def test_the_editor_is_small_and_loaded_only_there(query: Page, shop: Project) -> None:
     page = query
     scripts = "[...document.scripts].map((one) => one.src)"
-    (script,) = [one for one in page.evaluate(scripts) if "query.js" in one]
+    (script,) = [one for one in page.evaluate(scripts) if "editor.js" in one]
     assert len(gzip.compress(page.request.get(script).body())) <= EDITOR_BYTES
     page.goto(shop.path)
-    assert not any("query" in one for one in page.evaluate(scripts))
+    assert not any("editor" in one or "query" in one for one in page.evaluate(scripts))
     assert "MIT" in (ROOT / "static/vendor/codemirror.LICENSE.md").read_text()
+
+
+def test_the_query_page_works_before_its_editor_is_loaded(page: Page, shop: Project) -> None:
+    held: list[Route] = []
+    page.route("**/perch.editor.js*", lambda route: held.append(route))
+    sign_in(page, shop.client.key)
+    page.goto(f"{shop.path}/query")
+    field = page.get_by_label("SQL", exact=True)
+    field.press_sequentially("SELECT 40 + 3")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("cell", name="43", exact=True)).to_be_visible()
+    expect(page.locator("#history")).to_contain_text("SELECT 40 + 3")
+    page.keyboard.press("ArrowLeft")
+    assert len(held) == 1
+    # The editor continues where the field was.
+    held[0].continue_()
+    expect(page.locator(".cm-editor.cm-focused")).to_be_visible()
+    page.keyboard.press("1")
+    expect(page.locator("#id_sql")).to_have_value("SELECT 40 + 13")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("cell", name="53", exact=True)).to_be_visible()
 
 
 def test_a_query_is_cancelled_in_postgres(query: Page, shop: Project) -> None:

@@ -1,11 +1,11 @@
 // The editor of the query page: CodeMirror in the place of the text field, which keeps the text for
-// the form. `Perch.sql` reads and changes what is typed.
+// the form.
 "use strict";
 
 (() => {
   const field = document.querySelector("textarea[data-run]");
   if (!field) return;
-  const { form } = field;
+  const { run } = Perch.sql;
   const { EditorView, EditorState, Compartment, HighlightStyle, Prec, keymap, tags } = CodeMirror;
 
   const STYLE = HighlightStyle.define([
@@ -50,12 +50,6 @@
       CodeMirror.sql({ dialect: DIALECT, schema, defaultSchema: "public", upperCaseKeywords: true }),
       DIALECT.language.data.of({ autocomplete: columns }),
     ];
-  }
-
-  function run() {
-    const button = form.querySelector("#run");
-    if (!button.disabled) button.click();
-    return true;
   }
 
   // Chrome keeps the look of marked words that are typed over, by inline styles, which the page's
@@ -105,8 +99,14 @@
       ],
     }),
   });
+  const hadFocus = document.activeElement === field;
+  const selection = { anchor: field.selectionStart, head: field.selectionEnd };
   field.after(view.dom);
   field.hidden = true;
+  if (hadFocus) {
+    view.dispatch({ selection });
+    view.focus();
+  }
   // The label names the editor now.
   document.getElementById("sql-label").removeAttribute("for");
 
@@ -116,6 +116,7 @@
       view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: text } });
     },
     focus: () => view.focus(),
+    run,
   };
 
   // Select the place of an error, if the reader is still typing. The server counts characters, the
