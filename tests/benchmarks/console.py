@@ -1,5 +1,8 @@
 """`python -m tests.benchmarks.console [PAGE …]`: the cost of a page of the console compared with
-the API calls that it needs.
+the API calls that it needs, and the bytes of a first page.
+
+`python -m tests.benchmarks.console lighthouse` rates pages by Lighthouse instead, which it installs
+from npm (tests.support.lighthouse).
 
 The projects have 1, 40 and 400 branches, a tenth of them with endpoints. The calls of a page, and
 their rounds, are first recorded in this process. Then two things are timed alternately, over
@@ -9,6 +12,7 @@ the number of rounds.
 """
 
 import os
+import re
 import statistics
 import sys
 import time
@@ -21,7 +25,9 @@ import django
 import requests
 
 from tests.benchmarks.filling import add_branches, analyze
+from tests.support import lighthouse
 from tests.support.client import Client
+from tests.support.project import Project
 from tests.support.stack import Stack, new_state_dir, running_stack
 
 TURNS = 60
@@ -41,14 +47,59 @@ class Call:
 
 def main(wanted: Sequence[str]) -> None:
     with new_state_dir() as state_dir, running_stack(state_dir, WEB_CONCURRENCY="2") as stack:
-        prepare(stack)
         client = stack.client()
-        print(f"{'page':24}{'branches':>9}{'rounds':>7}{'chain p50':>11}{'page p50':>10}", end="")
-        print(f"{'p50':>7}{'p95':>7}   (times, in ms; the page's over the chain's)")
-        for count in BRANCHES:
-            for name, path in pages(stack, client, count).items():
-                if not wanted or any(one in name for one in wanted):
-                    measure(stack, client, name, path, count)
+        if "lighthouse" in wanted:
+            rate(stack, client)
+        else:
+            compare(stack, client, wanted)
+            weigh(stack, client)
+
+
+def compare(stack: Stack, client: Client, wanted: Sequence[str]) -> None:
+    prepare(stack)
+    print(f"{'page':24}{'branches':>9}{'rounds':>7}{'chain p50':>11}{'page p50':>10}", end="")
+    print(f"{'p50':>7}{'p95':>7}   (times, in ms; the page's over the chain's)")
+    for count in BRANCHES:
+        for name, path in pages(stack, client, count).items():
+            if not wanted or any(one in name for one in wanted):
+                measure(stack, client, name, path, count)
+
+
+def rate(stack: Stack, client: Client) -> None:
+    chromium = lighthouse.chromium_path()
+    assert chromium, "no Chromium found"
+    lighthouse.install()
+    shop = Project.create(stack, client, name="shop")
+    for name, path in lighthouse.pages(shop).items():
+        scores = lighthouse.rate(stack.console_url, path, client.key, chromium)
+        print(f"{name:24}{scores}", flush=True)
+
+
+# What a first page loads besides itself.
+PARTS = re.compile(r'(?:src|href)="(/static/[^"]+)"')
+
+
+def weigh(stack: Stack, client: Client) -> None:
+    """Print the bytes of first pages without their headers, in both encodings."""
+    path = Project.create(stack, client, name="shop").path
+    pages = {"sign-in": "/sign-in", "dashboard": "/", "endpoints": path}
+    print(f"{'first page':24}{'gzip':>9}{'brotli':>9}   (bytes, with styles and scripts)")
+    with requests.Session() as signed_in, requests.Session() as visitor:
+        sign_in(signed_in, stack.console_url, client.key)
+        for name, path in pages.items():
+            browser = visitor if name == "sign-in" else signed_in
+            parts = PARTS.findall(browser.get(stack.console_url + path, timeout=30).text)
+            weights = [
+                sum(weight(browser, stack.console_url + one, accepted) for one in (path, *parts))
+                for accepted in ("gzip", "br, gzip")
+            ]
+            print(f"{name:24}{weights[0]:9}{weights[1]:9}", flush=True)
+
+
+def weight(browser: requests.Session, url: str, accepted: str) -> int:
+    with browser.get(url, headers={"Accept-Encoding": accepted}, stream=True, timeout=30) as answer:
+        good(answer)
+        return len(answer.raw.read(decode_content=False))
 
 
 def prepare(stack: Stack) -> None:

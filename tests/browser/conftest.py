@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.support.another_console import another_console
+from tests.support.lighthouse import chromium_path
 from tests.support.relay import Relay, relay
 from tests.support.stack import Stack, stack, state_dir
 from tests.support.waiting import load
@@ -30,12 +30,6 @@ ARGUMENTS = [
     "--disable-sync",
     "--no-first-run",
 ]
-
-
-def chromium_path() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    found = (shutil.which(name) for name in names)
-    return os.environ.get("PERCH_CHROMIUM") or next((path for path in found if path), None)
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MODULES = HERE / "node_modules"
-# A copy of the package.json that the installed packages belong to.
-INSTALLED = MODULES / ".perch-installed"
+# Below `node_modules`: the hash of the package.json that the installed packages belong to.
+INSTALLED = ".perch-installed"
 
 
 class NoNode(Exception):
@@ -29,20 +29,22 @@ class Ran:
     told: str
 
 
-def install() -> None:
-    """Install the clients into `node_modules`, unless they are there. Raises NoNode."""
+def install(where: Path = HERE) -> None:
+    """Install what the package.json of that folder names, the clients by default, into its
+    `node_modules`, unless it is there. Raises NoNode."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             raise NoNode(f"{program} is not installed")
-    wanted = hashlib.sha256((HERE / "package.json").read_bytes()).hexdigest()
-    if INSTALLED.exists() and INSTALLED.read_text() == wanted:
+    wanted = hashlib.sha256((where / "package.json").read_bytes()).hexdigest()
+    installed = where / "node_modules" / INSTALLED
+    if installed.exists() and installed.read_text() == wanted:
         return
     # No lock file, because it would name a registry. package.json has the versions.
     command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
-    ran = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=300)
     if ran.returncode:
-        raise NoNode(f"npm cannot install the clients: {ran.stderr[-2000:]}")
-    INSTALLED.write_text(wanted)
+        raise NoNode(f"npm cannot install what {where} names: {ran.stderr[-2000:]}")
+    installed.write_text(wanted)
 
 
 def program(package: str) -> Path:
