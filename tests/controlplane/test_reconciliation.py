@@ -18,7 +18,8 @@ def age(project: Project, hours: int) -> None:
     """Make the project's endpoint older."""
     with project.stack.database() as connection:
         connection.execute(
-            "UPDATE controlplane_endpoint SET created_at = created_at - %s * interval '1 hour'"
+            "UPDATE controlplane_endpoint SET check_due_at = NULL,"
+            " created_at = created_at - %s * interval '1 hour'"
             " WHERE project_id = %s",
             [hours, project.id],
         )

@@ -129,6 +129,11 @@ class Place(Project):
                     f" WHERE {key} = %s".encode(),
                     [hours, self.endpoint_id],
                 )
+            # By what the row says, its next check is as far away as before.
+            database.execute(
+                "UPDATE controlplane_endpoint SET check_due_at = NULL WHERE id = %s",
+                [self.endpoint_id],
+            )
 
     def suspend(self, endpoint_id: str | None = None) -> Any:
         answer = super().suspend(endpoint_id)
