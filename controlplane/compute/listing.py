@@ -4,6 +4,7 @@ ask for the names again and again."""
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 # Nanoseconds. The kernel writes a directory's time of change by a clock that advances some hundred
@@ -15,9 +16,9 @@ class Listing:
     """The names in a directory, which is read again only if it has changed since. Threads may share
     it. A directory that does not exist has no names."""
 
-    def __init__(self, suffix: str = "") -> None:
-        # Only names that end like this.
-        self._suffix = suffix
+    def __init__(self, keeps: Callable[[str], bool] = bool) -> None:
+        # Whether a name counts.
+        self._keeps = keeps
         self._lock = threading.Lock()
         self._read: tuple[Path, int, int] | None = None
         self._names: frozenset[str] = frozenset()
@@ -37,6 +38,6 @@ class Listing:
                     listed = os.listdir(place)
                 except FileNotFoundError:
                     return frozenset()
-                self._names = frozenset(one for one in listed if one.endswith(self._suffix))
+                self._names = frozenset(filter(self._keeps, listed))
                 self._read = key if began - found.st_mtime_ns > SETTLED else None
             return self._names

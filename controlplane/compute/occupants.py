@@ -31,7 +31,7 @@ from controlplane.process_accounts import acts_as_root
 KILLED_BOUND = 5.0
 ENDING_BOUND = 1.0  # seconds
 SUFFIX = ".running"
-_leases = Listing(SUFFIX)
+_leases = Listing(lambda name: name.endswith(SUFFIX))
 # The working directory in which every program of a compute is started (`accounts.running_as`).
 STARTED_IN = "/"
 

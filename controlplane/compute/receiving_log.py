@@ -30,6 +30,7 @@ from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.door import SOCKET
 from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches, remove_tree
 from controlplane.compute.history.log import segment_start
+from controlplane.compute.listing import Listing
 from controlplane.compute.occupants import kill
 from controlplane.compute.reaping import reap
 from controlplane.compute.standby import SLOT
@@ -41,6 +42,7 @@ SENDER_TIMEOUT, STATUS_INTERVAL = 2500, 1
 PARTIAL = ".partial"
 LONGEST_WORDS = 500  # characters
 _PROCESSES = "processes"
+_receptions = Listing(lambda name: name.startswith("lr-"))
 
 # Starts the carrier with a listener, which it accepts one connection from, and a descriptor that it
 # keeps open while it lives. Returns once it is connected. Raises OSError.
@@ -54,7 +56,7 @@ def log_of(receiver_id: str) -> Path:
 
 def receptions() -> list[str]:
     """The ids of all receptions that have a directory on this host."""
-    return [place.name for place in (settings.STATE_DIR / "branches").glob("lr-*")]
+    return sorted(_receptions.names(Path(settings.STATE_DIR) / "branches"))
 
 
 def receive(receiver_id: str, major: int, start_carrier: StartCarrier) -> None:

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 # Seconds between two checks whether to stop, between two checks of the connection (a server that
 # hangs does not close it), and between two attempts to connect.
-LOOK_EVERY, TRY_EVERY, CONNECT_AGAIN = 0.2, 2.0, 1.0
+LOOK_EVERY, TRY_EVERY, CONNECT_AGAIN = 0.2, 4.0, 1.0
 
 
 class Hearer(Protocol):

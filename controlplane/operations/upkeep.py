@@ -185,17 +185,18 @@ def hold_outbound(host: Host) -> None:
 
 
 # At rest, rounds about computes and operations are done once in so many seconds, for what only
-# somebody at the machine can have done meanwhile; and so are those about what need not be in time.
-REST, RARELY = 60.0, 30.0
+# somebody at the machine can have done meanwhile. Those that then read the directories of all
+# branches are done once in SELDOM seconds, and those about what need not be in time in RARELY.
+REST, SELDOM, RARELY = 60.0, 300.0, 30.0
 
 ROUNDS: Sequence[Round] = (
     Round(0.2, hear_of_cancels, at_rest=REST),
     Round(0.5, suspend_idle_endpoints, at_rest=REST),
     Round(0.5, guard_disk, at_rest=2),
     Round(2, reconcile_host, at_rest=REST),
-    Round(10, end_strays, at_rest=REST),
+    Round(10, end_strays, at_rest=SELDOM),
     Round(2, mend_catalogs, at_rest=REST),
-    Round(5, hold_outbound, at_rest=REST),
+    Round(5, hold_outbound, at_rest=SELDOM),
     Round(0.5, watch_receivers, at_rest=REST),
     Round(2, hold_durability, at_rest=REST),
     Round(5, forget_receivers, at_rest=REST),
@@ -217,7 +218,7 @@ ROUNDS: Sequence[Round] = (
     Round(10, remove_unwanted, at_rest=RARELY),
     Round(5, remove_moved_away, at_rest=RARELY),
     Round(10, expire_snapshots),
-    Round(10, remove_unrecovered, at_rest=RARELY),
+    Round(10, remove_unrecovered),
     Round(2, make_room, at_rest=10),
     Round(60, try_removals_again),
     Round(600, forget_deleted),

@@ -153,7 +153,7 @@ class TestListing:
         monkeypatch.setattr(listing, "SETTLED", 0)
         (tmp_path / "a.x").touch()
         (tmp_path / "b.y").touch()
-        names = Listing(".x")
+        names = Listing(lambda name: name.endswith(".x"))
         first = names.names(tmp_path)
         assert first == {"a.x"}
         assert names.names(tmp_path) is first

@@ -22,7 +22,7 @@ from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 log = logging.getLogger(__name__)
 
 # Seconds after which a silent connection is tested. A server that hangs closes no connection.
-_HEARTBEAT = 2.0
+_HEARTBEAT = 4.0
 _CONNECT_AGAIN = 1.0
 
 
