@@ -71,6 +71,12 @@ class Migration(migrations.Migration):
             "host",
             condition=models.Q(deleted_at=None, settings__block_outbound_connections=True),
         ),
+        index(
+            "project",
+            "projects_with_second_host",
+            "host",
+            condition=models.Q(settings__durability="region"),
+        ),
         migrations.RemoveIndex("historychain", "spent_history"),
         migrations.RemoveIndex("operation", "ended_starts"),
     ]

@@ -80,6 +80,11 @@ class Project(models.Model):
                 fields=["host"],
                 condition=models.Q(deleted_at=None, settings__block_outbound_connections=True),
             ),
+            models.Index(
+                name="projects_with_second_host",
+                fields=["host"],
+                condition=models.Q(settings__durability=Durability.REGION.value),
+            ),
         )
 
     def __str__(self) -> str:

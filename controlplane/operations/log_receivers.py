@@ -143,6 +143,7 @@ def hold_durability(host: Host) -> None:
     """Attach and detach receivers as the projects' settings say."""
     active = Endpoint.objects.filter(
         host=host,
+        project__host=host,
         project__settings__durability=Durability.REGION,
         deleted_at=None,
         current_state=EndpointState.ACTIVE,

@@ -3,10 +3,12 @@ and an endpoint's row says when its next availability check may be due."""
 
 from datetime import timedelta
 
+import pytest
 from django.utils import timezone
 
 from controlplane.models import Account, Branch, Endpoint, HistoryChain, Host, Operation, Project
 from controlplane.operations.availability import check_availability
+from controlplane.operations.history import _outdated
 from tests.controlplane.rows import make_project
 from tests.controlplane.test_rounds import HOUR, checked, scheduled
 
@@ -124,3 +126,23 @@ class TestCheckDueAt:
         Endpoint.objects.update(disabled=False)
         check_availability(host)
         assert scheduled() == 1
+
+
+@pytest.mark.parametrize(
+    ("retention", "hours_ago", "found"),
+    [(3600, 0.9, False), (3600, 1.1, True), (7200, 1.1, False), (0, 0.1, True)],
+)
+def test_histories_that_are_older_than_their_window_are_found(
+    account: Account, host: Host, retention: int, hours_ago: float, found: bool
+) -> None:
+    """Beside a project with a shorter window, and one of another host."""
+    shorter, project, elsewhere = (make_project(account, host) for _ in range(3))
+    for one in (shorter, project, elsewhere):
+        chain_of(one.branches.get())
+    spent_at = timezone.now() - hours_ago * HOUR
+    HistoryChain.objects.exclude(branch__project=shorter).update(spent_at=spent_at)
+    Project.objects.filter(id=shorter.id).update(history_retention_seconds=60)
+    Project.objects.exclude(id=shorter.id).update(history_retention_seconds=retention)
+    Project.objects.filter(id=elsewhere.id).update(host=other_host(host))
+    expected = {(project.branches.get().id, retention)} if found else set()
+    assert _outdated(host) == expected
