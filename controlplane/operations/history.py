@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce, Greatest, Now
 
 from controlplane import clock
@@ -39,10 +39,11 @@ from controlplane.compute.space import host_space
 from controlplane.compute.tree import TreeUntrusted, shares_blocks
 from controlplane.events.changes import history_gap
 from controlplane.events.recording import record
-from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Host, Project
+from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Host
 from controlplane.operations.history_retention import (
     hold_to_room,
     may_begin,
+    outdated,
     prune,
     remove_oldest,
     room_of,
@@ -97,7 +98,7 @@ def keep_history(host: Host) -> None:
 def remove_outdated(host: Host) -> None:
     """Remove what has become older than the window from the histories of branches that nobody
     writes to, which `keep_history` does not look at."""
-    for branch_id, retention_seconds in _outdated(host):
+    for branch_id, retention_seconds in outdated(host):
         with suppress(LockTimeout), holding_history(branch_id, within=0):
             chains = chains_of(branch_id)
             if retention_seconds == 0:
@@ -106,26 +107,6 @@ def remove_outdated(host: Host) -> None:
                 prune(chains, clock.now() - timedelta(seconds=retention_seconds))
             publish(branch_id, chains)
             changed_histories.add(branch_id)
-
-
-def _outdated(host: Host) -> set[tuple[str, int]]:
-    """The branches with such histories, each with its window in seconds."""
-    projects = Project.objects.filter(host=host, deleted_at=None)
-    windows = projects.filter(history_retention_seconds__gt=0)
-    shortest = windows.aggregate(seconds=Min("history_retention_seconds"))["seconds"]
-    writers = Endpoint.objects.filter(branch=OuterRef("branch"), current_state=EndpointState.ACTIVE)
-    chains = HistoryChain.objects.filter(
-        ~Exists(writers), host=host, branch__deleted_at=None, branch__project__deleted_at=None
-    ).values_list("branch_id", "branch__project__history_retention_seconds")
-    without_history = projects.filter(history_retention_seconds=0)
-    found = set(chains.filter(branch__project__in=without_history))
-    if shortest is not None:
-        window = F("branch__project__history_retention_seconds") * timedelta(seconds=1)
-        # By the index of times, those that the shortest window does not reach. Of these, the ones
-        # that their own window does not reach.
-        beyond_any = Q(spent_at__lt=Now() - timedelta(seconds=shortest))
-        found.update(chains.filter(beyond_any, spent_at__lt=Now() - window))
-    return found
 
 
 def keep(

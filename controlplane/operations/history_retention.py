@@ -5,6 +5,8 @@ branch's history lock."""
 from datetime import datetime, timedelta
 
 from django.db import connection, transaction
+from django.db.models import Exists, F, Min, OuterRef, Q
+from django.db.models.functions import Now
 
 from controlplane import clock
 from controlplane.compute.branch_data import data_dir
@@ -17,7 +19,7 @@ from controlplane.compute.tree import shares_blocks, tree_size
 from controlplane.events.changes import history_trimmed
 from controlplane.events.recording import record
 from controlplane.events.types import EventType
-from controlplane.models import Branch, Event, Host
+from controlplane.models import Branch, Endpoint, EndpointState, Event, HistoryChain, Host, Project
 from controlplane.operations.quotas import LOGICAL_SIZE, quota_of
 
 FORGET_PASSWORDS = """
@@ -44,6 +46,27 @@ def prune(chains: list[Chain], before: datetime) -> None:
             chains.remove(one)
         else:
             one.prune(before)
+
+
+def outdated(host: Host) -> set[tuple[str, int]]:
+    """The branches that nobody writes to with histories older than their window, each with its
+    window in seconds."""
+    projects = Project.objects.filter(host=host, deleted_at=None)
+    windows = projects.filter(history_retention_seconds__gt=0)
+    shortest = windows.aggregate(seconds=Min("history_retention_seconds"))["seconds"]
+    writers = Endpoint.objects.filter(branch=OuterRef("branch"), current_state=EndpointState.ACTIVE)
+    chains = HistoryChain.objects.filter(
+        ~Exists(writers), host=host, branch__deleted_at=None, branch__project__deleted_at=None
+    ).values_list("branch_id", "branch__project__history_retention_seconds")
+    without_history = projects.filter(history_retention_seconds=0)
+    found = set(chains.filter(branch__project__in=without_history))
+    if shortest is not None:
+        window = F("branch__project__history_retention_seconds") * timedelta(seconds=1)
+        # By the index of times, those that the shortest window does not reach. Of these, the ones
+        # that their own window does not reach.
+        beyond_any = Q(spent_at__lt=Now() - timedelta(seconds=shortest))
+        found.update(chains.filter(beyond_any, spent_at__lt=Now() - window))
+    return found
 
 
 def switch_off(branch_id: str, chains: list[Chain], running: str | None) -> None:

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from controlplane.models import Account, Branch, Endpoint, HistoryChain, Host, Operation, Project
 from controlplane.operations.availability import check_availability
-from controlplane.operations.history import _outdated
+from controlplane.operations.history_retention import outdated
 from tests.controlplane.rows import make_project
 from tests.controlplane.test_rounds import HOUR, checked, scheduled
 
@@ -145,4 +145,4 @@ def test_histories_that_are_older_than_their_window_are_found(
     Project.objects.exclude(id=shorter.id).update(history_retention_seconds=retention)
     Project.objects.filter(id=elsewhere.id).update(host=other_host(host))
     expected = {(project.branches.get().id, retention)} if found else set()
-    assert _outdated(host) == expected
+    assert outdated(host) == expected
