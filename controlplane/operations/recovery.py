@@ -47,6 +47,8 @@ STORED = Coalesce(Sum(OF_BRANCH), 0)
 def remove_unrecovered(host: Host) -> None:
     """Schedule the removal of the data that is due."""
     kept = Project.objects.filter(host=host, recoverable_until__isnull=False)
+    if not kept.exists():
+        return
     over = Q(recoverable_until__lte=clock.now())
     for project_id in kept.filter(over).values_list("id", flat=True)[:AT_ONCE]:
         _remove(project_id, over)

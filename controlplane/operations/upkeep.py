@@ -186,7 +186,8 @@ def hold_outbound(host: Host) -> None:
 
 # At rest, rounds about computes and operations are done once in so many seconds, for what only
 # somebody at the machine can have done meanwhile. Those that then read the directories of all
-# branches are done once in SELDOM seconds, and those about what need not be in time in RARELY.
+# branches are done once in SELDOM seconds. So are those that tidy the region's rows, which any host
+# may do; and in RARELY seconds those about what need not be in time.
 REST, SELDOM, RARELY = 60.0, 300.0, 30.0
 
 ROUNDS: Sequence[Round] = (
@@ -207,7 +208,7 @@ ROUNDS: Sequence[Round] = (
     Round(10, check_availability, at_rest=RARELY),
     Round(10, count_starts, at_rest=REST),
     Round(60, sample_branches),
-    Round(10, expire_branches),
+    Round(10, expire_branches, at_rest=20),
     Round(30, measure_sizes, at_rest=REST),
     Round(2, measure_nearly_full, at_rest=REST),
     Round(QUOTA_ROUND, hold_to_quotas, at_rest=REST),
@@ -217,17 +218,17 @@ ROUNDS: Sequence[Round] = (
     Round(1, write_lasting, at_rest=REST),
     Round(10, remove_unwanted, at_rest=RARELY),
     Round(5, remove_moved_away, at_rest=RARELY),
-    Round(10, expire_snapshots),
-    Round(10, remove_unrecovered),
+    Round(10, expire_snapshots, at_rest=20),
+    Round(10, remove_unrecovered, at_rest=20),
     Round(2, make_room, at_rest=10),
-    Round(60, try_removals_again),
+    Round(60, try_removals_again, at_rest=SELDOM),
     Round(600, forget_deleted),
-    Round(60, forget_former_passwords),
-    Round(60, forget_requests),
-    Round(60, forget_readings),
+    Round(60, forget_former_passwords, at_rest=SELDOM),
+    Round(60, forget_requests, at_rest=SELDOM),
+    Round(60, forget_readings, at_rest=SELDOM),
     Round(600, forget_events),
     Round(600, forget_usage),
-    Round(60, pack_metrics),
+    Round(60, pack_metrics, at_rest=SELDOM),
     Round(600, forget_metrics),
-    Round(60, look_after_webhooks),
+    Round(60, look_after_webhooks, at_rest=SELDOM),
 )
