@@ -129,7 +129,7 @@ def _scores(report: Mapping[str, Any]) -> Scores:
     ]
     audits = [report["audits"][name] for name in counted]
     lost = {
-        one["id"]: one.get("displayValue", "")
+        one["id"]: one.get("displayValue") or _elements(one)
         for one in audits
         if one["score"] is not None and one["score"] < 1
     }
@@ -141,3 +141,9 @@ def chromium_path() -> str | None:
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     found = (shutil.which(name) for name in names)
     return os.environ.get("PERCH_CHROMIUM") or next((path for path in found if path), None)
+
+
+def _elements(audit: Mapping[str, Any]) -> str:
+    """Return the elements at fault, as far as an audit names them."""
+    items = audit.get("details", {}).get("items", [])
+    return ", ".join(one["node"]["snippet"] for one in items if "node" in one)[:1000]
