@@ -24,6 +24,7 @@ from console.pages.responses import (
     show_secret,
 )
 from console.request import ConsoleRequest
+from console.sign_in import sessions
 
 # In a later year, the date of the following day might not exist.
 LAST_YEAR = 9998
@@ -116,10 +117,17 @@ def revoke(request: ConsoleRequest, key_id: int) -> HttpResponse:
     def page() -> FormPage:
         keys = {key.id: key for key in choices(request, request.api.api_keys)}
         name = f"“{keys[key_id].name}”" if key_id in keys else f"number {key_id}"
+        sign_in = sessions.present(request)
+        own = sign_in.account.key_id if sign_in else None
+        if own is None:
+            yours = " If you are signed in with it, you must sign in with another key."
+        elif own == key_id:
+            yours = " You are signed in with this key: you will be signed out."
+        else:
+            yours = ""
         return FormPage(
             title="Revoke API key",
-            intro=f"Programs that use the key {name} stop working at once. If you are signed in "
-            "with it, you must sign in with another key.",
+            intro=f"Programs that use the key {name} stop working at once.{yours}",
             submit="Revoke key",
             danger=True,
             back=url,

@@ -196,6 +196,7 @@ def _account(api: ManagementAPI) -> Account:
         has_webhooks=webhooks is not Access.MISSING,
         is_perch=limits is not None,
         is_operator=own.is_operator,
+        key_id=own.id,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from statistics import median
 
+from console.api.resources.actors import Actor
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.events import Event
 from console.api.resources.operations import Operation
@@ -36,8 +37,8 @@ class Turn:
 
     at: datetime
     kind: str
-    # Shown after “by”; "" if the server does not say.
-    by: str = ""
+    # None if the server does not say.
+    by: Actor | None = None
     # Milliseconds: how long the start took. If a client woke the endpoint, it waited that long.
     took_ms: int | None = None
     is_wait: bool = False
@@ -88,7 +89,7 @@ def _of_event(event: Event, operations: Mapping[str, Operation]) -> Turn:
     return Turn(
         at=event.at,
         kind=kind,
-        by=event.actor.words if event.actor else "",
+        by=event.actor,
         took_ms=own.total_duration_ms if own and kind == WOKE else None,
         is_wait=is_client and kind == WOKE,
         operation_id=event.operation_ids[0] if event.operation_ids else "",
@@ -114,7 +115,7 @@ def _of_operation(operation: Operation) -> Turn | None:
     return Turn(
         at=operation.updated_at,
         kind=kind,
-        by=by.words if by else "",
+        by=by,
         took_ms=operation.total_duration_ms if kind == WOKE else None,
         is_wait=bool(by and by.type == "client"),
         operation_id=operation.id,

@@ -59,6 +59,8 @@ class Account:
     is_perch: bool = False
     # Whether the account is one of those that run the service.
     is_operator: bool = False
+    # The id of the own key; None if the server does not say.
+    key_id: int | None = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.timezone import localtime
 
 from console import bundles
+from console.api.resources.actors import Actor
 
 register = template.Library()
 
@@ -123,6 +124,17 @@ def operation_links(words: str, project_id: str) -> SafeString:
         for place, part in enumerate(parts)
     ]
     return mark_safe("".join(linked))  # noqa: S308 # escaped, each
+
+
+@register.filter
+def actor_words(actor: Actor, own_key: int | None) -> str:
+    """Return the words that follow “by”; “you” if it was done with the reader's own key."""
+    return actor.words(own_key)
+
+
+@register.filter
+def actor_label(actor: Actor, own_key: int | None) -> str:
+    return actor.label(own_key)
 
 
 @register.filter

@@ -46,13 +46,14 @@ def get_current_user_info(request: AuthenticatedRequest) -> dict[str, Any]:
 
 @router.get("/auth", response=AuthDetails)
 def get_auth_details(request: AuthenticatedRequest) -> dict[str, Any]:
-    """Returns the account that the API key belongs to, and what the key is limited to."""
+    """Returns the account that the API key belongs to, the key's id and what it is limited to."""
     account, key = request.auth, request.api_key
     return {
         "account_id": str(account.id),
         "auth_method": "api_key_user",
         "auth_data": account.name,
         "operator": account.is_operator,
+        "api_key_id": key.id,
         "project_id": key.project_id,
         "read_only": key.read_only,
         "expires_at": key.expires_at,

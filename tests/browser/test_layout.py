@@ -40,7 +40,7 @@ def test_thirty_things_are_on_one_screen(page: Page, shop: Project) -> None:
     # The details are unfolded beneath the line.
     lines.first.locator("summary").click()
     expect(lines.first.locator(".changes")).to_contain_text("shop 33 → shop 34")
-    expect(lines.first.locator("details")).to_contain_text("by API key “tests” from 127.0.0.1")
+    expect(lines.first.locator("details")).to_contain_text("by you from 127.0.0.1")
 
 
 def test_an_endpoint_is_above_the_fold_of_a_phone(page: Page, shop: Project) -> None:

@@ -135,12 +135,33 @@ def test_an_unknown_event_type_stays_chosen_and_has_words(
     assert "Mirror: polished twice" in page.text
 
 
+def test_what_was_done_with_the_readers_own_key_was_done_by_you(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    mine = {**USER, "api_key_id": 7}
+    again = {**mine, "type": "retry"}
+    misbehaving.apart["/auth"] = (200, b'{"read_only": false, "api_key_id": 7}')
+    misbehaving.body = b'{"login": "dave"}'
+    dave.post("/sign-in", {"key": "daves-key"})
+    answer_with(
+        misbehaving,
+        event(3, "project.updated", actor=again, changes={"x": {"from": 1, "to": 2}}),
+        event(2, "project.updated", actor=mine, changes={"x": {"from": 0, "to": 1}}),
+        event(1, "project.created"),
+    )
+    text = Page(dave.get("/activity")).text
+    assert "by you (retry) from 192.0.2.7" in text
+    assert "by you from 192.0.2.7" in text
+    # The key has the same name, but it is another one.
+    assert "by API key “laptop” from 192.0.2.7" in text
+
+
 @pytest.mark.thorough
 def test_a_change_made_in_the_console_is_listed(alice: Person, shop: Shop) -> None:
     alice.post(f"{shop.url}/rename", {"name": "store"})
     page = Page(alice.get(f"{shop.url}/events?type=project.updated&actor=user"))
     assert "name shop → store" in page.text
-    assert "by API key “tests” from 127.0.0.1" in page.text
+    assert "by you from 127.0.0.1" in page.text
     assert "No event matches." in Page(alice.get(f"{shop.url}/events?actor=expiry")).text
     account = Page(alice.get("/activity"))
     assert "name shop → store" in account.text

@@ -47,6 +47,16 @@ def test_revoking(alice: Person) -> None:
     assert Browser().post("/sign-in", {"key": made["key"]}).status_code == 422
 
 
+def test_the_own_key_is_marked_and_its_revocation_says_that_it_signs_out(alice: Person) -> None:
+    made = alice.api.post("/api_keys", {"key_name": "laptop"})
+    page = Page(alice.get("/api-keys"))
+    assert "your key" in page.row("tests")
+    assert "your key" not in page.row("laptop")
+    (own,) = (key["id"] for key in alice.api.get("/api_keys") if key["name"] == "tests")
+    assert "you will be signed out" in Page(alice.get(f"/api-keys/{own}/revoke")).text
+    assert "sign" not in Page(alice.get(f"/api-keys/{made['id']}/revoke")).text.partition("stop")[2]
+
+
 def test_another_users_key_stays(alice: Person, bob: Person) -> None:
     made = alice.api.post("/api_keys", {"key_name": "mine"})
     answer = bob.post(f"/api-keys/{made['id']}/revoke")

@@ -35,7 +35,7 @@ def test_it_works(alice: Person, shop: Shop) -> None:
     wait_for(lambda: not Page(alice.get(anew)).polls, "the end of the retry")
     page = Page(alice.get(anew))
     assert "OK" in page.text
-    assert "by a retry with API key “tests”" in page.text
+    assert "by you (retry)" in page.text
     assert f"Retry of operation {start['id']}" in page.text
     assert f"Retried as run {anew.rpartition('/')[2]}" in Page(alice.get(run)).text
 

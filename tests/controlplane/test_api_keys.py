@@ -103,7 +103,9 @@ def test_the_regions(alice: Client) -> None:
 
 
 def test_a_keys_limits_are_returned(alice: Client, project: Project) -> None:
+    own = alice.get("/api_keys")[0]["id"]
     assert alice.get("/auth") == {
+        "api_key_id": own,
         "account_id": alice.get("/users/me")["id"],
         "auth_method": "api_key_user",
         "auth_data": alice.get("/users/me")["login"],

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from console.api.fields import text
+from console.api.fields import text, whole
 
 
 @dataclass(frozen=True)
@@ -45,25 +45,32 @@ class Actor:
     name: str
     # An IP address; "" if none is known.
     address: str
+    # The id of the API key that was used; None if there was none, or if the server does not say.
+    key_id: int | None = None
 
     @classmethod
     def read(cls, data: object) -> "Actor | None":
         """Return None if the server names no actor: only some servers of this API do."""
         if not isinstance(data, Mapping) or not text(data, "type"):
             return None
-        return cls(text(data, "type"), text(data, "name"), text(data, "address"))
+        key_id = whole(data, "api_key_id")
+        return cls(text(data, "type"), text(data, "name"), text(data, "address"), key_id)
 
-    @property
-    def words(self) -> str:
-        """The words that follow “by”."""
+    def words(self, own_key: int | None = None) -> str:
+        """Return the words that follow “by”. `own_key` is the id of the reader's own API key."""
         kind = self._kind
+        if self._is(own_key):
+            return "you (retry)" if kind.value == "retry" else "you"
         name = f"“{self.name}”" if kind.value in NAMES_OF_KEYS else self.name
         return f"{kind.before_name} {name}" if self.name else kind.alone
 
-    @property
-    def label(self) -> str:
-        """The name alone, beside the icon; what it is, if it has none."""
-        return self.name or self._kind.label
+    def label(self, own_key: int | None = None) -> str:
+        """Return the name alone, beside the icon; what it is, if it has none."""
+        return "you" if self._is(own_key) else self.name or self._kind.label
+
+    def _is(self, own_key: int | None) -> bool:
+        """Whether the reader did it. Sessions from before this was stored have no `own_key`."""
+        return self.key_id is not None and self.key_id == own_key
 
     @property
     def shape(self) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from console.api.errors import NonsenseAnswer
-from console.api.fields import JSONObject, limiting_id, moment, text
+from console.api.fields import JSONObject, limiting_id, moment, text, whole
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,12 @@ class OwnKey:
     # None if the server does not report it; only Perch does.
     limits: "KeyLimits | None"
     is_operator: bool
+    # None if the server does not say.
+    id: int | None = None
 
     @classmethod
     def read(cls, data: JSONObject) -> "OwnKey":
-        return cls(KeyLimits.read(data), data.get("operator") is True)
+        return cls(KeyLimits.read(data), data.get("operator") is True, whole(data, "api_key_id"))
 
 
 @dataclass(frozen=True)

@@ -410,6 +410,8 @@ GLOSSARY: dict[str, Entry] = {
     "type": ("Always `read_write`", "read_write"),
     "EventOut.type": ("The type of the event", "endpoint.active"),
     "ActorOut.type": ("The type of the actor", "user"),
+    "InitiatorOut.api_key_id": ("The key's id for a user or a retry; null for others", 17),
+    "AuthDetails.api_key_id": ("The id of the key that sent the request", 17),
     "InitiatorOut.type": ("The type of the initiator", "user"),
     "PaymentSource.type": ("Always empty", ""),
     "updated_at": ("When it was last changed", TIME),

@@ -19,6 +19,7 @@ class InitiatorOut(Schema):
     name: str = Field(
         description="The API key's name for a user or a retry; the address and role for a client"
     )
+    api_key_id: int | None = Field(None, description="The key's id for a user or a retry")
 
 
 class PastOut(Schema):
@@ -69,10 +70,11 @@ class OperationOut(Schema):
         return past_of(operation)
 
     @staticmethod
-    def resolve_initiator(operation: Operation) -> dict[str, str]:
+    def resolve_initiator(operation: Operation) -> dict[str, Any]:
         by = operation.initiator
         is_client = by.type == ActorType.CLIENT
-        return {"type": by.type, "name": f"{by.address} {by.name}" if is_client else by.name}
+        name = f"{by.address} {by.name}" if is_client else by.name
+        return {"type": by.type, "name": name, "api_key_id": by.api_key_id}
 
     @staticmethod
     def resolve_total_duration_ms(operation: Operation) -> int:

@@ -114,6 +114,7 @@ class AuthDetails(KeyLimits):
     auth_method: str
     auth_data: str
     operator: bool
+    api_key_id: int = Field(description="The id of the key that sent the request")
 
 
 class RegionOut(Schema):
