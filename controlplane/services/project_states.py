@@ -26,10 +26,16 @@ class ProjectState:
 
 def list_project_states(account: Account) -> list[ProjectState]:
     """The states of the account's projects, sorted by project id. This takes two statements,
-    however many projects there are."""
+    however many projects there are. Endpoints of hidden branches, such as those that read a past
+    moment, are in no list and do not count."""
     states: dict[str, ProjectState] = defaultdict(lambda: ProjectState(project_id=""))
     endpoints = (
-        Endpoint.objects.filter(project__account=account, project__deleted_at=None, deleted_at=None)
+        Endpoint.objects.filter(
+            project__account=account,
+            project__deleted_at=None,
+            deleted_at=None,
+            branch__hidden=False,
+        )
         .values_list("project_id", "current_state", "disabled")
         .annotate(count=Count("id"))
         .order_by()

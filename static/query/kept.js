@@ -8,8 +8,10 @@
   const MOST_RUNS = 50, LONGEST = 20_000;
   const { account, project } = form.dataset;
   const KEY = `perch:queries:${account}:${project}`;
-  // A past moment has a draft of its own: what was typed for the present may be what it undoes.
-  const DRAFT = `perch:typed:${account}:${project}:${form.elements.past_endpoint.value}`;
+  // Each branch has a draft of its own, and so has a past moment: what was typed for the present may
+  // be what it undoes. What is typed stays in the editor when another branch is chosen.
+  const draft = () => ["perch:typed", account, project, form.elements.past_endpoint.value
+    || form.elements.branch.value].join(":");
   const by = (id) => document.getElementById(id);
 
   // A browser may refuse storage, or it may be full. Then nothing is kept.
@@ -117,7 +119,7 @@
 
   document.addEventListener("perch:typed", () => {
     try {
-      sessionStorage.setItem(DRAFT, Perch.sql.text);
+      sessionStorage.setItem(draft(), Perch.sql.text);
     } catch {
       // The page works without.
     }
@@ -126,7 +128,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     show();
     try {
-      const typed = sessionStorage.getItem(DRAFT);
+      const typed = sessionStorage.getItem(draft());
       if (typed && !Perch.sql.text) Perch.sql.text = typed;
     } catch {
       // As above.

@@ -47,7 +47,9 @@
   document.addEventListener("htmx:afterRequest", ({ detail }) => {
     if (detail.elt !== form) return;
     clearInterval(ticking);
-    const hadFocus = document.activeElement === cancel;
+    // The button was disabled while the query was cancelled, and so lost the focus.
+    const isLeft = run.isCancelled && [document.body, null].includes(document.activeElement);
+    const hadFocus = isLeft || document.activeElement === cancel;
     cancel.hidden = elapsed.hidden = true;
     cancel.disabled = false;
     cancel.textContent = "Cancel";
@@ -75,6 +77,7 @@
 
   cancel.addEventListener("click", async () => {
     const asked = run;
+    asked.isCancelled = true;
     cancel.disabled = true;
     cancel.textContent = "Cancelling…";
     while (run && run === asked) {
@@ -84,10 +87,29 @@
         Perch.failed(`The query was not cancelled. ${problem}`);
         cancel.disabled = false;
         cancel.textContent = "Cancel";
+        cancel.focus();
         return;
       }
       await pause(500);
     }
+  });
+
+  // The address names what is chosen, so that a reload, a bookmark and Back lead to the same branch.
+
+  function nameChosen({ target }) {
+    const url = new URL(location);
+    for (const name of ["branch", "database", "role"]) {
+      const { value } = form.elements[name];
+      // What was chosen on one branch may not exist on another.
+      if (name === "branch" || target.name === name) url.searchParams.set(name, value);
+      else if (target.name === "branch") url.searchParams.delete(name);
+    }
+    history.replaceState(history.state, "", url);
+  }
+
+  document.addEventListener("DOMContentLoaded", () => nameChosen({ target: form }));
+  form.addEventListener("change", ({ target }) => {
+    if (["branch", "database", "role"].includes(target.name)) nameChosen({ target });
   });
 
   // The tree of tables.

@@ -104,6 +104,7 @@ def test_a_query_is_cancelled_in_postgres(query: Page, shop: Project) -> None:
     expect(page.get_by_role("alert")).to_contain_text("The query was cancelled.")
     expect(elapsed).to_be_hidden()
     expect(page.get_by_role("button", name="Cancel", exact=True)).to_be_hidden()
+    expect(page.get_by_label("SQL", exact=True)).to_be_focused()
     ask(page, running)
     expect(page.get_by_role("cell", name="0", exact=True)).to_be_visible()
 
@@ -148,6 +149,27 @@ def test_the_browser_keeps_queries_and_forgets_them(
     page.get_by_role("button", name="Clear").click()
     expect(page.locator("#history li, #saved li")).to_have_count(0)
     assert "SELECT" not in page.evaluate("JSON.stringify({...localStorage})")
+
+
+def test_the_address_names_the_branch_and_each_branch_has_its_draft(
+    query: Page, shop: Project
+) -> None:
+    page, chosen = query, query.get_by_label("Branch", exact=True)
+    expect(page).to_have_url(re.compile(rf"\?branch={shop.branch_id}$"))
+    page.get_by_label("SQL", exact=True).fill("SELECT 'of main'")
+    chosen.select_option(label="dev")
+    dev = chosen.input_value()
+    expect(page).to_have_url(re.compile(rf"\?branch={dev}$"))
+    # What is typed stays, as it may be meant for the other branch too.
+    expect(page.locator("#id_sql")).to_have_value("SELECT 'of main'")
+    page.goto(f"{shop.path}/query?branch={dev}")
+    expect(chosen).to_have_value(dev)
+    expect(page.locator("#id_sql")).to_have_value("")
+    page.get_by_label("SQL", exact=True).fill("SELECT 'of dev'")
+    page.reload()
+    expect(page.locator("#id_sql")).to_have_value("SELECT 'of dev'")
+    page.goto(f"{shop.path}/query?branch={shop.branch_id}")
+    expect(page.locator("#id_sql")).to_have_value("SELECT 'of main'")
 
 
 @pytest.mark.thorough

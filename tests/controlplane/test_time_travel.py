@@ -49,6 +49,8 @@ def test_a_past_moment_is_read_and_goes_by_itself(fresh_project: Project) -> Non
     ):
         connection.execute("INSERT INTO notes VALUES ('now')")
     assert (ids(project, "branches"), ids(project, "endpoints")) == before
+    (state,) = project.client.get("/projects/states")["projects"]
+    assert state["endpoints"] == {"active": 1, "idle": 0, "disabled": 0}
     path = f"{project.path}/endpoints/{endpoint['id']}"
     assert project.client.get(path)["endpoint"]["suspend_timeout_seconds"] == 0
     project.client.finish(project.client.post(f"{path}/suspend"))
