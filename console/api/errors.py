@@ -75,7 +75,10 @@ class NotFound(Refused):
     """404: the thing does not exist, or belongs to another account."""
 
     title = "Not found"
-    advice = "It may have been deleted, or it may belong to another account."
+    advice = (
+        "Check the spelling of its id. It may have been deleted, or belong to another account or "
+        "server."
+    )
     page_status = 404
 
 

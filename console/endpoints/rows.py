@@ -52,8 +52,8 @@ SUSPEND = Button("endpoint_suspend", "Suspend", "power", "", "small secondary ou
 ENABLE = Button("endpoint_enable", "Enable", "power", look="small outline")
 RESTART = Button("endpoint_restart", "Restart", "restart", asks=True)
 DISABLE = Button("endpoint_disable", "Disable", "disable", asks=True)
-POOL = Button("endpoint_pooling", "Enable pooling", "pooling", to="on")
-UNPOOL = Button("endpoint_pooling", "Disable pooling", "pooling", to="off")
+POOL = Button("endpoint_pooling", "Pool all connections", "pooling", to="on")
+UNPOOL = Button("endpoint_pooling", "Pool only the -pooler host", "pooling", to="off")
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,8 @@ def _suspends_after(endpoint: Endpoint) -> str:
 
 def _pooling(endpoint: Endpoint) -> str:
     if not endpoint.pooler_enabled:
-        return "Off"
-    return f"On, {text(endpoint.returned, 'pooler_mode') or 'transaction'} mode"
+        return "Only the -pooler host"
+    return f"All connections, {text(endpoint.returned, 'pooler_mode') or 'transaction'} mode"
 
 
 ENDPOINT_SETTINGS = (
@@ -100,7 +100,7 @@ ENDPOINT_SETTINGS = (
         alias="suspend_timeout",
         kind=int,
         label="Suspend after",
-        help="The time without activity. The next connection wakes the endpoint.",
+        help="The time without activity. The next connection starts the endpoint again.",
         words="suspend timeout",
         heading="Suspend after",
         shown=_suspends_after,
@@ -108,8 +108,8 @@ ENDPOINT_SETTINGS = (
     EndpointSetting(
         attribute="pooler_enabled",
         kind=bool,
-        label="Pooling",
-        help="PgBouncer in transaction mode, at its own host name.",
+        label="Pool all connections",
+        help="By PgBouncer in transaction mode. Otherwise, only the -pooler host pools.",
         words="pooling",
         # A button of the endpoint's page switches it.
         is_in_change_form=False,

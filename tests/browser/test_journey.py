@@ -123,9 +123,9 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
 
     # Pooling. Without PgBouncer, the page gives the reason.
     open_menu(page, endpoint_id)
-    page.get_by_role("button", name="Enable pooling").click()
+    page.get_by_role("button", name="Pool all connections").click()
     failure = page.locator(".notice.failure")
-    expect(row.get_by_role("cell", name="On", exact=True).or_(failure)).to_be_visible()
+    expect(row.get_by_role("cell", name="All connections", exact=True).or_(failure)).to_be_visible()
     if failure.count():
         expect(failure).to_contain_text(re.compile("pgbouncer", re.IGNORECASE))
         failure.get_by_label("Dismiss").click()

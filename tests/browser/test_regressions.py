@@ -54,14 +54,15 @@ def test_pooling_has_the_same_words_everywhere(page: Page, shop: Project) -> Non
     sign_in(page, shop.client.key)
     dialog = page.locator("dialog[open]")
     endpoint_page = f"{shop.path}/endpoints/{shop.endpoint_id}"
-    for is_on, said, other in ((True, "On", "off"), (False, "Off", "on")):
+    everything, one = "ll connections", "nly the -pooler host"
+    for is_on, said, other in ((True, f"A{everything}", one), (False, f"O{one}", everything)):
         shop.change(pooler_enabled=is_on)
         page.goto(shop.path)
         row = page.locator(".endpoints tbody tr").filter(has_text=shop.endpoint_id)
         expect(row.locator("[data-label=Pooling]")).to_have_text(said)
         page.get_by_label(f"More actions for {shop.endpoint_id}").click()
         expect(
-            row.get_by_role("button", name=f"{'Enable' if other == 'on' else 'Disable'} pooling")
+            row.get_by_role("button", name=f"Pool {'o' if is_on else 'a'}{other}")
         ).to_be_visible()
         page.goto(endpoint_page)
         fact = page.locator(".facts div").filter(has=page.get_by_text("Pooling", exact=True))
@@ -75,7 +76,7 @@ def test_pooling_has_the_same_words_everywhere(page: Page, shop: Project) -> Non
     shop.new_branch_id(name="free")
     page.goto(shop.path)
     page.locator("#create-endpoint").click()
-    expect(dialog.get_by_label("Pooling")).to_be_visible()
+    expect(dialog.get_by_label("Pool all connections")).to_be_visible()
 
 
 @pytest.mark.thorough

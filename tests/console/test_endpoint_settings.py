@@ -61,7 +61,7 @@ def test_the_page_shows_the_values() -> None:
     assert setting_rows(endpoint(**PRESENT)) == [
         ("Compute size", "0.25 to 2 CU"),
         ("Suspend after", "90 s"),
-        ("Pooling", "On, transaction mode"),
+        ("Pooling", "All connections, transaction mode"),
     ]
     assert INVENTED.row(endpoint(greeting="hello")) == "hello"
 

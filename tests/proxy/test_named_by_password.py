@@ -120,7 +120,9 @@ def test_refusals_are_the_same_as_with_other_names(
     words = refusal(
         proxy, host="127.0.0.1", user=user, password=f"endpoint={endpoint_id};{password}"
     )
-    assert words == f'password authentication failed for user "{user}"'
+    failed, _, hint = words.partition("\nHINT:  ")
+    assert failed == f'password authentication failed for user "{user}"'
+    assert "spelling of the endpoint's id" in hint
     known = endpoint_id if endpoint_id == ENDPOINT else None
     assert proxy.directory.refusals == [(known, user, "127.0.0.1")]
     assert proxy.directory.endpoints[ENDPOINT].wakes == 0

@@ -35,7 +35,9 @@ def refusal(proxy: RunningProxy, endpoint_id: str = ENDPOINT, **parameters: Any)
 @pytest.mark.parametrize("way", [{}, plain(ENDPOINT)], ids=["tls", "plain"])
 def test_a_wrong_password(proxy: RunningProxy, way: dict[str, str]) -> None:
     words = refusal(proxy, user="alice", password="wrong", **way)
-    assert words == 'password authentication failed for user "alice"'
+    failed, _, hint = words.partition("\nHINT:  ")
+    assert failed == 'password authentication failed for user "alice"'
+    assert hint.startswith("Check the password, the role and the spelling of the endpoint's id.")
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,10 @@ class PasswordFailed(ProxyError):
     """The same answer to a wrong password, an unknown role and an unknown endpoint."""
 
     sqlstate = "28P01"
+    hint = (
+        "Check the password, the role and the spelling of the endpoint's id. The endpoint may have "
+        "been deleted, or be in another region."
+    )
 
     def __init__(self, role: str) -> None:
         super().__init__(f'password authentication failed for user "{role}"')
