@@ -4,6 +4,7 @@ for a new branch."""
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -150,7 +151,9 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         parent_id = form.cleaned_data["parent_id"]
         if form.cleaned_data.get("as_of") == PAST and parent_id:
-            return done(request, reverse("branch_history", args=[project_id, parent_id]))
+            name = form.cleaned_data["name"]
+            query = f"?{urlencode({'name': name})}" if name else ""
+            return done(request, reverse("branch_history", args=[project_id, parent_id]) + query)
         with problems_beside(form, "name"):
             branch = request.api.branching.create(project_id, body_of(form, "branch_create"))
             page_url = reverse("branch", args=[project_id, branch.id])

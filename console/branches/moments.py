@@ -98,11 +98,14 @@ class Found:
 
 @require_safe
 def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    api, typed = request.api, request.GET.get("moment", "")
+    api, typed, name = request.api, request.GET.get("moment", ""), request.GET.get("name", "")
     context: dict[str, Any] = {
         "project_id": project_id,
         "here": reverse("branch_history", args=[project_id, branch_id]),
         "typed": typed,
+        # The name that was typed for the new branch before its moment was chosen.
+        "name": name,
+        "carried": f"&{urlencode({'name': name})}" if name else "",
     }
     looks = "newest" in request.GET
     if request.htmx and looks:
@@ -114,7 +117,8 @@ def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
             lambda: _found(request, project_id, branch_id, typed),
         )
         answer = render(request, "_moment.html", {**context, "branch": branch, "found": found})
-        answer["HX-Replace-Url"] = f"{context['here']}?{urlencode({'moment': typed})}"
+        query = urlencode({"moment": typed}) + context["carried"]
+        answer["HX-Replace-Url"] = f"{context['here']}?{query}"
         return answer
     branch, project, (history, looked), found = in_parallel(
         lambda: api.branch(project_id, branch_id),
@@ -195,7 +199,10 @@ class RestoreToMomentForm(forms.Form):
 def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Create a branch of a past moment, with an endpoint."""
     chosen = _chosen(request)
-    form = BranchOfMomentForm(request.POST if request.method == "POST" else None)
+    form = BranchOfMomentForm(
+        request.POST if request.method == "POST" else None,
+        initial={"name": request.GET.get("name", "")},
+    )
     _add_moment(form, chosen)
     if request.method == "POST" and chosen and form.is_valid():
         with problems_beside(form, "name"):

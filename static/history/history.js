@@ -108,8 +108,25 @@
     if (moment) showMoment(moment, at);
   }
 
+  // What is typed in a dialog, such as the new branch's name, is there again if the dialog is opened
+  // for another moment.
+  const typed = new Map();
+  document.addEventListener("input", ({ target }) => {
+    if (target.matches("#dialog [type=text]")) typed.set(target.name, target.value);
+  });
+
+  function typeAgain(dialog) {
+    for (const [name, value] of typed) {
+      const again = dialog.querySelector(`[type=text][name="${CSS.escape(name)}"]:not([readonly])`);
+      if (!again || again.value === value) continue;
+      again.value = value;
+      again.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+  }
+
   document.addEventListener("htmx:afterSwap", ({ detail }) => {
     if (detail.target.id === "found") showFound();
+    if (detail.target.id === "dialog") typeAgain(detail.target);
   });
   showFound();
   slider.setAttribute("aria-valuetext", field.value || local(latest));

@@ -69,7 +69,7 @@ def test_a_moment_is_chosen_by_keyboard_and_becomes_a_branch(
     slider = page.get_by_label("Moment on the band")
     slider.focus()
     page.keyboard.press("Home")
-    expect(found).to_contain_text("none since the base copy")
+    expect(found).to_contain_text("none since the full copy")
     beginning = field.input_value()
     assert slider.get_attribute("aria-valuetext") == beginning
     page.keyboard.press("End")
@@ -98,6 +98,34 @@ def test_a_moment_is_chosen_by_keyboard_and_becomes_a_branch(
     expect(page.get_by_role("heading", level=1)).to_contain_text("then")
     expect_quiet(page)
     assert rows(project, branch_id_of(page)) == ["first"]
+
+
+def test_a_typed_name_survives_the_choice_of_another_moment(
+    there: Page, notes: tuple[Project, str]
+) -> None:
+    page, (project, between) = there, notes
+    dialog = page.locator("dialog[open]")
+    page.goto(f"{project.path}/branches")
+    page.get_by_role("button", name="Create branch").click()
+    dialog.get_by_label("Name").fill("from before")
+    dialog.get_by_label("As of").select_option("past")
+    dialog.get_by_role("button", name="Create branch").click()
+    field = page.get_by_label("Time or LSN")
+    for at, name in ((between, "from before"), (local(between), "renamed")):
+        field.fill(at)
+        field.press("Enter")
+        expect(page.locator("#found")).to_have_attribute("data-moment", between)
+        page.get_by_role("button", name="Create branch…").click()
+        expect(dialog.get_by_label("Name")).to_have_value(name)
+        dialog.get_by_label("Name").fill("renamed")
+        dialog.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Restore main…").click()
+    dialog.get_by_label("Keep present data as branch").fill("kept")
+    dialog.get_by_role("button", name="Cancel").click()
+    page.get_by_label("Moment on the band").press("End")
+    expect(page.locator("#found")).not_to_have_attribute("data-moment", between)
+    page.get_by_role("button", name="Restore main…").click()
+    expect(dialog.get_by_label("Keep present data as branch")).to_have_value("kept")
 
 
 @pytest.mark.thorough
@@ -206,7 +234,7 @@ def test_a_branch_is_restored_to_its_own_past(browser: Browser, stack: Stack) ->
     with opened(browser, stack.console_url) as page:
         sign_in(page, project.client.key)
         page.goto(f"{project.branch_path()}/history")
-        page.get_by_role("button", name="A moment before").first.click()
+        page.get_by_role("button", name="Go to just before").first.click()
         expect(page.locator("#found .out time")).to_be_visible()
         assert page.get_by_label("Time or LSN").input_value()
         page.get_by_role("button", name="Restore main…").click()

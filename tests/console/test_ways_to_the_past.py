@@ -12,7 +12,7 @@ def test_a_new_branch_can_be_of_a_past_moment(carol: Person, still_shop: Shop) -
     assert page.options["as_of"] == ["", "past"]
     sent = {"name": "then", "parent_id": still_shop.dev_id, "as_of": "past"}
     answer = carol.post(url, sent)
-    assert answer["Location"] == f"{still_shop.url}/branches/{still_shop.dev_id}/history"
+    assert answer["Location"] == f"{still_shop.url}/branches/{still_shop.dev_id}/history?name=then"
     assert "then" not in Page(carol.get(f"{still_shop.url}/branches")).text
 
 
