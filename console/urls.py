@@ -26,7 +26,7 @@ from console.operations import views as operations
 from console.projects import changes as project_changes
 from console.projects import settings as project_settings
 from console.projects import views as projects
-from console.query import table_changes, tables
+from console.query import table_changes, table_imports, tables
 from console.query import views as query
 
 PROJECT = "projects/<slug:project_id>"
@@ -144,7 +144,8 @@ urlpatterns = [
     path(f"{PROJECT}/query/cancel", query.cancel, name="query_cancel"),
     path(f"{PROJECT}/tables", tables.index, name="tables"),
     path(f"{PROJECT}/tables/row", table_changes.edit, name="table_row"),
-    path(f"{PROJECT}/tables/import", table_changes.import_csv, name="table_import"),
+    path(f"{PROJECT}/tables/new-row", table_changes.add, name="table_row_add"),
+    path(f"{PROJECT}/tables/import", table_imports.import_csv, name="table_import"),
     path(f"{PROJECT}/tables/export", tables.export, name="table_export"),
     path("webhooks", webhooks.index, name="webhooks"),
     path("webhooks-live", webhooks.index_live, name="webhooks_live"),

@@ -22,7 +22,10 @@ from console.pages.problems import spell_out
 from console.request import ConsoleRequest
 from console.sign_in import sessions
 
-READ_ONLY = "Your API key is read-only. It cannot change anything or see passwords."
+READ_ONLY = (
+    "You are signed in with a read-only API key: it can look at everything, but change nothing, "
+    "and it sees no passwords."
+)
 # The pages whose forms concern the whole account, by the beginning of the names of their URLs.
 OF_THE_ACCOUNT = ("project_create", "project_delete", "api_key_", "webhook_")
 
@@ -72,7 +75,7 @@ def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> Http
         page = replace(page, blocked=out_of_reach(request))
     status = 422 if form.errors else 200
     example = request_example(request, form, page.sent_too)
-    context = {"form": form, "page": page, "example": example, "heading": _heading(request)}
+    context = {"form": form, "page": page, "example": example, "heading": heading(request)}
     context["crumbs"] = _crumbs(request)
     return render(request, template, context, status=status)
 
@@ -110,7 +113,7 @@ def show_confirmation(
     return show_form(request, form, page())
 
 
-def _heading(request: ConsoleRequest) -> str:
+def heading(request: ConsoleRequest) -> str:
     """Return the element for a form's title: h2 in a dialog, as the page behind it has the h1.
 
     htmx also sends forms that are on a page of their own; those keep h1.
@@ -125,7 +128,7 @@ def show_secret(
     """Answer a POST without a redirect, as no other answer may hold the secret. `template` is the
     content of the dialog; on a page of its own, `secret.html` includes it."""
     name = template if request.htmx else "secret.html"
-    shown = {**context, "secret_template": template, "heading": _heading(request)}
+    shown = {**context, "secret_template": template, "heading": heading(request)}
     return render(request, name, shown)
 
 

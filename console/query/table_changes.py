@@ -1,26 +1,24 @@
-"""Changes of a table's rows: a row's values, by SQL that is shown before it runs, and CSV."""
+"""Changes of a table's rows, by SQL that is shown before it runs: a row is changed or added. The
+form is a dialog or, without scripts, a page of its own."""
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from django import forms
-from django.contrib import messages
-from django.http import HttpResponse, HttpResponseRedirect
+from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from console.pages.responses import READ_ONLY
-from console.query.csv_text import UnreadableCsv, read_csv
+from console.api.errors import APIError
+from console.pages.responses import done, heading
 from console.query.place import PlaceRefused, failure_words, run
 from console.query.schema_tree import read_table
 from console.query.sql_over_http import Query, SqlFailed
 from console.query.table_pages import (
     Description,
-    TableColumn,
     describe,
-    insert_query,
+    insert_sql,
     read_description,
     read_row_name,
     row_query,
@@ -30,8 +28,6 @@ from console.query.tables import PLACE, ROWS, chosen_place, query_of
 from console.query.views import require_perch
 from console.request import ConsoleRequest
 
-# Bytes of a file that is imported, values in it, and rows of a statement.
-LONGEST_IMPORT, MOST_VALUES, AT_ONCE = 8 << 20, 500_000, 500
 GONE = "The row has been changed or deleted meanwhile. Nothing was changed."
 
 
@@ -39,7 +35,7 @@ class Refused(Exception):
     """The change cannot be made. The message is for the user."""
 
 
-def _described(request: ConsoleRequest, project_id: str, *more: Query) -> Description:
+def described_table(request: ConsoleRequest, project_id: str) -> Description:
     """Return what is known of the table in the address. Raises Refused."""
     table = read_table(request.GET.get("table", ""))
     if require_perch(request) or table is None:
@@ -49,6 +45,11 @@ def _described(request: ConsoleRequest, project_id: str, *more: Query) -> Descri
     if described is None:
         raise Refused(f"There is no table {table.schema}.{table.name}.")
     return described
+
+
+def back_to_table(request: ConsoleRequest, project_id: str) -> str:
+    query = query_of(request.GET.dict(), (*PLACE, *ROWS, "after", "before"))
+    return f"{reverse('tables', args=[project_id])}?{query}"
 
 
 def _run(
@@ -63,55 +64,94 @@ def _run(
         raise Refused(failure_words(failure)) from failure
 
 
-def _back(request: ConsoleRequest, project_id: str) -> str:
-    query = query_of(request.GET.dict(), (*PLACE, *ROWS, "after", "before"))
-    return f"{reverse('tables', args=[project_id])}?{query}"
-
-
 @require_http_methods(["GET", "HEAD", "POST"])
 def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Change a row: the values are typed, then the SQL is shown, then it runs."""
     request.shows_secrets = True
-    back = _back(request, project_id)
-    context: dict[str, Any] = {"back": back, "here": request.get_full_path()}
     try:
-        described = _described(request, project_id)
+        described = described_table(request, project_id)
         key = read_row_name(request.GET.get("key", ""), len(described.key))
         if not described.is_editable or key is None:
             raise Refused("This row cannot be changed here: its table has no key.")
-        context["table"] = described.table
         if request.method != "POST":
             (result,) = _run(request, project_id, [row_query(described, key)])
             if len(result.rows) != 1:
                 raise Refused("There is no such row any more.")
-            return _show_row(request, context, described, result.rows[0], result.rows[0])
-        before = read_row_name(request.POST.get("before", ""), len(described.columns))
-        if before is None:
+            before = result.rows[0]
+            return _show(request, project_id, described, before, typed=before)
+        sent = read_row_name(request.POST.get("before", ""), len(described.columns))
+        if sent is None:
             raise Refused(GONE)
-        typed = _typed(request, described, before)
     except Refused as refused:
-        return render(request, "table_problem.html", {"words": refused, "back": back}, status=422)
+        return not_possible(request, project_id, str(refused))
+    before, typed = sent, _typed(request, described, sent)
     changes = [
         (column, was, now)
         for column, was, now in zip(described.columns, before, typed, strict=True)
         if was != now
     ]
     if not changes:
-        context["refused"] = "Nothing is changed yet."
-        return _show_row(request, context, described, before, typed)
-    context["sql"] = sql = update_sql(described, key, changes)
-    if request.POST.get("act") != "run":
-        context["is_reviewed"] = request.POST.get("act") == "review"
-        return _show_row(request, context, described, before, typed)
+        words = "Nothing is changed yet."
+        return _show(request, project_id, described, before, typed=typed, refused=words)
+    sql = update_sql(described, key, changes)
+    if request.POST.get("act") == "run":
+        return _run_shown(request, project_id, described, sql, before, typed)
+    return _show(request, project_id, described, before, typed=typed, sql=sql)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def add(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    """Add a row, in the same way. Columns that are left empty get their defaults."""
+    request.shows_secrets = True
+    try:
+        described = described_table(request, project_id)
+        if not described.key:
+            raise Refused("Rows cannot be added to a view here.")
+    except Refused as refused:
+        return not_possible(request, project_id, str(refused))
+    if request.method != "POST":
+        return _show(request, project_id, described, None, typed=[""] * len(described.columns))
+    typed = _typed(request, described, [""] * len(described.columns))
+    given = [
+        (column, value)
+        for n, (column, value) in enumerate(zip(described.columns, typed, strict=True))
+        # What is typed, or NULL, counts even if the box of the default is still ticked.
+        if not column.is_generated and (value != "" or f"default{n}" not in request.POST)
+    ]
+    sql = insert_sql(described, given)
+    if request.POST.get("act") == "run":
+        return _run_shown(request, project_id, described, sql, None, typed)
+    return _show(request, project_id, described, None, typed=typed, sql=sql)
+
+
+def not_possible(request: ConsoleRequest, project_id: str, words: str) -> HttpResponse:
+    context = {
+        "words": words,
+        "back": back_to_table(request, project_id),
+        "heading": heading(request),
+    }
+    name = "_table_problem.html" if request.htmx else "table_problem.html"
+    return render(request, name, context, status=422)
+
+
+def _run_shown(
+    request: ConsoleRequest,
+    project_id: str,
+    described: Description,
+    sql: str,
+    before: Sequence[str | None] | None,
+    typed: Sequence[str | None],
+) -> HttpResponse:
+    """Run the statement that was shown, and go back to the table."""
     try:
         (result,) = _run(request, project_id, [Query(sql)], read_only=False)
         if result.row_count != 1:
-            raise Refused(GONE)
+            raise Refused(GONE if before else "No row was added.")
     except Refused as refused:
-        context["refused"] = str(refused)
-        return _show_row(request, context, described, before, typed)
-    messages.success(request, f"The row of {described.table.name} was changed.")
-    return HttpResponseRedirect(back)
+        return _show(request, project_id, described, before, typed=typed, refused=str(refused))
+    name = described.table.name
+    words = f"The row of {name} was changed." if before else f"A row was added to {name}."
+    return done(request, back_to_table(request, project_id), words, is_live=False)
 
 
 def _typed(
@@ -132,105 +172,56 @@ def _typed(
     return typed
 
 
-def _show_row(
-    request: ConsoleRequest,
-    context: dict[str, Any],
-    described: Description,
-    before: Sequence[str | None],
-    typed: Sequence[str | None],
-) -> HttpResponse:
-    fields = [
-        {"n": n, "column": column, "value": value or "", "is_null": value is None,
-         "rows": min(8, (value or "").count("\n") + 1)}
-        for n, (column, value) in enumerate(zip(described.columns, typed, strict=True))
-    ]  # fmt: skip
-    context |= {"fields": fields, "before": json.dumps(list(before), ensure_ascii=False)}
-    status = 422 if "refused" in context else 200
-    return render(request, "table_row.html", context, status=status)
-
-
-class ImportForm(forms.Form):
-    file = forms.FileField(
-        label="CSV file",
-        widget=forms.FileInput(attrs={"accept": ".csv,text/csv"}),
-    )
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def import_csv(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    """Insert the rows of a file: all of them or, if one is refused, none."""
-    is_read_only = require_perch(request)
-    back = _back(request, project_id)
-    is_sent = request.method == "POST"
-    form = ImportForm(request.POST, request.FILES) if is_sent else ImportForm()
-    context: dict[str, Any] = {"form": form, "back": back, "here": request.get_full_path()}
-    context["table"] = read_table(request.GET.get("table", ""))
-    try:
-        if is_read_only or context["table"] is None:
-            raise Refused(READ_ONLY if is_read_only else "Choose a table.")
-        if is_sent and form.is_valid():
-            request.api.require_current()
-            described = _described(request, project_id)
-            columns, rows = _read(described, form.cleaned_data["file"].read())
-            count = _insert(request, project_id, described, columns, rows)
-            words = f"{count} row{'' if count == 1 else 's'} imported into {described.table.name}."
-            messages.success(request, words)
-            return HttpResponseRedirect(back)
-    except (Refused, UnreadableCsv) as refused:
-        context["refused"] = f"{refused}"
-    status = 422 if form.errors or "refused" in context else 200
-    return render(request, "table_import.html", context, status=status)
-
-
-Numbered = tuple[int, list[str | None]]
-
-
-def _read(described: Description, data: bytes) -> tuple[list[TableColumn], list[Numbered]]:
-    """Return the columns that the first line names, and the rows with the numbers of their lines.
-    Raises Refused, UnreadableCsv."""
-    if len(data) > LONGEST_IMPORT:
-        raise Refused(f"The file is larger than {LONGEST_IMPORT >> 20} MiB. Import it by \\copy.")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Refused("The file is not in UTF-8.") from error
-    if "\0" in text:
-        raise Refused("The file has a null character, which Postgres does not store.")
-    lines = list(read_csv(text))
-    if len(lines) < 2:
-        raise Refused("The file must have a line with the names of columns, and rows below it.")
-    names = lines[0][1]
-    columns = [column for name in names if name and (column := described.column(name))]
-    if len(columns) != len(names) or len(set(names)) != len(names):
-        wrong = [name or "without a name" for name in names if not described.column(name or "")]
-        what = ", ".join(wrong) if wrong else "named twice"
-        raise Refused(f"The table has no such columns: {what}.")
-    for line, row in lines[1:]:
-        if len(row) != len(columns):
-            raise Refused(f"Line {line} has {len(row)} fields instead of {len(columns)}.")
-    if len(lines) * len(columns) > MOST_VALUES:
-        raise Refused(f"The file has more than {MOST_VALUES:,} values. Import it by \\copy.")
-    return columns, lines[1:]
-
-
-def _insert(
+def _show(
     request: ConsoleRequest,
     project_id: str,
     described: Description,
-    columns: Sequence[TableColumn],
-    rows: Sequence[Numbered],
-) -> int:
-    """Insert the rows in one transaction; return how many. Raises Refused."""
-    parts = [rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]
-    queries = [insert_query(described, columns, [row for _, row in part]) for part in parts]
+    before: Sequence[str | None] | None,
+    *,
+    typed: Sequence[str | None],
+    sql: str = "",
+    refused: str = "",
+) -> HttpResponse:
+    """Show the form. `before` are the row's values; None for a new row. `sql` is the statement that
+    has been made of `typed`."""
+    is_new = before is None
+    fields = [
+        {
+            "n": n,
+            "column": column,
+            "value": value or "",
+            "is_null": value is None,
+            "is_default": is_new
+            and value == ""
+            and (request.method != "POST" or f"default{n}" in request.POST),
+            "rows": min(8, (value or "").count("\n") + 1),
+        }
+        for n, (column, value) in enumerate(zip(described.columns, typed, strict=True))
+        if not (is_new and column.is_generated)
+    ]
+    place = chosen_place(request.GET.dict())
+    context = {
+        "table": described.table,
+        "fields": fields,
+        "is_new": is_new,
+        "before": json.dumps(list(before or ()), ensure_ascii=False),
+        "sql": sql,
+        "is_reviewed": bool(sql) and request.POST.get("act") == "review",
+        "refused": refused,
+        "place": place,
+        "branch_name": branch_name(request, project_id, place["branch"]),
+        "project_id": project_id,
+        "back": back_to_table(request, project_id),
+        "here": request.get_full_path(),
+        "heading": heading(request),
+    }
+    name = "_table_row.html" if request.htmx else "table_row.html"
+    return render(request, name, context, status=422 if refused else 200)
+
+
+def branch_name(request: ConsoleRequest, project_id: str, branch_id: str) -> str:
+    """Return the name that the form says; the id if it cannot be read."""
     try:
-        run(request, project_id, chosen_place(request.GET.dict()), queries, read_only=False)
-    except PlaceRefused as refused:
-        raise Refused(str(refused)) from refused
-    except SqlFailed as failure:
-        words = failure_words(failure)
-        if failure.code and failure.statement < len(parts):
-            part = parts[failure.statement]
-            words += f" It is in lines {part[0][0]} to {part[-1][0]}. No row was imported."
-        raise Refused(words) from failure
-    return len(rows)
+        return request.api.branch(project_id, branch_id).name
+    except APIError:
+        return branch_id

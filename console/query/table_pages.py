@@ -226,6 +226,14 @@ def literal(value: str | None) -> str:
     return f"'{doubled}'" if escaped == doubled else f"E'{escaped}'"
 
 
+def insert_sql(described: Description, given: Sequence[tuple[TableColumn, str | None]]) -> str:
+    """Return the statement that adds a row with these values, and else with the defaults."""
+    names = ", ".join(column.quoted for column, _ in given)
+    values = ", ".join(literal(value) for _, value in given)
+    what = f"({names}) VALUES ({values})" if given else "DEFAULT VALUES"
+    return f"INSERT INTO {described.table.quoted} {what}"  # quoted
+
+
 def insert_query(
     described: Description, columns: Sequence[TableColumn], rows: Sequence[Sequence[str | None]]
 ) -> Query:

@@ -97,6 +97,8 @@ class RowsPage:
     # Those of the pages beside; "" if there is none.
     previous: str
     following: str
+    # How many rows there are, in words; "" if nothing is known.
+    count: str
 
     @property
     def rows(self) -> Iterator[tuple[Any, str]]:
@@ -165,6 +167,7 @@ def _shown(described: Description, page: PageOf, result: Result, given: dict[str
     can_turn = bool(rows and described.key)
     columns = result.columns[:width]
     (shown,) = all_shown([replace(result, columns=columns, rows=[row[:width] for row in rows])])
+    is_all = not (has_previous or has_next)
     edit = f"{base}&" if described.is_editable and not given.get("past_endpoint") else ""
     return RowsPage(
         described,
@@ -173,7 +176,21 @@ def _shown(described: Description, page: PageOf, result: Result, given: dict[str
         [edit and edit + urlencode({"key": key}) for key in keys],
         f"{base}&{urlencode({'before': names[0]})}" if can_turn and has_previous else "",
         f"{base}&{urlencode({'after': names[-1]})}" if can_turn and has_next else "",
+        _count(described, len(rows) if is_all else None, is_filtered=page.only is not None),
     )
+
+
+def _count(described: Description, whole: int | None, *, is_filtered: bool) -> str:
+    """Return how many rows there are, in words. `whole` is their number if all are on the page.
+    Otherwise it is Postgres's estimate, because to count the rows of a large table takes long."""
+    if whole is not None:
+        return f"{whole} row{'' if whole == 1 else 's'}{' match' if is_filtered else ''}"
+    if is_filtered:
+        return ""
+    if described.estimated_rows < PAGE_ROWS:
+        # It has not been analyzed, or not since it was small.
+        return f"more than {PAGE_ROWS} rows"
+    return f"about {described.estimated_rows:,} rows (an estimate)"
 
 
 def _heading(

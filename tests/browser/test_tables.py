@@ -60,9 +60,13 @@ def test_rows_are_paged_changed_and_sent_both_ways(
     page.keyboard.press("Enter")
     expect(page.locator("tbody tr")).to_have_count(17)
     page.get_by_role("link", name="Edit row 1", exact=True).click()
-    page.get_by_label("name text", exact=True).fill("it's \\ a\nheron")
-    page.get_by_role("button", name="Show SQL").click()
-    expect(page.locator("pre")).to_have_text(
+    # The dialog says where the statement will run, and the table stays behind it.
+    dialog = page.locator("dialog[open]")
+    expect(dialog).to_contain_text("On branch main, in database neondb, as role neondb_owner.")
+    dialog.get_by_label("name text", exact=True).fill("it's \\ a\nheron")
+    dialog.get_by_role("button", name="Show SQL").click()
+    expect_accessible(page)
+    expect(dialog.locator("pre")).to_have_text(
         'UPDATE "public"."birds" SET "name" = E\'it\'\'s \\\\ a\nheron\''
         " WHERE \"id\" = '6' AND \"name\" = 'bird 6'"
     )
@@ -92,6 +96,42 @@ def test_rows_are_paged_changed_and_sent_both_ways(
     expect(page.get_by_role("alert")).to_contain_text("lines 2 to 3")
     assert shop.sql("SELECT count(*) FROM birds WHERE id = 2000") == [(0,)]
     shop.sql("DELETE FROM birds WHERE id >= 1000")
+
+
+def test_a_row_is_added_with_defaults_and_the_rows_are_counted(
+    page: Page, shop: Project, stack: Stack
+) -> None:
+    shop.sql("CREATE TABLE nests (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
+             "tree text NOT NULL DEFAULT 'oak', note text DEFAULT 'none', eggs int)")  # fmt: skip
+    sign_in(page, shop.client.key)
+    page.goto(f"{shop.path}/tables")
+    page.get_by_role("link", name="nests").click()
+    expect(page.locator("#table-title")).to_contain_text("0 rows")
+    dialog = page.locator("dialog[open]")
+    page.get_by_role("button", name="Add row").click()
+    dialog.get_by_label("NULL for note").check()
+    dialog.get_by_label("eggs integer", exact=True).fill("many")
+    dialog.get_by_role("button", name="Show SQL").click()
+    dialog.get_by_role("button", name="Run", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("Invalid input syntax")
+    expect(dialog.get_by_label("NULL for note")).to_be_checked()
+    dialog.get_by_label("eggs integer", exact=True).fill("3")
+    dialog.get_by_role("button", name="Show SQL").click()
+    expect(dialog.locator("pre")).to_have_text(
+        'INSERT INTO "public"."nests" ("note", "eggs") VALUES (NULL, \'3\')'
+    )
+    dialog.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator("#notices")).to_contain_text("A row was added to nests.")
+    expect(page.locator("#table-title")).to_contain_text("1 row")
+    assert shop.sql("SELECT tree, note, eggs FROM nests") == [("oak", None, 3)]
+    # Of a large table, the number is Postgres's estimate.
+    shop.sql("INSERT INTO nests (eggs) SELECT n FROM generate_series(1, 1999) n")
+    page.reload()
+    expect(page.locator("#table-title")).to_contain_text("more than 50 rows")
+    shop.sql("ANALYZE nests")
+    page.reload()
+    expect(page.locator("#table-title")).to_contain_text("about 2,000 rows (an estimate)")
+    shop.sql("DROP TABLE nests")
 
 
 @pytest.mark.thorough

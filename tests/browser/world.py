@@ -52,6 +52,7 @@ ONE_TABLE = "?table=%5B%22public%22%2C%22eggs%22%5D"
 QUERIES = {
     "tables": ONE_TABLE,
     "table_row": f"{ONE_TABLE}&branch={{main}}&database={DATABASE}&role={ROLE}&key=%5B%221%22%5D",
+    "table_row_add": f"{ONE_TABLE}&branch={{main}}&database={DATABASE}&role={ROLE}",
     "table_import": f"{ONE_TABLE}&branch={{main}}&database={DATABASE}&role={ROLE}",
     "branch_create": "?parent={branch_id}",
     **dict.fromkeys(
@@ -98,6 +99,7 @@ OPENED_ON = {
     "branch_restore": "branch",
     **dict.fromkeys(("branch_history_create", "branch_history_restore"), "branch_history"),
     "branch_delete": "/projects/{project_id}/branches/{long}",
+    **dict.fromkeys(("table_row", "table_row_add"), "/projects/{project_id}/tables" + ONE_TABLE),
     "role_create": "branch",
     "role_reset": "branch",
     "role_delete": "branch",
@@ -348,6 +350,10 @@ STATES = {
     ),
     "a change to confirm": State(
         PROJECT + "/tables/row" + QUERIES["table_row"],
+        _send("Show SQL", kind="plain"),
+    ),
+    "a row to add": State(
+        PROJECT + "/tables/new-row" + QUERIES["table_row_add"],
         _send("Show SQL", kind="plain"),
     ),
     "no endpoint to connect to": State("/projects/{bare}/connect"),
