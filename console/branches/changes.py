@@ -228,7 +228,7 @@ def _deletion_page(
 ) -> FormPage:
     return FormPage(
         title=title,
-        intro="" if blocked else "This permanently deletes:",
+        intro="" if blocked else "A deleted branch cannot be recovered. This permanently deletes:",
         submit="Delete branch",
         danger=True,
         back=url,

@@ -11,14 +11,14 @@ from django.utils.timezone import localtime
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from console.api.parallel import in_parallel, part
-from console.api.resources.projects import Region
+from console.api.resources.projects import Project, Region
 from console.forms import losses
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, ConfirmForm, OpenChoiceField, offer
 from console.pages.form_errors import problems_beside
 from console.pages.responses import FormPage, act, choices, done, show_form
 from console.request import ConsoleRequest
-from console.sign_in import sessions
+from console.templatetags.console_tags import period
 
 DEFAULT_VERSION = "The region's default"
 
@@ -83,12 +83,12 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
             return done(request, reverse("dashboard"), notice)
     # A page must not ask to confirm the deletion of a project that does not exist.
     found = choices(request, lambda: [_with_losses(request, project_id)])
-    name, lost = found[0] if found else (project_id, [])
+    project, lost = found[0] if found else (Project.read({"id": project_id}), [])
     page = FormPage(
-        title=f"Delete project {name}",
-        intro="The project can be recovered for a while if the server keeps deleted projects"
-        " (Perch: 24 hours by default). Then this is gone for good:"
-        if sessions.is_at_perch(request)
+        title=f"Delete project {project.name}",
+        intro=f"You can recover the project for {period(project.recovery_period)}, under “Deleted "
+        "projects” on the page of all projects. After that, this is gone for good:"
+        if project.recovery_period
         else "This permanently deletes:",
         submit="Delete project",
         danger=True,
@@ -114,8 +114,8 @@ def recover(request: ConsoleRequest, project_id: str) -> HttpResponse:
     )
 
 
-def _with_losses(request: ConsoleRequest, project_id: str) -> tuple[str, list[losses.Loss]]:
-    """Return the project's name, and what is lost with it. Raises NotFound."""
+def _with_losses(request: ConsoleRequest, project_id: str) -> tuple[Project, list[losses.Loss]]:
+    """Return the project, and what is lost with it. Raises NotFound."""
     api = request.api
     project, branches, endpoints, snapshots = in_parallel(
         lambda: api.project(project_id),
@@ -123,4 +123,4 @@ def _with_losses(request: ConsoleRequest, project_id: str) -> tuple[str, list[lo
         part(lambda: api.endpoints(project_id)),
         part(lambda: api.snapshots.list(project_id)),
     )
-    return project.name, losses.of_project(branches, endpoints, snapshots)
+    return project, losses.of_project(branches, endpoints, snapshots)

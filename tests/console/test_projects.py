@@ -124,6 +124,28 @@ def test_a_deleted_project_is_recovered(dave: Person, misbehaving: Misbehaving) 
     assert misbehaving.asked_for("POST /api/v2/projects/p/recover")
 
 
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"recovery_period_seconds": 172_800}, "You can recover the project for 2 days"),
+        ({"recovery_period_seconds": 0}, "This permanently deletes:"),
+        ({}, "This permanently deletes:"),
+    ],
+)
+def test_the_form_says_for_how_long_a_deleted_project_can_be_recovered(
+    dave: Person, misbehaving: Misbehaving, told: dict[str, int], words: str
+) -> None:
+    parts: dict[str, list[Any]] = {"branches": [], "endpoints": [], "snapshots": []}
+    misbehaving.body = json.dumps({"project": {"id": "p", **told}, **parts}).encode()
+    assert words in Page(dave.get("/projects/p/delete")).text
+
+
+def test_an_empty_list_leads_to_the_deleted_projects(bob: Person) -> None:
+    page = Page(bob.get("/"))
+    assert "No projects yet" in page.text
+    assert "Recover a deleted project" in page.text
+
+
 def test_another_users_project_is_not_found(carol: Person, bob: Person, still_shop: Shop) -> None:
     for path in (
         "",

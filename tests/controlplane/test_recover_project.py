@@ -70,6 +70,7 @@ def test_it_works(kept: LiveProject) -> None:
     kept.done(client.delete(kept.branch_path(gone)))
     before = client.get(kept.path + "/connection_uri?database_name=neondb&role_name=neondb_owner")
 
+    assert client.get(kept.path)["project"]["recovery_period_seconds"] == 3600
     for _ in range(2):
         deleted = client.delete(kept.path)
         assert set(deleted) == {"project"}

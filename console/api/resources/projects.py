@@ -68,6 +68,8 @@ class Project:
     # Of a deleted project.
     deleted_at: datetime | None
     recoverable_until: datetime | None
+    # Seconds for which it could be recovered if it were deleted; None if the server does not say.
+    recovery_period: int | None
 
     @classmethod
     def read(cls, data: JSONObject) -> "Project":
@@ -85,6 +87,7 @@ class Project:
             period_began=moment(data, "consumption_period_start"),
             deleted_at=moment(data, "deleted_at"),
             recoverable_until=moment(data, "recoverable_until"),
+            recovery_period=whole(data, "recovery_period_seconds"),
         )
 
 

@@ -87,6 +87,10 @@ GLOSSARY: dict[str, Entry] = {
     "count": ("The number of branches", 12),
     "cpu_seconds": ("Always -1: no limit", -1),
     "deleted_at": ("When the project was deleted, if it was", NOT_THERE),
+    "recovery_period_seconds": (
+        "For how long the project could be recovered if it were deleted now; 0 for not at all",
+        86400,
+    ),
     "recoverable_until": ("Until when a deleted project can be recovered", NOT_THERE),
     "finalize_restore": ("Whether the snapshot replaces the data of the target branch", False),
     "full_size": ("The size of its databases in bytes", 7364608),

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from ninja import Schema
 from pydantic import Field
 
@@ -121,7 +122,14 @@ class ProjectOut(ProjectListItemOut):
     history_retention_seconds: int
     consumption_period_start: Timestamp
     consumption_period_end: Timestamp
+    recovery_period_seconds: int = Field(
+        description="For how long the project could be recovered if it were deleted now"
+    )
     owner: Owner
+
+    @staticmethod
+    def resolve_recovery_period_seconds(project: Project) -> int:
+        return settings.RECOVERY_HOURS * 3600
 
     @staticmethod
     def resolve_data_storage_bytes_hour(project: Project) -> int:
