@@ -24,7 +24,7 @@ SHORTEST_STEP, MOST_STEPS = 1, 1440
 # A latest moment this near to now counts as now.
 NOW_WITHIN = timedelta(minutes=1)
 NO_HISTORY = "No history: history_retention_seconds is 0."
-NO_HISTORY_YET = "No history yet. It begins with the branch's first base copy."
+NO_HISTORY_YET = "No history yet. It begins at the first start."
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def summary(history: History) -> str:
     return (
         f"From {time_and_day(history.earliest)} to "
         f"{'now' if _is_now(history.latest) else time_and_day(history.latest)}, "
-        f"{bases} base {'copy' if bases == 1 else 'copies'}, "
+        f"{bases} full {'copy' if bases == 1 else 'copies'}, "
         f"{size(history.log_bytes)} of log{taken}; {_gaps(history.gaps)}."
     )
 
@@ -171,7 +171,7 @@ def happenings(history: History) -> list[Happening]:
     """Return what the band shows, apart from commits, the newest first."""
     found = [
         *(
-            Happening(base.at, "Base copy", size(base.size) if base.size else "")
+            Happening(base.at, "Full copy", size(base.size) if base.size else "")
             for base in history.bases
         ),
         *(Happening(at, "Restore", "") for at in history.restores),

@@ -28,7 +28,7 @@ LONGEST_BACK = timedelta(days=7)
 SHORT = timedelta(hours=3)
 # The kind of turn that each type of event stands for.
 KINDS = {"endpoint.active": WOKE, "endpoint.idle": SLEPT, "operation.failed": FAILED}
-WORDS = {WOKE: "Woke", SLEPT: "Suspended", FAILED: "Failed"}
+WORDS = {WOKE: "Started", SLEPT: "Suspended", FAILED: "Failed"}
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def _summary(
     waits = [turn.took_ms for turn in wakes if turn.is_wait and turn.took_ms is not None]
     failures = sum(turn.kind == FAILED for turn in turns)
     parts = [f"active for {_length(active)}" if active else "not active"]
-    parts.append(f"woke {_times(len(wakes))}")
+    parts.append(f"started {_times(len(wakes))}" if wakes else "no starts")
     if waits:
         longest = f", at most {duration(max(waits))}" if len(waits) > 1 else ""
         parts.append(f"the first connection waited {duration(int(median(waits)))}{longest}")

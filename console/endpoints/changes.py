@@ -45,7 +45,7 @@ class ChangeToConfirm:
 TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
     "suspend": ChangeToConfirm(
         "Suspend endpoint",
-        "will be suspended. Open connections are closed; the next connection wakes it.",
+        "will be suspended. Open connections are closed; the next connection starts it again.",
         "Suspend",
         lambda api, project, endpoint, on: api.suspend_endpoint(project, endpoint),
     ),
@@ -58,7 +58,7 @@ TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
     ),
     "disable": ChangeToConfirm(
         "Disable endpoint",
-        "will be suspended, and connections cannot wake it until it is enabled again. Open "
+        "will be suspended, and connections cannot start it until it is enabled again. Open "
         "connections are closed.",
         "Disable",
         lambda api, project, endpoint, on: api.update_endpoint(

@@ -243,8 +243,8 @@ CHARTS = (
     ),
     Chart(
         "wakes",
-        "Wakes",
-        [_metric("Wakes", "wakes")],
+        "Starts",
+        [_metric("Starts", "wakes")],
         count,
         _times("wakes"),
         "Starts of the compute.",
@@ -309,8 +309,17 @@ def x(scale: Scale, at: datetime) -> int:
     return round(min(max(scale.place(at), 0), 100) / 100 * WIDTH)
 
 
-def axis(scale: Scale, since: datetime, spans: Sequence[tuple[datetime, datetime]]) -> Axis:
-    """Make the axis. The activity is known since a moment; `spans` are its active periods."""
+def axis(
+    scale: Scale,
+    since: datetime,
+    spans: Sequence[tuple[datetime, datetime]],
+    *,
+    now: datetime | None = None,
+) -> Axis:
+    """Make the axis. The activity is known since a moment; `spans` are its active periods. The
+    scale may end a little after `now`, and that time does not count yet."""
+    end = min(scale.end, now or scale.end)
+    active = sum((max(min(high, end) - low, timedelta()) for low, high in spans), timedelta())
     return Axis(
         times=scale.marks_of_day(most=MOST_TIMES),
         known=boxes([(x(scale, since), WIDTH)], top=0, height=10),
@@ -320,9 +329,5 @@ def axis(scale: Scale, since: datetime, spans: Sequence[tuple[datetime, datetime
             top=0,
             height=10,
         ),
-        active_ms=(
-            round(sum((high - low) / timedelta(milliseconds=1) for low, high in spans))
-            if since < scale.end
-            else None
-        ),
+        active_ms=round(active / timedelta(milliseconds=1)) if since < scale.end else None,
     )

@@ -71,7 +71,7 @@ def _contents(
         (metrics,) = found.items
         scale = _scale(metrics, now)
         history = None if turns.problem else from_events(turns.items, (), is_cut=turns.is_cut)
-        context["axis"] = _axis(scale, endpoint, history)
+        context["axis"] = _axis(scale, endpoint, history, now)
         context["charts"] = draw(metrics, scale) if metrics.points else ()
     url = f"{reverse('endpoint_monitoring_live', args=[project_id, endpoint_id])}?range={name}"
     pause = min(chosen.step // 2, LONGEST_PAUSE)
@@ -89,8 +89,9 @@ def _scale(metrics: Metrics, now: datetime) -> Scale:
     return Scale(metrics.since, end)
 
 
-def _axis(scale: Scale, endpoint: Endpoint, history: History | None) -> Axis:
+def _axis(scale: Scale, endpoint: Endpoint, history: History | None, now: datetime) -> Axis:
     if history is None:
         return axis(scale, scale.end, ())
     begun = max(scale.begin, history.known_since, endpoint.created_at or scale.begin)
-    return axis(scale, begun, active_spans(endpoint, history.turns, begun, scale.end))
+    spans = active_spans(endpoint, history.turns, begun, scale.end)
+    return axis(scale, begun, spans, now=now)

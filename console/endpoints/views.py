@@ -184,7 +184,7 @@ def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     page = FormPage(
         title="Reassign endpoint",
         intro=f"{endpoint_id} keeps its host and moves to another branch. Open connections "
-        "are closed; the next connection wakes it on the new branch.",
+        "are closed; the next connection starts it on the new branch.",
         submit="Reassign",
         back=url,
         blocked="" if free or form.is_bound else ALL_TAKEN,

@@ -12,6 +12,7 @@ from console.pages.addresses import url_or_none
 from console.pages.outcomes import NOT_READ, Existing
 from console.pages.problems import quoted
 from console.pages.statuses import action_name
+from console.templatetags.console_tags import period, size
 
 # Characters of a changed value. A whole list of settings would hide the other changes.
 LONGEST_VALUE = 160
@@ -22,6 +23,22 @@ SENTENCES = {
     "operation.cancelled": "The operation “{}” was cancelled",
     "operation.cancel_requested": "Cancellation of the operation “{}” was requested",
     "operation.retried": "The operation “{}” was retried",
+}
+# The words for a project's fields, by their names in events.
+OF_PROJECTS = {
+    "history_retention_seconds": "history retention",
+    "default_endpoint_settings": "settings of new endpoints",
+    "settings.allowed_ips": "allowed addresses",
+    "settings.allowed_ips.ips": "allowed addresses",
+    "settings.allowed_ips.protected_branches_only": "allowed addresses only for protected branches",
+    "settings.block_public_connections": "blocked public connections",
+    "settings.durability": "hosts of each commit",
+    "settings.enable_logical_replication": "logical replication",
+    "settings.quota.active_time_seconds": "quota of active time",
+    "settings.quota.compute_time_seconds": "quota of compute time",
+    "settings.quota.data_transfer_bytes": "quota of data transfer",
+    "settings.quota.logical_size_bytes": "quota of the data's size",
+    "settings.quota.written_data_bytes": "quota of written data",
 }
 
 
@@ -114,7 +131,7 @@ def _changes(event: Event) -> list[Change]:
         change
         for name, value in event.changes.items()
         if isinstance(value, Mapping) and not _is_said_already(event, name)
-        for change in _by_key(_field(name), value.get("from"), value.get("to"))
+        for change in _by_key(name, value.get("from"), value.get("to"))
         if change.before != change.after
     ]
 
@@ -127,13 +144,16 @@ def _is_said_already(event: Event, name: str) -> bool:
 def _field(name: str) -> str:
     """Return the name of a field in words. Postgres's settings keep their own names."""
     _, of_postgres, setting = name.rpartition("pg_settings.")
-    return setting if of_postgres else WORDS_OF_ATTRIBUTES.get(name, name.replace("_", " "))
+    if of_postgres:
+        return setting
+    known = OF_PROJECTS.get(name) or WORDS_OF_ATTRIBUTES.get(name)
+    return known or name.removeprefix("settings.").replace("_", " ").replace(".", ": ")
 
 
 def _by_key(name: str, before: Any, after: Any) -> list[Change]:
     """Return the change or, if both values are objects, one change per key that differs."""
     if not (_has_parts(before) and _has_parts(after)) or not (before or after):
-        return [Change(name, _words(before), _words(after))]
+        return [Change(_field(name), _amount(name, before), _amount(name, after))]
     old, new = before or {}, after or {}
     keys = [*old, *(key for key in new if key not in old)]
     return [
@@ -145,6 +165,15 @@ def _by_key(name: str, before: Any, after: Any) -> list[Change]:
 
 def _has_parts(value: Any) -> bool:
     return value is None or isinstance(value, Mapping)
+
+
+def _amount(name: str, value: Any) -> str:
+    """Return the value in words. Of a project, seconds and bytes are amounts."""
+    if name not in OF_PROJECTS or isinstance(value, bool) or not isinstance(value, int):
+        return _words(value)
+    if value == 0:
+        return "none"
+    return period(value) if name.endswith("_seconds") else size(value)
 
 
 def _words(value: Any) -> str:

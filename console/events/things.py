@@ -14,7 +14,8 @@ from console.events.rows import EventRow, Link
 from console.events.types import BAD
 
 # What the requests of endpoints are called once they are done, and before or without that, by the
-# type of their first event. A wake and a suspend for idleness begin with the endpoint's new state.
+# type of their first event. A start for a client and a suspend for idleness begin with the
+# endpoint's new state.
 NAMES = {
     "endpoint.start_requested": ("Endpoint started", "Start"),
     "endpoint.suspend_requested": ("Endpoint suspended", "Suspend"),
@@ -22,11 +23,13 @@ NAMES = {
     "endpoint.active": ("Endpoint started", "Start"),
     "endpoint.idle": ("Endpoint suspended", "Suspend"),
 }
-WOKEN = ("Endpoint woken", "Wake")
 # The same for the end of an operation alone.
 OF_ACTIONS = {"start_compute": "Start", "suspend_compute": "Suspend"}
 # The state of an endpoint, by the type of event that reports it.
 STATES = ("endpoint.active", "endpoint.idle")
+# A password is shown whenever somebody copies it or runs a query, which says little each time. So
+# this is one line for each day, whatever happened in between.
+SEEN = "role.password_revealed"
 # How the operations of a thing ended, by the type of event; the first that applies counts.
 FAILED, CANCELLED, FINISHED = "operation.failed", "operation.cancelled", "operation.finished"
 ENDINGS = {FAILED: BAD, CANCELLED: ("cancelled", "quiet"), FINISHED: ("check", "good")}
@@ -50,9 +53,19 @@ class Thing:
 
     @property
     def _last(self) -> EventRow | None:
-        """The newest event that tells a result, other than that of an operation."""
-        own = [row for row in self.rows if not row.event.type.startswith("operation.")]
-        return own[0] if own and own[0] is not self.lead else None
+        """The newest event that tells a result, other than that of an operation. A restore, for
+        example, also suspends and starts an endpoint: its result is what became of the branch."""
+        lead = self.lead
+        about, _, _ = lead.event.type.partition(".")
+        told = [row for row in self.rows if not row.event.type.startswith("operation.")]
+        own = [
+            row
+            for row in told
+            if row.event.type.startswith(f"{about}.")
+            and row.event.branch_id == lead.event.branch_id
+        ]
+        found = own if len(own) > 1 else told
+        return found[0] if found and found[0] is not lead else None
 
     @property
     def ending(self) -> str:
@@ -67,8 +80,6 @@ class Thing:
         if kind == FAILED and lead.event.operation and lead.event.operation.action in OF_ACTIONS:
             return f"{OF_ACTIONS[lead.event.operation.action]} failed"
         named = NAMES.get(kind)
-        if named and kind == "endpoint.active" and self._is_by_a_client:
-            named = WOKEN
         if named and (kind in STATES or self.ending):
             done, requested = named
             outcome = {FAILED: f"{requested} failed", CANCELLED: f"{requested} cancelled"}
@@ -78,10 +89,6 @@ class Thing:
         # The line links to the endpoint, so that its id need not be in the sentence too.
         endpoint_id = lead.event.endpoint_id
         return lead.sentence.replace(f" {endpoint_id} ", " ") if endpoint_id else lead.sentence
-
-    @property
-    def _is_by_a_client(self) -> bool:
-        return self.actor is not None and self.actor.type == "client"
 
     @property
     def reason(self) -> str:
@@ -149,7 +156,7 @@ class Thing:
 
 def things(newest_first: Iterable[EventRow]) -> list[Thing]:
     """Fold events into things, each at the place of its newest event. Events are of one thing if
-    they have an operation in common, or if they are neighbours and say the same."""
+    they have an operation in common, or if they say the same and are neighbours or `SEEN`."""
     groups: dict[int, list[EventRow]] = {}
     # The number of the group that each operation belongs to, by project and operation.
     group_of: dict[tuple[str, str], int] = {}
@@ -165,8 +172,17 @@ def things(newest_first: Iterable[EventRow]) -> list[Thing]:
         members.append(row)
         group_of.update(dict.fromkeys(operations, own))
     folded = [sorted(members, key=_newest_first) for members in groups.values()]
-    repeated = groupby(folded, key=_what_is_said)
-    return [Thing([row for rows in same for row in rows]) for _, same in repeated]
+    found: list[list[EventRow]] = []
+    seen: dict[object, list[EventRow]] = {}
+    for said, same in groupby(folded, key=_what_is_said):
+        rows = [row for rows in same for row in rows]
+        if rows[0].event.type == SEEN and said in seen:
+            seen[said] += rows
+            continue
+        found.append(rows)
+        if rows[0].event.type == SEEN:
+            seen[said] = rows
+    return [Thing(rows) for rows in found]
 
 
 def _what_is_said(rows: Sequence[EventRow]) -> object:
@@ -174,7 +190,8 @@ def _what_is_said(rows: Sequence[EventRow]) -> object:
     change nothing, are alike."""
     row, *others = rows
     event = row.event
-    if others or event.operation_ids or event.changes:
+    # The event of a password has the role's name among its changes, with the same value twice.
+    if others or event.operation_ids or row.changes:
         return row.event.id
     about = event.project_id, event.endpoint_id, event.branch_id
     return event.type, row.sentence, about, event.actor, event.at and localtime(event.at).date()

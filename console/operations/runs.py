@@ -284,8 +284,7 @@ WHOLE_REQUESTS = {
 }
 # The same by the kind of initiator, if it is worded differently.
 SAID_OTHERWISE = {
-    ("client", ("start_compute",)): "Wake endpoint {endpoint}",
-    ("client", ("create_branch", "start_compute")): "Wake endpoint {endpoint}",
+    ("client", ("create_branch", "start_compute")): "Start endpoint {endpoint}",
     ("platform", ("delete_timeline",)): "Remove data that nothing needs any more",
 }
 RESTORE = "Restore branch {branch}"

@@ -68,6 +68,10 @@ def _value_at(form: forms.Form, name: str, path: str) -> str:
 ATTRIBUTE = re.compile(r"\b[A-Za-z]+(?:_[a-z]+)+\b")
 
 
+# A size of a compute beside its label, of which the API says the number alone.
+SIZE = re.compile(r"(“M(?:in|ax)imum size” \d+(?:\.\d+)?)(?! CU)\b(?!\.\d)")
+
+
 def _attributes(form: forms.Form, words: str) -> list[tuple[str, str]]:
     """Return the attributes that the words name, each with the form's field for it."""
     written = ATTRIBUTE.findall(words)
@@ -84,4 +88,4 @@ def _in_labels(form: forms.Form, words: str) -> str:
     """Replace the API's names of attributes by the labels of the form's fields."""
     for attribute, name in _attributes(form, words):
         words = words.replace(attribute, f"“{form[name].label}”")
-    return in_plain_words(words)
+    return in_plain_words(SIZE.sub(r"\1 CU", words))

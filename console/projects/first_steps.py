@@ -46,7 +46,7 @@ def first_steps(
             "branch_create",
         ),
         Step(
-            "Let it sleep, and wake it",
+            "Let it suspend, and start again",
             "An idle endpoint is suspended. Connect again, and it starts.",
             _has_woken(operations),
         ),

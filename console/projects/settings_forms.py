@@ -52,10 +52,11 @@ class HistoryForm(SettingsForm):
 
 class DurabilityForm(SettingsForm):
     durability = forms.ChoiceField(
-        label="A commit is done when it is on the disk of",
-        choices=(("host", "its own host"), ("region", "its own host and a second one")),
-        help_text="With a second host, the loss of a host loses no commit, and each commit takes"
-        " longer. If no second host can be reached, commits go on without one; the activity page"
+        label="Each commit is on",
+        choices=(("host", "The disk of its host"), ("region", "The disks of two hosts")),
+        help_text="A client learns that a commit is done once it is there. With two hosts, the loss"
+        " of one loses no commit, and each commit takes longer. If no second host can be reached,"
+        " commits go on without one; the activity page"
         " says so.",
     )
 

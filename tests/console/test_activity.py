@@ -156,6 +156,31 @@ def test_what_was_done_with_the_readers_own_key_was_done_by_you(
     assert "by API key “laptop” from 192.0.2.7" in text
 
 
+def test_passwords_that_were_shown_are_one_line_and_projects_fields_have_words(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    same = {"name": {"from": "owner", "to": "owner"}}
+    quota, kept = "settings.quota.active_time_seconds", "history_retention_seconds"
+    answer_with(
+        misbehaving,
+        event(4, "role.password_revealed", summary="Shown", changes=same),
+        event(
+            3,
+            "project.updated",
+            summary=f'The project "shop" was changed: {quota}, {kept}',
+            changes={quota: {"from": 0, "to": 7200}, kept: {"from": 86400, "to": 172800}},
+        ),
+        event(2, "role.password_revealed", summary="Shown", changes=same),
+        event(1, "role.password_revealed", summary="Shown", changes=same),
+    )
+    page = Page(dave.get("/activity"))
+    assert "Shown 3 times" in page.text
+    assert page.html.count('id="event-') == 2
+    assert "was changed: quota of active time, history retention" in page.text
+    assert "quota of active time none → 2 hours" in page.text
+    assert "history retention 1 day → 2 days" in page.text
+
+
 @pytest.mark.thorough
 def test_a_change_made_in_the_console_is_listed(alice: Person, shop: Shop) -> None:
     alice.post(f"{shop.url}/rename", {"name": "store"})
@@ -266,7 +291,7 @@ def test_the_events_of_one_request_are_one_line(dave: Person, misbehaving: Misbe
                 ended(2, 0, "o", "start_compute"),
                 the_rest(1, "endpoint.active", 0.1, "o", actor={"type": "client", "name": "app"}),
             ],
-            ["Endpoint woken p ep-a 100 ms by app"],
+            ["Endpoint started p ep-a 100 ms by app"],
         ),
         # It is still under way.
         (
@@ -288,7 +313,30 @@ def test_the_events_of_one_request_are_one_line(dave: Person, misbehaving: Misbe
                 "role.password_revealed happened. p by laptop",
             ],
         ),
-        # What repeats is one line, unless something else came in between or was changed.
+        # A restore suspends and starts the endpoint too, and makes a branch of the replaced data.
+        (
+            [
+                ended(7, 0, "o-2", "start_compute"),
+                the_rest(6, "endpoint.active", 0.1, "o-2", branch_id="br-a"),
+                the_rest(5, "branch.created", 0.2, "o-1", endpoint_id=None, branch_id="br-kept"),
+                the_rest(4, "branch.restored", 0.3, "o-1", endpoint_id=None, branch_id="br-a"),
+                ended(3, 0.4, "o-1", "create_branch"),
+                the_rest(2, "endpoint.idle", 0.5, "o-0", branch_id="br-a"),
+                the_rest(
+                    1,
+                    "branch.restore_requested",
+                    1,
+                    "o-0",
+                    "o-1",
+                    "o-2",
+                    endpoint_id=None,
+                    branch_id="br-a",
+                ),
+            ],
+            ["branch.restored happened. p br-a 1.0 s by laptop"],
+        ),
+        # What repeats is one line, unless something else came in between or was changed. A password
+        # that is shown is one line of a day in any case.
         (
             [
                 the_rest(9, "role.password_revealed", 1, endpoint_id=None),
@@ -301,9 +349,8 @@ def test_the_events_of_one_request_are_one_line(dave: Person, misbehaving: Misbe
                 the_rest(2, "project.updated", 8, endpoint_id=None, changes={"name": {"to": "y"}}),
             ],
             [
-                "role.password_revealed happened. 3 times p by laptop",
+                "role.password_revealed happened. 4 times p by laptop",
                 "role.created happened. p by laptop",
-                "role.password_revealed happened. p by laptop",
                 "role.password_revealed happened. p",
                 "project.updated happened. p by laptop",
                 "project.updated happened. p by laptop",

@@ -105,7 +105,7 @@ def test_a_moment_is_shown_before_anything_is_changed(dave: Person, kept: Misbeh
         "As of 2026-01-31 14:03:00.123 UTC",
         "Last commit included 2026-01-31 14:02:59.000 UTC 0/1A2B3B00",
         "Next commit, not included 2026-01-31 14:05:00.500 UTC 0/1A2B3D00",
-        "2.8 MB, up to 0/1A2B3C4D , on the base copy of 2026-01-31 13:00:00 UTC",
+        "2.8 MB, up to 0/1A2B3C4D , on the full copy of 2026-01-31 13:00:00 UTC",
     ):
         assert words in page.text
     assert page.fields["moment"] == AT
@@ -153,7 +153,7 @@ def test_the_summary_and_the_band() -> None:
     )
     words = f"a gap from {time_and_day(hours(3))} to {time_and_day(hours(6))} (log lost)"
     assert found.summary == (
-        f"From {time_and_day(BEGIN)} to now, 3 base copies, 48 MB of log, 51 MB on the disk; "
+        f"From {time_and_day(BEGIN)} to now, 3 full copies, 48 MB of log, 51 MB on the disk; "
         f"{words}."
     )
     assert found.kept == "M0 14h1440v36H0z"
@@ -168,7 +168,7 @@ def test_the_summary_and_the_band() -> None:
 
 def test_a_history_that_has_ended_says_until_when() -> None:
     found = drawn(latest=hours(10).isoformat(), gaps=[gap(10)])
-    assert f"to {time_and_day(hours(10))}, 3 base copies" in found.summary
+    assert f"to {time_and_day(hours(10))}, 3 full copies" in found.summary
     assert found.summary.endswith(f"a gap from {time_and_day(hours(10))} on (log lost).")
 
 
@@ -176,7 +176,10 @@ def test_a_history_that_has_ended_says_until_when() -> None:
     ("retention", "words"),
     [
         (0, "No history: history_retention_seconds is 0."),
-        (86400, "No history yet. It begins with the branch's first base copy."),
+        (
+            86400,
+            "No history yet. It begins at the first start.",
+        ),
     ],
 )
 def test_without_history(dave: Person, kept: Misbehaving, retention: int, words: str) -> None:
@@ -220,7 +223,7 @@ def test_tables_that_were_removed_can_be_brought_back(dave: Person, kept: Misbeh
     removals = [{"at": at.isoformat(), "files": 4}, {"at": hours(2).isoformat(), "files": 1}]
     tell(kept, told(removals=removals))
     page = Page(dave.get(URL))
-    assert "| 4 | A moment before" in page.row(f"{at:%H:%M:%S}.000")
+    assert "| 4 | Go to just before" in page.row(f"{at:%H:%M:%S}.000")
     before = (at - timedelta(microseconds=1)).isoformat().replace("+00:00", "Z")
     assert f'href="{URL}?moment={quote(before)}"' in page.html
     assert "Tables removed" in page.text
@@ -243,13 +246,13 @@ def test_the_page_looks_for_the_newest_removals(dave: Person, kept: Misbehaving)
 
     body, kept.respond = kept.body, respond
     part = Page(dave.htmx_get(f"{URL}?newest=1", target="undos"))
-    assert "| 3 | A moment before" in part.row(f"{at:%H:%M:%S}.000")
+    assert "| 3 | Go to just before" in part.row(f"{at:%H:%M:%S}.000")
     assert part.html.strip().startswith("<section")
     assert 'hx-trigger="load"' not in part.html
     assert kept.asked_for(f"/resolve?timestamp={quote(NOW.isoformat().replace('+00:00', 'Z'))}")
     # Without scripts, a link has the same effect.
     kept.asked.clear()
-    assert "| 3 | A moment before" in Page(dave.get(f"{URL}?newest=1")).row(f"{at:%H:%M:%S}.000")
+    assert "| 3 | Go to just before" in Page(dave.get(f"{URL}?newest=1")).row(f"{at:%H:%M:%S}.000")
     kept.respond = None
     tell(kept, told())
     refuse(kept, "/history/resolve", "timestamp", "more log is to be replayed")

@@ -43,7 +43,7 @@ def woke(hours: float, wait: int | None = None) -> Turn:
 def test_it_works() -> None:
     band = band_of(woke(12, 300), Turn(hours_ago(10), SLEPT), woke(2, 100), state="active")
     assert band.summary == (
-        "Active for 4 h 0 min, woke twice, the first connection waited 200 ms, at most 300 ms, "
+        "Active for 4 h 0 min, started twice, the first connection waited 200 ms, at most 300 ms, "
         "no failures."
     )
     assert band.known == "M0 12h1440v20H0z"
@@ -56,7 +56,7 @@ def test_it_works() -> None:
 def test_a_run_that_began_before_the_strip_is_drawn_from_its_edge() -> None:
     band = band_of(woke(30), Turn(hours_ago(23), SLEPT))
     assert band.active == "M0 12h60v20H0z"
-    assert "woke never" in band.summary
+    assert "no starts" in band.summary
     assert band_of(state="active").active == "M0 12h1440v20H0z"
     assert band_of(state="idle").active == ""
 
@@ -111,7 +111,7 @@ def test_a_wake_by_a_client_is_shown_with_its_duration(alice: Person, shop: Shop
 
     def is_told() -> bool:
         page = Page(alice.get(shop.endpoint_url))
-        return any("Woke" in row and "client neondb_owner" in row for row in page.rows())
+        return any("Started" in row and "client neondb_owner" in row for row in page.rows())
 
     wait_for(is_told, "the wake to stand in the table")
     page = Page(alice.get(shop.endpoint_url))
@@ -149,7 +149,7 @@ def test_without_events_the_activity_comes_from_operations(
     ).encode()
     page = Page(dave.get("/projects/p/endpoints/e"))
     assert "Active for 1 h 0 min" not in page.text
-    assert "woke once" in page.text
+    assert "started once" in page.text
     assert "failed once" in page.text
     assert "Failed: Suspend compute" in page.text
 

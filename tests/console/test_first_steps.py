@@ -22,7 +22,7 @@ def test_it_works(alice: Person) -> None:
     path = f"{url}/endpoints/{endpoint['id']}"
     for action in ("suspend", "start"):
         alice.api.finish(alice.api.post(f"{path}/{action}"))
-    assert "Let it sleep, and wake it (done)" in Page(alice.get(url)).text
+    assert "Let it suspend, and start again (done)" in Page(alice.get(url)).text
 
 
 @pytest.mark.parametrize(

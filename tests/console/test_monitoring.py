@@ -119,6 +119,12 @@ def test_the_band_shows_when_the_endpoint_was_active() -> None:
     assert axis(Scale(at(0), at(60)), at(60), ()).active_ms is None
 
 
+def test_what_is_still_to_come_does_not_count_as_active() -> None:
+    # The scale ends at the next minute, and the endpoint has existed for 10 seconds.
+    found = axis(Scale(at(0), at(60)), at(15), [(at(15), at(60))], now=at(25))
+    assert found.active_ms == round((at(25) - at(15)).total_seconds() * 1000)
+
+
 def test_enormous_and_negative_values_are_bounded() -> None:
     charts = draw(
         metrics(point(0, memory_bytes=2**62, connections_active=-5, cpu_seconds=1e18)),

@@ -74,7 +74,9 @@ def test_a_project_without_history_retention_shows_none(
 
 def test_which_hosts_commits_wait_for_is_shown_and_changed(alice: Person, new_project: str) -> None:
     url = f"/projects/{new_project}"
-    assert "Commits wait for Their own host Change" in Page(alice.get(f"{url}/settings")).text
+    assert (
+        "Each commit is on The disk of its host Change" in Page(alice.get(f"{url}/settings")).text
+    )
     form = Page(alice.get(f"{url}/durability"))
     assert form.options["durability"] == ["host", "region"]
     assert form.fields["durability"] == "host"

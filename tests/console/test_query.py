@@ -225,7 +225,7 @@ class TestAccess:
         reader = Browser()
         reader.post("/sign-in", {"key": made["key"]})
         page = Page(reader.get(f"{still_shop.url}/query"))
-        assert "Your API key is read-only" in page.text
+        assert "You are signed in with a read-only API key" in page.text
         assert "sql" not in page.fields
 
     def test_another_server_has_no_query_page(self, dave: Person, misbehaving: Misbehaving) -> None:

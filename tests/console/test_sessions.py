@@ -310,7 +310,7 @@ class TestKeyLimits:
     ) -> None:
         reader = self.key(carol, read_only=True)
         page = Page(reader.get(f"{still_shop.url}/rename"))
-        assert "Your API key is read-only" in page.text
+        assert "You are signed in with a read-only API key" in page.text
         assert "name" not in page.fields
         assert '<body class="read-only"' in page.html
         assert "read only" in page.text
