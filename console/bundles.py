@@ -60,6 +60,8 @@ KINDS = {
     "history.js": replace(JS, first=()),
     "schema.css": replace(CSS, first=()),
     "timelines.css": replace(CSS, first=()),
+    # Pages load it that have something to explain.
+    "tips.js": replace(JS, first=()),
     "tree.css": replace(CSS, first=()),
     "palette.js": replace(JS, first=()),
     "query.css": replace(CSS, first=()),

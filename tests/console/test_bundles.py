@@ -22,6 +22,7 @@ def test_code_of_others_is_unchanged(name: str) -> None:
     "path",
     [
         *(*sources("js"), *sources("commands.js"), *sources("history.js")),
+        *sources("tips.js"),
         *(*sources("query.js"), *sources("editor.js")[1:]),
     ],
     ids=lambda path: path.name,

@@ -5,6 +5,7 @@
   const CONTROLS = "a, button, summary, input, select, textarea";
   // Screen readers read the title itself. A popover is also above an open dialog.
   const tip = Object.assign(document.createElement("p"), { id: "tip", popover: "manual", ariaHidden: "true" });
+  document.body.append(tip);
   let isTouch = false;
 
   function hide() {
@@ -13,7 +14,6 @@
 
   function show(element) {
     tip.textContent = element.title;
-    document.body.append(tip);
     tip.showPopover();
     const at = element.getBoundingClientRect();
     const { width, height } = tip.getBoundingClientRect();
