@@ -19,9 +19,10 @@ import django
 from django.urls import URLPattern, get_resolver, reverse
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.browser.conftest import ARGUMENTS, chromium_path
+from tests.browser.conftest import ARGUMENTS
 from tests.support import shown
 from tests.support.another_console import another_console
+from tests.support.lighthouse import chromium_path
 from tests.support.relay import Relay, relay
 from tests.support.shown import World
 from tests.support.stack import ROOT, new_state_dir, running_stack
