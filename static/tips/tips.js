@@ -5,6 +5,13 @@
   const CONTROLS = "a, button, summary, input, select, textarea";
   // Screen readers read the title itself. A popover is also above an open dialog.
   const tip = Object.assign(document.createElement("p"), { id: "tip", popover: "manual", ariaHidden: "true" });
+  // Here, so that pages which explain nothing do not load it.
+  Object.assign(tip.style, {
+    position: "fixed", inset: "auto", maxWidth: "min(22rem, calc(100vw - 1rem))", margin: "0",
+    padding: "0.35rem 0.6rem", border: "1px solid var(--pico-muted-border-color)",
+    borderRadius: "var(--pico-border-radius)", background: "var(--ink)",
+    color: "var(--pico-background-color)", fontSize: "0.87em", pointerEvents: "none",
+  });
   document.body.append(tip);
   let isTouch = false;
 
