@@ -67,7 +67,8 @@ def main() -> None:
             beside = second_host(service.stack, parent / "second", PERCH_HISTORY_STORE=store)
             with beside, placing_on(service.stack, "local"):
                 place = Place.create(service.stack, service.client)
-                place.query("CREATE TABLE measured (number int); SELECT 1")
+                with place.connect() as connection:
+                    connection.execute("CREATE TABLE measured (number int)")
                 with service.stack.database() as database:
                     database.execute("UPDATE controlplane_host SET draining = false")
                 measure(place, options.rounds, options.commits)
