@@ -76,7 +76,7 @@ def test_a_read_only_key_sees_everything_and_refusals_have_a_reason(
     # The endpoint's page loads this by itself, so a refusal must not appear as a notice.
     answer = reader.htmx_get(f"{still_shop.endpoint_url}/connect", target="connect")
     assert answer.status_code == 200
-    assert "cannot see passwords" in Page(answer).text
+    assert "sees no passwords" in Page(answer).text
     assert ":********@" in Page(answer).text
     answer = reader.post(f"{still_shop.endpoint_url}/connect", {})
     assert "it cannot read passwords" in Page(answer).text

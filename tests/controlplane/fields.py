@@ -86,7 +86,12 @@ ENDPOINT_AT_TIMES: Mapping[str, Check] = {
 OPERATION: Mapping[str, Check] = {
     "id": an_uuid,
     "chain_id": an_uuid,
-    "initiator": lambda value: value.keys() == {"type", "name"} and all(map(text, value.values())),
+    "initiator": lambda value: (
+        value.keys() == {"type", "name", "api_key_id"}
+        and text(value["type"])
+        and text(value["name"])
+        and (value["api_key_id"] is None or integer(value["api_key_id"]))
+    ),
     "project_id": project_id,
     "action": one_of(
         "apply_config",
@@ -185,6 +190,7 @@ PROJECT: Mapping[str, Check] = {
     "history_retention_seconds": integer,
     "consumption_period_start": timestamp,
     "consumption_period_end": timestamp,
+    "recovery_period_seconds": integer,
     "owner": mapping,
 }
 PROJECT_AT_TIMES = PROJECT_LISTED_AT_TIMES

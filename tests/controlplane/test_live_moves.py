@@ -229,10 +229,25 @@ def test_a_standby_that_dies_only_delays_the_move(
             return (there / "postmaster.pid").read_text().rstrip().endswith("ready")
         return False
 
+    def is_killed() -> bool:
+        """Whether the standby was killed while the move needed it: a fast move is past that."""
+        os.killpg(second.worker.pid, signal.SIGSTOP)
+        try:
+            is_needed = is_ready() and (there / "standby.signal").exists()
+            if is_needed:
+                postmaster_in(there).kill()
+        finally:
+            os.killpg(second.worker.pid, signal.SIGCONT)
+        return is_needed
+
     with Writer(place) as writer:
         moving = move(place, NAME)
         wait_for(is_ready, "the standby")
-        postmaster_in(there).kill()
+        while not is_killed():
+            await_end(place, moving)
+            await_end(place, move(place, "local"))
+            moving = move(place, NAME)
+            wait_for(is_ready, "the standby")
         began = time.monotonic()
         ended = await_end(place, moving)
         assert time.monotonic() - began < 30 * load()
@@ -240,7 +255,9 @@ def test_a_standby_that_dies_only_delays_the_move(
     writer.check()
     assert ended["failures_count"] == 1
     (error,) = (one["detail"]["error"] for one in ended["steps"] if "error" in one["detail"])
-    assert "the standby on the other host has ended" in error
+    # The second, if it had replayed everything and was about to be stopped.
+    words = "the standby on the other host has ended", "did not end where the compute did"
+    assert any(one in error for one in words)
     assert living_on(place) == NAME
     await_end(place, move(place, "local"))
 

@@ -50,7 +50,8 @@ def test_a_failed_start(project: Project) -> None:
     assert told([again]) == [("start_compute", "running")]
     assert again["retry_of"] == failed["id"]
     assert again["chain_id"] != failed["chain_id"]
-    assert again["initiator"] == {"type": "retry", "name": "tests"}
+    by = failed["initiator"]
+    assert again["initiator"] == {**by, "type": "retry", "name": "tests"}
     assert ended(project, again)["status"] == "finished"
     assert project.sql("SELECT 1") == [(1,)]
     words = f"the operation was retried by {again['id']}, which has finished"

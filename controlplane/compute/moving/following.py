@@ -111,9 +111,14 @@ class Follower:
     def write_checkpoint(self) -> None:
         """Write what the standby has in memory, so that its stop has little left to write. Raises
         NotFollowed, psycopg.Error."""
-        if self.replayed():
+        if not self.replayed():
+            return
+        try:
             with session(sockets_of(self._branch_id), bound=600) as connection:
                 connection.execute("CHECKPOINT")
+        except psycopg.OperationalError:
+            self._require_standby()
+            raise
 
     def finish(self, checkpoint: int, end: int) -> None:
         """Stop the standby once it has replayed the compute's last checkpoint, which lies there in
