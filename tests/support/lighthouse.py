@@ -117,7 +117,7 @@ def _run(url: str, cookie: str, chromium: str, slowed_by: float) -> Scores:
         report = json.loads(written.read_text())
     if error := report.get("runtimeError"):
         raise NotMeasured(error)
-    # It must have seen the page, and not where the console may have sent it instead. A page's script
+    # It must have seen the page, and not where the console may have sent it instead. Its script
     # may add to its query.
     shown = report["finalDisplayedUrl"]
     assert shown.partition("?")[0] == url.partition("?")[0], shown
