@@ -89,8 +89,10 @@ def main(arguments: Sequence[str]) -> int:
 
         runs = list(side_by_side.map(run_on_free_services, suites))
     for ended in runs:
-        for test, first_failure in ended.outcomes.flaky.items():
-            print(f"== flaky: {test}, its first failure\n{first_failure}")
+        outcomes = ended.outcomes
+        for kind, tests in (("flaky", outcomes.flaky), ("failed twice", outcomes.failed_before)):
+            for test, first_failure in tests.items():
+                print(f"== {kind}: {test}, its first failure\n{first_failure}")
     summarize(runs, time.monotonic() - began, tier if len(suites) == len(SUITES) else None)
     failed = [test for ended in runs for test in ended.outcomes.failures]
     failed += [f"{ended.suite}, not run to its end" for ended in runs if not ended.complete]

@@ -21,8 +21,10 @@ class Outcomes:
     counts: dict[str, int] = field(default_factory=dict)
     # pytest's full report of each test that failed, or whose fixtures did.
     failures: dict[str, str] = field(default_factory=dict)
-    # The same from the first run of each test that failed and then passed.
+    # The same from the first run of each test that failed and then passed, and of each that failed
+    # again, which may be for another reason.
     flaky: dict[str, str] = field(default_factory=dict)
+    failed_before: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     left_out: int = 0
 
@@ -51,8 +53,8 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
         outcomes.failures[name] = outcomes.failures.get(name, "") + in_full(report)
     for report in stats.get("rerun", ()):
         name = full_name(report.nodeid, config)
-        if name not in outcomes.failures:
-            outcomes.flaky[name] = in_full(report)
+        first = outcomes.failed_before if name in outcomes.failures else outcomes.flaky
+        first[name] = in_full(report)
     for report in stats.get("skipped", ()):
         outcomes.skipped[full_name(report.nodeid, config)] = str(report.longrepr[2])
     Path(path).write_text(json.dumps(asdict(outcomes)))

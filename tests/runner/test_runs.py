@@ -113,6 +113,8 @@ def test_a_test_that_fails_and_then_passes_is_flaky(capsys: pytest.CaptureFixtur
     assert "test_shaky, its first failure" in shaky
     assert "lost at first" in shaky
     assert "said at first" in shaky
+    (bad,) = (part for part in before.split("== failed twice: ")[1:] if "::test_bad," in part)
+    assert "test_bad, its first failure" in bad
     counts, _, named = summary.partition("FLAKY")
     assert "4 passed, 2 failed, 1 error" in counts
     assert "1 tests were left out" in counts
