@@ -21,6 +21,7 @@ from controlplane.compute.recovery import STANDBY
 from controlplane.compute.tree import SEGMENT_SIZE
 from tests.controlplane.local_compute import BRANCH, SPEC, branch, computes
 from tests.support.own_compute import postmaster_of
+from tests.support.waiting import wait_for
 
 __all__ = ["branch", "computes"]
 
@@ -77,7 +78,7 @@ def test_a_segment_has_its_name_only_once_the_standby_may_read_it(
 
 def test_a_standby_that_has_ended_is_noticed_at_once(follower: Follower) -> None:
     follower.start({})
-    assert follower.replayed() > 0
+    wait_for(lambda: follower.replayed() > 0, "the standby to answer")
     postmaster_of(COPY).kill()
     began = time.monotonic()
     for ask in (follower.replayed, follower.write_checkpoint, lambda: follower.finish(1, NEVER)):
