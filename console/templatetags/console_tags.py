@@ -235,10 +235,7 @@ def _long(seconds: float) -> str:
     return f"{int(seconds // DAY)} d {int(seconds % DAY // HOUR)} h"
 
 
-CU = mark_safe('<abbr title="Compute unit: 1 vCPU and 4 GB of memory">CU</abbr>')
-CU_BY_KEYBOARD = mark_safe(
-    '<abbr tabindex="0" title="Compute unit: 1 vCPU and 4 GB of memory">CU</abbr>'
-)
+CU = '<abbr{} title="Compute unit: 1 vCPU and 4 GB of memory">CU</abbr>'
 
 
 @register.filter
@@ -246,8 +243,8 @@ def explained_cu(words: str, by_keyboard: str = "") -> SafeString:
     """Explain CU where it stands in the words. Only on a page of one thing is the explanation
     reached by keyboard, because in a list it would be one stop more for each row."""
     before, unit, after = words.partition("CU")
-    abbreviation = CU_BY_KEYBOARD if by_keyboard else CU
-    return format_html("{}{}{}", before, abbreviation if unit else "", after)
+    focus = SafeString(' tabindex="0"') if by_keyboard else ""
+    return format_html("{}{}{}", before, format_html(CU, focus) if unit else "", after)
 
 
 @register.filter

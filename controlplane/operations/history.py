@@ -254,8 +254,8 @@ def _idle(host: Host) -> QuerySet[Endpoint]:
 def _endpoints(host: Host) -> QuerySet[Endpoint]:
     return Endpoint.objects.select_related("project", "branch__project__account").filter(
         host=host,
-        # What is said of the branch and the host follows from the rest. Postgres then reads these
-        # rows by their host, too.
+        # The conditions on the branch and on the project's host follow from the others. With them,
+        # Postgres can also read the rows of these tables by their host.
         branch__host=host,
         branch__deleted_at=None,
         project__host=host,
