@@ -17,6 +17,10 @@ The exception: a job that takes longer than HANGS_AFTER probably hangs. An accou
 share may then take jobs of its other projects, in which nothing hangs. It may hold two jobs that do
 not hang in this way, as long as a quarter of the lane is free for other accounts.
 
+Of the moves that nobody waits for, only MOVES_AT_ONCE run at once. Each of them copies as fast as
+the machine can, so more would only take longer each, and a client that wants to connect waits for
+the whole move of its project.
+
 If the database fails, the worker tries again to write a job's end, as often as necessary.
 Procrastinate itself would try only once.
 """
@@ -36,6 +40,7 @@ from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 
 from controlplane import clock
+from controlplane.models import Action
 from controlplane.operations.queue_beat import beating
 
 log = logging.getLogger(__name__)
@@ -44,6 +49,7 @@ LEAST_SHARE = 2  # slots
 # Seconds after which a job probably hangs, since a start usually takes less; and the part of the
 # lane that must be free for an account to take a slot by the exception.
 HANGS_AFTER, LEFT_FREE = 5.0, 0.25
+MOVES_AT_ONCE = 2
 # Seconds before a failed write is tried again.
 WRITE_PAUSE = 1.0
 # Stands for the account of a job that has none.
@@ -65,6 +71,11 @@ WHERE id = (
                 AND operation.project_id = ANY(%(hanging_projects)s::text[])
         )
         AND NOT EXISTS (
+            SELECT FROM controlplane_operation AS operation
+            WHERE operation.id = (waiting.args->>'operation_id')::uuid
+                AND operation.action = ANY(%(actions)s::text[])
+        )
+        AND NOT EXISTS (
             SELECT FROM procrastinate_jobs AS taken
             WHERE taken.status = 'doing' AND taken.lock = waiting.lock
         )
@@ -73,8 +84,8 @@ WHERE id = (
 )
 RETURNING id, status, task_name, priority, lock, queueing_lock, args, scheduled_at, queue_name,
     attempts, worker_id,
-    (SELECT project_id FROM controlplane_operation WHERE id = (args->>'operation_id')::uuid)
-        AS project_id
+    (SELECT ARRAY[project_id, action] FROM controlplane_operation
+     WHERE id = (args->>'operation_id')::uuid) AS operation
 """
 # The notification that Procrastinate's own triggers send when a job is inserted into a queue.
 LOOK_AGAIN = """
@@ -87,6 +98,7 @@ class _Taken:
     account: int
     # None for jobs that run no operation.
     project: str | None
+    action: str | None
     # By the monotonic clock.
     at: float
 
@@ -102,17 +114,21 @@ class _Excluded:
     partly: list[int]
     # Projects in which a job hangs.
     hanging_projects: list[str]
+    # Operations with these actions may not be taken.
+    actions: list[str]
 
 
 class LaneJobs(JobManager):
-    """The queue of a lane with `slots` slots, for the one worker of the lane."""
+    """The queue of a lane with `slots` slots, for the one worker of the lane. At most `moves` of
+    them are used for moves of projects."""
 
-    def __init__(self, connector: BaseConnector, *, slots: int) -> None:
+    def __init__(self, connector: BaseConnector, *, slots: int, moves: int) -> None:
         super().__init__(connector)
         self._slots = slots
+        self._moves = moves
         # By the job's id.
         self._under_way: dict[int, _Taken] = {}
-        # Whether the last fetch may have passed over jobs because their account has its share.
+        # Whether the last fetch may have passed over jobs because of what is under way.
         self._passed_over = False
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
@@ -124,15 +140,16 @@ class LaneJobs(JobManager):
         except UniqueViolation:
             # Another worker of this queue took a job with the same lock at the same moment.
             return None
-        self._passed_over = bool(excluded.accounts or excluded.partly) and not rows
+        passes_over = excluded.accounts or excluded.partly or excluded.actions
+        self._passed_over = bool(passes_over) and not rows
         if not rows:
             return None
-        project = rows[0].pop("project_id")
+        project, action = rows[0].pop("operation") or (None, None)
         job = Job.from_row(rows[0])
         assert job.id is not None
         account = job.task_kwargs.get("account")
         account_id = account if isinstance(account, int) else NOBODY
-        self._under_way[job.id] = _Taken(account_id, project, time.monotonic())
+        self._under_way[job.id] = _Taken(account_id, project, action, time.monotonic())
         return job
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
@@ -180,12 +197,14 @@ class LaneJobs(JobManager):
         partly = [
             account for account in have_share if leaves_enough and quick[account] < LEAST_SHARE
         ]
+        moves = sum(job.action == Action.MOVE_PROJECT for job in under_way)
         return _Excluded(
             accounts=[account for account in have_share if account not in partly],
             partly=partly,
             hanging_projects=[
                 job.project for job in under_way if job.project and job.at <= hangs_since
             ],
+            actions=[Action.MOVE_PROJECT] if moves >= self._moves else [],
         )
 
     def _end(self, job: Job) -> None:
@@ -193,8 +212,8 @@ class LaneJobs(JobManager):
         self._under_way.pop(job.id, None)
 
     async def _look_again(self, job: Job) -> None:
-        """Make the worker fetch the jobs that it has passed over because their account had its
-        share. Otherwise it would find them only at its next poll."""
+        """Make the worker fetch the jobs that it has passed over. Otherwise it would find them only
+        at its next poll."""
         if not self._passed_over:
             return
         try:

@@ -5,9 +5,11 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Count, Exists, Max, OuterRef, QuerySet
 
+from controlplane import clock
 from controlplane.database.version import perch_version
 from controlplane.models import (
     UNFINISHED,
@@ -17,6 +19,7 @@ from controlplane.models import (
     Host,
     Lane,
     Operation,
+    OperationStatus,
     Project,
 )
 from controlplane.operations.details import MoveProjectDetails
@@ -27,6 +30,11 @@ from controlplane.services.errors import Conflict, HostAway, NotFound, ServiceEr
 from controlplane.services.placement import versions_of, weighted_room
 
 log = logging.getLogger(__name__)
+
+# How long a drain remembers that a project's move has failed, and how long it waits at most until
+# it tries again: 0 minutes after the first failure, then 1, 3, 7, …
+FAILURES_COUNT_FOR = timedelta(days=1)
+LONGEST_PAUSE = timedelta(hours=1)
 
 
 @dataclass
@@ -70,7 +78,8 @@ def empty(host: Host) -> Emptied:
 
 def go_on_emptying(host: Host) -> None:
     """If the host is drained, schedule the moves of projects that are on it again: their moves have
-    failed, or no other host could have them until now. A round of its worker."""
+    failed, or no other host could have them until now. A project whose move fails again and again
+    is tried less and less often. A round of its worker."""
     of_region = Host.objects.filter(region_id=host.region_id)
     others = of_region.filter(draining=False).exclude(id=host.id)
     if not of_region.filter(id=host.id, draining=True).exists() or not others.exists():
@@ -79,10 +88,28 @@ def go_on_emptying(host: Host) -> None:
         project=OuterRef("id"), action=Action.MOVE_PROJECT, status__in=UNFINISHED
     )
     left = Project.objects.filter(~Exists(moving), host=host, deleted_at=None)
-    result = _empty(host, list(left.order_by("id")))
+    resting = _resting(left)
+    result = _empty(host, [one for one in left.order_by("id") if one.id not in resting])
     if result.moved:
         fields = {"moved": len(result.moved), "stay": len(result.stay)}
         log.info("emptying goes on", extra=fields)
+
+
+def _resting(projects: QuerySet[Project]) -> set[str]:
+    """The ids of those whose moves have failed so often that the next one has to wait."""
+    now = clock.now()
+    failures = Operation.objects.filter(
+        project__in=projects,
+        action=Action.MOVE_PROJECT,
+        status=OperationStatus.FAILED,
+        updated_at__gt=now - FAILURES_COUNT_FOR,
+    )
+    counted = failures.values_list("project_id").annotate(Count("id"), Max("updated_at"))
+    return {
+        project_id
+        for project_id, count, last in counted
+        if now < last + min(LONGEST_PAUSE, timedelta(minutes=2 ** min(count - 1, 10) - 1))
+    }
 
 
 def _empty(host: Host, projects: Sequence[Project]) -> Emptied:

@@ -92,7 +92,7 @@ class TestWrongClock:
         job = Job(
             id=1, queue="q", lock=None, queueing_lock=None, task_name="t", worker_id=1, attempts=0
         )
-        lane = LaneJobs(Queue(), slots=2)
+        lane = LaneJobs(Queue(), slots=2, moves=2)
         asyncio.run(lane.retry_job(job))
         # Procrastinate computes this by the host's clock.
         asyncio.run(lane.retry_job(job, datetime.now(UTC) + timedelta(seconds=1)))

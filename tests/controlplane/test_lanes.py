@@ -1,5 +1,6 @@
 """Operations of one account or project do not delay those of others: lanes, and shares of them."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ import psutil
 import psycopg
 import pytest
 from django.db import connection
+from procrastinate.testing import InMemoryConnector
 
 from controlplane.models import (
     Account,
@@ -22,8 +24,8 @@ from controlplane.models import (
 )
 from controlplane.models import Project as ProjectRow
 from controlplane.operations import scheduling
-from controlplane.operations.details import SuspendComputeDetails
-from controlplane.operations.lane_jobs import HANGS_AFTER
+from controlplane.operations.details import MoveProjectDetails, SuspendComputeDetails
+from controlplane.operations.lane_jobs import HANGS_AFTER, LaneJobs
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step
 from controlplane.services.waking import start_for_client
@@ -296,6 +298,43 @@ class TestShareOfAProject:
             Endpoint.objects.select_related("branch").get(project=other), Action.START_COMPUTE
         )
         assert operation.status == "running"
+
+
+class OnTheTestsConnection(InMemoryConnector):
+    """Runs the queue's statements in the transaction of the test."""
+
+    async def execute_query_all_async(self, query: str, **arguments: Any) -> list[dict[str, Any]]:
+        with connection.cursor() as cursor:
+            cursor.execute(query, arguments)
+            names = [column.name for column in cursor.description]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        return [{**row, "args": json.loads(row["args"])} for row in rows]
+
+
+def test_few_moves_run_at_once_beside_other_work(account: Account, host: Host) -> None:
+    """A client that connects to a project waits for the whole move, so each has to be quick."""
+    move: dict[str, Any] = {"holds_project": True, "details": MoveProjectDetails(to="another")}
+    for action, how in ((Action.MOVE_PROJECT, move),) * 3 + ((Action.DELETE_TENANT, {}),):
+        project_id = make_project(account, host).id
+        with locked_project(project_id) as project:
+            scheduling.schedule(project, [Step(action, **how)], lane=Lane.UPKEEP)
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO procrastinate_workers DEFAULT VALUES RETURNING id")
+        (worker,) = cursor.fetchone()
+
+    def taken(lane: LaneJobs) -> str | None:
+        with pytest.raises(StopIteration) as ended:
+            lane.fetch_job([host.queue(Lane.UPKEEP)], worker).send(None)
+        job = ended.value.value
+        if job is None:
+            return None
+        return Operation.objects.get(id=job.task_kwargs["operation_id"]).action
+
+    lane = LaneJobs(OnTheTestsConnection(), slots=20, moves=2)
+    found = [taken(lane) for _ in range(4)]
+    assert found == [Action.MOVE_PROJECT, Action.MOVE_PROJECT, Action.DELETE_TENANT, None]
+    other_lane = LaneJobs(OnTheTestsConnection(), slots=20, moves=20)
+    assert taken(other_lane) == Action.MOVE_PROJECT
 
 
 @pytest.mark.thorough

@@ -118,10 +118,23 @@ def test_a_drain_goes_on_with_projects_whose_moves_have_failed(project: Project,
     moves.update(status="failed")
     go_on_emptying(local)
     assert sorted(one.status for one in moves) == ["failed", "running"]
+    # Each failure makes the next pause longer.
     moves.update(status="failed")
-    call_command("hosts", "resume", "local", stdout=io.StringIO())
     go_on_emptying(local)
     assert moves.count() == 2
+    moves.update(updated_at=timezone.now() - timedelta(seconds=61))
+    go_on_emptying(local)
+    assert moves.count() == 3
+    moves.update(status="failed")
+    go_on_emptying(local)
+    assert moves.count() == 3
+    # An operator who drains the host again does not wait.
+    call_command("hosts", "drain", "local", stdout=io.StringIO())
+    assert moves.count() == 4
+    moves.update(status="failed", updated_at=timezone.now() - timedelta(hours=2))
+    call_command("hosts", "resume", "local", stdout=io.StringIO())
+    go_on_emptying(local)
+    assert moves.count() == 4
 
 
 def test_a_branch_that_is_busy_on_the_other_host_only_interrupts_the_move(

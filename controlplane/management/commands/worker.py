@@ -46,7 +46,7 @@ from controlplane.operations import (
     under_way,
     vitals,
 )
-from controlplane.operations.lane_jobs import LaneJobs
+from controlplane.operations.lane_jobs import MOVES_AT_ONCE, LaneJobs
 from controlplane.operations.own_host import HostTaken, own_host, was_declared_lost
 from controlplane.operations.queue_beat import beat
 from controlplane.operations.queue_connector import queue_connector
@@ -207,7 +207,9 @@ async def run_queue(app: App, queue: str, name: str, slots: int) -> None:
 
 async def run_jobs(app: App, queue: str, name: str, slots: int) -> None:
     of_queue = app.with_connector(app.connector)
-    of_queue.job_manager = LaneJobs(app.connector, slots=slots)
+    of_queue.job_manager = LaneJobs(
+        app.connector, slots=slots, moves=MOVES_AT_ONCE if name == Lane.UPKEEP else slots
+    )
     await of_queue.run_worker_async(
         queues=[queue],
         name=name,
