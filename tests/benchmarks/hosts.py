@@ -210,7 +210,7 @@ def two_hosts(directory: Path, compute: Path, verifier: str) -> Iterator[Mapping
             command = [sys.executable, "-m", "tests.benchmarks.hosts"]
             stack.enter_context(running([*command, "--serve", json.dumps(options)], ports[host]))
         yield {
-            host: conninfo(port, "require", options=f"endpoint={ENDPOINT}")
+            host: conninfo(port, "require", host=f"{ENDPOINT}.localhost", hostaddr="127.0.0.1")
             for host, port in ports.items()
         }
 

@@ -111,6 +111,9 @@ class BenchmarkDirectory:
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         return self._route if (endpoint_id, role) == (ENDPOINT, SUPERUSER) else None
 
+    def remembered_route(self, endpoint_id: str) -> Route | None:
+        return self._route if endpoint_id == ENDPOINT else None
+
     def peers(self) -> Mapping[str, PeerHost]:
         return {}
 
@@ -354,14 +357,8 @@ def running(command: list[Any], port: int, **options: Any) -> Iterator[int]:
 
 
 def conninfo(port: int, sslmode: str, **parameters: str) -> str:
-    return psycopg.conninfo.make_conninfo(
-        host="127.0.0.1",
-        port=port,
-        user=SUPERUSER,
-        dbname="postgres",
-        sslmode=sslmode,
-        **parameters,
-    )
+    given: dict[str, Any] = {"host": "127.0.0.1", "port": port, "user": SUPERUSER, **parameters}
+    return psycopg.conninfo.make_conninfo(dbname="postgres", sslmode=sslmode, **given)
 
 
 def is_open(port: int) -> bool:

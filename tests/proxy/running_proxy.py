@@ -54,6 +54,8 @@ class MemoryDirectory:
         self.endpoints: dict[str, Endpoint] = {}
         # The other hosts of the region. The tests replace it, as a change of the rows would.
         self.hosts: Mapping[str, PeerHost] = {}
+        # The endpoints that `remembered_route` knows; none unless a test adds them.
+        self.remembered: set[str] = set()
         self.traffic = Traffic()
         # For each refusal: the endpoint if it exists, the role, and the client's address.
         self.refusals: list[tuple[str | None, str, str]] = []
@@ -69,6 +71,9 @@ class MemoryDirectory:
         noted.append((route.endpoint_id if route else None, role, address))
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
+        return self._route(endpoint_id, role)
+
+    def _route(self, endpoint_id: str, role: str) -> Route | None:
         endpoint = self.endpoints.get(endpoint_id)
         if endpoint is None:
             return None
@@ -83,6 +88,11 @@ class MemoryDirectory:
             host_id=endpoint.host_id,
             elsewhere=f"the host {endpoint.host_id}" if endpoint.host_id else None,
         )
+
+    def remembered_route(self, endpoint_id: str) -> Route | None:
+        if endpoint_id not in self.remembered:
+            raise LookupError(endpoint_id)
+        return self._route(endpoint_id, "")
 
     def peers(self) -> Mapping[str, PeerHost]:
         return self.hosts

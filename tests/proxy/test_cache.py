@@ -45,6 +45,26 @@ def test_a_value_is_cached_until_it_changes() -> None:
     asyncio.run(go())
 
 
+def test_an_entry_is_found_under_any_name_as_long_as_it_is_true() -> None:
+    async def go() -> None:
+        known = Known()
+        known.cache.resume()
+        with pytest.raises(LookupError):
+            known.cache.any_of(ENDPOINT)
+        changes: list[Callable[[], None]] = [
+            lambda: known.cache.invalidate(ENDPOINT),
+            known.cache.suspend,
+        ]
+        for change in changes:
+            read = await known.read()
+            assert known.cache.any_of(ENDPOINT) == read
+            change()
+            with pytest.raises(LookupError):
+                known.cache.any_of(ENDPOINT)
+
+    asyncio.run(go())
+
+
 @pytest.mark.parametrize("event", ["invalidate", "suspend", "resume"])
 def test_an_answer_from_before_a_change_is_not_cached(event: str) -> None:
     async def go() -> None:

@@ -339,17 +339,16 @@ def answer_to(
 ) -> bytes:
     """What the second proxy answers to these bytes from another host, which leaves once it has
     received `waits_for`."""
-    client = RawClient(region.second.port)
+    client, answer = RawClient(region.second.port), b""
     try:
         client.socket.sendall(PEER_REQUEST)
         client.socket = context.wrap_socket(client.socket)
         client.socket.sendall(sent)
-        answer = b""
         while waits_for and waits_for not in answer and (more := client.socket.recv(4096)):
             answer += more
         socket.socket.shutdown(client.socket, socket.SHUT_WR)
         return answer + client.read_to_end()
     except (ssl.SSLError, ConnectionError):
-        return b""
+        return answer
     finally:
         client.socket.close()

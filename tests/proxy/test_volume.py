@@ -1,15 +1,22 @@
 """Large amounts of data, and many clients."""
 
 import asyncio
+import contextlib
 import hashlib
+import socket
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
+from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.readiness import Readiness
+from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
-from tests.proxy.running_proxy import RunningProxy, plain
+from tests.proxy.running_proxy import REGION_HOST, RunningProxy, plain
+from tests.proxy.wire import trusting_context
 from tests.support.bare_postgres import BarePostgres
 
 pytestmark = pytest.mark.slow
@@ -64,3 +71,43 @@ def test_500_clients_at_once(
         return answers
 
     assert asyncio.run(meet()) == [(n,) for n in range(500)]
+
+
+def test_the_end_of_tls_behind_large_records_is_noticed(identity: TlsIdentity) -> None:
+    """The peer leaves its socket open, so the kernel reports nothing more to read."""
+    near, far = socket.socketpair()
+
+    async def receive() -> list[bytes]:
+        readiness = Readiness(asyncio.get_running_loop())
+        channel = Channel(near, readiness)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = trusting_context().wrap_bio(incoming, outgoing, server_hostname=REGION_HOST)
+        handshake = asyncio.create_task(channel.start_tls(identity.context))
+        while not handshake.done():
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+            far.sendall(outgoing.read())
+            await asyncio.sleep(0.01)
+            with contextlib.suppress(BlockingIOError):
+                incoming.write(far.recv(65536, socket.MSG_DONTWAIT))
+        client.write(b"x" * 16384 * 2)
+        with pytest.raises(ssl.SSLWantReadError):
+            client.unwrap()
+        far.sendall(outgoing.read())
+        received: list[bytes] = []
+        has_ended = asyncio.Event()
+
+        def read() -> None:
+            received.append(bytes(channel.receive_burst()))
+            if not received[-1]:
+                readiness.remove_reader(channel.fileno)
+                has_ended.set()
+
+        readiness.add_reader(channel.fileno, read)
+        await asyncio.wait_for(has_ended.wait(), 10)
+        channel.close()
+        readiness.close()
+        return received
+
+    assert asyncio.run(receive()) == [b"x" * 16384 * 2, b""]
+    far.close()

@@ -37,6 +37,14 @@ class Answer:
         return value
 
 
+def trusting_context() -> ssl.SSLContext:
+    """Return a client's context that accepts every certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 class RawClient:
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
@@ -76,13 +84,13 @@ class RawClient:
     def send(self, kind: bytes, payload: bytes) -> None:
         self.socket.sendall(messages.message(kind, payload))
 
-    def start_tls(self) -> None:
+    def request_tls(self) -> None:
         self.socket.sendall(struct.pack("!II", 8, 80877103))
         assert self.socket.recv(1) == b"S"
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        self.socket = context.wrap_socket(self.socket)
+
+    def start_tls(self, server_name: str | None = None) -> None:
+        self.request_tls()
+        self.socket = trusting_context().wrap_socket(self.socket, server_hostname=server_name)
 
     def read_message(self) -> tuple[bytes, bytes]:
         kind, length = struct.unpack("!cI", self.read(messages.HEADER_SIZE))

@@ -39,6 +39,9 @@ class _BoundedStore(Generic[Entry]):
         found = self._by_endpoint.get(endpoint_id)
         return found.get(name) if found is not None else None
 
+    def any_of(self, endpoint_id: str) -> Entry | None:
+        return next(iter(self._by_endpoint.get(endpoint_id, {}).values()), None)
+
     def put(self, endpoint_id: str, name: str, entry: Entry) -> None:
         entries = self._by_endpoint.setdefault(endpoint_id, {})
         self._size += name not in entries
@@ -103,6 +106,16 @@ class EndpointCache(Generic[Entry]):
     def knows(self, endpoint_id: str, name: str) -> bool:
         """True if `read` would not ask the database."""
         return self._is_tracking and self._find(endpoint_id, name) is not None
+
+    def any_of(self, endpoint_id: str) -> Entry:
+        """Returns an entry of the endpoint that `read` would return. Raises LookupError if there is
+        none."""
+        if self._is_tracking:
+            for store in (self._known, self._temporary):
+                found = store.any_of(endpoint_id) if store is not None else None
+                if found is not None:
+                    return found
+        raise LookupError(endpoint_id)
 
     async def read(
         self,

@@ -167,6 +167,10 @@ class DatabaseDirectory:
                 route = await find()
         return route
 
+    def remembered_route(self, endpoint_id: str) -> Route | None:
+        """See `Directory.remembered_route`."""
+        return self._routes.remembered(endpoint_id)
+
     def peers(self) -> Mapping[str, PeerHost]:
         """See `Directory.peers`."""
         return self._peers.known

@@ -137,6 +137,11 @@ class Directory(Protocol):
         """
         ...
 
+    def remembered_route(self, endpoint_id: str) -> Route | None:
+        """Returns what `route` has returned for a role of the endpoint, if that is still true.
+        Raises LookupError if no role's is remembered."""
+        ...
+
     def peers(self) -> Mapping[str, PeerHost]:
         """Returns the other hosts of the region by their ids, as last read. The result never
         changes; a later call may return another one."""

@@ -74,6 +74,11 @@ class RouteLookup:
         route = _route_of(row, verifier_by_compute(row, login), login.oid if login else None)
         return replace(route, is_in_rows=known, confirmed_by=state.run)
 
+    def remembered(self, endpoint_id: str) -> Route | None:
+        """See `Directory.remembered_route`."""
+        row = self.cache.any_of(endpoint_id).row
+        return None if row is None else _route_of(row, verifier_by_row(row), row.compute_oid)
+
     async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
         """See `Directory.rules`."""
         row = await self._read(endpoint_id, role)

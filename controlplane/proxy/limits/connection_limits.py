@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from controlplane.proxy.limits.shared_counts import OwnCounts
 from controlplane.proxy.wire.errors import TooManyConnections
 
+# No account has this id.
+NOBODY = 0
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
@@ -29,6 +32,12 @@ class Admission:
     role: str
     # See `Route.account_connections`.
     account_connections: int | None = None
+
+    @classmethod
+    def unproved(cls, endpoint_id: str) -> "Admission":
+        """Returns what a client counts as that is passed on unread to the endpoint's host, which
+        admits it: one of the proxy's clients, and nobody's in particular."""
+        return cls(NOBODY, endpoint_id, "")
 
 
 class ConnectionCounts:
@@ -66,11 +75,14 @@ class ConnectionCounts:
 
     def _kinds(self, admission: Admission) -> list[tuple[tuple[object, ...], int, str]]:
         """Returns, for each kind of limit, the key to count, the limit, and its owner in words."""
+        total = (("total",), self._limits.total, "the proxy")
+        if not admission.role:
+            return [total]
         account, endpoint, role = admission.account_id, admission.endpoint_id, admission.role
         of_account = self._limits.of_account(admission.account_connections)
         return [
             (("role", endpoint, role), self._limits.per_role, f'role "{role}" of {endpoint}'),
             (("endpoint", endpoint), self._limits.per_endpoint, f'endpoint "{endpoint}"'),
             (("account", account), of_account, "the endpoint's account"),
-            (("total",), self._limits.total, "the proxy"),
+            total,
         ]

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from controlplane.proxy.directory.interface import Directory, PeerHost, Route
-from controlplane.proxy.peers.header import ACCEPTED, PassedOn, read_header
+from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn, SeenTls, read_header
 from controlplane.proxy.settings import ProxySettings, mark_of_host, mark_of_key
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.destination import endpoint_named_by
 from controlplane.proxy.wire.errors import ConnectionLost, HostUnreachable, ProtocolViolation
 from controlplane.proxy.wire.peer_tls import PeerCertificate, PeerTls
 from controlplane.proxy.wire.readiness import Readiness
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 CONNECT_WITHIN = 5.0
 # How often to connect to a peer that refuses, and the seconds between two attempts. One of the two
 # may have a new certificate; each process of the other's proxy reads it when it has refused it.
-_ATTEMPTS, _AGAIN_AFTER = 8, 0.2
+ATTEMPTS, _AGAIN_AFTER = 8, 0.2
 _CANCELS_AT_ONCE = 16
 # Seconds of silence after which the kernel checks that a peer still exists, seconds between its
 # checks, and how many may fail. Sent data that is not acknowledged counts in the same way.
@@ -68,6 +69,17 @@ class Peers:
             await self._directory.read_peers()
         return route.host_id if route.host_id in self._directory.peers() else None
 
+    def known_to_lead_to(self, endpoint_id: str) -> str | None:
+        """Returns what `leads_to` would, if that is known without asking anybody."""
+        try:
+            route = self._directory.remembered_route(endpoint_id)
+        except LookupError:
+            return None
+        if self._tls is None or (route is not None and route.elsewhere is None):
+            return None
+        host = self._host_of_unknown(endpoint_id) if route is None else route.host_id
+        return host if host in self._directory.peers() else None
+
     def issuers_of(self, pid: int) -> list[str]:
         """Returns the other hosts that may have issued a cancel key with this process id."""
         if self._tls is None:
@@ -75,7 +87,9 @@ class Peers:
         mark = mark_of_key(pid)
         return [host for host in self._directory.peers() if mark_of_host(host) == mark]
 
-    async def connect(self, host_id: str, passed_on: PassedOn, first: bytes = b"") -> Channel:
+    async def connect(
+        self, host_id: str, passed_on: PassedOn, first: bytes = b"", *, attempts: int = ATTEMPTS
+    ) -> Channel:
         """Connects to the host's proxy, which has accepted the connection when this returns. Sends
         the header, and then `first`.
 
@@ -84,7 +98,7 @@ class Peers:
         sent = passed_on.encoded() + first
         try:
             async with asyncio.timeout(CONNECT_WITHIN):
-                for _ in range(_ATTEMPTS - 1):
+                for _ in range(attempts - 1):
                     try:
                         return await self._connect(host_id, sent)
                     except _Refused:
@@ -119,8 +133,14 @@ class Peers:
             raise ConnectionLost("the certificate is of no other host of this region")
         _keep_alive(connection)
         passed_on = await read_header(channel)
+        if passed_on.kind is Kind.TLS and not self._serves_name(passed_on.tls):
+            raise ProtocolViolation("this server is not known by the name that the client uses")
         await channel.write(ACCEPTED)
         return replace(passed_on, from_host=host)
+
+    def _serves_name(self, tls: SeenTls | None) -> bool:
+        name = tls.server_name if tls is not None else None
+        return endpoint_named_by(name, self._settings.domains) is not None
 
     def _trust_known(self) -> PeerTls:
         assert self._tls is not None

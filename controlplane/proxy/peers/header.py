@@ -35,6 +35,9 @@ class Kind(StrEnum):
     POSTGRES = "postgres"
     # HTTP requests, one after the other.
     HTTP = "http"
+    # A client's TLS connection with the second proxy, from its handshake on. Once that proxy has
+    # answered ACCEPTED, the TLS between the two ends.
+    TLS = "tls"
     # One cancel request.
     CANCEL = "cancel"
     # What the host's worker tells this host's: it moves a project here.
@@ -45,7 +48,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeenTls:
-    """See `tls.ClientTls`: the client's TLS connection to the first proxy."""
+    """See `tls.ClientTls`: the client's TLS connection to the first proxy. With Kind.TLS it is to
+    the second proxy, and only the name is known."""
 
     server_name: str | None
     channel_binding: bytes

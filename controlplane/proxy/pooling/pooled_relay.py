@@ -3,6 +3,7 @@ stop and the client stay connected whenever nothing of the client is left in the
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from controlplane.proxy.directory.compute_runs import ComputeRun
@@ -262,23 +263,25 @@ class _ParsingPump(Pump):
     """Gives received bytes to `process`, which may `push` them. Calls `passed` once held bytes have
     been sent."""
 
-    __slots__ = ("_passed", "_process")
+    __slots__ = ("_passed", "_process", "_receive_chunk")
 
     def __init__(
         self,
         readiness: Readiness,
         *,
+        source: Channel,
         process: Callable[[bytes], None],
         passed: Callable[[], None],
         **directions: Any,
     ) -> None:
-        super().__init__(readiness, **directions)
+        super().__init__(readiness, source=source, **directions)
+        self._receive_chunk = partial(source.receive, source.chunk_size)
         self._process = process
         self._passed = passed
 
     def _pass_on(self) -> None:
         try:
-            data = self._receive(self._receive_size)
+            data = self._receive_chunk()
         except WOULD_BLOCK:
             return
         except OSError:

@@ -1,7 +1,7 @@
 """Joins a client and its compute: passes bytes both ways unread until one side ends.
 
-Each readiness event costs one read and one write, and no copy. If the receiving side is full,
-reading from the other side stops until the held bytes are sent, so memory stays bounded.
+Each readiness event costs one write, and one read or, with TLS, a few. If the receiving side is
+full, reading from the other side stops until the held bytes are sent, so memory stays bounded.
 """
 
 import asyncio
@@ -122,7 +122,6 @@ class Pump:
         "_held",
         "_readiness",
         "_receive",
-        "_receive_size",
         "_send",
         "_sink",
         "_sink_broke",
@@ -147,8 +146,7 @@ class Pump:
         self._readiness = readiness
         self._source = source.fileno
         self._sink = sink.fileno
-        self._receive = source.receive
-        self._receive_size = source.chunk_size
+        self._receive = source.receive_burst
         self._send = sink.send
         self._source_ended = source_ended
         self._source_broke = source_broke
@@ -197,7 +195,7 @@ class Pump:
     def _pass_on(self) -> None:
         # `push` inlined, which saves a call for every message.
         try:
-            data = self._receive(self._receive_size)
+            data = self._receive()
         except WOULD_BLOCK:
             return
         except OSError:
@@ -216,9 +214,9 @@ class Pump:
             return
         self._tally.bytes += sent
         if sent == len(data):
-            self.tail = data[-_TAIL_SIZE:]
+            self.tail = bytes(data[-_TAIL_SIZE:])
         else:
-            self._hold(memoryview(data)[sent:])
+            self._hold(memoryview(bytes(data[sent:])))
 
     def _hold(self, rest: memoryview) -> None:
         self._held = rest

@@ -2,28 +2,24 @@
 connection, that says where from: a load balancer, or another host's proxy."""
 
 import asyncio
+from functools import partial
 from typing import Protocol
 
 from controlplane.logs import add_to_context
-from controlplane.proxy.peers.header import Kind, PassedOn
-from controlplane.proxy.sessions.connected_sessions import Connected
+from controlplane.proxy.peers.header import Kind
+from controlplane.proxy.peers.passing import PassedClient
 from controlplane.proxy.sessions.context import ProxyContext
+from controlplane.proxy.sessions.passing_on import ClientToPassOn, begin_passing_tls_on
 from controlplane.proxy.sessions.receiving_moves import pass_to_worker
 from controlplane.proxy.sessions.sending_logs import send_log
 from controlplane.proxy.wire import proxy_protocol, startup
-from controlplane.proxy.wire.channel import Channel
 
 
-class ComingClient(Connected, Protocol):
+class ComingClient(ClientToPassOn, Protocol):
     """See `session.Session`."""
 
-    websocket_host: str | None
-    passed_on: PassedOn | None
-
-    @property
-    def channel(self) -> Channel: ...
-
     async def serve_http(self) -> bool: ...
+    async def relay_to_peer(self, passed: PassedClient) -> None: ...
 
 
 async def read_request(
@@ -33,12 +29,13 @@ async def read_request(
     client that speaks HTTP, for which time limits of their own hold. Returns None if it spoke
     nothing else. Raises ProtocolViolation, ConnectionLost."""
     channel = client.channel
-    request: startup.Request | startup.PeerRequest = startup.PeerRequest()
+    request: startup.Request | startup.PeerRequest | None = startup.PeerRequest()
     is_http = False
     if await _learn_address(proxy, client):
         is_http = await startup.speaks_http(channel, proxy.identity)
         if not is_http:
-            request = await startup.read_first_request(channel, proxy.identity)
+            before_tls = partial(_pass_on, proxy, client, patience)
+            request = await startup.read_first_request(channel, proxy.identity, before_tls)
     if not is_http:
         if not isinstance(request, startup.PeerRequest):
             return request
@@ -51,13 +48,28 @@ async def read_request(
             patience.reschedule(None)
             await send_log(proxy, client)
             return None
+        if kind is Kind.TLS:
+            client.passed_on = None  # it begins TLS with this proxy, as it would without the other
+            channel.leave_tls()
+            await channel.start_tls(proxy.identity.context)
         is_http = kind is Kind.HTTP
     if is_http:
         patience.reschedule(None)
         if not await client.serve_http():
             return None
         patience.reschedule(proxy.readiness.loop.time() + proxy.settings.startup_timeout)
-    return await startup.read_request(channel, proxy.identity, offers_tls=False)
+    return await startup.read_request(channel, proxy.identity)
+
+
+async def _pass_on(proxy: ProxyContext, client: ComingClient, patience: asyncio.Timeout) -> bool:
+    """Serves a client that is about to begin TLS and whose endpoint is known to be on another host.
+    Returns False if this proxy is to perform the handshake."""
+    passed = await begin_passing_tls_on(proxy, client)
+    if passed is None:
+        return False
+    patience.reschedule(None)
+    await client.relay_to_peer(passed)
+    return True
 
 
 async def _learn_address(proxy: ProxyContext, client: ComingClient) -> bool:

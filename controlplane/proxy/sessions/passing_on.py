@@ -1,8 +1,10 @@
 """The first proxy's side of what is passed on to another host (package `peers`): clients, HTTP
 requests and cancel requests."""
 
+import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Protocol
 from controlplane.logs import current
 from controlplane.metrics import figures
 from controlplane.proxy.directory.interface import ComputeAddress, Route
+from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.peers.header import Admitted, Kind, PassedOn, SeenTls
 from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
 from controlplane.proxy.relaying.compute import CancelKey
@@ -19,11 +22,22 @@ from controlplane.proxy.sessions.context import ProxyContext
 from controlplane.proxy.settings import mark_of_host, mark_of_key
 from controlplane.proxy.wire import messages, startup
 from controlplane.proxy.wire.channel import Channel
-from controlplane.proxy.wire.destination import Destination
-from controlplane.proxy.wire.errors import ConnectionLost, HostUnreachable, ProjectMoved
+from controlplane.proxy.wire.client_hello import server_name_in
+from controlplane.proxy.wire.destination import Destination, endpoint_named_by
+from controlplane.proxy.wire.errors import (
+    ConnectionLost,
+    HostUnreachable,
+    ProjectMoved,
+    TooManyConnections,
+)
 from controlplane.proxy.wire.tls import ClientTls
 
 log = logging.getLogger(__name__)
+
+_LONGEST_HELLO = 16_384
+# How often to look for the whole ClientHello once its beginning is there, and the seconds between
+# two looks. It mostly arrives in one piece.
+_LOOKS, _LOOK_AGAIN = 20, 0.01
 
 
 class ClientToPassOn(Connected, Protocol):
@@ -39,6 +53,54 @@ class ClientToPassOn(Connected, Protocol):
     def tls(self) -> ClientTls | None: ...
     @property
     def domains(self) -> Sequence[str]: ...
+
+
+async def begin_passing_tls_on(proxy: ProxyContext, client: ClientToPassOn) -> PassedClient | None:
+    """Passes a client's TLS connection on unread, if the host name in its ClientHello names an
+    endpoint that is known to be on another host, as it is after the first client of the endpoint.
+    That costs this proxy no encryption. The other host admits and counts the client, and tells it
+    why it ends.
+
+    Returns None, with the ClientHello still unread, if the host is not known, does not accept the
+    connection, or this proxy has as many clients as it may have.
+    """
+    if not proxy.directory.peers():
+        return None
+    name = await _server_name(client.channel)
+    endpoint_id = endpoint_named_by(name, client.domains)
+    host_id = proxy.peers.known_to_lead_to(endpoint_id) if endpoint_id is not None else None
+    if endpoint_id is None or host_id is None:
+        return None
+    header = _header(proxy, client, Kind.TLS, tls=SeenTls(name, b""))
+    try:
+        peer = await proxy.peers.connect(host_id, header, attempts=1)
+    except HostUnreachable:
+        return None
+    peer.leave_tls()
+    passed = PassedClient(client.channel, peer, host_id, proxy.readiness)
+    try:
+        proxy.sessions.count(client, Admission.unproved(endpoint_id))
+    except BaseException as error:
+        passed.close()
+        if isinstance(error, TooManyConnections):
+            return None
+        raise
+    figures.PASSED_ON.labels(Kind.TLS).inc()
+    fields = {"client": client.client_address, "endpoint": endpoint_id}
+    log.info("passed on", extra={**fields, "host": host_id})
+    return passed
+
+
+async def _server_name(client: Channel) -> str | None:
+    """Returns the host name in the client's ClientHello, and leaves that unread. None if it names
+    none, or has not arrived whole soon after its beginning. Raises ConnectionLost."""
+    for _ in range(_LOOKS):
+        hello = await client.peek(_LONGEST_HELLO)
+        try:
+            return server_name_in(hello)
+        except ssl.SSLWantReadError:
+            await asyncio.sleep(_LOOK_AGAIN)
+    return None
 
 
 async def begin_passing_on(
@@ -155,12 +217,14 @@ def _header(
     *,
     password: bytes | None = None,
     admitted: Admitted | None = None,
+    tls: SeenTls | None = None,
 ) -> PassedOn:
-    tls = client.tls
+    if client.tls is not None:
+        tls = SeenTls(client.tls.server_name, client.tls.channel_binding)
     return PassedOn(
         kind=kind,
         client_address=client.client_address,
-        tls=SeenTls(tls.server_name, tls.channel_binding) if tls is not None else None,
+        tls=tls,
         domains=proxy.settings.domains,
         websocket_host=client.websocket_host,
         password=password,

@@ -28,7 +28,7 @@ async def send_log(proxy: ProxyContext, client: ReceivingHost) -> None:
     """Passes bytes both ways until one side ends. Raises ProtocolViolation, ConnectionLost."""
     assert client.passed_on is not None
     channel, passed_on = client.channel, client.passed_on
-    request = await startup.read_request(channel, proxy.identity, offers_tls=False)
+    request = await startup.read_request(channel, proxy.identity)
     # Postgres lets such a connection execute no SQL.
     if not isinstance(request, startup.StartupMessage) or (
         request.parameters.get(b"replication") != b"true"

@@ -21,7 +21,7 @@ from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http import websocket
 from controlplane.proxy.over_http.connection import HttpConnection
 from controlplane.proxy.peers.header import ADMITTED, PassedOn
-from controlplane.proxy.peers.passing import LeadsElsewhere
+from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
 from controlplane.proxy.peers.requests import PeerRequests
 from controlplane.proxy.pooling.pooled_client import PooledClient
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
@@ -208,8 +208,7 @@ class Session:
                     await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)
                     return
                 patience.reschedule(None)
-                with passed.relaying() as self._relay:
-                    await self._relay.done
+                await self.relay_to_peer(passed)
                 return
             if self.passed_on is not None and not self.is_admitted_elsewhere:
                 await self.channel.write(ADMITTED)
@@ -281,6 +280,11 @@ class Session:
         self.websocket_host = websocket.requested_host(request) or ""
         self._login = LoginTimes()
         return True
+
+    async def relay_to_peer(self, passed: PassedClient) -> None:
+        """Passes bytes on between the client and the other host's proxy until one side ends."""
+        with passed.relaying() as self._relay:
+            await self._relay.done
 
     async def admit(
         self,

@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, cast
 
 from controlplane.proxy.wire.errors import ConnectionLost
 from controlplane.proxy.wire.readiness import Readiness
@@ -24,6 +24,8 @@ _PLAIN_CHUNK = 65536
 # The same for TLS. It is a whole record, so that a read leaves nothing in the TLS layer: no
 # readiness event would report data there.
 _TLS_CHUNK = 16384
+# libpq sends as many bytes at once while it has more.
+_GOES_ON = 8192
 # How many bytes a client may send ahead while it waits for its compute.
 _READ_AHEAD = 16384
 # How many more bytes are read from a client that has been refused, and discarded.
@@ -58,10 +60,13 @@ class Channel:
         "chunk_size",
         "fileno",
         "receive",
+        "receive_burst",
         "send",
     )
 
     receive: Callable[[int], bytes]
+    # Like `receive`, for as much as may be at hand. The result is only valid within the callback.
+    receive_burst: Callable[[], bytes | memoryview]
     send: Callable[[bytes | memoryview], int]
 
     def __init__(self, connection: socket.socket, readiness: Readiness) -> None:
@@ -82,9 +87,13 @@ class Channel:
         if isinstance(connection, ssl.SSLSocket):
             self.chunk_size = _TLS_CHUNK
             self.receive, self.send = connection.read, connection.write
+            # With a buffer it returns the number of bytes.
+            read = cast(Callable[[int, memoryview], int], connection.read)
+            self.receive_burst = partial(self._receive_records, read)
         else:
             self.chunk_size = _PLAIN_CHUNK
             self.receive = partial(os.read, self.fileno)
+            self.receive_burst = partial(os.read, self.fileno, _PLAIN_CHUNK)
             self.send = partial(os.write, self.fileno)
 
     def set_framing(self, framing: Framing) -> None:
@@ -92,28 +101,29 @@ class Channel:
         ahead."""
         self._framing = framing
         self.receive, self.send = framing.receive, framing.send
+        self.receive_burst = partial(framing.receive, self.chunk_size)
 
     def end_input(self) -> None:
         """Wakes up whatever waits for input, because the framing has ended it."""
         self._readiness.end_input(self.fileno)
 
-    async def peek(self) -> bytes:
-        """Returns the first byte, which `read` and `take_ahead` return again. On a plain connection
-        it is left in the kernel. Raises ConnectionLost at the end."""
+    async def peek(self, most: int = 1) -> bytes:
+        """Returns the first bytes, at least one, which `read` and `take_ahead` return again. On a
+        plain connection they are left in the kernel. Raises ConnectionLost at the end."""
         if self.tls is not None:
             self._ahead = self._ahead or await self.read_some()
-            return self._ahead[:1]
+            return self._ahead[:most]
         while True:
             try:
-                byte = self._socket.recv(1, socket.MSG_PEEK)
+                found = self._socket.recv(most, socket.MSG_PEEK)
             except BlockingIOError:
                 await self._readable()
                 continue
             except OSError as error:
                 raise ConnectionLost from error
-            if not byte:
+            if not found:
                 raise ConnectionLost
-            return byte
+            return found
 
     async def read(self, size: int) -> bytes:
         """Returns exactly `size` bytes, and never takes more from the kernel: what follows may
@@ -167,6 +177,11 @@ class Channel:
                 raise ConnectionLost(str(error)) from error
             else:
                 return tls
+
+    def leave_tls(self) -> None:
+        """Goes on without TLS. The other side must do so behind the same byte, and nothing that it
+        has sent before may be unread."""
+        self._adopt(socket.socket(fileno=self._socket.detach()))
 
     def watch(self, lost: Callable[[], None]) -> None:
         """Calls `lost` once when the peer disconnects, until `unwatch`. Nothing else may read in
@@ -241,9 +256,25 @@ class Channel:
     def close(self) -> None:
         """Closes the socket. May be called twice. No callback may be registered for it any more."""
         self.receive = self.send = _refuse
+        self.receive_burst = partial(_refuse, None)
         if self._socket.fileno() >= 0:
             self._readiness.forget(self.fileno)
         self._socket.close()
+
+    def _receive_records(self, read: Callable[[int, memoryview], int]) -> memoryview:
+        """Reads several TLS records, if they are large and at hand. They are then written together,
+        which wakes the receiver up once."""
+        scratch = self._readiness.scratch
+        size = last = read(_TLS_CHUNK, scratch)
+        while last >= _GOES_ON and size + _TLS_CHUNK <= len(scratch):
+            try:
+                last = read(_TLS_CHUNK, scratch[size:])
+            except OSError:
+                break  # if the connection is broken, the next attempt tells
+            size += last
+            if not last:
+                self.end_input()  # TLS's end need not be followed by TCP's
+        return scratch[:size]
 
     async def _receive(self, size: int) -> bytes:
         while True:

@@ -13,6 +13,7 @@ from controlplane.proxy.wire.errors import (
     MalformedEndpoint,
     MissingEndpoint,
     OptionThroughPooler,
+    ProxyError,
     ReplicationThroughPooler,
     UnreadableParameter,
 )
@@ -96,6 +97,15 @@ def find_destination(
         pooled=any(name.endswith(_POOLER_SUFFIX) for name in given),
         parameters=parameters,
     )
+
+
+def endpoint_named_by(server_name: str | None, domains: Sequence[str]) -> str | None:
+    """Returns the id of the endpoint that the host name in TLS's SNI names; None if it names
+    none."""
+    try:
+        return find_destination({}, server_name=server_name, domains=domains).endpoint_id
+    except ProxyError:
+        return None
 
 
 def find_in_password(

@@ -11,6 +11,7 @@ import select
 from collections.abc import Callable
 
 _MOST_AT_ONCE = 256
+_SCRATCH = 65536  # bytes
 
 
 class Readiness:
@@ -19,6 +20,8 @@ class Readiness:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        # Memory that whoever reads within one callback may use until that returns.
+        self.scratch = memoryview(bytearray(_SCRATCH))
         self._readers: dict[int, Callable[[], None]] = {}
         self._writers: dict[int, Callable[[], None]] = {}
         self._broken: set[int] = set()

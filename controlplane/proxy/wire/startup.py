@@ -2,6 +2,7 @@
 and then a cancel request or a start-up message."""
 
 import struct
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from controlplane.proxy.wire import messages, proxy_protocol
@@ -58,6 +59,8 @@ class StartupMessage:
 
 
 Request = CancelRequest | StartupMessage
+# Called when the client is about to begin a TLS handshake. Returns True if it has been served.
+BeforeTls = Callable[[], Awaitable[bool]]
 StartupPacket = EncryptionRequest | PeerRequest | Request
 
 
@@ -175,24 +178,27 @@ async def _refuse_proxy_line(channel: Channel) -> None:
         raise ForwardingRefused
 
 
-async def read_first_request(channel: Channel, identity: TlsIdentity) -> Request | PeerRequest:
+async def read_first_request(
+    channel: Channel, identity: TlsIdentity, before_tls: BeforeTls
+) -> Request | PeerRequest | None:
     """Reads as `read_request` does, on a connection whose first packet may be another host's
     PeerRequest. Raises ProtocolViolation, ConnectionLost."""
     packet = await _read_packet(channel)
     if isinstance(packet, PeerRequest) and channel.tls is None:
         return packet
-    return await read_request(channel, identity, offers_tls=True, first=packet)
+    return await read_request(channel, identity, before_tls=before_tls, first=packet)
 
 
 async def read_request(
     channel: Channel,
     identity: TlsIdentity,
     *,
-    offers_tls: bool,
+    before_tls: BeforeTls | None = None,
     first: StartupPacket | None = None,
-) -> Request:
+) -> Request | None:
     """Reads up to the start-up message or cancel request, and agrees on TLS before it if the client
-    asks for that. `first` is a packet that has been read already.
+    asks for that and `before_tls` is given. `first` is a packet that has been read already. Returns
+    None if `before_tls` has served the client.
 
     Raises ProtocolViolation, ConnectionLost.
     """
@@ -206,8 +212,10 @@ async def read_request(
             return packet
         if channel.tls is not None or (gss_refused and not packet.tls):
             raise ProtocolViolation("received unexpected encryption request")
-        if packet.tls and offers_tls:
+        if packet.tls and before_tls is not None:
             await channel.write(b"S")
+            if await before_tls():
+                return None
             await channel.start_tls(identity.context)
         else:
             gss_refused = True

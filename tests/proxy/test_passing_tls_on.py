@@ -1,0 +1,297 @@
+"""Clients whose TLS connection the first proxy passes on unread, because it remembers which host
+their endpoint is on."""
+
+import contextlib
+import gc
+import json
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+import pytest
+
+from controlplane.metrics import figures
+from controlplane.proxy.authentication.access_rules import parse_rules
+from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn, SeenTls
+from controlplane.proxy.wire.client_hello import server_name_in
+from controlplane.proxy.wire.errors import ProjectMoved
+from controlplane.proxy.wire.tls import TlsIdentity
+from tests.proxy.conftest import ENDPOINT, PASSWORDS
+from tests.proxy.region import FIRST, SECOND, Region, running_region
+from tests.proxy.running_proxy import REGION_HOST, MemoryDirectory
+from tests.proxy.test_passing_on_limits import BEHIND_BALANCER, SLEEP, answer_to, context_of
+from tests.proxy.test_proxy_protocol import header as forwarded
+from tests.proxy.wire import RawClient, trusting_context
+from tests.support.bare_postgres import BarePostgres
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
+NAME = f"{ENDPOINT}.{REGION_HOST}"
+# A name that both hosts give to the second one.
+MISSING = "ep-not-there-000002"
+
+
+@pytest.fixture
+def region(identity: TlsIdentity, directory: MemoryDirectory) -> Iterator[Region]:
+    with running_region(identity, directory) as region:
+        region.first.directory.remembered = {ENDPOINT}
+        yield region
+
+
+def passed_on_unread() -> float:
+    """How many clients have been, since the tests began."""
+    return float(figures.PASSED_ON.labels(Kind.TLS)._value.get())
+
+
+@pytest.mark.parametrize(
+    "way",
+    [{}, {"channel_binding": "require"}, {"min_protocol_version": "3.2"}],
+    ids=["tls", "channel binding", "protocol 3.2"],
+)
+def test_the_endpoints_host_performs_the_handshake(region: Region, way: dict[str, str]) -> None:
+    with region.first.connect(ENDPOINT, **ALICE, **way) as connection:
+        assert connection.execute("SELECT current_user").fetchone() == ("alice",)
+        (here,) = region.first.proxy.sessions.all()
+        (there,) = region.second.proxy.sessions.all()
+        assert (here.state, there.state) == ("passed_on", "connected")
+        assert here.tls is None  # type: ignore[attr-defined]
+        assert there.tls.server_name == NAME  # type: ignore[attr-defined]
+        assert there.client_address == "127.0.0.1"
+
+
+def test_the_first_client_is_read_and_tells_where_the_others_go(region: Region) -> None:
+    region.first.directory.remembered = set()
+    before = passed_on_unread()
+    region.first.connect(ENDPOINT, **ALICE).close()
+    assert passed_on_unread() == before
+    region.first.directory.remembered = {ENDPOINT}
+    region.first.connect(ENDPOINT, **ALICE).close()
+    assert passed_on_unread() == before + 1
+
+
+def test_a_name_of_no_endpoint_is_passed_on_like_that_of_one(region: Region) -> None:
+    """Otherwise the answer would tell which endpoints there are."""
+    assert region.first.proxy._context.peers._host_of_unknown(MISSING) == SECOND
+    region.first.directory.remembered = {ENDPOINT, MISSING}
+    for name in (ENDPOINT, MISSING):
+        before = passed_on_unread()
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            region.first.connect(name, user="alice", password="wrong")
+        assert passed_on_unread() == before + 1
+
+
+def test_large_amounts_of_data_pass_in_both_directions(region: Region) -> None:
+    line = b"x" * 999 + b"\n"
+    lines = 30_000
+    with region.first.connect(ENDPOINT, **ALICE) as connection:
+        connection.execute("CREATE TEMPORARY TABLE lines (line text)")
+        with connection.cursor().copy("COPY lines FROM STDIN") as into:
+            for _ in range(lines // 100):
+                into.write(line * 100)
+        with connection.cursor().copy("COPY lines TO STDOUT") as out:
+            # A slow reader must not make either proxy hold everything.
+            time.sleep(0.2)
+            assert sum(len(bytes(part)) for part in out) == lines * len(line)
+
+
+def test_a_query_is_cancelled_on_the_host_that_runs_it(
+    region: Region, postgres: BarePostgres
+) -> None:
+    with region.first.connect(ENDPOINT, **ALICE) as connection, ThreadPoolExecutor() as pool:
+        sleeping = pool.submit(connection.execute, SLEEP)
+        wait_for(lambda: postgres.runs(SLEEP), "the query to run")
+        connection.cancel_safe()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            sleeping.result(20)
+
+
+def test_the_endpoints_host_tells_the_client_why_it_ends(region: Region) -> None:
+    with region.first.connect(ENDPOINT, **ALICE) as connection:
+        assert region.second.drop(ENDPOINT) == 1
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            connection.execute("SELECT 1")
+    wait_for(lambda: not region.first.sessions() and not region.second.sessions(), "both to end")
+
+
+def test_a_client_that_leaves_during_its_wake_calls_the_wake_off(
+    region: Region, directory: MemoryDirectory
+) -> None:
+    endpoint = directory.endpoints[ENDPOINT]
+    endpoint.asleep = True
+    with pytest.raises(psycopg.OperationalError, match="timeout expired"):
+        region.first.connect(ENDPOINT, **ALICE, connect_timeout=2)
+    gc.collect()  # the traceback holds the client's socket
+    wait_for(lambda: endpoint.cancelled_wakes == 1, "the wake to be cancelled")
+    wait_for(lambda: not region.first.sessions(), "the connection to end")
+
+
+def test_access_rules_are_for_the_clients_own_address(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    rules = parse_rules(json.dumps({"allowed_ips": {"ips": ["192.0.2.0/24"]}}), is_protected=False)
+    with running_region(
+        identity, directory, first=BEHIND_BALANCER, second=BEHIND_BALANCER
+    ) as region:
+        region.first.directory.remembered = {ENDPOINT}
+        directory.endpoints[ENDPOINT].rules = rules
+        for source, answer in (("192.0.2.7", b"R"), ("203.0.113.9", b"E")):
+            client = RawClient(region.first.port)
+            client.socket.sendall(forwarded(source))
+            client.start_tls(NAME)
+            client.send_startup(user="alice", database="postgres")
+            kind, payload = client.read_message()
+            assert kind == answer
+            assert kind == b"R" or f"This IP address {source} is not allowed".encode() in payload
+            client.socket.close()
+        assert directory.outsiders == [(ENDPOINT, "alice", "203.0.113.9")]
+
+
+# Limits
+
+
+def test_the_first_proxy_counts_them_and_says_when_it_is_full(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    with running_region(identity, directory, first={"max_connections": 1}) as region:
+        region.first.directory.remembered = {ENDPOINT}
+        only = region.first.connect(ENDPOINT, **ALICE)
+        with pytest.raises(psycopg.OperationalError, match="the proxy may have at most 1"):
+            region.first.connect(ENDPOINT, **ALICE)
+        only.close()
+        wait_for(lambda: not region.first.sessions(), "the client to leave")
+        region.first.connect(ENDPOINT, **ALICE).close()
+
+
+def test_they_take_no_place_of_an_account_before_they_have_authenticated(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    few = {"max_connections_per_account": 1, "max_connections_per_endpoint": 1}
+    with running_region(identity, directory, first=few) as region, ExitStack() as silent:
+        region.first.directory.remembered = {ENDPOINT}
+        for _ in range(5):
+            client = RawClient(region.first.port)
+            client.start_tls(NAME)
+            silent.callback(client.socket.close)
+        region.first.connect(ENDPOINT, **ALICE).close()
+
+
+def test_clients_that_do_not_log_in_make_room_on_both_hosts(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    few = {"max_pending": 5}
+    with running_region(identity, directory, first=few, second=few) as region:
+        region.first.directory.remembered = {ENDPOINT}
+        with region.first.connect(ENDPOINT, **ALICE) as connection, ExitStack() as silent:
+            for _ in range(20):
+                client = RawClient(region.first.port)
+                client.start_tls(NAME)
+                silent.callback(client.socket.close)
+            wait_for(lambda: region.second.sessions() <= 6, "the oldest to be closed there")
+            wait_for(lambda: region.first.sessions() <= 6, "the oldest to be closed")
+            # One that has authenticated is not among them.
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+# What makes the first proxy perform the handshake after all
+
+
+def test_a_client_in_pieces_reaches_its_endpoint(region: Region) -> None:
+    """The first piece is too short to name an endpoint."""
+    for pause, is_unread in ((0.05, True), (1.0, False)):
+        before = passed_on_unread()
+        client = RawClient(region.first.port)
+        client.request_tls()
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = trusting_context().wrap_bio(incoming, outgoing, server_hostname=NAME)
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        hello = outgoing.read()
+        client.socket.sendall(hello[:50])
+        time.sleep(pause)
+        client.socket.sendall(hello[50:])
+        incoming.write(client.socket.recv(65536))
+        wait_for(lambda: _has_shaken_hands(tls, client, incoming), "the handshake")  # noqa: B023
+        assert passed_on_unread() == before + is_unread
+        client.socket.close()
+
+
+def _has_shaken_hands(tls: ssl.SSLObject, client: RawClient, incoming: ssl.MemoryBIO) -> bool:
+    try:
+        tls.do_handshake()
+    except ssl.SSLWantReadError:
+        incoming.write(client.socket.recv(65536))
+        return False
+    return True
+
+
+def test_a_host_that_is_away_is_named(region: Region) -> None:
+    region.introduce(port=1)
+    with pytest.raises(psycopg.OperationalError, match='host "second" cannot be reached'):
+        region.first.connect(ENDPOINT, **ALICE)
+
+
+def test_a_host_that_is_not_known_by_the_clients_name_is_told_it_by_the_first(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    """Its certificate would not be for that name."""
+    with running_region(identity, directory, second={"domains": ["other.example"]}) as region:
+        region.first.directory.remembered = {ENDPOINT}
+        before = passed_on_unread()
+        with region.first.connect(ENDPOINT, **ALICE) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert passed_on_unread() == before
+
+
+def test_what_is_remembered_may_be_out_of_date(region: Region, directory: MemoryDirectory) -> None:
+    """Both hosts believe that the endpoint is on the other one."""
+    directory.endpoints[ENDPOINT].host_id = FIRST
+    region.second.directory.remembered = {ENDPOINT}
+    region.first.directory.endpoints[ENDPOINT].failure = ProjectMoved()
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        region.first.connect(ENDPOINT, user="alice", password="wrong")
+
+
+# Lies
+
+
+@pytest.mark.parametrize("name", [None, "other.example", REGION_HOST])
+def test_a_handshake_for_no_endpoint_is_not_accepted(region: Region, name: str | None) -> None:
+    for given, is_accepted in ((name, False), (NAME, True)):
+        tls = SeenTls(given, b"") if given is not None else None
+        header = PassedOn(kind=Kind.TLS, client_address="192.0.2.1", tls=tls)
+        context = context_of(region.certificates[0], region)
+        answer = answer_to(region, context, header.encoded(), waits_for=ACCEPTED)
+        assert answer.startswith(ACCEPTED) == is_accepted
+
+
+def test_bytes_that_are_no_handshake_end_the_connection(region: Region) -> None:
+    for sent in (b"", b"nonsense", b"\x16\x03\x01\x00\x05hello", b"GET / HTTP/1.1\r\n\r\n"):
+        client = RawClient(region.first.port)
+        client.request_tls()
+        client.socket.sendall(sent)
+        with contextlib.suppress(OSError):
+            client.socket.shutdown(socket.SHUT_WR)
+        client.read_to_end()
+    wait_for(lambda: not region.first.sessions(), "the connections to end")
+
+
+def test_the_name_in_a_client_hello() -> None:
+    for name in (NAME, None):
+        outgoing = ssl.MemoryBIO()
+        tls = trusting_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name)
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        hello = outgoing.read()
+        assert server_name_in(hello) == name
+        assert server_name_in(hello + b"\x17\x03\x03") == name
+        for part in (hello[:5], hello[:-1]):
+            with pytest.raises(ssl.SSLWantReadError):
+                server_name_in(part)
+    assert server_name_in(b"nonsense that is no handshake") is None
