@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils.encoding import iri_to_uri
 
 from console.api.errors import APIError, Unauthorized
+from console.api.parallel import in_parallel, or_none
 from console.forms.fields import EmptyForm
 from console.forms.losses import Loss
 from console.forms.request_examples import request_example
@@ -76,13 +77,14 @@ def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> Http
     status = 422 if form.errors else 200
     example = request_example(request, form, page.sent_too)
     context = {"form": form, "page": page, "example": example, "heading": heading(request)}
-    context["crumbs"] = _crumbs(request)
+    if not request.htmx:
+        context["crumbs"] = crumbs(request)
     return render(request, template, context, status=status)
 
 
-def _crumbs(request: ConsoleRequest) -> list[tuple[str, str]]:
+def crumbs(request: ConsoleRequest) -> list[tuple[str, str]]:
     """Return the pages above a form that is a page of its own: the label and the address of each.
-    The form has not read the names of its project and the rest, so that they are ids."""
+    A name that the API does not tell is an id."""
     match = request.resolver_match
     if match is None or not sessions.present(request):
         return []
@@ -95,11 +97,21 @@ def _crumbs(request: ConsoleRequest) -> list[tuple[str, str]]:
         if name.startswith(of):
             return [(label, reverse(url))]
     found = [("Projects", reverse("dashboard"))]
-    project_id = ids.get("project_id", "")
+    project_id, branch_id = ids.get("project_id", ""), ids.get("branch_id", "")
+    endpoint_id = ids.get("endpoint_id", "")
+    project, branch = in_parallel(
+        or_none(lambda: request.api.project(project_id) if project_id else None),
+        or_none(lambda: request.api.branch(project_id, branch_id) if branch_id else None),
+    )
     if project_id:
-        found.append((project_id, reverse("project", args=[project_id])))
-    within = [(kind, ids.get(f"{kind}_id", "")) for kind in ("endpoint", "branch")]
-    return found + [(own, reverse(kind, args=[project_id, own])) for kind, own in within if own]
+        label = project.name if project else project_id
+        found.append((label, reverse("project", args=[project_id])))
+    if endpoint_id:
+        found.append((endpoint_id, reverse("endpoint", args=[project_id, endpoint_id])))
+    if branch_id:
+        label = branch.name if branch else branch_id
+        found.append((label, reverse("branch", args=[project_id, branch_id])))
+    return found
 
 
 def show_confirmation(

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from console.api.errors import APIError
-from console.pages.responses import done, heading
+from console.pages.responses import crumbs, done, heading
 from console.query.place import PlaceRefused, failure_words, run
 from console.query.schema_tree import read_table
 from console.query.sql_over_http import Query, SqlFailed
@@ -210,11 +210,12 @@ def _show(
         "refused": refused,
         "place": place,
         "branch_name": branch_name(request, project_id, place["branch"]),
-        "project_id": project_id,
         "back": back_to_table(request, project_id),
         "here": request.get_full_path(),
         "heading": heading(request),
     }
+    if not request.htmx:
+        context["crumbs"] = crumbs(request)
     name = "_table_row.html" if request.htmx else "table_row.html"
     return render(request, name, context, status=422 if refused else 200)
 

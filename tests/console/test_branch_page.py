@@ -1,5 +1,6 @@
 """The page of one branch, and the actions on it."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -232,6 +233,16 @@ def test_a_role_created_by_sql_is_marked(alice: Person, shop: Shop) -> None:
 
     wait_for(lambda: rows() != [], "the role is in the list")
     assert [row.split(" ")[0] for row in rows()] == ["by_hand"]
+
+
+def test_a_form_on_a_page_of_its_own_names_what_it_is_within(
+    carol: Person, still_shop: Shop
+) -> None:
+    project = carol.api.get(f"/projects/{still_shop.id}")["project"]["name"]
+    url = branch_url(still_shop, still_shop.dev_id)
+    crumbs = Page(carol.get(f"{url}/rename")).html.partition("Breadcrumb")[2].partition("</nav>")[0]
+    assert re.findall(r">([^<]+)</a>", crumbs) == ["Projects", project, "dev"]
+    assert f'href="{url}"' in crumbs
 
 
 def test_a_page_takes_two_rounds_of_calls(dave: Person, misbehaving: Misbehaving) -> None:
