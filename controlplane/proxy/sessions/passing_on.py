@@ -76,19 +76,16 @@ async def begin_passing_tls_on(proxy: ProxyContext, client: ClientToPassOn) -> P
         peer = await proxy.peers.connect(host_id, header, attempts=1)
     except HostUnreachable:
         return None
-    peer.leave_tls()
-    passed = PassedClient(client.channel, peer, host_id, proxy.readiness)
     try:
         proxy.sessions.count(client, Admission.unproved(endpoint_id))
-    except BaseException as error:
-        passed.close()
-        if isinstance(error, TooManyConnections):
-            return None
-        raise
+    except TooManyConnections:
+        peer.close()
+        return None
+    peer.leave_tls()
     figures.PASSED_ON.labels(Kind.TLS).inc()
     fields = {"client": client.client_address, "endpoint": endpoint_id}
     log.info("passed on", extra={**fields, "host": host_id})
-    return passed
+    return PassedClient(client.channel, peer, host_id, proxy.readiness)
 
 
 async def _server_name(client: Channel) -> str | None:
