@@ -1,13 +1,25 @@
 """The console's gunicorn worker. It ends its event streams when it is told to stop."""
 
+import gc
+
 import gevent
 from gunicorn.workers.ggevent import GeventWorker
 
 # Seconds between two checks whether to stop.
 LOOK_EVERY = 0.2
+# New objects between two garbage collections.
+COLLECT_AFTER = 50_000
 
 
 class StreamingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
+    def load_wsgi(self) -> None:
+        super().load_wsgi()
+        # Objects that exist by now stay for the life of the process, so that collections can skip
+        # them. Collections are rare, because reference counting frees what a page has made.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(COLLECT_AFTER)
+
     def run(self) -> None:
         gevent.spawn(self._end_streams)
         super().run()
