@@ -165,6 +165,20 @@ class _Response(http.client.HTTPResponse):
 class _Connection(HTTPConnection):
     response_class = _Response
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a kept connection can be used. urllib3 finds out by `poll`, which takes gevent
+        longer than to send a request."""
+        if self.sock is None:
+            return False
+        self.sock.settimeout(0)
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
+        # It was closed, or has sent what nobody asked for.
+        return False
+
 
 class _SecureConnection(HTTPSConnection):
     response_class = _Response

@@ -2,14 +2,13 @@
 
 import logging
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from http.cookiejar import DefaultCookiePolicy
+from contextlib import closing, contextmanager
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import requests
 from django.conf import settings
-from requests.auth import AuthBase
+from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
 from console import client_address, logs
@@ -69,7 +68,6 @@ class Transport:
     def __init__(self, key: str, server: Server) -> None:
         """Without a key nothing is sent: every call then raises Unauthorized."""
         self._key = key
-        self._auth = _Bearer(key)
         self._server = server
         self._too_slow: TooSlow | None = None
         # True if the page that sends the request was made before the last sign-in or sign-out.
@@ -118,7 +116,7 @@ class Transport:
         self.require_current()
         # Use a fresh connection: if a kept one turned out to be closed, it would be unknown
         # whether the change took effect, and sending it again would not be safe.
-        with _session() as fresh:
+        with closing(BoundedAdapter()) as fresh:
             return self._call(fresh, method, path, query=query, body=body, once=once)
 
     def require_current(self) -> None:
@@ -134,15 +132,11 @@ class Transport:
         """
         if not self._key:
             raise Unauthorized("You are not signed in.")
-        url = self._url(path)
         try:
-            with requests.Session() as session:
-                answer = session.get(
-                    url,
-                    auth=self._auth,
-                    headers={"Accept": EVENT_STREAM, "Accept-Encoding": "identity"},
+            with closing(HTTPAdapter()) as adapter:
+                answer = adapter.send(
+                    self._request("GET", path, accept=EVENT_STREAM, encoding="identity"),
                     timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), LONGEST_SILENCE),
-                    allow_redirects=False,
                     stream=True,
                     **environment_for(self._server.url),
                 )
@@ -161,9 +155,40 @@ class Transport:
     def _url(self, path: Sequence[str]) -> str:
         return "/".join([self._server.url, *(quote(part, safe="") for part in path)])
 
+    def _request(
+        self,
+        method: str,
+        path: Sequence[str],
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, Any] | None = None,
+        once: str = "",
+        accept: str = "application/json",
+        encoding: str = "gzip, deflate",
+    ) -> requests.PreparedRequest:
+        """Prepare a request for an adapter. A `requests.Session` would also look for cookies, a
+        .netrc file and redirects, none of which may be used, in more time than all else takes."""
+        request = requests.PreparedRequest()
+        request.method = method
+        request.url = self._url(path) + (f"?{urlencode(query)}" if query else "")
+        headers = {
+            "Accept": accept,
+            "Accept-Encoding": encoding,
+            "Authorization": f"Bearer {self._key}",
+            # The id of the console's own request, so that one id can be searched for in both logs.
+            # For a call outside of any request, the API chooses an id.
+            "X-Request-ID": logs.current("request"),
+            # An API that trusts this console notes the user's address, not the console's.
+            "X-Forwarded-For": client_address.current(),
+            "Idempotency-Key": once,
+        }
+        request.prepare_headers({name: value for name, value in headers.items() if value})
+        request.prepare_body(None, None, json=body)
+        return request
+
     def _call(
         self,
-        session: requests.Session,
+        adapter: BoundedAdapter,
         method: str,
         path: Sequence[str],
         *,
@@ -180,26 +205,11 @@ class Transport:
         if not UNSENDABLE.isdisjoint(path):
             raise NotFound("This name cannot be part of a request.", status=404)
         url, seconds = self._url(path), within or settings.MANAGEMENT_API_TIMEOUT
-        # The id of the console's own request, so that one id can be searched for in both logs. For
-        # a call outside of any request, the API chooses an id.
-        request_id = logs.current("request") or None
         try:
-            answer = session.request(
-                method,
-                url,
-                params=query,
-                json=body,
-                auth=self._auth,
-                headers={
-                    "Accept": "application/json",
-                    "X-Request-ID": request_id,
-                    # An API that trusts this console notes the user's address, not the console's.
-                    "X-Forwarded-For": client_address.current() or None,
-                    "Idempotency-Key": once or None,
-                },
-                timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), seconds),
-                allow_redirects=False,
+            answer = adapter.send(
+                self._request(method, path, query=query, body=body, once=once),
                 stream=True,
+                timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), seconds),
                 **environment_for(self._server.url),
             )
             with answer:
@@ -226,31 +236,7 @@ class Transport:
         raise _refusal(answer, content)
 
 
-class _Bearer(AuthBase):
-    """Sets the header Authorization. If it were an ordinary header, `requests` would let a .netrc
-    file replace it."""
-
-    def __init__(self, key: str) -> None:
-        self._key = key
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {self._key}"
-        return request
-
-
-def _session() -> requests.Session:
-    session = requests.Session()
-    # Each call names the proxies and certificates of the environment.
-    session.trust_env = False
-    # All users share the sessions: no cookie of one user may be sent for another.
-    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-    adapter = BoundedAdapter(pool_connections=4, pool_maxsize=32)
-    session.mount("http://", adapter)
-    session.mount("https://", adapter)
-    return session
-
-
-_pooled = _session()
+_pooled = BoundedAdapter(pool_connections=4, pool_maxsize=32)
 
 
 def _json(answer: requests.Response, content: bytes) -> object:
