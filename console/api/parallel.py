@@ -1,7 +1,7 @@
 """Makes the API calls of a page at the same time, and tolerates the failure of some of them."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -43,16 +43,19 @@ def in_parallel(
 ) -> tuple[A, B, C, D, E]: ...
 def in_parallel(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     """Make the calls at the same time. Raises the error of the first call that fails, in order."""
-    return tuple(future.result() for future in _begun(calls))
+    return tuple(_made(calls))
 
 
-def _begun(calls: Sequence[Callable[[], A]]) -> list[Future[A]]:
-    """Start the calls in threads of their own. With threads shared by all pages, one server that
-    does not answer would delay the pages of all others."""
-    threads = ThreadPoolExecutor(min(len(calls), MOST_AT_ONCE) or 1, "management-api")
+def _made(calls: Sequence[Callable[[], A]]) -> list[A]:
+    """Make the first call in this thread, and each other in a thread of its own. With threads
+    shared by all pages, one server that does not answer would delay the pages of all others."""
+    if len(calls) < 2:
+        return [call() for call in calls]
+    threads = ThreadPoolExecutor(min(len(calls) - 1, MOST_AT_ONCE), "management-api")
     try:
         # The calls run in the page's context, so that the API gets the page's request id.
-        return [threads.submit(copy_context().run, call) for call in calls]
+        others = [threads.submit(copy_context().run, call) for call in calls[1:]]
+        return [calls[0](), *(other.result() for other in others)]
     finally:
         # The threads end with their calls; this does not wait for them.
         threads.shutdown(wait=False)
@@ -73,7 +76,7 @@ def or_none(call: Callable[[], A]) -> Callable[[], A | None]:
 def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
     """Call for each item at the same time. The result is None where the API refused or failed."""
     calls = [or_none(partial(call, item)) for item in items]
-    return [future.result() for future in _begun(calls)]
+    return _made(calls)
 
 
 @dataclass(frozen=True)
