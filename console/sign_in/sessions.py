@@ -133,14 +133,14 @@ class SessionStore(SessionBase):
         # If the present sign-in has ended, nobody is signed in: no page may be shown as another
         # user. The cookie still names it, because it is not rewritten here: the browser keeps the
         # cookie of the last answer, so only changes of the sign-in, and `keep_awake`, write one.
-        data[SIGN_INS] = [asdict(one) for one in found if not one.has_ended]
+        data[SIGN_INS] = [one for one in found if not one.has_ended]
         return dict(data)
 
     def create(self) -> None:
         self.modified = True
 
     def save(self, must_create: bool = False) -> None:
-        text = json.dumps(dict(self.items()), separators=(",", ":"))
+        text = json.dumps(dict(self.items()), separators=(",", ":"), default=asdict)
         self._session_key = _fernet().encrypt(text.encode()).decode()
         self.modified = True
 
@@ -162,7 +162,7 @@ class SessionStore(SessionBase):
 
 def sign_ins(request: HttpRequest) -> list[SignIn]:
     """Return all sign-ins of this browser, the oldest first."""
-    return [SignIn.read(data) for data in request.session.get(SIGN_INS, [])]
+    return list(request.session.get(SIGN_INS, []))
 
 
 def present(request: HttpRequest) -> SignIn | None:
@@ -187,7 +187,7 @@ def sign_in(request: HttpRequest, *, key: str, account: Account, server: str = "
     known = sign_ins(request)
     _end(one for one in known if one.secret == new.secret)
     kept = [*(one for one in known if one.secret != new.secret), new]
-    while len(kept) > 1 and len(json.dumps([asdict(one) for one in kept])) > MOST_BYTES:
+    while len(kept) > 1 and len(json.dumps(kept, default=asdict)) > MOST_BYTES:
         # The cookie would be too long, so the oldest sign-in is ended.
         _end(kept[:1])
         del kept[0]
@@ -252,14 +252,14 @@ def account(request: HttpRequest) -> dict[str, Any]:
     now, known = present(request), sign_ins(request)
     others = [one for one in known if now is None or one.id != now.id]
     return {
-        "account": asdict(now.account) if now else None,
+        "account": vars(now.account) if now else None,
         "sign_in": now,
         "other_sign_ins": others,
     }
 
 
 def _keep(request: HttpRequest, kept: list[SignIn], chosen: str) -> None:
-    request.session[SIGN_INS] = [asdict(one) for one in kept]
+    request.session[SIGN_INS] = kept
     request.session[PRESENT] = chosen
     # Forms of the previous sign-in must not be accepted for this one.
     rotate_token(request)
