@@ -1,6 +1,7 @@
 """The table of the types of events: the label, the icon and the tone of each."""
 
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def event_type(value: str) -> EventType:
     return known or EventType(value, value.replace("_", " ").replace(".", ": ").capitalize())
 
 
+@cache
 def type_choices() -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the choices by group. The first of each stands for the whole group, with the types
     separated by commas."""

@@ -18,7 +18,7 @@ from console.api.resources.events import Event
 from console.events.rows import Known, event_rows
 from console.events.things import days
 from console.events.types import type_choices
-from console.forms.fields import ANY, FilterForm, OpenChoiceField
+from console.forms.fields import ANY, Choices, FilterForm, OpenChoiceField
 from console.pages.live_regions import Polling, page_and_region
 from console.pages.outcomes import NOT_READ, Existing
 from console.request import ConsoleRequest
@@ -42,7 +42,7 @@ class EventFilters(FilterForm):
         known = [value for _, choices in groups for value, _ in choices]
         chosen = self.data.get("type", "")
         kept = [(chosen, chosen)] if chosen and chosen not in known else []
-        cast(forms.ChoiceField, self.fields["type"]).choices = [ANY, *kept, *groups]
+        cast(forms.ChoiceField, self.fields["type"]).choices = Choices([ANY, *kept, *groups])
 
     def _offer_or_drop(self, name: str, choices: Sequence[tuple[str, str]]) -> None:
         if choices or self.data.get(name):

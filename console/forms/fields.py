@@ -1,7 +1,7 @@
 """The console's forms. They check only what a user can mistype; the API checks what is allowed."""
 
 import secrets
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.utils import timezone
+from django.utils.choices import BaseChoiceIterator
 
 from console.api.errors import Refused
 from console.api.fields import stamp
@@ -27,13 +28,27 @@ class OpenChoiceField(forms.ChoiceField):
         return True
 
 
-def offer(form: forms.Form, name: str, choices: Iterable[tuple[str, str]]) -> None:
+class Choices(BaseChoiceIterator):
+    """Choices as Django needs them. Lists it goes through several times before it believes that,
+    which takes long for the branches of a project."""
+
+    def __init__(self, offered: Sequence[tuple[str, Any]]) -> None:
+        self.offered = offered
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return iter(self.offered)
+
+    def __len__(self) -> int:
+        return len(self.offered)
+
+
+def offer(form: forms.Form, name: str, choices: Iterable[tuple[str, Any]]) -> None:
     """Fill a field's choices. The present choice is kept even if it is no longer on offer."""
     offered = list(choices)
     chosen = form.data.get(name, "")
     if chosen and chosen not in dict(offered):
         offered.append((chosen, chosen))
-    cast(forms.ChoiceField, form.fields[name]).choices = offered
+    cast(forms.ChoiceField, form.fields[name]).choices = Choices(offered)
 
 
 def offer_branches(form: forms.Form, name: str, branches: Iterable[Branch]) -> None:
