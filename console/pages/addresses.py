@@ -2,16 +2,17 @@
 
 from urllib.parse import urlsplit
 
-from django.urls import NoReverseMatch, reverse
+from django.urls import NoReverseMatch
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from console.request import ConsoleRequest
+from console.templatetags.console_tags import address
 
 
 def url_or_none(name: str, *ids: str) -> str:
     """Return the page's address; "" if an id, of a server that makes other ids, cannot be in it."""
     try:
-        return reverse(name, args=ids)
+        return address(name, *ids)
     except NoReverseMatch:
         return ""
 

@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime
 from functools import cache, lru_cache
-from typing import Any
+from urllib.parse import quote, urlencode
 
 from django import template
 from django.conf import settings
@@ -11,7 +11,7 @@ from django.template.defaulttags import URLNode
 from django.template.defaulttags import url as django_url
 from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, get_script_prefix, reverse
-from django.utils.html import conditional_escape, escape, format_html
+from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.timezone import localtime
 
@@ -51,17 +51,19 @@ class AddressNode(URLNode):
     def render(self, context: template.Context) -> str:
         if self.kwargs:
             return super().render(context)
-        ids = tuple(arg.resolve(context) for arg in self.args)
-        try:
-            url = _address(get_script_prefix(), self.view_name.resolve(context), *ids)
-        except NoReverseMatch:
-            if self.asvar is None:
-                raise
-            url = ""
+        name, ids = self.view_name.resolve(context), [arg.resolve(context) for arg in self.args]
         if self.asvar is None:
-            return conditional_escape(url)
-        context[self.asvar] = url
+            return escape(address(name, *ids))
+        try:
+            context[self.asvar] = address(name, *ids)
+        except NoReverseMatch:
+            context[self.asvar] = ""
         return ""
+
+
+def address(name: str, *ids: str) -> str:
+    """Return what Django's `reverse` does. Raises NoReverseMatch."""
+    return _address(get_script_prefix(), name, *ids)
 
 
 @lru_cache(maxsize=8192)
@@ -75,21 +77,37 @@ def url(parser: template.base.Parser, token: template.base.Token) -> AddressNode
     return AddressNode(found.view_name, found.args, found.kwargs, found.asvar)
 
 
-@register.inclusion_tag("_copy.html")
-def copy(value: str, what: str) -> dict[str, Any]:
+@register.simple_tag
+def in_dialog(name: str, *ids: str, **query: str) -> SafeString:
+    """Return the attributes of a link to a form. The form opens in the page's dialog or, without
+    scripts, as a page of its own."""
+    url = address(name, *ids)
+    if query:
+        url = f"{url}?{urlencode(query, safe='/', quote_via=quote)}"
+    return format_html('href="{0}" hx-get="{0}" hx-target="#dialog"', url)
+
+
+COPY = (
+    '<button type="button" class="bare copy needs-script" data-copy="{}" aria-label="Copy {}{}"'
+    ' title="Copy {}">{}{}</button>'
+)
+
+
+@register.simple_tag
+def copy(value: str, what: str) -> SafeString:
     """Render a button that copies `value`. `what` names the value to screen readers; the value
     itself is added for kinds of which a page may have several."""
-    return {"value": value, "what": what, "which": f" {value}" if what.endswith(NAMED) else ""}
+    which = f" {value}" if what.endswith(NAMED) else ""
+    return format_html(COPY, value, what, which, what, icon("copy"), icon("check"))
 
 
 @register.simple_tag
 def branch_url(project_id: str, branch_id: str) -> str:
     """Return the address of a branch's page or, if the id cannot be part of it, of the list."""
-    prefix = get_script_prefix()
     try:
-        return _address(prefix, "branch", project_id, branch_id)
+        return address("branch", project_id, branch_id)
     except NoReverseMatch:
-        return _address(prefix, "branches", project_id)
+        return address("branches", project_id)
 
 
 @register.filter
