@@ -74,6 +74,7 @@ def own_operations(
 OPERATIONS_SHOWN = 10
 # Of a week. For a busier endpoint, the band says since when it is complete.
 TURNS_READ = 1000
+START = "start_compute"
 TURNS_SHOWN = 25
 
 ALL_TAKEN = "Every branch already has an endpoint. Create a branch first."
@@ -97,13 +98,17 @@ def _contents(
         lambda: api.endpoint(project_id, endpoint_id),
         lambda: api.branches(project_id),
         part(lambda: read_turns(api, project_id, endpoint_id) if is_with_history else ()),
-        part(lambda: _starts(api, project_id, endpoint_id) if is_with_history else ()),
+        # They are among its own operations, unless it has more than were read.
+        part(
+            lambda: _starts(api, project_id, endpoint_id) if is_with_history and own.cursor else ()
+        ),
     )
+    started = [*starts.items, *(one for one in own.items if one.action == START)]
     history = None
     if is_with_history and events.problem:
         history = from_operations(own.items, is_cut=bool(own.cursor))
     elif is_with_history:
-        history = from_events(events.items, starts.items, is_cut=events.is_cut)
+        history = from_events(events.items, started, is_cut=events.is_cut)
     band = activity(endpoint, history, now=datetime.now(UTC)) if history else None
     context = {
         "project": project,
@@ -137,7 +142,7 @@ def read_turns(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Ev
 
 def _starts(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Operation]:
     """Read the operations that started it, for how long each took."""
-    filters = {"endpoint_id": endpoint_id, "action": "start_compute", "since": _long_ago()}
+    filters = {"endpoint_id": endpoint_id, "action": START, "since": _long_ago()}
     return api.operations(project_id, limit=TURNS_READ, **filters)
 
 

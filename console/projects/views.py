@@ -42,15 +42,18 @@ OPERATIONS_READ = 50
 def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     api = request.api
     cursor = request.GET.get("cursor", "")
-    page, listed_states, failures, turns = in_parallel(
+    page, listed_states, lately = in_parallel(
         lambda: api.projects(limit=LONGEST_PAGE, cursor=cursor),
         part(api.project_states),
-        # Failures are read separately: among many wakes, none might be in the newest events.
-        part(lambda: _lately(api, FAILED)),
-        part(lambda: _lately(api, WOKE, SLEPT)),
+        part(lambda: _lately(api, FAILED, WOKE, SLEPT)),
     )
+    # Among many wakes, no failure might be in the newest events: they are then read separately.
+    failures = part(lambda: _lately(api, FAILED))() if lately.is_cut else lately
     states = None if listed_states.problem else listed_states.items
-    happened = [*failures.items, *turns.items]
+    happened = [
+        *(event for event in failures.items if event.type == FAILED),
+        *(event for event in lately.items if event.type != FAILED),
+    ]
 
     def listed(endpoints: Mapping[str, Sequence[Endpoint] | None]) -> Listing[ProjectRow]:
         return listing(
@@ -75,10 +78,10 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
         "listing": projects,
         "here": reverse("dashboard"),
         "totals": totals(rows) if states is not None else None,
-        "problem": first_problem(listed_states, failures, turns),
-        "knows_events": not (failures.problem or turns.problem),
+        "problem": first_problem(listed_states, failures, lately),
+        "knows_events": not (failures.problem or lately.problem),
         "more_failed": failures.is_cut,
-        "more_turned": turns.is_cut,
+        "more_turned": lately.is_cut,
         "lately": latest(happened, page.items, most=LATELY_SHOWN),
         "next_cursor": page.cursor,
         "is_first_page": not cursor,

@@ -196,7 +196,7 @@ def test_another_server_is_asked_only_for_the_projects_shown(
 
     misbehaving.respond = another
     page = Page(dave.get("/"))
-    assert len(misbehaving.asked) == 4 + 25
+    assert len(misbehaving.asked) == 3 + 25
     # Nothing is known of the operations of this project.
     assert "quiet" not in page.text
     assert all("1 Idle" in row for row in page.rows())

@@ -173,8 +173,8 @@ def test_a_refused_button_shows_the_reason_and_renews_the_region(alice: Person, 
         # Then the events of the request and the steps of each of its two operations, and one more
         # call for retries if an operation failed or was cancelled.
         ("/runs/{run}", 4 + 1 + 2),
-        # Two more for its activity, in the second round.
-        ("/endpoints/{endpoint}", 6),
+        # One more for its activity, in the second round.
+        ("/endpoints/{endpoint}", 5),
         ("/endpoints/{endpoint}/pg-settings", 3),
         ("/events", 4),
     ],
