@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from console.api.resources.events import Event
@@ -78,7 +79,7 @@ class EventRow:
     def reason(self) -> str:
         return self._sentence_and_reason[1]
 
-    @property
+    @cached_property
     def _sentence_and_reason(self) -> tuple[str, str]:
         event = self.event
         if event.operation and (sentence := SENTENCES.get(event.type)):

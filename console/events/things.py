@@ -5,6 +5,7 @@ operation has finished. So are events that repeat each other without another in 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from functools import cached_property
 from itertools import groupby
 
 from django.utils.timezone import localtime
@@ -40,18 +41,18 @@ class Thing:
     # The newest first; at least one.
     rows: Sequence[EventRow]
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The id of the first event, which stays the same when others follow."""
         return self.rows[-1].event.id
 
-    @property
+    @cached_property
     def lead(self) -> EventRow:
         """The first event that is not only about an operation."""
         own = [row for row in self.rows if not row.event.type.startswith("operation.")]
         return own[-1] if own else self.rows[-1]
 
-    @property
+    @cached_property
     def _last(self) -> EventRow | None:
         """The newest event that tells a result, other than that of an operation. A restore, for
         example, also suspends and starts an endpoint: its result is what became of the branch."""
@@ -67,13 +68,13 @@ class Thing:
         found = own if len(own) > 1 else told
         return found[0] if found and found[0] is not lead else None
 
-    @property
+    @cached_property
     def ending(self) -> str:
         """The type of event that decides how it ended; "" if it has not, or has no operations."""
         types = {row.event.type for row in self.rows}
         return next((ending for ending in ENDINGS if ending in types), "")
 
-    @property
+    @cached_property
     def title(self) -> str:
         lead = self.lead
         kind = lead.event.type
@@ -90,23 +91,23 @@ class Thing:
         endpoint_id = lead.event.endpoint_id
         return lead.sentence.replace(f" {endpoint_id} ", " ") if endpoint_id else lead.sentence
 
-    @property
+    @cached_property
     def reason(self) -> str:
         return next((row.reason for row in self.rows if row.reason), "")
 
-    @property
+    @cached_property
     def tone(self) -> str:
         return self._look[1]
 
-    @property
+    @cached_property
     def shape(self) -> str:
         return self._look[0]
 
-    @property
+    @cached_property
     def label(self) -> str:
         return self.lead.type.label
 
-    @property
+    @cached_property
     def _look(self) -> tuple[str, str]:
         """The icon and its tone."""
         if self.ending in (FAILED, CANCELLED):
@@ -119,20 +120,20 @@ class Thing:
             return ENDINGS[self.ending]
         return self.lead.type.shape, self.lead.type.tone
 
-    @property
+    @cached_property
     def actor(self) -> Actor | None:
         return next((row.event.actor for row in self.rows[::-1] if row.event.actor), None)
 
-    @property
+    @cached_property
     def at(self) -> datetime | None:
         return self.rows[0].event.at
 
-    @property
+    @cached_property
     def times(self) -> int:
         """How often the same happened."""
         return 1 if self.lead.event.operation_ids else len(self.rows)
 
-    @property
+    @cached_property
     def took_ms(self) -> int | None:
         """Milliseconds from the first event to the last; None if it was only one, or repeated."""
         began = self.rows[-1].event.at
@@ -140,15 +141,20 @@ class Thing:
             return None
         return max(0, round((self.at - began).total_seconds() * 1000))
 
-    @property
+    @cached_property
     def links(self) -> Sequence[Link]:
-        return self.lead.links
+        """What it is about."""
+        return [link for link in self.lead.links if link.kind != "run"]
 
-    @property
+    @cached_property
+    def run(self) -> Link | None:
+        return next((link for link in self.lead.links if link.kind == "run"), None)
+
+    @cached_property
     def project_id(self) -> str:
         return self.lead.event.project_id
 
-    @property
+    @cached_property
     def in_order(self) -> Sequence[EventRow]:
         """The events, the oldest first."""
         return self.rows[::-1]

@@ -4,13 +4,13 @@ Django's template of a select includes two others for each option. On a page tha
 this took longer than everything else, so selects are written here.
 """
 
+import html
 from collections.abc import Mapping
 from typing import Any
 
 from django.forms import Select
 from django.forms.renderers import DjangoTemplates
 from django.http import HttpRequest
-from django.utils.html import conditional_escape
 from django.utils.safestring import SafeString, mark_safe
 
 
@@ -24,13 +24,13 @@ class WidgetRenderer(DjangoTemplates):
 
 
 def _select(widget: Mapping[str, Any]) -> SafeString:
-    lines = [f'<select name="{conditional_escape(widget["name"])}"{_attributes(widget)}>']
+    lines = [f'<select name="{_escaped(widget["name"])}"{_attributes(widget)}>']
     for group, options, _ in widget["optgroups"]:
         if group:
-            lines.append(f'<optgroup label="{conditional_escape(group)}">')
+            lines.append(f'<optgroup label="{_escaped(group)}">')
         for option in options:
-            value = conditional_escape(str(option["value"]))
-            label = conditional_escape(option["label"])
+            value = _escaped(option["value"])
+            label = _escaped(option["label"])
             lines.append(f'<option value="{value}"{_attributes(option)}>{label}</option>')
         if group:
             lines.append("</optgroup>")
@@ -40,7 +40,12 @@ def _select(widget: Mapping[str, Any]) -> SafeString:
 
 def _attributes(widget: Mapping[str, Any]) -> str:
     return "".join(
-        f" {name}" if value is True else f' {name}="{conditional_escape(str(value))}"'
+        f" {name}" if value is True else f' {name}="{_escaped(value)}"'
         for name, value in widget["attrs"].items()
         if value is not False
     )
+
+
+def _escaped(text: Any) -> str:
+    """Return what Django's `conditional_escape` does, in a tenth of the calls for each option."""
+    return text if isinstance(text, SafeString) else html.escape(str(text))
