@@ -154,9 +154,9 @@ class ZoneMiddleware:
 
 def _zone(name: str) -> tzinfo:
     try:
-        return ZoneInfo(name)
+        return ZoneInfo(name) if name else UTC
     except (ValueError, OSError, KeyError):
-        # No zone is given, or one that is not known here.
+        # It is not known here.
         return UTC
 
 
