@@ -6,15 +6,16 @@ with children. The others are drawn beside the nearest named branch that they de
 "flock" of birds and, for those without an endpoint, of buds.
 """
 
+import html
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from console.branches.rows import BranchRow
 from console.pages.statuses import ENDPOINT_STATES
+from console.templatetags.console_tags import address
 
 # Up to ALL_NAMED branches, all are named. Of more branches, at most MOST_NAMED are.
 ALL_NAMED = 14
@@ -87,17 +88,21 @@ class Mark:
     size: int
     # The state of its endpoint, as `Perch.bird`, or BUD.
     look: str
-    # "" in a flock that is too large for names.
+    # Both are "" in a flock that is too large for names.
     title: str = ""
     url: str = ""
 
     @property
-    def drawn(self) -> SafeString:
-        # Made of numbers and the console's own names only, so that it is safe HTML. A template took
-        # most of the page's time for the marks of a large project.
+    def drawn(self) -> str:
+        """Its HTML. A template took most of the page's time for the marks of a large project."""
+        # Made of numbers and the console's own names only, so that nothing needs to be escaped.
         symbol = self.look if self.look == BUD else f"bird-{self.look}"
         place = f'x="{self.x:g}" y="{self.y:g}" width="{self.size}" height="{self.size}"'
-        return SafeString(f'<use href="#{symbol}" {place}/>')
+        mark = f'<use href="#{symbol}" {place}/>'
+        if not self.url:
+            return mark
+        title = f"<title>{html.escape(self.title)}</title>"
+        return f'<a href="{html.escape(self.url)}" tabindex="-1">{title}{mark}</a>'
 
 
 @dataclass(frozen=True)
@@ -106,12 +111,10 @@ class Flock:
     y: float
     words: str
     marks: Sequence[Mark]
-    # Whether each mark is a link with its name as the tooltip.
-    is_known: bool
 
     @property
     def drawn(self) -> SafeString:
-        """The HTML of all marks, without names."""
+        """The HTML of all marks."""
         return SafeString("".join(mark.drawn for mark in self.marks))
 
 
@@ -276,11 +279,11 @@ class _Drawing:
         words = f"{len(flock)} more"
         if len(flock) > MOST_DRAWN:
             words += f", {MOST_DRAWN} of them drawn"
-        self._flocks.append(Flock(x, last, words, marks, is_known))
+        self._flocks.append(Flock(x, last, words, marks))
         self._bottom = max(self._bottom, last)
 
     def _url(self, row: BranchRow) -> str:
-        return reverse("branch", args=[self._project_id, row.branch.id])
+        return address("branch", self._project_id, row.branch.id)
 
 
 def _stem(fork: float, y: float, x: float, to_y: float, thickness: float) -> Stem:
