@@ -5,10 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from django.utils.safestring import SafeString
+
 from console.api.resources.operations import Operation
 from console.operations.run_rows import RunRow, run_row
 from console.operations.runs import Names, Run, runs_of
-from console.operations.timescale import Bar, Mark, Scale
+from console.operations.timescale import Bar, Mark, Scale, lines
 from console.pages.addresses import url_or_none
 from console.pages.outcomes import Existing
 
@@ -53,6 +55,8 @@ class Timeline:
     hours: int
     lanes: Sequence[TimelineLane]
     marks: Sequence[Mark]
+    # Those of the marks.
+    lines: SafeString
     # The number of runs, of failed runs, and of lanes that are not drawn.
     runs: int
     failed: int
@@ -104,10 +108,12 @@ def timeline(
     ]
     rows = [run_row(project_id, run, names) for run in drawn]
     lanes = _lanes(project_id, rows, scale, names, existing)
+    marks = scale.marks_of_day()
     return Timeline(
         hours=hours,
         lanes=lanes[:MOST_LANES],
-        marks=scale.marks_of_day(),
+        marks=marks,
+        lines=lines(marks),
         runs=len(rows),
         failed=sum(row.status.tone == "bad" for row in rows),
         left_out=max(0, len(lanes) - MOST_LANES),

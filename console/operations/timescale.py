@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 
 # The least width, in percent of the whole, so that an instant is still visible.
@@ -40,6 +41,12 @@ class Mark:
     def is_at_end(self) -> bool:
         """Whether a label to the right of the mark would be cut off."""
         return float(self.left.removesuffix("%")) > 92
+
+
+def lines(marks: Sequence[Mark]) -> SafeString:
+    """Return the lines of the marks as SVG, which each strip of a picture repeats."""
+    ends = (f'x1="{mark.left}" x2="{mark.left}" y1="0" y2="100%"' for mark in marks)
+    return SafeString("".join(f"<line {one}/>" for one in ends))
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from django.utils.safestring import SafeString
+
 from console.api.resources.operations import Operation
 from console.operations.runs import Names, OperationRow, Run, operation_rows
 from console.operations.steps import StepRow, step_rows, step_spans
-from console.operations.timescale import Bar, Mark, Scale, Span
+from console.operations.timescale import Bar, Mark, Scale, Span, lines
 from console.pages.outcomes import not_run_for
 from console.pages.statuses import can_be_cancelled, can_be_retried, is_unfinished
 
@@ -39,6 +41,8 @@ class LaneStep:
 class Waterfall:
     lanes: Sequence[Lane]
     marks: Sequence[Mark]
+    # Those of the marks.
+    lines: SafeString
 
     @property
     def warning(self) -> str:
@@ -69,7 +73,8 @@ def waterfall(run: Run, names: Names) -> Waterfall:
         )
         for row, span in zip(rows, spans, strict=True)
     ]
-    return Waterfall(lanes, scale.marks_since_begin() if scale else ())
+    marks = scale.marks_since_begin() if scale else ()
+    return Waterfall(lanes, marks, lines(marks))
 
 
 def _lane_steps(operation: Operation, run: Run, scale: Scale | None) -> list[LaneStep]:
