@@ -21,7 +21,7 @@
   };
 
   Perch.elapsed = (seconds) => {
-    if (seconds < MINUTE) return `${seconds < 10 ? seconds.toFixed(1) : Math.floor(seconds)} s`;
+    if (seconds < MINUTE) return `${Math.floor(seconds)} s`;
     if (seconds < HOUR) return `${Math.floor(seconds / MINUTE)} min ${Math.floor(seconds % MINUTE)} s`;
     if (seconds < 2 * DAY) return `${Math.floor(seconds / HOUR)} h ${Math.floor((seconds % HOUR) / MINUTE)} min`;
     return `${Math.floor(seconds / DAY)} d ${Math.floor((seconds % DAY) / HOUR)} h`;

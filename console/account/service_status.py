@@ -9,8 +9,10 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.resources.service_status import Host
+from console.forms.fields import ConfirmForm
+from console.pages.form_errors import problems_beside
 from console.pages.live_regions import Polling, page_and_region
-from console.pages.responses import FormPage, act, done, show_confirmation
+from console.pages.responses import FormPage, act, done, show_confirmation, show_form
 from console.pages.statuses import Status
 from console.request import ConsoleRequest
 
@@ -88,8 +90,15 @@ def drain(request: ConsoleRequest, host_id: str) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def declare_lost(request: ConsoleRequest, host_id: str) -> HttpResponse:
+    form = ConfirmForm(request.POST or None, expected=host_id, what="name")
+    if request.method == "POST" and form.is_valid():
+        with problems_beside(form):
+            restored = request.api.status.declare_lost(host_id)
+            projects = f"{restored} project{'s' * (restored != 1)}"
+            message = f"Host {host_id} is declared lost; other hosts restore {projects}."
+            return done(request, reverse("status"), message, is_live=False)
     page = FormPage(
-        title=f"Declare host {host_id} lost",
+        title=f"Declare the host “{host_id}” lost",
         intro="For a machine that does not come back: the other hosts of its region restore its"
         " projects from the copies in the history store. What was committed after the last copy is"
         f" lost. If {host_id} does come back, it does not serve these projects any more.",
@@ -97,14 +106,7 @@ def declare_lost(request: ConsoleRequest, host_id: str) -> HttpResponse:
         danger=True,
         back=reverse("status"),
     )
-
-    def do() -> HttpResponse:
-        restored = request.api.status.declare_lost(host_id)
-        projects = f"{restored} project{'s' * (restored != 1)}"
-        message = f"Host {host_id} is declared lost; other hosts restore {projects}."
-        return done(request, page.back, message, is_live=False)
-
-    return show_confirmation(request, lambda: page, do)
+    return show_form(request, form, page)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -92,7 +92,8 @@ class RestoreForm(ResetForm):
 
     def offer_sources(self, branches: Iterable[Branch], branch_id: str) -> None:
         others = [branch for branch in branches if branch.id != branch_id]
-        offer_branches(self, "source_id", others)
+        found = [(branch.id, branch_in_list(branch)) for branch in others]
+        offer(self, "source_id", [("", "Choose a branch…"), *found] if len(found) > 1 else found)
 
 
 class RoleForm(forms.Form):
@@ -128,7 +129,7 @@ class SnapshotEditForm(LifetimeFields):
 
 
 class SnapshotRestoreForm(forms.Form):
-    target_id = OpenChoiceField(label="As", required=False)
+    target_id = OpenChoiceField(label="Restore to", required=False)
     name = forms.CharField(
         required=False,
         label="New branch name",

@@ -107,7 +107,7 @@ class ConnectionForm(forms.Form):
             self,
             "address",
             [
-                ("", f"{found.host} (works everywhere)"),
+                ("", f"{found.host} (needs no DNS)"),
                 (BY_NAME, f"{self._endpoint.host} (if the name resolves)"),
             ],
         )

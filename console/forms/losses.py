@@ -70,11 +70,11 @@ def of_project(
 def _endpoints(own: Sequence[Endpoint], read: Part[Endpoint]) -> Loss | None:
     if read.problem:
         return Loss("Endpoint", NOT_KNOWN)
-    hosts = [endpoint.host or endpoint.id for endpoint in own]
-    if not hosts:
+    ids = [endpoint.id for endpoint in own]
+    if not ids:
         return None
-    what = "Endpoint" if len(hosts) == 1 else f"{len(hosts)} endpoints"
-    return Loss(what, f"{_listed(hosts)}; connections are closed at once")
+    what = "1 endpoint" if len(ids) == 1 else f"{len(ids)} endpoints"
+    return Loss(what, f"with all connections, which are closed at once: {_listed(ids)}")
 
 
 def _counted(what: str, read: Part[object], names: Sequence[str], plural: str = "") -> Loss | None:
@@ -83,7 +83,7 @@ def _counted(what: str, read: Part[object], names: Sequence[str], plural: str = 
         return Loss(many.capitalize(), NOT_KNOWN)
     if not names:
         return None
-    return Loss(what.capitalize() if len(names) == 1 else f"{len(names)} {many}", _listed(names))
+    return Loss(f"1 {what}" if len(names) == 1 else f"{len(names)} {many}", _listed(names))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -55,11 +55,15 @@ def first_steps(
 
 
 def _has_woken(operations: Sequence[Operation]) -> bool:
-    """True if an endpoint was started after it had been suspended."""
+    """True if an endpoint has started after it had been suspended."""
     suspended: set[str] = set()
     for operation in reversed(operations):
         if operation.status == "finished" and operation.action == "suspend_compute":
             suspended.add(operation.endpoint_id)
-        elif operation.action == "start_compute" and operation.endpoint_id in suspended:
+        elif (
+            operation.status == "finished"
+            and operation.action == "start_compute"
+            and operation.endpoint_id in suspended
+        ):
             return True
     return False

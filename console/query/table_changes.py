@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
@@ -47,6 +47,11 @@ def described_table(request: ConsoleRequest, project_id: str) -> Description:
     return described
 
 
+def names_no_table(request: ConsoleRequest) -> bool:
+    """True if the address has no table, as one that was typed or cut off."""
+    return read_table(request.GET.get("table", "")) is None
+
+
 def back_to_table(request: ConsoleRequest, project_id: str) -> str:
     query = query_of(request.GET.dict(), (*PLACE, *ROWS, "after", "before"))
     return f"{reverse('tables', args=[project_id])}?{query}"
@@ -68,6 +73,8 @@ def _run(
 def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Change a row: the values are typed, then the SQL is shown, then it runs."""
     request.shows_secrets = True
+    if names_no_table(request):
+        return redirect(back_to_table(request, project_id))
     try:
         described = described_table(request, project_id)
         key = read_row_name(request.GET.get("key", ""), len(described.key))
@@ -103,6 +110,8 @@ def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
 def add(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Add a row, in the same way. Columns that are left empty get their defaults."""
     request.shows_secrets = True
+    if names_no_table(request):
+        return redirect(back_to_table(request, project_id))
     try:
         described = described_table(request, project_id)
         if not described.key:

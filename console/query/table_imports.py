@@ -6,10 +6,10 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
-from console.pages.responses import READ_ONLY
+from console.pages.responses import READ_ONLY, crumbs
 from console.query.csv_text import UnreadableCsv, read_csv
 from console.query.place import PlaceRefused, failure_words, run
 from console.query.schema_tree import read_table
@@ -19,6 +19,7 @@ from console.query.table_changes import (
     back_to_table,
     branch_name,
     described_table,
+    names_no_table,
 )
 from console.query.table_pages import Description, TableColumn, insert_query
 from console.query.tables import chosen_place
@@ -44,12 +45,14 @@ def import_csv(request: ConsoleRequest, project_id: str) -> HttpResponse:
     is_sent = request.method == "POST"
     form = ImportForm(request.POST, request.FILES) if is_sent else ImportForm()
     context: dict[str, Any] = {"form": form, "back": back, "here": request.get_full_path()}
+    if names_no_table(request):
+        return redirect(back)
     context["table"] = read_table(request.GET.get("table", ""))
-    context |= {"project_id": project_id, "place": (place := chosen_place(request.GET.dict()))}
+    context |= {"crumbs": crumbs(request), "place": (place := chosen_place(request.GET.dict()))}
     context["branch_name"] = branch_name(request, project_id, place["branch"])
     try:
-        if is_read_only or context["table"] is None:
-            raise Refused(READ_ONLY if is_read_only else "Choose a table.")
+        if is_read_only:
+            raise Refused(READ_ONLY)
         if is_sent and form.is_valid():
             request.api.require_current()
             described = described_table(request, project_id)

@@ -178,7 +178,8 @@ def elapsed(moment: datetime | None) -> SafeString | str:
     """Render the time since a moment. The browser keeps it up to date."""
     if moment is None:
         return NOTHING
-    words = _long(max(0.0, (datetime.now(UTC) - moment).total_seconds()))
+    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+    words = f"{int(seconds)} s" if seconds < 10 else _long(seconds)
     return _time(moment, f"since {_exact(moment)}", words, ' data-moves="elapsed"')
 
 
@@ -250,6 +251,15 @@ def explained_cu(words: str, by_keyboard: str = "") -> SafeString:
     before, unit, after = words.partition("CU")
     focus = SafeString(' tabindex="0"') if by_keyboard else ""
     return format_html("{}{}{}", before, format_html(CU, focus) if unit else "", after)
+
+
+ID = re.compile(r"[\w.]+(?:-[\w.]+)+")
+
+
+@register.filter
+def whole_ids(words: str) -> SafeString:
+    """Keep names with hyphens from being broken at these, as long as a line has room for them."""
+    return mark_safe(ID.sub(r'<span class="whole">\g<0></span>', escape(words)))  # noqa: S308
 
 
 @register.filter

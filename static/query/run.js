@@ -55,7 +55,7 @@
     cancel.textContent = "Cancel";
     if (hadFocus) Perch.sql.focus();
     const answer = document.getElementById("answer");
-    const ended = { ...run, ms: Date.now() - run.began, ok: answer.dataset.result === "ok" };
+    const ended = { ...run, ms: Number(answer.dataset.ms) || Date.now() - run.began, ok: answer.dataset.result === "ok" };
     run = null;
     if (!detail.successful) return;
     document.dispatchEvent(new CustomEvent("perch:ran", { detail: ended }));

@@ -143,5 +143,6 @@ def test_deleting_an_endpoint_names_its_host_and_its_branch(dave: Person, api: M
 
 def test_deleting_a_project_names_what_is_in_it(dave: Person, api: Misbehaving) -> None:
     page = Page(dave.get("/projects/p/delete"))
-    for words in ("2 branches dev, main", "Endpoint e.example", "Snapshot kept"):
+    endpoint = "1 endpoint with all connections, which are closed at once: e"
+    for words in ("2 branches dev, main", endpoint, "1 snapshot kept"):
         assert f"Deleted: {words}" in page.text, words

@@ -162,7 +162,9 @@ def test_restore_from_another_branch(alice: Person, shop: Shop) -> None:
     other_id = shop.new_branch_id(name="other", parent_id=shop.main_id)
     url = branch_url(shop, shop.dev_id)
     form = Page(alice.get(f"{url}/restore"))
-    assert set(form.options["source_id"]) == {shop.main_id, other_id}
+    # Nothing is chosen until somebody chooses.
+    assert form.options["source_id"][0] == form.fields.get("source_id", "") == ""
+    assert set(form.options["source_id"][1:]) == {shop.main_id, other_id}
     sent = {"source_id": other_id, "preserve_under_name": "main"}
     answer = alice.post(f"{url}/restore", sent)
     assert answer.status_code == 422
@@ -189,11 +191,11 @@ def test_deleting_names_what_is_deleted_with_it(alice: Person, shop: Shop) -> No
     alice.api.finish(made)
     url = f"{branch_url(shop, shop.dev_id)}/delete"
     page = Page(alice.get(url))
-    for words in ("Delete branch dev", made["endpoint"]["host"], "neondb", "neondb_owner"):
+    for words in ("Delete branch dev", made["endpoint"]["id"], "neondb", "neondb_owner"):
         assert words in page.text, words
     assert "closed at once" in page.text
     # The names are repeated when the typed id is wrong.
-    assert made["endpoint"]["host"] in Page(alice.post(url, {"typed": "dev"})).text
+    assert made["endpoint"]["id"] in Page(alice.post(url, {"typed": "dev"})).text
 
 
 @pytest.mark.thorough

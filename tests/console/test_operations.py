@@ -100,7 +100,7 @@ def test_a_run_of_another_project_is_not_found(alice: Person, shop: Shop) -> Non
 @pytest.mark.thorough
 def test_the_timeline_is_shown_as_a_table_too(carol: Person, still_shop: Shop) -> None:
     listed = carol.get(f"{still_shop.url}/operations?hours=1").content.decode()
-    assert "Last hour" in Page(carol.get(f"{still_shop.url}/operations?hours=1")).text
+    assert "Runs of the last hour" in Page(carol.get(f"{still_shop.url}/operations?hours=1")).text
     assert listed.count('role="img" aria-label="') >= 2
     page = Page(carol.get(f"{still_shop.url}/timeline?hours=24"))
     row = page.row("Create the project with branch main")
@@ -115,8 +115,8 @@ def test_the_timeline_is_shown_as_a_table_too(carol: Person, still_shop: Shop) -
     assert f"{local:%Y-%m-%d %H:%M:%S}" in page.row("Create the project with branch main")
     del carol.browser.cookies["perch_zone"]
     # An invalid choice means the usual hours; a new project begins with its first hour.
-    assert "Last hour" in Page(carol.get(f"{still_shop.url}/timeline?hours=7000")).text
-    assert "Last 6 hours" in Page(carol.get(f"{still_shop.url}/timeline?hours=6")).text
+    assert "Runs of the last hour" in Page(carol.get(f"{still_shop.url}/timeline?hours=7000")).text
+    assert "Runs of the last 6 hours" in Page(carol.get(f"{still_shop.url}/timeline?hours=6")).text
     assert carol.htmx_get(f"{still_shop.url}/timeline-live").status_code == 286
 
 

@@ -112,9 +112,10 @@ def test_a_host_is_declared_lost(dave: Person, misbehaving: Misbehaving) -> None
     hosts_of(misbehaving, silent, {"id": "eu-2"})
     # It is offered for a host whose worker is silent alone.
     assert Page(dave.get("/status")).text.count("Declare lost…") == 1
-    assert "Declare host eu-1 lost" in Page(dave.get("/status/hosts/eu-1/lost")).text
+    assert "Declare the host “eu-1” lost" in Page(dave.get("/status/hosts/eu-1/lost")).text
     misbehaving.body = json.dumps({"host": silent, "restored_elsewhere": 3}).encode()
-    assert dave.post("/status/hosts/eu-1/lost")["Location"] == "/status"
+    assert dave.post("/status/hosts/eu-1/lost", {"typed": "eu-2"}).status_code == 422
+    assert dave.post("/status/hosts/eu-1/lost", {"typed": "eu-1"})["Location"] == "/status"
     assert misbehaving.asked_for("POST /api/v2/status/hosts/eu-1/lost")
     hosts_of(misbehaving, silent | {"lost_at": "2026-05-05T05:05:05Z"}, {"id": "eu-2"})
     page = Page(dave.get("/status"))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from urllib.parse import urlsplit
 
 from console.api.fields import (
     JSONObject,
@@ -41,6 +42,11 @@ class Webhook:
     created_at: datetime | None
     # Signs what is sent. Present only in the answers that create or rotate it.
     secret: str
+
+    @property
+    def title(self) -> str:
+        """Its description, or else the host that it sends to."""
+        return self.description or urlsplit(self.url).hostname or self.url
 
     @property
     def is_failing(self) -> bool:
