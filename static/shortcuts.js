@@ -2,10 +2,12 @@
 "use strict";
 
 (() => {
-  // Choosing a branch loads its roles.
+  // Choosing a branch loads its roles or, where the whole page depends on the choice, the page.
 
-  document.addEventListener("change", (event) => {
-    if (event.target.matches("[data-choose]")) document.getElementById("choose-branch").click();
+  document.addEventListener("change", ({ target }) => {
+    const form = target.closest("form[data-submits]");
+    if (form) form.requestSubmit();
+    else if (target.matches("[data-choose]")) document.getElementById("choose-branch")?.click();
   });
 
   // Single-key shortcuts, unless the user is typing or has switched them off; Ctrl-K always works.

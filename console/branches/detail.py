@@ -1,7 +1,7 @@
 """Reads what the page of one branch shows, in two rounds of parallel calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -130,6 +130,8 @@ def _made_by_sql(events: Sequence[Event], kind: str) -> frozenset[str]:
 
 
 CHILDREN_SHOWN = 12
+# While the history has no full copy yet.
+HISTORY_LOOKED_AT = "3s"
 
 
 def _contents(
@@ -151,7 +153,18 @@ def _contents(
         "operations_query": f"?branch_id={branch_id}" if found.can_be_steered else "",
     }
     url = reverse("branch_live", args=[project_id, branch_id])
-    return context, polling(request, url, found.operations)
+    state = polling(request, url, found.operations)
+    if not state.every and _history_begins(history, found.row):
+        # The first full copy is taken after the start, and no event tells of it.
+        state = replace(state, next_url=url, every=HISTORY_LOOKED_AT)
+    return context, state
+
+
+def _history_begins(history: History | None, row: BranchRow) -> bool:
+    """Whether a running compute is about to begin the branch's history."""
+    if history is None or history.bases or not history.retention or row.endpoint is None:
+        return False
+    return row.endpoint.endpoint.current_state == "active"
 
 
 show, live = page_and_region(_contents, "branch.html", "_branch.html")

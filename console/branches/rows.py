@@ -46,6 +46,11 @@ class BranchRow:
     tree_lines: Sequence[TreeLine] = field(default=())
 
     @property
+    def was_not_created(self) -> bool:
+        """Whether its creation was cancelled or has failed."""
+        return self.branch.current_state == "init" and not self.branch.pending_state
+
+    @property
     def stays_because(self) -> str:
         """Why it cannot be deleted now; "" if it can."""
         if self.branch.default:

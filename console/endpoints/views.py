@@ -181,9 +181,7 @@ def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
         with problems_beside(form, "branch_id"):
             changes = body_of(form, "endpoint_reassign")["endpoint"]
             request.api.update_endpoint(project_id, endpoint_id, changes)
-            return done(
-                request, url, f"Endpoint {endpoint_id} is moving to {changes['branch_id']}."
-            )
+            return done(request, url, f"Endpoint {endpoint_id} is moving to the chosen branch.")
     free = choices(request, lambda: _free_branches(request, project_id))
     offer_branches(form, "branch_id", free)
     page = FormPage(
@@ -225,13 +223,14 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
             attributes = body_of(form, "endpoint_settings", **merged).get("endpoint")
             if attributes:
                 request.api.update_endpoint(project_id, endpoint_id, attributes)
-            return done(request, url, "" if attributes else "Nothing was changed.")
+            words = "Compute settings saved." if attributes else "Nothing was changed."
+            return done(request, url, words)
     if request.method != "POST":
         form.fill_in(request.api.endpoint(project_id, endpoint_id))
     page = FormPage(
         title="Compute settings",
         intro=f"A change restarts the compute of {endpoint_id} if it is active. "
-        "1\N{NO-BREAK SPACE}CU is 1 vCPU and 4 GB.",
+        "1\N{NO-BREAK SPACE}CU is 1 vCPU and 4 GB of memory.",
         submit="Save",
         back=url,
     )

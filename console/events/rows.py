@@ -85,12 +85,10 @@ class EventRow:
         if event.operation and (sentence := SENTENCES.get(event.type)):
             return sentence.format(action_name(event.operation.action)), event.operation.error
         summary = event.summary or self.type.label
-        # The sentence may end with the names of the changed fields.
-        names = ", ".join(event.changes)
-        if names and summary.endswith(f": {names}"):
-            summary = summary.removesuffix(names) + ", ".join(
-                _field(name) for name in event.changes
-            )
+        # The sentence may end with the names of the changed fields, in an order of its own.
+        beginning, _, names = summary.rpartition(": ")
+        if names and set(names.split(", ")) == set(event.changes):
+            summary = f"{beginning}: {', '.join(_field(name) for name in event.changes)}"
         return quoted(summary), ""
 
 

@@ -69,7 +69,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("role.updated", "Role changed"),
         EventType("role.deleted", "Role deleted", *GONE),
         EventType("role.password_reset", "Password reset"),
-        EventType("role.password_revealed", "Password revealed"),
+        EventType("role.password_revealed", "Password read"),
         EventType("database.created", "Database created", *MADE),
         EventType("database.updated", "Database changed"),
         EventType("database.deleted", "Database deleted", *GONE),

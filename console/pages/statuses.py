@@ -140,7 +140,9 @@ def heading_for(endpoint: Endpoint, operations: Iterable[Operation]) -> Status:
 
 
 def branch_word(branch: Branch) -> str:
-    """Return a word for the state of a branch; "" if the branch is ready."""
+    """Return a word for what is being done to a branch; "" if nothing is."""
     if branch.current_state in ("ready", ""):
         return ""
-    return "creating…" if branch.current_state == "init" else f"{branch.current_state}…"
+    if branch.current_state == "init":
+        return "creating…" if branch.pending_state else ""
+    return {"resetting": "replacing data…"}.get(branch.current_state, f"{branch.current_state}…")

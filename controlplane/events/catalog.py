@@ -45,7 +45,7 @@ def password_reset(project: Project, branch: Branch, role: Role) -> Event:
 
 
 def password_revealed(project: Project, branch: Branch, role: Role) -> Event:
-    summary = f'The password of the role "{role.name}" was shown'
+    summary = f'The password of the role "{role.name}" was read'
     kind = EventType.ROLE_PASSWORD_REVEALED
     return of_branch(kind, project, branch, summary, changes=_same(role.name))
 

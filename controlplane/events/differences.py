@@ -18,6 +18,10 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Changes:
     """The fields whose values differ. A field that is missing on one side is null there. Beyond
     MOST_FIELDS, the field "…" says how many more there are."""
     found = _differences(before, after, depth=1)
+    # A quota of 0 is none.
+    for name in [name for name in found if name.startswith("settings.quota.")]:
+        if not found[name]["from"] and not found[name]["to"]:
+            del found[name]
     kept = dict(list(found.items())[:MOST_FIELDS])
     if more := len(found) - len(kept):
         kept["…"] = {"from": None, "to": f"and {more} more fields"}

@@ -9,11 +9,12 @@ import coolname
 WORD = re.compile(r"[a-z]{2,12}")
 # Words of the library that somebody could take for a remark about people.
 UNFIT = frozenset(
-    "aboriginal ape atheism bald belligerent blond booby chubby cocky demonic ecstasy fanatic fat "
-    "feminism gay girlish greedy grumpy hell heretic hysterical illegal kickass killer leech liberal "
-    "loose loutish loud macho manipulative married mongrel monkey mutant mute naked native naughty "
-    "orthodox pig pompous primitive provocative psychedelic radical rat sexy skinny slim sloppy sly "
-    "snobbish sperm stereotyped swine tacky unnatural uppish uptight vengeful witchcraft".split()
+    "aboriginal ape atheism bald belligerent blond booby chubby cocky demonic ecstasy fanatic "
+    "fat feminism gay girlish greedy grumpy hell heretic hysterical illegal kickass killer "
+    "leech liberal loose loutish loud macho manipulative married mongrel monkey mutant mute "
+    "naked native naughty orthodox pig pompous primitive provocative psychedelic radical rat "
+    "sexy skinny slim sloppy sly snobbish sperm stereotyped swine tacky unnatural uppish "
+    "uptight vengeful witchcraft".split()
 )
 
 

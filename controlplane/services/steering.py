@@ -43,7 +43,7 @@ def cancel_chain(account: Account, project_id: str, chain_id: str) -> list[Opera
         # Give the reason for the first unfinished operation, not for one that has ended before it.
         open_ones = [row for row in chain if not row.is_finished]
         raise Conflict(
-            reasons[open_ones[0].id] or "" if open_ones else "the chain's operations have ended"
+            reasons[open_ones[0].id] or "" if open_ones else "this run has already ended"
         )
 
 

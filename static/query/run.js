@@ -105,6 +105,8 @@
       else if (target.name === "branch") url.searchParams.delete(name);
     }
     history.replaceState(history.state, "", url);
+    const tables = document.getElementById("tab-tables");
+    if (tables) tables.search = new URLSearchParams({ branch: form.elements.branch.value });
   }
 
   document.addEventListener("DOMContentLoaded", () => nameChosen({ target: form }));

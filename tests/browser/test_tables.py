@@ -164,6 +164,20 @@ def test_a_row_that_was_changed_meanwhile_is_not_overwritten(tables: Page, shop:
     assert shop.sql("SELECT note FROM birds WHERE id = 2") == [("theirs",)]
 
 
+def test_the_chosen_branch_is_shown_at_once(tables: Page, shop: Project) -> None:
+    dev_id = shop.new_branch_id(name="dev")
+    endpoint_id = shop.create_endpoint(dev_id)["endpoint"]["id"]
+    shop.sql("DELETE FROM birds WHERE id > 3", endpoint_id=endpoint_id)
+    page = tables
+    page.reload()
+    page.get_by_label("Branch").select_option("dev")
+    expect(page).to_have_url(re.compile(f"branch={dev_id}"))
+    page.get_by_role("link", name="birds").click()
+    expect(page.locator("tbody tr")).to_have_count(3)
+    page.get_by_role("link", name="Query", exact=True).click()
+    expect(page.get_by_label("Branch")).to_have_value(dev_id)
+
+
 @pytest.mark.thorough
 def test_tables_work_without_scripts_and_without_a_key(
     browser: Browser, stack: Stack, shop: Project

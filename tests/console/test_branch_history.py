@@ -194,6 +194,19 @@ def test_without_history(dave: Person, kept: Misbehaving, retention: int, words:
     assert "Go back to a moment…" not in on_branch.text
 
 
+@pytest.mark.parametrize(("state", "polls"), [("active", True), ("idle", False)])
+def test_the_page_looks_for_a_history_that_is_about_to_begin(
+    dave: Person, kept: Misbehaving, state: str, polls: bool
+) -> None:
+    """No event tells of the first full copy, which is taken after the first start."""
+    assert kept.body is not None
+    answers = json.loads(kept.body)
+    answers["endpoints"] = [{"id": "e", "branch_id": "br-a", "current_state": state}]
+    kept.body = json.dumps(answers).encode()
+    tell(kept, {"retention_seconds": 86400, "gaps": [], "bases": [], "log_bytes": 0})
+    assert Page(dave.get("/projects/p/branches/br-a")).polls == polls
+
+
 @pytest.mark.parametrize("status", [404, 405])
 def test_a_server_without_history(dave: Person, kept: Misbehaving, status: int) -> None:
     for end in ("/history", "/history/resolve"):

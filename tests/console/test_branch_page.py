@@ -1,5 +1,6 @@
 """The page of one branch, and the actions on it."""
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 
@@ -215,7 +216,7 @@ def test_while_a_branchs_data_is_replaced_a_form_says_so(alice: Person, shop: Sh
     url = branch_url(shop, shop.dev_id)
     with shop.locked(shop.dev_id):
         alice.post(f"{url}/reset")
-        assert "resetting…" in Page(alice.get(url)).text
+        assert "replacing data…" in Page(alice.get(url)).text
         answer = alice.post(f"{url}/new-role", {"name": "reporting"})
         assert answer.status_code == 422
         page = Page(answer)
@@ -245,6 +246,20 @@ def test_a_form_on_a_page_of_its_own_names_what_it_is_within(
     crumbs = Page(carol.get(f"{url}/rename")).html.partition("Breadcrumb")[2].partition("</nav>")[0]
     assert re.findall(r">([^<]+)</a>", crumbs) == ["Projects", project, "dev"]
     assert f'href="{url}"' in crumbs
+
+
+@pytest.mark.parametrize(("pending", "words"), [("ready", "creating…"), (None, "not created")])
+def test_a_branch_whose_creation_was_cancelled_does_not_seem_to_be_created(
+    dave: Person, misbehaving: Misbehaving, pending: str | None, words: str
+) -> None:
+    branch = {"id": "b", "name": "past", "current_state": "init", "pending_state": pending}
+    empty = ("operations", "endpoints", "events", "roles", "databases", "snapshots")
+    answers = {"project": {"id": "p"}, "branches": [branch], **{name: [] for name in empty}}
+    misbehaving.body = json.dumps(answers).encode()
+    for address in ("/projects/p/branches/b", "/projects/p/branches"):
+        text = Page(dave.get(address)).text
+        assert words in text
+        assert ({"creating…", "not created"} - {words}).pop() not in text
 
 
 def test_a_page_takes_two_rounds_of_calls(dave: Person, misbehaving: Misbehaving) -> None:

@@ -125,6 +125,17 @@ def test_a_change_is_recorded_with_its_differences(api: DjangoClient, project: P
     }
 
 
+def test_a_quota_that_stays_unlimited_is_not_recorded_as_changed(
+    api: DjangoClient, project: Project
+) -> None:
+    """The console sends all quotas, and 0 for those that are empty."""
+    quota = {"active_time_seconds": 7200, "compute_time_seconds": 0, "written_data_bytes": 0}
+    settings_after(api, project, {"quota": quota})
+    assert Event.objects.latest("id").changes == {
+        "settings.quota.active_time_seconds": {"from": None, "to": 7200}
+    }
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -18,6 +18,8 @@ class Branch:
     name: str
     parent_id: str
     current_state: str
+    # "" unless an operation is changing the state.
+    pending_state: str
     default: bool
     created_at: datetime | None
     # Bytes; None until the API has measured it.
@@ -45,6 +47,7 @@ class Branch:
             name=text(data, "name") or branch_id,
             parent_id=identifier(data, "parent_id"),
             current_state=text(data, "current_state"),
+            pending_state=text(data, "pending_state"),
             default=data.get("default") is True or data.get("primary") is True,
             created_at=moment(data, "created_at"),
             logical_size=whole(data, "logical_size"),
