@@ -84,7 +84,7 @@ def test_several_statements_run_in_one_transaction(run_sql: Any) -> None:
 
 def test_an_error_is_marked_at_its_position(run_sql: Any) -> None:
     page = run_sql("SELECT 1;\n\nSELECT *\nFROM nowhere WHERE true")
-    assert 'Relation "nowhere" does not exist (42P01)' in page.text
+    assert 'Relation "nowhere" does not exist (SQLSTATE 42P01)' in page.text
     assert "Line 4 FROM nowhere WHERE true" in page.text
     assert "<mark>nowhere</mark>" in page.html
     typed = page.fields["sql"]
