@@ -77,6 +77,15 @@ def test_it_says_none_if_there_is_none(
     assert "No operations yet" in page.text
 
 
+def test_its_starts_are_read_apart_only_if_it_has_more_operations(
+    dave: Person, misbehaving: Misbehaving, short_pages: None
+) -> None:
+    for count, calls in ((15, 0), (95, 1)):
+        answer_with(misbehaving, operations(count, 7))
+        dave.get("/projects/p/endpoints/e")
+        assert misbehaving.asked_for("action=start_compute") == calls
+
+
 def test_other_operations_of_a_busy_project_hide_none(alice: Person, shop: Shop) -> None:
     """Perch filters by itself: one call is enough, however many other operations there are."""
     page = Page(alice.get(shop.endpoint_url))

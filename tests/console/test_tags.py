@@ -1,10 +1,13 @@
-"""The tags that the console has in the place of Django's do the same."""
+"""The console's tags make the same addresses as Django's, and escape what they are given."""
+
+from html import escape
 
 import pytest
 from django.template import Context, Engine
 from django.test.utils import override_script_prefix
 from django.urls import NoReverseMatch
 
+HOSTILE = "\"><b>'&"
 IDS = {"project": "p-1", "endpoint": "ep-2", "slash": "a/b"}
 TAGS = [
     "{% url 'dashboard' %}",
@@ -28,3 +31,22 @@ def test_addresses_are_the_same_as_djangos(prefix: str) -> None:
             assert made == expected, tag
         with pytest.raises(NoReverseMatch):
             ours.from_string("{% url 'project' slash %}").render(Context(IDS))
+
+
+def render(tag: str) -> str:
+    engine = Engine(builtins=["console.templatetags.console_tags"])
+    return str(engine.from_string(tag).render(Context({**IDS, "hostile": HOSTILE})))
+
+
+def test_a_link_opens_its_form_in_the_dialog() -> None:
+    query = "?parent=br-1&amp;next=/a%3Fb"
+    url = f"/projects/p-1/new-branch{query}"
+    tag = "{% in_dialog 'branch_create' project parent='br-1' next='/a?b' %}"
+    assert render(tag) == f'href="{url}" hx-get="{url}" hx-target="#dialog"'
+    assert "<" not in render("{% in_dialog 'project' project next=hostile %}")
+
+
+def test_a_copy_button_escapes_what_it_copies() -> None:
+    html = render("{% copy hostile 'host' %}")
+    assert "<b>" not in html
+    assert f'data-copy="{escape(HOSTILE)}" aria-label="Copy host {escape(HOSTILE)}"' in html
