@@ -112,7 +112,7 @@ def test_the_number_of_calls_does_not_grow_with_the_projects(
 
     misbehaving.respond = perch
     page = Page(dave.get("/?search=project+7"))
-    assert len(misbehaving.asked) == 4
+    assert len(misbehaving.asked) == 3
     assert "2 Active" in page.row("p-7 ")
     assert len(page.rows()) <= 25
 
