@@ -65,12 +65,11 @@ def main() -> None:
         service = Service(parent / "local", PERCH_HISTORY_STORE=store)
         try:
             beside = second_host(service.stack, parent / "second", PERCH_HISTORY_STORE=store)
-            with beside, placing_on(service.stack, "local"):
-                place = Place.create(service.stack, service.client)
+            with beside:
+                with placing_on(service.stack, "local"):
+                    place = Place.create(service.stack, service.client)
                 with place.connect() as connection:
                     connection.execute("CREATE TABLE measured (number int)")
-                with service.stack.database() as database:
-                    database.execute("UPDATE controlplane_host SET draining = false")
                 measure(place, options.rounds, options.commits)
                 place.client.delete(place.path)
         finally:

@@ -17,6 +17,7 @@ from tests.support.bare_postgres import Programs, bare_postgres, private_directo
 from tests.support.client import Client
 from tests.support.load_balancer import LoadBalancer, load_balancer
 from tests.support.place import Place
+from tests.support.second_host import placing_on
 from tests.support.stack import ROOT, state_dir
 from tests.support.traffic import Traffic
 from tests.support.versions import (
@@ -102,11 +103,8 @@ def metadata() -> Iterator[str]:
 def placed(client: Client, host: VersionedHost, url: str) -> Place:
     """A project on this host, with connections through its own proxy."""
     stack = host.stack(url)
-    with stack.database() as database:
-        database.execute("UPDATE controlplane_host SET draining = id <> %s", [host.name])
-        place = Place.create(stack, client, name=f"on {host.name}")
-        database.execute("UPDATE controlplane_host SET draining = false")
-    return place
+    with placing_on(stack, host.name):
+        return Place.create(stack, client, name=f"on {host.name}")
 
 
 def by_way_of(place: Place, host: VersionedHost) -> Place:

@@ -18,6 +18,7 @@ from tests.controlplane.test_metadata_copy import new_database
 from tests.support.bare_postgres import BarePostgres
 from tests.support.numbers import Numbers
 from tests.support.place import Place
+from tests.support.second_host import placing_on
 from tests.support.service import Service
 from tests.support.stack import ROOT, free_port
 from tests.support.waiting import wait_for
@@ -127,11 +128,8 @@ def region(bare_cluster: BarePostgres, state_dir: Path) -> Iterator[Region]:
 
 def on_second(region: Region, **settings: Any) -> Place:
     """A project on the second host."""
-    with region.second.stack.database() as database:
-        database.execute("UPDATE controlplane_host SET draining = (id <> %s)", [LOST])
-        place = Place.create(region.second.stack, region.second.client, **settings)
-        database.execute("UPDATE controlplane_host SET draining = false")
-    return place
+    with placing_on(region.second.stack, LOST):
+        return Place.create(region.second.stack, region.second.client, **settings)
 
 
 def events(place: Place, kind: str) -> Any:

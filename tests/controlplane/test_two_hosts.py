@@ -15,7 +15,15 @@ import pytest
 import requests
 
 from tests.support.place import Place
-from tests.support.second_host import ADDRESS, NAME, placing_on, running, second_host, variables
+from tests.support.second_host import (
+    ADDRESS,
+    NAME,
+    SecondHost,
+    placing_on,
+    running,
+    second_host,
+    variables,
+)
 from tests.support.stack import ROOT, Stack, free_port
 from tests.support.waiting import wait_for
 
@@ -47,6 +55,18 @@ def test_each_project_lives_on_its_host(stack: Stack, state_dir: Path) -> None:
         data = second.stack.data_dir(there.branch_id)
         wait_for(lambda: not data.exists(), "the removal of the data")
     assert here.is_served()
+
+
+def test_placing_on_one_host_moves_nothing_to_it(
+    stack: Stack, place: Place, second: SecondHost
+) -> None:
+    with placing_on(stack, NAME):
+        there = Place.create(second.stack, place.client)
+        _empty_if_drained(stack, "local")
+    assert second.stack.data_dir(there.branch_id).is_dir()
+    operations = place.client.get(f"{place.path}/operations")["operations"]
+    assert "move_project" not in [one["action"] for one in operations]
+    there.client.delete(there.path)
 
 
 @pytest.mark.thorough
@@ -84,6 +104,22 @@ def test_a_copy_is_refused_beside_the_original_and_ends_one_that_was_paused(
                 assert process.wait(120) != 0
             assert "is served from elsewhere" in (original / "worker.log").read_text()
             assert "is served from elsewhere" in (original / "proxy.log").read_text()
+
+
+def _empty_if_drained(stack: Stack, host: str) -> None:
+    """Do what that host's worker does once a minute."""
+    code = (
+        "from controlplane.models import Host;"
+        "from controlplane.services.moving import go_on_emptying;"
+        f"go_on_emptying(Host.objects.get(id={host!r}))"
+    )
+    subprocess.run(
+        [sys.executable, "manage.py", "shell", "--settings", "controlplane.settings", "-c", code],
+        cwd=ROOT,
+        env=variables(stack, stack.state_dir),
+        check=True,
+        timeout=60,
+    )
 
 
 def _place(database: "psycopg.Connection[Any]") -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
+from psycopg import sql
 
 from tests.support.processes import kill_with_children, postmaster_in
 from tests.support.stack import ROOT, Stack, free_port
@@ -109,16 +110,29 @@ def second_host(
             database.execute("DELETE FROM controlplane_host WHERE id = %s", [name])
 
 
+# Workers write every two seconds how much of their disks is free.
+FULL = """
+CREATE FUNCTION count_as_full() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN NEW.disk_free_bytes := 0; RETURN NEW; END $$;
+CREATE TRIGGER count_as_full BEFORE UPDATE ON controlplane_host
+FOR EACH ROW WHEN (NEW.id <> {host}) EXECUTE FUNCTION count_as_full();
+UPDATE controlplane_host SET disk_free_bytes = 0 WHERE id <> {host};
+"""
+AS_BEFORE = "UPDATE controlplane_host SET disk_free_bytes = %s WHERE id = %s"
+
+
 @contextmanager
 def placing_on(stack: Stack, host: str) -> Iterator[None]:
-    """Place new projects on this host in the block."""
+    """Place new projects on this host in the block: the disks of all others count as full. If they
+    were drained instead, their workers would move their projects."""
     with stack.database() as database:
-        drain = "UPDATE controlplane_host SET draining = %s AND id <> %s"
-        database.execute(drain, [True, host])
+        free = database.execute("SELECT disk_free_bytes, id FROM controlplane_host").fetchall()
+        database.execute(sql.SQL(FULL).format(host=host))
         try:
             yield
         finally:
-            database.execute(drain, [False, host])
+            database.execute("DROP FUNCTION count_as_full CASCADE")
+            database.cursor().executemany(AS_BEFORE, free)
 
 
 def hosts(stack: Stack, *arguments: str) -> "subprocess.CompletedProcess[str]":
