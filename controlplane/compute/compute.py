@@ -195,11 +195,12 @@ def reconfigure(spec: ComputeSpec) -> None:
         return
     data, current = data_dir(spec.branch_id), _config_file(spec.branch_id)
     with step("configuring") as part:
+        proposed = _write_configuration(spec, "proposed.conf")
+        if complaint := check_configuration(data, proposed):
+            raise ConfigurationRefused(complaint)
         with configuring(spec.branch_id):
             standby = standby_line(spec.branch_id)
             proposed = _write_configuration(spec, "proposed.conf", standby)
-            if complaint := check_configuration(data, proposed):
-                raise ConfigurationRefused(complaint)
             # A copy: after a rename, a crash would leave no configuration at all. A restart ends
             # the receiver's connection.
             text = current.read_text().replace(standby, "")

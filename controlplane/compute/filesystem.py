@@ -19,7 +19,7 @@ from controlplane.compute.tree import open_directory
 # others are removed, and a process that still works there may add some.
 MOST_PASSES = 5
 # What the names of the other locks of a branch begin with.
-CATALOG, HISTORY, FOLLOWED = "catalog-", "history-", "followed-"
+CATALOG, HISTORY, FOLLOWED, STANDBY = "catalog-", "history-", "followed-", "standby-"
 
 
 class LockTimeout(Exception):
@@ -142,6 +142,11 @@ def followed_lock(branch_id: str) -> str:
     return FOLLOWED + branch_id
 
 
+def standby_lock(branch_id: str) -> str:
+    """The name of the lock on a branch's configuration file; see `standby.configuring`."""
+    return STANDBY + branch_id
+
+
 def is_locked(name: str) -> bool:
     """True if anybody holds the lock of this name now."""
     if not (settings.STATE_DIR / "locks" / name).exists():
@@ -155,8 +160,8 @@ def is_locked(name: str) -> bool:
 
 def forget_lock(branch_id: str) -> None:
     """Remove the lock files of a branch that is gone. The caller holds the branch's lock."""
-    others = (catalog_lock(branch_id), history_lock(branch_id), followed_lock(branch_id))
-    for name in (branch_id, *others):
+    for kind in ("", CATALOG, HISTORY, FOLLOWED, STANDBY):
+        name = kind + branch_id
         (settings.STATE_DIR / "locks" / name).unlink(missing_ok=True)
 
 
@@ -186,7 +191,9 @@ def _lock_file(path: Path, deadline: float) -> Iterator[None]:
 
 
 def _is_of_gone_branch(lock: Path) -> bool:
-    branch_id = lock.name.removeprefix(CATALOG).removeprefix(HISTORY).removeprefix(FOLLOWED)
+    branch_id = lock.name
+    for kind in (CATALOG, HISTORY, FOLLOWED, STANDBY):
+        branch_id = branch_id.removeprefix(kind)
     place = settings.STATE_DIR / "branches" / branch_id
     return branch_id.startswith("br-") and not place.exists()
 

@@ -6,16 +6,18 @@ waits for a receiver which is gone would wait for ever, whatever its `statement_
 """
 
 import os
+import re
 import select
-import threading
 import time
-from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import LiteralString
 
 from psycopg import sql
 
 from controlplane.compute.branch_data import branch_dir, data_dir, write_for
+from controlplane.compute.filesystem import lock_branches, standby_lock
 from controlplane.compute.history.log import parse_lsn, segment_start
 from controlplane.compute.history.pulling import SLOT as HISTORY_SLOT
 from controlplane.compute.patience import heed_cancel
@@ -26,19 +28,24 @@ from controlplane.compute.session import Session, session, values_of
 SLOT = "perch_region"
 CONFIGURATION = "postgresql.conf"
 _SETTING = "synchronous_standby_names"
-_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+_NAMED = re.compile(_SETTING + """ = '"(lr-[a-z0-9]+)"'\n""")
 _LOOK = 0.05  # seconds
 # Seconds for a statement of a session that watches the receiver.
 BOUND = 2.0
+LOCK_WITHIN = 10.0  # seconds
 
 
 class NotAttached(Exception):
     """Commits do not wait for another host; the message says why."""
 
 
-def configuring(branch_id: str) -> threading.Lock:
-    """The lock to hold while the branch's configuration file is read and replaced."""
-    return _locks[branch_id]
+@contextmanager
+def configuring(branch_id: str) -> Iterator[None]:
+    """Hold the branch's configuration file, to read and replace it. For moments only: the process
+    that takes out a lost receiver waits for it, and may be another one than the worker. Raises
+    LockTimeout."""
+    with lock_branches(standby_lock(branch_id), timeout=LOCK_WITHIN):
+        yield
 
 
 def standby_line(branch_id: str) -> str:
@@ -50,10 +57,16 @@ def standby_line(branch_id: str) -> str:
     return next((line + "\n" for line in text.splitlines() if line.startswith(_SETTING)), "")
 
 
+def receiver_named(branch_id: str) -> str | None:
+    """The receiver that the commits of the branch's compute wait for."""
+    found = _NAMED.fullmatch(standby_line(branch_id))
+    return found[1] if found else None
+
+
 def name_standby(branch_id: str, receiver_id: str | None, *, instead_of: str | None = None) -> None:
     """Let commits wait for the receiver from now on; with None, let those go on that wait, and let
     no others wait. With `instead_of`, do this only if they wait for that one. Postgres applies it
-    within a moment. Raises OSError."""
+    within a moment. Raises LockTimeout, OSError."""
     with configuring(branch_id):
         present, wanted = standby_line(branch_id), _line(receiver_id)
         if present == wanted or (instead_of is not None and present != _line(instead_of)):

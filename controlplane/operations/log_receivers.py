@@ -3,8 +3,8 @@ side, which has the computes (`receiving_logs` is the other one's).
 
     attach       before a start lets clients in, and by a round: a second host begins to receive the
                  log, and once it has all of it, commits wait for it
-    watch        twice a second: a receiver whose connection has ended is taken out, so that commits
-                 go on without it. Postgres itself ends the connection of one that does not answer
+    watch        takes a receiver out whose connection has ended (`lost_receivers`). Postgres itself
+                 ends the connection of one that does not answer
     hold         every two seconds: attaches what is not attached, detaches what need not be
     forget       removes the rows of receivers whose log the store has: their hosts then remove it
 
@@ -13,18 +13,13 @@ received log together have every commit.
 """
 
 import logging
-import os
 import socket
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import psycopg
-from django.db import close_old_connections
 from django.db.models import Max
 
 from controlplane.compute import compute, standby
@@ -36,7 +31,7 @@ from controlplane.compute.history.chain import holding_history, open_chain
 from controlplane.compute.history.pulling import pull_running
 from controlplane.compute.moving.links import LinkBroken, MoveRefused
 from controlplane.compute.patience import OutOfPatience, patience
-from controlplane.compute.session import session, socket_dir
+from controlplane.compute.session import socket_dir
 from controlplane.compute.standby import NotAttached
 from controlplane.compute.steps import step
 from controlplane.models import (
@@ -50,6 +45,7 @@ from controlplane.models import (
 )
 from controlplane.operations.history import keep, publish
 from controlplane.operations.looks import look_into
+from controlplane.operations.lost_receivers import Attached, closing, is_attached, replace, threads
 from controlplane.operations.second_hosts import (
     ask_to_receive,
     forget_reduced,
@@ -62,13 +58,10 @@ from controlplane.operations.words import words_of
 
 log = logging.getLogger(__name__)
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
 # Seconds that the clients of a starting compute wait for a second host at most.
 ATTACH_WITHIN = 5.0
-# Seconds for the history's lock, and for the note that a receiver was lost.
-LOCK_WITHIN, NOTE_WITHIN = 2.0, 1.0
+# Seconds for the history's lock.
+LOCK_WITHIN = 2.0
 
 
 @dataclass(frozen=True)
@@ -90,27 +83,11 @@ def _no_store(branch: Branch) -> StoredLog | None:
 copy_to_store: Callable[[Branch], StoredLog | None] = _no_store
 
 
-@dataclass(frozen=True)
-class _Attached:
-    receiver_id: str
-    endpoint_id: str
-    # See `standby.watched`.
-    walsender: int
-
-
-# By branch, the receivers that its commits wait for (`_replace`); and those of them that are being
-# taken out.
-_attached: dict[str, _Attached] = {}
-_changing = threading.Lock()
-_ending: set[str] = set()
-_threads = ThreadPoolExecutor(8, thread_name_prefix="log-receivers")
-
-
 def attach(endpoint: Endpoint) -> None:
     """Let the commits of the running compute wait for a second host, if its project wants that. It
     goes on without one if there is none within ATTACH_WITHIN seconds; an event says why. The caller
     holds the branch's lock."""
-    if not endpoint.project.waits_for_second_host or _is_attached(endpoint):
+    if not endpoint.project.waits_for_second_host or is_attached(endpoint.branch_id, endpoint.id):
         return
     with step("attaching_second_host") as part:
         try:
@@ -127,16 +104,8 @@ def _go_on_without(endpoint: Endpoint, why: str) -> None:
     with suppress(psycopg.Error, NotAttached):
         standby.drop_slot(socket_dir(endpoint.id))
     for row in LogReceiver.objects.filter(branch=endpoint.branch_id, lost_at=None):
-        note_lost(row.id)
+        note_lost(row.id, why)
     tell_reduced(endpoint.branch_id, why)
-
-
-def watch_receivers(host: Host) -> None:
-    """Take out the receivers whose connections have ended."""
-    for branch_id, one in list(_attached.items()):
-        if one.receiver_id not in _ending and standby.has_ended(one.walsender):
-            _ending.add(one.receiver_id)
-            _threads.submit(_closing(_take_out), branch_id, one)
 
 
 def hold_durability(host: Host) -> None:
@@ -148,7 +117,7 @@ def hold_durability(host: Host) -> None:
         deleted_at=None,
         current_state=EndpointState.ACTIVE,
     ).select_related("project__host", "branch")
-    due = [one for one in active if not _is_attached(one)]
+    due = [one for one in active if not is_attached(one.branch_id, one.id)]
 
     def look(endpoint_id: str) -> None:
         endpoint = next(one for one in due if one.id == endpoint_id)
@@ -212,27 +181,20 @@ def connect_to_source(receiver_id: str, host_id: str) -> int | None:
         connection.close()
 
 
-def _is_attached(endpoint: Endpoint) -> bool:
-    one = _attached.get(endpoint.branch_id)
-    return (
-        one is not None and one.endpoint_id == endpoint.id and not standby.has_ended(one.walsender)
-    )
-
-
 def _attach(endpoint: Endpoint) -> str:
     """Returns the second host. Raises NotAttached, and what the parts raise."""
     sockets, rows = socket_dir(endpoint.id), LogReceiver.objects.filter(branch=endpoint.branch_id)
     for row in rows.filter(attached_at__isnull=False, lost_at=None):
         # An earlier worker has attached it.
         if walsender := standby.watched(sockets, row.id):
-            _replace(endpoint.branch_id, _Attached(row.id, endpoint.id, walsender))
+            replace(endpoint.branch_id, Attached(row.id, endpoint.id, walsender))
             return str(row.host_id)
     # Whatever happens from here on, nobody may wait for a receiver that is gone.
     standby.name_standby(endpoint.branch_id, None)
     hosts = second_hosts(endpoint.project)
     start = _begin_to_hold_log(endpoint.branch, sockets)
     try:
-        copying = _threads.submit(_closing(copy_to_store), endpoint.branch)
+        copying = threads.submit(closing(copy_to_store), endpoint.branch)
         stored = copying.result(ATTACH_WITHIN)
     except TimeoutError:
         raise NotAttached("the store does not answer in time") from None
@@ -273,35 +235,11 @@ def _attach_first(endpoint: Endpoint, hosts: list[Host]) -> str:
             fields = {"branch": endpoint.branch_id, "host": host.id, "error": str(error)}
             log.warning("second host does not receive", extra=fields)
             continue
-        _replace(endpoint.branch_id, _Attached(row.id, endpoint.id, walsender))
+        replace(endpoint.branch_id, Attached(row.id, endpoint.id, walsender))
         note_attached(row)
         return str(host.id)
     assert failure is not None
     raise failure
-
-
-def _take_out(branch_id: str, one: _Attached) -> None:
-    """Let commits go on without the receiver, and say so if the compute goes on. The branch's lock
-    is not held, as its holder may wait for a commit: another receiver may be attached meanwhile."""
-    try:
-        is_serving = False
-        if compute.running_endpoint(branch_id) == one.endpoint_id:
-            sockets = socket_dir(one.endpoint_id)
-            with suppress(psycopg.Error), session(sockets, bound=1.0) as connection:
-                is_serving = connection.execute("SELECT 1").fetchone() == (1,)
-            if is_serving:
-                # Before any commit is acknowledged that only this host has, if the database
-                # answers.
-                noting = _threads.submit(_closing(note_lost), one.receiver_id)
-                with suppress(Exception):
-                    noting.result(NOTE_WITHIN)
-            standby.name_standby(branch_id, None, instead_of=one.receiver_id)
-        _replace(branch_id, None, instead_of=one)
-        if is_serving:
-            note_lost(one.receiver_id)
-            tell_reduced(branch_id, "the connection to the second host was lost")
-    finally:
-        _ending.discard(one.receiver_id)
 
 
 def _detach(branch_id: str) -> None:
@@ -314,31 +252,4 @@ def _detach(branch_id: str) -> None:
             standby.drop_slot(socket_dir(endpoint_id))
         LogReceiver.objects.filter(branch=branch_id).delete()
     forget_reduced(branch_id)
-    _replace(branch_id, None)
-
-
-def _replace(branch_id: str, one: _Attached | None, *, instead_of: _Attached | None = None) -> None:
-    """Note the branch's receiver, and close what watched the one before, which nobody else does.
-    With `instead_of`, do this only if that is the one before."""
-    with _changing:
-        before = _attached.get(branch_id)
-        if instead_of is not None and before is not instead_of:
-            return
-        if one is None:
-            _attached.pop(branch_id, None)
-        else:
-            _attached[branch_id] = one
-    if before is not None:
-        os.close(before.walsender)
-
-
-def _closing(do: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function, for a thread of its own."""
-
-    def run(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-        try:
-            return do(*arguments, **named)
-        finally:
-            close_old_connections()
-
-    return run
+    replace(branch_id, None)

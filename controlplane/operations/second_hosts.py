@@ -76,18 +76,35 @@ def note_attached(row: LogReceiver) -> None:
         _tell(branch_id, lambda project, branch: durability_restored(project, branch, row.host_id))
 
 
-def note_lost(receiver_id: str) -> None:
-    """Commits do not wait for the receiver any more."""
-    LogReceiver.objects.filter(id=receiver_id, lost_at=None).update(lost_at=clock.now())
+def note_lost(receiver_id: str, why: str) -> None:
+    """Commits do not wait for the receiver any more. Two processes may notice that; the first to
+    write it also records the event. Not of one that never was attached: `attach` says why."""
+    rows = LogReceiver.objects.filter(id=receiver_id, lost_at=None)
+    row = rows.select_related("branch__project").first()
+    if row is None:
+        return
+    # Without the project's lock, because the next commits wait for this.
+    with transaction.atomic():
+        is_told = _has_lost_one(row.branch_id) or row.branch.deleted_at is not None
+        is_loss = rows.update(lost_at=clock.now()) and row.attached_at is not None
+        if is_loss and not is_told:
+            fields = {"branch": row.branch_id, "receiver": receiver_id, "reason": why}
+            log.warning("commits wait for no second host", extra=fields)
+            record(durability_reduced(row.branch.project, row.branch, why))
 
 
 def tell_reduced(branch_id: str, why: str) -> None:
     """Record an event that commits wait for no second host, unless one says so already."""
-    if branch_id in _reduced:
-        return
+    if branch_id not in _reduced and not _has_lost_one(branch_id):
+        log.warning("commits wait for no second host", extra={"branch": branch_id, "reason": why})
+        _tell(branch_id, lambda project, branch: durability_reduced(project, branch, why))
     _reduced.add(branch_id)
-    log.warning("commits wait for no second host", extra={"branch": branch_id, "reason": why})
-    _tell(branch_id, lambda project, branch: durability_reduced(project, branch, why))
+
+
+def _has_lost_one(branch_id: str) -> bool:
+    """Whether an event says that commits do not wait because a receiver was lost."""
+    lost = LogReceiver.objects.filter(branch=branch_id, lost_at__isnull=False)
+    return lost.exclude(attached_at=None).exists()
 
 
 def forget_reduced(branch_id: str) -> None:

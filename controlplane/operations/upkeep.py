@@ -34,11 +34,8 @@ from controlplane.operations.history_copies import state
 from controlplane.operations.history_retention import forget_former_passwords
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
-from controlplane.operations.log_receivers import (
-    forget_receivers,
-    hold_durability,
-    watch_receivers,
-)
+from controlplane.operations.log_receivers import forget_receivers, hold_durability
+from controlplane.operations.lost_receivers import watch_receivers
 from controlplane.operations.moved_away import remove_moved_away
 from controlplane.operations.own_host import HostTaken
 from controlplane.operations.poolers import end_unused_poolers

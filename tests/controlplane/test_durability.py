@@ -1,10 +1,13 @@
 """Commits of a project with the durability "region" wait for a second host. A restore adds the log
 that this host has received to what the store has."""
 
+import fcntl
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any
@@ -15,7 +18,8 @@ import pytest
 from tests.selection import first_of
 from tests.support.numbers import Numbers
 from tests.support.place import Place
-from tests.support.second_host import SecondHost, placing_on, second_host, variables
+from tests.support.processes import kill_with_children
+from tests.support.second_host import SecondHost, placing_on, running, second_host, variables
 from tests.support.service import Service
 from tests.support.stack import ROOT, new_state_dir
 from tests.support.waiting import wait_for
@@ -96,6 +100,12 @@ def receiving(receiver_id: str) -> psutil.Process:
     raise AssertionError("nothing receives the log")
 
 
+def received_now() -> str:
+    """The command lines of all pg_receivewal."""
+    all_ = psutil.process_iter(["name", "cmdline"])
+    return str([one.info["cmdline"] for one in all_ if one.info["name"] == "pg_receivewal"])
+
+
 def declare_lost(service: Service, name: str) -> None:
     """Declare the host lost, as if it had been silent for a minute."""
     with service.stack.database() as database:
@@ -161,6 +171,70 @@ def test_a_receiver_that_stands_still_is_taken_out(service: Service) -> None:
         assert standby(place) == f'"{other}"'
         wait_for(lambda: not frozen.is_running(), "the end of the former receiver", timeout=20)
         place.client.delete(place.path)
+
+
+def test_commits_go_on_without_a_lost_receiver_while_no_worker_runs(service: Service) -> None:
+    with beside(service, "second"):
+        place = durable(service, "local", service.stack)
+        receiver, _ = attached(service, place)
+        reduced, restored = (events(place, f"durability.{one}") for one in ("reduced", "restored"))
+        writer = Numbers(place)
+        (worker,) = service.processes("worker")
+        with writer.writing():
+            worker.suspend()
+            try:
+                receiving(receiver).kill()
+                written = len(writer.done_at)
+                wait_for(lambda: len(writer.done_at) > written + 10, "more commits")
+                assert receivers(service, place) == [(receiver, "second", False)]
+                assert len(events(place, "durability.reduced")) == len(reduced) + 1
+            finally:
+                worker.resume()
+            wait_for(lambda: events(place, "durability.restored") != restored, "another receiver")
+        gaps = [
+            (after - before).total_seconds()
+            for before, after in pairwise(writer.done_at[written - 2 :])
+        ]
+        print(f"commits stood still for {max(gaps):.2f} s")
+        assert max(gaps) < 5
+        assert len(events(place, "durability.reduced")) == len(reduced) + 1
+        place.client.delete(place.path)
+
+
+def test_a_worker_first_takes_out_a_receiver_that_was_lost_before_it_started(
+    service: Service,
+) -> None:
+    """The proxy, which otherwise does so, has ended too."""
+    with beside(service, "second") as host, ThreadPoolExecutor() as pool:
+        place = durable(service, "second", host.stack)
+        receiver, _ = attached(service, place)
+        reduced = events(place, "durability.reduced")
+        with host.stack.compute(place.endpoint_id) as platform:
+            platform.execute("CREATE TABLE kept (number int)")
+            host.worker.kill()
+            kill_with_children([psutil.Process(host.proxy.pid)])
+            wait_for(lambda: receiver not in received_now(), "the end of the receiver")
+            waiting = pool.submit(platform.execute, "INSERT INTO kept VALUES (1)")
+            # As an operation does that holds the branch, and waits for a commit itself.
+            lock = host.stack.state_dir / "locks" / place.branch_id
+            with lock.open("r+b") as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                assert not waiting.done()
+                log = host.stack.state_dir / "next-worker.log"
+                environment = variables(service.stack, host.stack.state_dir)
+                with running("worker", environment, log):
+                    wait_for(lambda: "message=serving" in log.read_text(), "the worker")
+                    began = time.monotonic()
+                    waiting.result(30)
+                    seconds = time.monotonic() - began
+                    print(f"commits went on {seconds:.2f} s after the start of the worker")
+                    assert seconds < 5
+                    wait_for(
+                        lambda: len(events(place, "durability.reduced")) == len(reduced) + 1,
+                        "the event",
+                    )
+                    fcntl.flock(held, fcntl.LOCK_UN)
+                    place.client.delete(place.path)
 
 
 def test_it_outlives_both_workers_and_ends_with_the_setting(service: Service) -> None:

@@ -106,6 +106,9 @@ class MemoryDirectory:
     async def open_log_source(self, receiver_id: str, host_id: str) -> socket.socket | None:
         return None
 
+    async def end_log_source(self, receiver_id: str) -> None:
+        pass
+
     def lookup_time(self) -> float:
         return 0.0
 

@@ -9,6 +9,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeVar
 
+from django.db import DatabaseError
+
+from controlplane.compute.filesystem import LockTimeout
 from controlplane.events.refusals import Refusal, refusals
 from controlplane.events.types import EventType
 from controlplane.models.connecting import ServedHost
@@ -186,6 +189,14 @@ class DatabaseDirectory:
     async def open_log_source(self, receiver_id: str, host_id: str) -> socket.socket | None:
         """See `Directory.open_log_source`."""
         return await self._opened("open_log_source", receiver_id, host_id)
+
+    async def end_log_source(self, receiver_id: str) -> None:
+        """See `Directory.end_log_source`."""
+        try:
+            await asyncio.to_thread(self._host.call, "take_out_ended", receiver_id)
+        except (OSError, LockTimeout, DatabaseError, ControlPlaneUnavailable) as error:
+            # The worker does the same, as soon as it runs.
+            log.warning("receiver not taken out", extra={"error": str(error)})
 
     async def _opened(self, call: str, *arguments: str) -> socket.socket | None:
         try:

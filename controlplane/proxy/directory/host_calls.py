@@ -1,5 +1,6 @@
 """What the proxy cannot do on this host without rights that it has given up: find computes, start
-poolers beside them, record their end, read their catalogs, and open files of root's.
+poolers beside them, record their end, read their catalogs, let their commits go on without a second
+host that is lost, and open files of root's.
 
 If the proxy has an account of its own, a process beside it, the **host process**, does this for it,
 under the worker's account. It is forked before the proxy gives up its rights. All of the proxy's
@@ -32,7 +33,7 @@ from controlplane.compute.pooler_settings import Version
 from controlplane.compute.session import socket_dir
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.models import Role
-from controlplane.operations import log_receivers
+from controlplane.operations import log_receivers, lost_receivers
 from controlplane.operations.catalog_import import holding_catalog, import_catalog
 from controlplane.operations.receiving_moves import connect_to_receiver
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
@@ -101,6 +102,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "start_pooler": _start_pooler,
     "notice_death": waking.notice_death,
     "import_catalog": import_catalog,
+    "take_out_ended": lost_receivers.closing(lost_receivers.take_out_ended),
     "check_secret_key": refuse_other_key,
     # These return a descriptor, which the caller closes.
     "open_run": _open_run,

@@ -163,6 +163,11 @@ class Directory(Protocol):
         run."""
         ...
 
+    async def end_log_source(self, receiver_id: str) -> None:
+        """Lets commits on this host go on if they wait for this receiver and no connection passes
+        the log on to it any more. Called when such a connection has ended."""
+        ...
+
     def lookup_time(self) -> float:
         """Returns the seconds in which most lookups of names that `route` does not know yet end."""
         ...

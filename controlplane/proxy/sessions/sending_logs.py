@@ -48,3 +48,4 @@ async def send_log(proxy: ProxyContext, client: ReceivingHost) -> None:
         await relay.done
     finally:
         relay.close()
+    await proxy.directory.end_log_source(passed_on.receiver)
