@@ -111,7 +111,7 @@ class BenchmarkDirectory:
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         return self._route if (endpoint_id, role) == (ENDPOINT, SUPERUSER) else None
 
-    def remembered_route(self, endpoint_id: str) -> Route | None:
+    async def route_of_any_role(self, endpoint_id: str) -> Route | None:
         return self._route if endpoint_id == ENDPOINT else None
 
     def peers(self) -> Mapping[str, PeerHost]:

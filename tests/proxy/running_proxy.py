@@ -19,6 +19,7 @@ from controlplane.proxy.directory.interface import ComputeAddress, PeerHost, Rol
 from controlplane.proxy.directory.traffic import Tally, Traffic
 from controlplane.proxy.server import Proxy
 from controlplane.proxy.settings import ProxySettings
+from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.proxy.wire.peer_tls import PeerCertificate
 from controlplane.proxy.wire.tls import TlsIdentity
 from tests.support.waiting import wait_for
@@ -54,8 +55,8 @@ class MemoryDirectory:
         self.endpoints: dict[str, Endpoint] = {}
         # The other hosts of the region. The tests replace it, as a change of the rows would.
         self.hosts: Mapping[str, PeerHost] = {}
-        # The endpoints that `remembered_route` knows; none unless a test adds them.
-        self.remembered: set[str] = set()
+        # Whether it tells where endpoints are before their clients have named a role.
+        self.tells_early = False
         self.traffic = Traffic()
         # For each refusal: the endpoint if it exists, the role, and the client's address.
         self.refusals: list[tuple[str | None, str, str]] = []
@@ -89,9 +90,9 @@ class MemoryDirectory:
             elsewhere=f"the host {endpoint.host_id}" if endpoint.host_id else None,
         )
 
-    def remembered_route(self, endpoint_id: str) -> Route | None:
-        if endpoint_id not in self.remembered:
-            raise LookupError(endpoint_id)
+    async def route_of_any_role(self, endpoint_id: str) -> Route | None:
+        if not self.tells_early:
+            raise ControlPlaneUnavailable
         return self._route(endpoint_id, "")
 
     def peers(self) -> Mapping[str, PeerHost]:

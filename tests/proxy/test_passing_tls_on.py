@@ -1,5 +1,4 @@
-"""Clients whose TLS connection the first proxy passes on unread, because it remembers which host
-their endpoint is on."""
+"""Clients whose TLS connection the first proxy passes on unread."""
 
 import contextlib
 import gc
@@ -41,7 +40,7 @@ MISSING = "ep-not-there-000002"
 @pytest.fixture
 def region(identity: TlsIdentity, directory: MemoryDirectory) -> Iterator[Region]:
     with running_region(identity, directory) as region:
-        region.first.directory.remembered = {ENDPOINT}
+        region.first.directory.tells_early = True
         yield region
 
 
@@ -66,12 +65,14 @@ def test_the_endpoints_host_performs_the_handshake(region: Region, way: dict[str
         assert there.client_address == "127.0.0.1"
 
 
-def test_the_first_client_is_read_and_tells_where_the_others_go(region: Region) -> None:
-    region.first.directory.remembered = set()
+def test_the_first_proxy_performs_the_handshake_while_it_cannot_look_up_names(
+    region: Region,
+) -> None:
+    region.first.directory.tells_early = False
     before = passed_on_unread()
     region.first.connect(ENDPOINT, **ALICE).close()
     assert passed_on_unread() == before
-    region.first.directory.remembered = {ENDPOINT}
+    region.first.directory.tells_early = True
     region.first.connect(ENDPOINT, **ALICE).close()
     assert passed_on_unread() == before + 1
 
@@ -79,7 +80,6 @@ def test_the_first_client_is_read_and_tells_where_the_others_go(region: Region) 
 def test_a_name_of_no_endpoint_is_passed_on_like_that_of_one(region: Region) -> None:
     """Otherwise the answer would tell which endpoints there are."""
     assert region.first.proxy._context.peers._host_of_unknown(MISSING) == SECOND
-    region.first.directory.remembered = {ENDPOINT, MISSING}
     for name in (ENDPOINT, MISSING):
         before = passed_on_unread()
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
@@ -139,7 +139,7 @@ def test_access_rules_are_for_the_clients_own_address(
     with running_region(
         identity, directory, first=BEHIND_BALANCER, second=BEHIND_BALANCER
     ) as region:
-        region.first.directory.remembered = {ENDPOINT}
+        region.first.directory.tells_early = True
         directory.endpoints[ENDPOINT].rules = rules
         for source, answer in (("192.0.2.7", b"R"), ("203.0.113.9", b"E")):
             client = RawClient(region.first.port)
@@ -160,7 +160,7 @@ def test_the_first_proxy_counts_them_and_says_when_it_is_full(
     identity: TlsIdentity, directory: MemoryDirectory
 ) -> None:
     with running_region(identity, directory, first={"max_connections": 1}) as region:
-        region.first.directory.remembered = {ENDPOINT}
+        region.first.directory.tells_early = True
         only = region.first.connect(ENDPOINT, **ALICE)
         with pytest.raises(psycopg.OperationalError, match="the proxy may have at most 1"):
             region.first.connect(ENDPOINT, **ALICE)
@@ -174,7 +174,7 @@ def test_they_take_no_place_of_an_account_before_they_have_authenticated(
 ) -> None:
     few = {"max_connections_per_account": 1, "max_connections_per_endpoint": 1}
     with running_region(identity, directory, first=few) as region, ExitStack() as silent:
-        region.first.directory.remembered = {ENDPOINT}
+        region.first.directory.tells_early = True
         for _ in range(5):
             client = RawClient(region.first.port)
             client.start_tls(NAME)
@@ -187,7 +187,7 @@ def test_clients_that_do_not_log_in_make_room_on_both_hosts(
 ) -> None:
     few = {"max_pending": 5}
     with running_region(identity, directory, first=few, second=few) as region:
-        region.first.directory.remembered = {ENDPOINT}
+        region.first.directory.tells_early = True
         with region.first.connect(ENDPOINT, **ALICE) as connection, ExitStack() as silent:
             for _ in range(20):
                 client = RawClient(region.first.port)
@@ -242,17 +242,19 @@ def test_a_host_that_is_not_known_by_the_clients_name_is_told_it_by_the_first(
 ) -> None:
     """Its certificate would not be for that name."""
     with running_region(identity, directory, second={"domains": ["other.example"]}) as region:
-        region.first.directory.remembered = {ENDPOINT}
+        region.first.directory.tells_early = True
         before = passed_on_unread()
         with region.first.connect(ENDPOINT, **ALICE) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
         assert passed_on_unread() == before
 
 
-def test_what_is_remembered_may_be_out_of_date(region: Region, directory: MemoryDirectory) -> None:
+def test_what_the_first_proxy_knows_may_be_out_of_date(
+    region: Region, directory: MemoryDirectory
+) -> None:
     """Both hosts believe that the endpoint is on the other one."""
     directory.endpoints[ENDPOINT].host_id = FIRST
-    region.second.directory.remembered = {ENDPOINT}
+    region.second.directory.tells_early = True
     region.first.directory.endpoints[ENDPOINT].failure = ProjectMoved()
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         region.first.connect(ENDPOINT, user="alice", password="wrong")
@@ -282,13 +284,18 @@ def test_bytes_that_are_no_handshake_end_the_connection(region: Region) -> None:
     wait_for(lambda: not region.first.sessions(), "the connections to end")
 
 
+def hello_for(name: str | None) -> bytes:
+    """Return the ClientHello of a client that asks for this host name."""
+    outgoing = ssl.MemoryBIO()
+    tls = trusting_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name)
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
 def test_the_name_in_a_client_hello() -> None:
     for name in (NAME, None):
-        outgoing = ssl.MemoryBIO()
-        tls = trusting_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name)
-        with pytest.raises(ssl.SSLWantReadError):
-            tls.do_handshake()
-        hello = outgoing.read()
+        hello = hello_for(name)
         assert server_name_in(hello) == name
         assert server_name_in(hello + b"\x17\x03\x03") == name
         for part in (hello[:5], hello[:-1]):

@@ -170,9 +170,9 @@ class DatabaseDirectory:
                 route = await find()
         return route
 
-    def remembered_route(self, endpoint_id: str) -> Route | None:
-        """See `Directory.remembered_route`."""
-        return self._routes.remembered(endpoint_id)
+    async def route_of_any_role(self, endpoint_id: str) -> Route | None:
+        """See `Directory.route_of_any_role`."""
+        return await self._routes.of_any_role(endpoint_id)
 
     def peers(self) -> Mapping[str, PeerHost]:
         """See `Directory.peers`."""

@@ -137,9 +137,12 @@ class Directory(Protocol):
         """
         ...
 
-    def remembered_route(self, endpoint_id: str) -> Route | None:
-        """Returns what `route` has returned for a role of the endpoint, if that is still true.
-        Raises LookupError if no role's is remembered."""
+    async def route_of_any_role(self, endpoint_id: str) -> Route | None:
+        """Returns a route to the endpoint, whatever role it is of; None if no endpoint has this id.
+        Called before the client has named its role.
+
+        Raises ControlPlaneUnavailable.
+        """
         ...
 
     def peers(self) -> Mapping[str, PeerHost]:

@@ -27,6 +27,8 @@ from controlplane.proxy.wire.errors import LoginUnknown, PasswordFailed, WakeFai
 # authenticated, the rows are used if the compute does not answer. Afterwards, the proxy retries.
 _BEFORE_PASSWORD = 1.0
 _AFTER_PASSWORD = 5.0
+# What is read for a client that has not named its role yet. No role has this name.
+_NO_ROLE = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,12 @@ class RouteLookup:
         route = _route_of(row, verifier_by_compute(row, login), login.oid if login else None)
         return replace(route, is_in_rows=known, confirmed_by=state.run)
 
-    def remembered(self, endpoint_id: str) -> Route | None:
-        """See `Directory.remembered_route`."""
-        row = self.cache.any_of(endpoint_id).row
+    async def of_any_role(self, endpoint_id: str) -> Route | None:
+        """See `Directory.route_of_any_role`."""
+        try:
+            row = self.cache.any_of(endpoint_id).row
+        except LookupError:
+            row = await self._read(endpoint_id, _NO_ROLE)
         return None if row is None else _route_of(row, verifier_by_row(row), row.compute_oid)
 
     async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:

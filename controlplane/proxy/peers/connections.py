@@ -26,6 +26,8 @@ CONNECT_WITHIN = 5.0
 # How often to connect to a peer that refuses, and the seconds between two attempts. One of the two
 # may have a new certificate; each process of the other's proxy reads it when it has refused it.
 ATTEMPTS, _AGAIN_AFTER = 8, 0.2
+# Seconds for which a host that did not accept a client's handshake is not asked again for one.
+_ASK_AGAIN_AFTER = 10.0
 _CANCELS_AT_ONCE = 16
 # Seconds of silence after which the kernel checks that a peer still exists, seconds between its
 # checks, and how many may fail. Sent data that is not acknowledged counts in the same way.
@@ -53,6 +55,8 @@ class Peers:
         self._readiness = readiness
         # Anybody can send any number of cancel requests: only so many are passed on at once.
         self.cancelling = asyncio.Semaphore(_CANCELS_AT_ONCE)
+        # See `connect_for_tls`; by host and domain, of which there are few.
+        self._ask_again_at: dict[tuple[str, str], float] = {}
         # The hosts that `_tls` trusts.
         self._trusted: Mapping[str, PeerHost] = {}
 
@@ -69,16 +73,11 @@ class Peers:
             await self._directory.read_peers()
         return route.host_id if route.host_id in self._directory.peers() else None
 
-    def known_to_lead_to(self, endpoint_id: str) -> str | None:
-        """Returns what `leads_to` would, if that is known without asking anybody."""
-        try:
-            route = self._directory.remembered_route(endpoint_id)
-        except LookupError:
-            return None
-        if self._tls is None or (route is not None and route.elsewhere is None):
-            return None
-        host = self._host_of_unknown(endpoint_id) if route is None else route.host_id
-        return host if host in self._directory.peers() else None
+    async def leads_any_role_to(self, endpoint_id: str) -> str | None:
+        """Returns what `leads_to` does, for a client whose role is not known yet. Raises
+        ControlPlaneUnavailable."""
+        route = await self._directory.route_of_any_role(endpoint_id)
+        return await self.leads_to(route, endpoint_id)
 
     def issuers_of(self, pid: int) -> list[str]:
         """Returns the other hosts that may have issued a cancel key with this process id."""
@@ -112,6 +111,22 @@ class Peers:
             reason, cause = str(error), error
         log.warning("host unreachable", extra={"host": host_id, "error": reason})
         raise HostUnreachable(host_id) from cause
+
+    async def connect_for_tls(self, host_id: str, passed_on: PassedOn) -> Channel | None:
+        """Connects as `connect` does, once, to pass a client's TLS connection on to the host. None
+        if the host does not accept it: it may be away, of an earlier release, or not known by the
+        name that the client uses. Then it is not asked again soon for names of the same domain."""
+        assert passed_on.tls is not None
+        name = passed_on.tls.server_name or ""
+        asked = host_id, name.rstrip(".").lower().partition(".")[2]
+        now = self._readiness.loop.time()
+        if now < self._ask_again_at.get(asked, now):
+            return None
+        try:
+            return await self.connect(host_id, passed_on, attempts=1)
+        except HostUnreachable:
+            self._ask_again_at[asked] = self._readiness.loop.time() + _ASK_AGAIN_AFTER
+            return None
 
     async def accept(self, channel: Channel) -> PassedOn:
         """Performs the handshake with a peer that has sent its request, and reads its header.

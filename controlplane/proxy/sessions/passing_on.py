@@ -14,6 +14,8 @@ from controlplane.logs import current
 from controlplane.metrics import figures
 from controlplane.proxy.directory.interface import ComputeAddress, Route
 from controlplane.proxy.limits.connection_limits import Admission
+from controlplane.proxy.limits.pacing import answer_due
+from controlplane.proxy.limits.pending_clients import origin_of
 from controlplane.proxy.peers.header import Admitted, Kind, PassedOn, SeenTls
 from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
 from controlplane.proxy.relaying.compute import CancelKey
@@ -26,6 +28,7 @@ from controlplane.proxy.wire.client_hello import server_name_in
 from controlplane.proxy.wire.destination import Destination, endpoint_named_by
 from controlplane.proxy.wire.errors import (
     ConnectionLost,
+    ControlPlaneUnavailable,
     HostUnreachable,
     ProjectMoved,
     TooManyConnections,
@@ -57,9 +60,8 @@ class ClientToPassOn(Connected, Protocol):
 
 async def begin_passing_tls_on(proxy: ProxyContext, client: ClientToPassOn) -> PassedClient | None:
     """Passes a client's TLS connection on unread, if the host name in its ClientHello names an
-    endpoint that is known to be on another host, as it is after the first client of the endpoint.
-    That costs this proxy no encryption. The other host admits and counts the client, and tells it
-    why it ends.
+    endpoint on another host. That costs this proxy no encryption. The other host admits and counts
+    the client, and tells it why it ends.
 
     Returns None, with the ClientHello still unread, if the host is not known, does not accept the
     connection, or this proxy has as many clients as it may have.
@@ -68,13 +70,12 @@ async def begin_passing_tls_on(proxy: ProxyContext, client: ClientToPassOn) -> P
         return None
     name = await _server_name(client.channel)
     endpoint_id = endpoint_named_by(name, client.domains)
-    host_id = proxy.peers.known_to_lead_to(endpoint_id) if endpoint_id is not None else None
+    host_id = await _host_of(proxy, client, endpoint_id) if endpoint_id is not None else None
     if endpoint_id is None or host_id is None:
         return None
     header = _header(proxy, client, Kind.TLS, tls=SeenTls(name, b""))
-    try:
-        peer = await proxy.peers.connect(host_id, header, attempts=1)
-    except HostUnreachable:
+    peer = await proxy.peers.connect_for_tls(host_id, header)
+    if peer is None:
         return None
     try:
         proxy.sessions.count(client, Admission.unproved(endpoint_id))
@@ -86,6 +87,19 @@ async def begin_passing_tls_on(proxy: ProxyContext, client: ClientToPassOn) -> P
     fields = {"client": client.client_address, "endpoint": endpoint_id}
     log.info("passed on", extra={**fields, "host": host_id})
     return PassedClient(client.channel, peer, host_id, proxy.readiness)
+
+
+async def _host_of(proxy: ProxyContext, client: ClientToPassOn, endpoint_id: str) -> str | None:
+    """Returns the other host of the endpoint; None if it has none or the database does not answer.
+    It is the same for every client of the name, and after the same time, whether the name is
+    remembered, new or of no endpoint: clients can tell the handshakes of two hosts apart."""
+    due = answer_due(proxy.readiness.loop, proxy.directory.lookup_time())
+    host_id = None
+    with contextlib.suppress(ControlPlaneUnavailable):
+        async with proxy.logins.share((origin_of(client.client_address), endpoint_id)):
+            host_id = await proxy.peers.leads_any_role_to(endpoint_id)
+    await due
+    return host_id
 
 
 async def _server_name(client: Channel) -> str | None:

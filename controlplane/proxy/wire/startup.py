@@ -214,8 +214,13 @@ async def read_request(
             raise ProtocolViolation("received unexpected encryption request")
         if packet.tls and before_tls is not None:
             await channel.write(b"S")
-            if await before_tls():
-                return None
+            try:
+                if await before_tls():
+                    return None
+            except BaseException:
+                # The client expects a handshake, so no message could be read.
+                channel.close()
+                raise
             await channel.start_tls(identity.context)
         else:
             gss_refused = True
