@@ -64,10 +64,12 @@ def watch_receivers(host: Host) -> None:
             if endpoint_id is not None and standby.receiver_named(branch_id) is not None:
                 threads.submit(closing(_find_again), branch_id, endpoint_id)
         _has_looked = True
-    for branch_id, one in list(_attached.items()):
-        if one.receiver_id not in _ending and standby.has_ended(one.walsender):
-            _ending.add(one.receiver_id)
-            threads.submit(closing(_take_out), branch_id, one)
+    with _changing:  # no descriptor is closed meanwhile
+        ended = [one for one in _attached.items() if standby.has_ended(one[1].walsender)]
+    for branch_id, attached in ended:
+        if attached.receiver_id not in _ending:
+            _ending.add(attached.receiver_id)
+            threads.submit(closing(_take_out), branch_id, attached)
 
 
 def take_out_ended(receiver_id: str) -> None:
@@ -86,10 +88,11 @@ def take_out_ended(receiver_id: str) -> None:
 def is_attached(branch_id: str, endpoint_id: str) -> bool:
     """Whether commits of the endpoint's compute wait for a receiver, as far as this worker
     knows."""
-    one = _attached.get(branch_id)
-    return (
-        one is not None and one.endpoint_id == endpoint_id and not standby.has_ended(one.walsender)
-    )
+    with _changing:
+        one = _attached.get(branch_id)
+        if one is None or one.endpoint_id != endpoint_id:
+            return False
+        return not standby.has_ended(one.walsender)
 
 
 def replace(branch_id: str, one: Attached | None, *, instead_of: Attached | None = None) -> None:
