@@ -2,8 +2,8 @@
 
 A migration locks several tables, in another order than requests do. It therefore waits only briefly
 for each (`database.base.SchemaEditor`): otherwise Postgres would end requests as deadlocked, and
-all others would queue behind the migration. A migration that could not get a lock is undone as a
-whole, and begins again.
+all others would queue behind the migration. A migration that could not get a lock, or that Postgres
+has ended as deadlocked, is undone as a whole, and begins again.
 """
 
 import time
@@ -11,7 +11,7 @@ from typing import Any
 
 from django.core.management.commands import migrate
 from django.db import OperationalError
-from psycopg.errors import LockNotAvailable
+from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 # Seconds: between two attempts, and after which the last error is raised.
 PAUSE, GIVEN_UP_AFTER = 0.2, 300.0
@@ -26,7 +26,7 @@ class Command(migrate.Command):
             try:
                 super().handle(*args, **options)
             except OperationalError as error:
-                is_in_use = isinstance(error.__cause__, LockNotAvailable)
+                is_in_use = isinstance(error.__cause__, LockNotAvailable | DeadlockDetected)
                 if not is_in_use or time.monotonic() - began > GIVEN_UP_AFTER:
                     raise
             else:
