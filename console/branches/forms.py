@@ -47,8 +47,8 @@ class BranchForm(LifetimeFields):
     protected = forms.BooleanField(
         label="Protected",
         required=False,
-        help_text="A protected branch cannot be deleted, reset or expire. Child branches get new "
-        "passwords.",
+        help_text="A protected branch can be neither deleted nor reset, and does not expire. Child "
+        "branches get new passwords.",
     )
     field_order = (
         "name",
