@@ -24,6 +24,7 @@ class Readiness:
         self.scratch = memoryview(bytearray(_SCRATCH))
         self._readers: dict[int, Callable[[], None]] = {}
         self._writers: dict[int, Callable[[], None]] = {}
+        self._adopted: set[int] = set()
         self._broken: set[int] = set()
         self._ended: set[int] = set()
         self._errors = select.epoll()
@@ -34,6 +35,7 @@ class Readiness:
         self._errors.close()
 
     def adopt(self, descriptor: int) -> None:
+        self._adopted.add(descriptor)
         # epoll always reports errors. Edge-triggered, it reports each of them once.
         self._errors.register(descriptor, select.EPOLLET)
 
@@ -41,6 +43,7 @@ class Readiness:
         """Must be called before the descriptor is closed, because its number may be reused."""
         self._readers.pop(descriptor, None)
         self._writers.pop(descriptor, None)
+        self._adopted.discard(descriptor)
         self._broken.discard(descriptor)
         self._ended.discard(descriptor)
         with contextlib.suppress(OSError, ValueError):
@@ -78,7 +81,9 @@ class Readiness:
 
     def _report_errors(self) -> None:
         for descriptor, event in self._errors.poll(0, _MOST_AT_ONCE):
-            if event & select.EPOLLERR:
+            # One that the error of another has just closed is not broken: its number may soon be
+            # that of a new connection.
+            if event & select.EPOLLERR and descriptor in self._adopted:
                 self._broken.add(descriptor)
                 self._call(descriptor)
 
