@@ -20,8 +20,8 @@
     return `${Math.floor(seconds / DAY)} d ago`;
   };
 
-  Perch.elapsed = (seconds) => {
-    if (seconds < MINUTE) return `${Math.floor(seconds)} s`;
+  Perch.elapsed = (seconds, digits = 1) => {
+    if (seconds < MINUTE) return `${seconds < 10 ? seconds.toFixed(digits) : Math.floor(seconds)} s`;
     if (seconds < HOUR) return `${Math.floor(seconds / MINUTE)} min ${Math.floor(seconds % MINUTE)} s`;
     if (seconds < 2 * DAY) return `${Math.floor(seconds / HOUR)} h ${Math.floor((seconds % HOUR) / MINUTE)} min`;
     return `${Math.floor(seconds / DAY)} d ${Math.floor((seconds % DAY) / HOUR)} h`;
@@ -33,7 +33,7 @@
       const seconds = Math.max(0, (Date.now() - correction - Date.parse(time.dateTime)) / 1000);
       // A date does not change.
       if (time.dataset.moves === "ago" && seconds >= 30 * DAY) continue;
-      const words = time.dataset.moves === "ago" ? Perch.ago(seconds) : Perch.elapsed(seconds);
+      const words = time.dataset.moves === "ago" ? Perch.ago(seconds) : Perch.elapsed(Math.floor(seconds), 0);
       if (time.textContent !== words) time.textContent = words;
     }
   }
