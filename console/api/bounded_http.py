@@ -11,26 +11,19 @@ import json
 import re
 import socket
 import time
-from collections import defaultdict
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
-from requests.adapters import BaseAdapter, HTTPAdapter
+from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidURL, ProxyError, SSLError
-from requests.structures import CaseInsensitiveDict
-from requests.utils import select_proxy
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import NewConnectionError, ReadTimeoutError
-from urllib3.response import HTTPResponse
 
 LONGEST_ANSWER = 32 << 20  # bytes, after decompression
 READ_AT_ONCE = 1 << 16
-# Connections to one server that are kept while no call uses them.
-MOST_KEPT = 32
 # Values in an answer. An empty object takes 3 bytes of text, and 64 bytes of memory.
 MOST_VALUES = 1_000_000
 # Escapes of surrogates. A lone surrogate is half a character, which no page, cookie or address can
@@ -41,10 +34,6 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 class TooLong(requests.RequestException):
     """The answer is longer than allowed."""
-
-
-class NoConnection(requests.ConnectionError):
-    """No connection was made."""
 
 
 def read_whole(answer: requests.Response, *, longest: int | None = None) -> bytes:
@@ -91,7 +80,7 @@ def _whole(data: Any) -> Any:
 
 def never_sent(error: requests.RequestException) -> bool:
     """Whether the request cannot have arrived, because no connection was made."""
-    if isinstance(error, SSLError | ProxyError | InvalidURL | NoConnection):
+    if isinstance(error, SSLError | ProxyError | InvalidURL):
         return True
     reason = getattr(error.args[0] if error.args else None, "reason", None)
     return isinstance(reason, NewConnectionError)
@@ -113,12 +102,6 @@ def environment_for(url: str) -> dict[str, Any]:
     with requests.Session() as session:
         found = session.merge_environment_settings(url, proxies_for(url) or {}, None, None, None)
     return {"proxies": found["proxies"], "verify": found["verify"]}
-
-
-@lru_cache(maxsize=64)
-def is_plain(url: str) -> bool:
-    """Whether the server is reached by HTTP without TLS and without a proxy."""
-    return url.startswith("http://") and not select_proxy(url, environment_for(url)["proxies"])
 
 
 def is_loopback(host: str) -> bool:
@@ -182,6 +165,20 @@ class _Response(http.client.HTTPResponse):
 class _Connection(HTTPConnection):
     response_class = _Response
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a kept connection can be used. urllib3 finds out by `poll`, which takes gevent
+        longer than to send a request."""
+        if self.sock is None:
+            return False
+        self.sock.settimeout(0)
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
+        # It was closed, or has sent what nobody asked for.
+        return False
+
 
 class _SecureConnection(HTTPSConnection):
     response_class = _Response
@@ -196,86 +193,3 @@ class _SecurePool(HTTPSConnectionPool):
 
 
 POOLS = {"http": _Pool, "https": _SecurePool}
-
-
-class _Plain(http.client.HTTPConnection):
-    response_class = _Response
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether a kept connection can still be used."""
-        if self.sock is None:
-            return False
-        self.sock.settimeout(0)
-        try:
-            self.sock.recv(1, socket.MSG_PEEK)
-        except OSError as error:
-            return isinstance(error, BlockingIOError)
-        # It was closed, or has sent what nobody asked for.
-        return False
-
-
-class PlainAdapter(BaseAdapter):
-    """Sends requests over kept connections, by HTTP without TLS and without a proxy: to a server
-    nearby, where each page makes several calls. It takes a third of HTTPAdapter's time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        # By the servers' hosts and ports. A list may be used by several threads at once.
-        self._kept: dict[str, list[_Plain]] = defaultdict(list)
-
-    def send(
-        self, request: requests.PreparedRequest, *args: Any, timeout: Any = None, **named: Any
-    ) -> requests.Response:
-        """`timeout` is in seconds: to connect, and from sending the request to the end of its
-        answer. The answer has been read by then, and at most a byte more than LONGEST_ANSWER."""
-        _, _, host, path = str(request.url).split("/", 3)
-        connection = self._connection(host, timeout[0])
-        is_whole = False
-        try:
-            connection.sock.settimeout(timeout[1])
-            # Nearby, compression takes longer than what it saves.
-            headers = {**request.headers, "Accept-Encoding": "identity"}
-            connection.request(str(request.method), f"/{path}", request.body, headers)
-            with connection.getresponse() as found:
-                content = found.read(LONGEST_ANSWER + 1)
-                if found.length and len(content) <= LONGEST_ANSWER:
-                    raise http.client.IncompleteRead(content, found.length)
-                is_whole = found.isclosed()
-        except TimeoutError as error:
-            raise requests.ReadTimeout(str(error)) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise requests.ConnectionError(repr(error)) from error
-        finally:
-            if is_whole and len(self._kept[host]) < MOST_KEPT:
-                self._kept[host].append(connection)
-            else:
-                connection.close()
-        answer = requests.Response()
-        answer.status_code, answer.reason = found.status, found.reason
-        answer.headers = CaseInsensitiveDict(found.headers.items())
-        answer.raw, answer.url = io.BytesIO(content), str(request.url)
-        if "Content-Encoding" in answer.headers:
-            # The server has not heeded the header.
-            answer.raw = HTTPResponse(answer.raw, answer.headers, preload_content=False)
-        return answer
-
-    def _connection(self, host: str, seconds: float) -> _Plain:
-        kept = self._kept[host]
-        while kept:
-            connection = kept.pop()
-            if connection.is_connected:
-                return connection
-            connection.close()
-        try:
-            connection = _Plain(host.rpartition("@")[2], timeout=seconds)
-            connection.connect()
-        except TimeoutError as error:
-            raise requests.ConnectTimeout(str(error)) from error
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            raise NoConnection(repr(error)) from error
-        return connection
-
-    def close(self) -> None:
-        for connection in chain.from_iterable(self._kept.values()):
-            connection.close()

@@ -1,6 +1,5 @@
 """Sends the management API's calls over HTTP, and turns each failure into its own exception."""
 
-import atexit
 import logging
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -9,19 +8,16 @@ from urllib.parse import quote, urlencode
 
 import requests
 from django.conf import settings
-from requests.adapters import BaseAdapter, HTTPAdapter
+from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
 from console import client_address, logs
 from console.api import message_parsing
 from console.api.bounded_http import (
-    MOST_KEPT,
     READ_AT_ONCE,
     BoundedAdapter,
-    PlainAdapter,
     TooLong,
     environment_for,
-    is_plain,
     never_sent,
     read_json,
     read_whole,
@@ -96,14 +92,13 @@ class Transport:
         """Return the decoded answer; None if it has no content. `takes_long` multiplies the
         time limit by LONG_FACTOR, for answers that read a compute or recover a past moment."""
         within = settings.MANAGEMENT_API_TIMEOUT * (LONG_FACTOR if takes_long else 1)
-        adapter = _plain if is_plain(self._server.url) else _pooled
         try:
-            return self._call(adapter, "GET", path, query=query, within=within)
+            return self._call(_pooled, "GET", path, query=query, within=within)
         except TooSlow:
             raise
         except Unreachable:
             # The server may have closed a kept connection at this moment. Reading twice is safe.
-            return self._call(adapter, "GET", path, query=query, within=within)
+            return self._call(_pooled, "GET", path, query=query, within=within)
 
     def send(
         self,
@@ -193,7 +188,7 @@ class Transport:
 
     def _call(
         self,
-        adapter: BaseAdapter,
+        adapter: BoundedAdapter,
         method: str,
         path: Sequence[str],
         *,
@@ -241,9 +236,7 @@ class Transport:
         raise _refusal(answer, content)
 
 
-_plain = PlainAdapter()
-atexit.register(_plain.close)
-_pooled = BoundedAdapter(pool_connections=4, pool_maxsize=MOST_KEPT)
+_pooled = BoundedAdapter(pool_connections=4, pool_maxsize=32)
 
 
 def _json(answer: requests.Response, content: bytes) -> object:
