@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 CONNECT_WITHIN = 5.0
 # How often to connect to a peer that refuses, and the seconds between two attempts. One of the two
 # may have a new certificate; each process of the other's proxy reads it when it has refused it.
-ATTEMPTS, _AGAIN_AFTER = 8, 0.2
+_ATTEMPTS, _AGAIN_AFTER = 8, 0.2
 # Seconds for which a host that did not accept a client's handshake is not asked again for one.
 _ASK_AGAIN_AFTER = 10.0
 _CANCELS_AT_ONCE = 16
@@ -87,7 +87,7 @@ class Peers:
         return [host for host in self._directory.peers() if mark_of_host(host) == mark]
 
     async def connect(
-        self, host_id: str, passed_on: PassedOn, first: bytes = b"", *, attempts: int = ATTEMPTS
+        self, host_id: str, passed_on: PassedOn, first: bytes = b"", *, attempts: int = _ATTEMPTS
     ) -> Channel:
         """Connects to the host's proxy, which has accepted the connection when this returns. Sends
         the header, and then `first`.
