@@ -5,12 +5,17 @@ import contextlib
 import hashlib
 import socket
 import ssl
+import struct
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from controlplane.proxy.directory.interface import ComputeAddress
+from controlplane.proxy.relaying import compute
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.readiness import Readiness
 from controlplane.proxy.wire.tls import TlsIdentity
@@ -18,6 +23,7 @@ from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.running_proxy import REGION_HOST, RunningProxy, plain
 from tests.proxy.wire import trusting_context
 from tests.support.bare_postgres import BarePostgres
+from tests.support.hostile_compute import hostile_compute
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +77,35 @@ def test_500_clients_at_once(
         return answers
 
     assert asyncio.run(meet()) == [(n,) for n in range(500)]
+
+
+def test_the_kernel_holds_much_for_a_compute_that_is_busy(tmp_path: Path) -> None:
+    """It would have to wait for the proxy otherwise, when it goes on reading."""
+    allowed = int(Path("/proc/sys/net/core/wmem_max").read_text())
+    is_measured = threading.Event()
+
+    def busy() -> Iterator[bytes]:
+        is_measured.wait(30)
+        yield b""
+
+    async def send() -> int:
+        readiness = Readiness(asyncio.get_running_loop())
+        address = ComputeAddress(tmp_path / ".s.PGSQL.5432")
+        found = await compute.connect(address, {}, readiness=readiness)
+        sent = found.channel.send(b"Q" + struct.pack("!I", 4))
+        try:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sent += found.channel.send(bytes(16384))
+        finally:
+            is_measured.set()
+            found.channel.close()
+            readiness.close()
+        return sent
+
+    with hostile_compute(tmp_path, busy):
+        # The kernel doubles the size that was asked for, and counts its own structures.
+        assert asyncio.run(send()) > min(allowed, 1_048_576) * 1.5
 
 
 def test_the_end_of_tls_behind_large_records_is_noticed(identity: TlsIdentity) -> None:
