@@ -5,7 +5,6 @@ others that they build on. A new file in `static/` becomes part of them automati
 few pages need is in a folder, which makes a stylesheet and a script of their own for these pages.
 """
 
-import gzip
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 
 import brotli
+import deflate
 import rcssmin
 import rjsmin
 from csp.decorators import csp_exempt
@@ -56,6 +56,7 @@ KINDS = {
     "css": CSS,
     "js": JS,
     "commands.js": replace(JS, first=()),
+    "filters.css": replace(CSS, first=()),
     "history.css": replace(CSS, first=()),
     "history.js": replace(JS, first=()),
     "schema.css": replace(CSS, first=()),
@@ -76,7 +77,8 @@ KINDS = {
 ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     # The best quality takes seconds for a large file, and saves little.
     "br": lambda content: brotli.compress(content, quality=11 if len(content) < LARGE else 9),
-    "gzip": lambda content: gzip.compress(content, 9, mtime=0),
+    # A twentieth shorter than by zlib's best level.
+    "gzip": lambda content: bytes(deflate.gzip_compress(content, 12)),
 }
 
 

@@ -37,9 +37,9 @@ def test_spaces_in_strings_are_kept(path: Path) -> None:
 
 
 def test_what_every_page_loads_is_small_by_gzip() -> None:
-    """A first page may have 45,000 bytes, of which 3,000 stay free and 3,000 are for the page."""
+    """A first page may have 45,000 bytes, of which 3,000 stay free and 3,900 are for the page."""
     sizes = {name: len(packed(bundle(name).content, "gzip")) for name in ("css", "js", "svg")}
-    assert sum(sizes.values()) <= 39_400, sizes
+    assert sum(sizes.values()) <= 38_100, sizes
 
 
 def test_no_template_has_what_was_dropped_from_pico() -> None:
