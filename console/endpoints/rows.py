@@ -14,6 +14,7 @@ from console.pages.statuses import (
     STOPPED,
     Status,
     endpoint_state,
+    failed_start,
     heading_for,
     pending_word,
 )
@@ -65,6 +66,8 @@ class EndpointRow:
     branch_name: str
     # The state that it will be in once nothing is pending.
     heading: Status
+    # Why it may not wake.
+    failed_start: Operation | None
 
     @property
     def power(self) -> Button:
@@ -125,4 +128,5 @@ def endpoint_row(
         pending=pending_word(endpoint, operations),
         branch_name=names.get(endpoint.branch_id, endpoint.branch_id),
         heading=heading_for(endpoint, operations),
+        failed_start=failed_start(endpoint, operations),
     )

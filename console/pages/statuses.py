@@ -1,6 +1,6 @@
 """The table of all statuses and states: the label, icon and tone of each, and if it is final."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from console.api.resources.branches import Branch
@@ -119,6 +119,25 @@ def pending_word(endpoint: Endpoint, operations: Iterable[Operation]) -> str:
     if unfinished:
         return ACTIONS.get(unfinished[-1].action, ("", "working…"))[1]
     return {"active": "starting…", "idle": "suspending…"}.get(endpoint.pending_state, "")
+
+
+# What runs the endpoint's Postgres, or ends that.
+RUNNING = {"start_compute", "suspend_compute", "check_availability"}
+
+
+def failed_start(endpoint: Endpoint, operations: Sequence[Operation]) -> Operation | None:
+    """Return the latest attempt to run the endpoint's Postgres if that failed, nothing has worked
+    since and nothing is under way: the endpoint is idle, and may not wake.
+
+    `operations` are newest first.
+    """
+    if endpoint_state(endpoint) is not IDLE or pending_word(endpoint, operations):
+        return None
+    own = (one for one in operations if one.endpoint_id == endpoint.id and one.action in RUNNING)
+    latest = next(own, None)
+    if latest is None or latest.not_run_because:
+        return None
+    return latest if operation_status(latest).tone == "bad" else None
 
 
 # The state of the endpoint after these actions.

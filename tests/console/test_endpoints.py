@@ -322,3 +322,31 @@ def test_the_page_says_since_when_the_endpoint_is_in_its_state(
     carol: Person, still_shop: Shop
 ) -> None:
     assert "Active for" in Page(carol.get(still_shop.endpoint_url)).text
+
+
+def test_an_endpoint_whose_last_start_failed_is_not_shown_as_calm(
+    alice: Person, shop: Shop
+) -> None:
+    data = shop.stack.data_dir(shop.main_id)
+    shop.suspend()
+    pages = (
+        shop.url,
+        shop.endpoint_url,
+        f"{shop.url}/branches",
+        f"{shop.url}/branches/{shop.main_id}",
+    )
+    assert all("start failed" not in Page(alice.get(each)).text for each in pages)
+    kept = data.rename(data.with_name("kept"))
+    try:
+        (failed,) = shop.client.post(shop.endpoint_path(rest="/start"))["operations"]
+        assert shop.client.ended(shop.id, failed["id"])["status"] == "failed"
+    finally:
+        kept.rename(data)
+    for each in pages:
+        link = f'href="{shop.url}/operations/{failed["id"]}"'
+        assert "start failed" in Page(alice.get(each)).text, each
+        assert link in alice.get(each).content.decode(), each
+    shop.client.finish(shop.client.post(shop.endpoint_path(rest="/start")))
+    assert all("start failed" not in Page(alice.get(each)).text for each in pages)
+    shop.suspend()
+    assert all("start failed" not in Page(alice.get(each)).text for each in pages)
