@@ -47,8 +47,8 @@ class BranchForm(LifetimeFields):
     protected = forms.BooleanField(
         label="Protected",
         required=False,
-        help_text="A protected branch can be neither deleted nor reset, and does not expire. Child "
-        "branches get new passwords.",
+        help_text="A protected branch can be neither deleted nor reset, does not expire, and keeps "
+        "its project from being deleted. Child branches get new passwords.",
     )
     field_order = (
         "name",

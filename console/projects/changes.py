@@ -83,7 +83,7 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
             return done(request, reverse("dashboard"), notice)
     # A page must not ask to confirm the deletion of a project that does not exist.
     found = choices(request, lambda: [_with_losses(request, project_id)])
-    project, lost = found[0] if found else (Project.read({"id": project_id}), [])
+    project, protected, lost = found[0] if found else (Project.read({"id": project_id}), "", [])
     page = FormPage(
         title=f"Delete project {project.name}",
         intro=f"You can recover the project for {period(project.recovery_period)}, under “Deleted "
@@ -94,6 +94,7 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
         danger=True,
         back=reverse("project_settings", args=[project_id]),
         losses=lost,
+        blocked="" if form.is_bound else protected,
     )
     return show_form(request, form, page)
 
@@ -114,8 +115,11 @@ def recover(request: ConsoleRequest, project_id: str) -> HttpResponse:
     )
 
 
-def _with_losses(request: ConsoleRequest, project_id: str) -> tuple[Project, list[losses.Loss]]:
-    """Return the project, and what is lost with it. Raises NotFound."""
+def _with_losses(
+    request: ConsoleRequest, project_id: str
+) -> tuple[Project, str, list[losses.Loss]]:
+    """Return the project, why it cannot be deleted ("" if it can), and what is lost with it. Raises
+    NotFound."""
     api = request.api
     project, branches, endpoints, snapshots = in_parallel(
         lambda: api.project(project_id),
@@ -123,4 +127,6 @@ def _with_losses(request: ConsoleRequest, project_id: str) -> tuple[Project, lis
         part(lambda: api.endpoints(project_id)),
         part(lambda: api.snapshots.list(project_id)),
     )
-    return project, losses.of_project(branches, endpoints, snapshots)
+    names = ", ".join(branch.name for branch in branches.items if branch.protected)
+    protected = f"Branches are protected: {names}. Turn off protection first." if names else ""
+    return project, protected, losses.of_project(branches, endpoints, snapshots)

@@ -143,7 +143,7 @@ def delete_project(request: AuthenticatedRequest, project_id: str) -> dict[str, 
     """Deletes the project with everything in it. It disappears from the API at once, and an
     operation deletes its data. If the server keeps deleted projects, the project can be recovered
     until `recoverable_until`, and its data is deleted after that. Deleting the project again gives
-    the same response."""
+    the same response. A project with a protected branch is not deleted."""
     return {"project": projects.delete_project(request.auth, project_id)}
 
 

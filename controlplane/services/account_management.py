@@ -119,7 +119,7 @@ def delete(account: Account, *, typed: str) -> None:
                 recoverable_until=now + timedelta(hours=hours) if hours > 0 else None,
             )
     living = Project.objects.filter(account=account, deleted_at=None).order_by("id")
-    _with_each(living, lambda project_id: delete_project(account, project_id))
+    _with_each(living, lambda project_id: delete_project(account, project_id, even_protected=True))
 
 
 def recover(account: Account) -> None:

@@ -284,16 +284,23 @@ def _new_project(account: Account, spec: ProjectSpec) -> Project:
     return project
 
 
-def delete_project(account: Account, project_id: str) -> Project:
+def delete_project(account: Account, project_id: str, *, even_protected: bool = False) -> Project:
     """Delete the project. Callers do not see it from now on. Its data is removed by an operation,
     which is scheduled now if RECOVERY_HOURS is 0, else when the time is over in which the project
     can be recovered (`services.recovery`).
 
-    Deleting it again returns the same. Raises NotFound, Locked, HostAway.
+    Deleting it again returns the same. Raises NotFound, Locked, HostAway; Unprocessable if one of
+    its branches is protected, unless `even_protected`.
     """
     with locking_project(account, project_id) as project:
         if project.deleted_at is not None:
             return project
+        branches = Branch.objects.filter(project=project, deleted_at=None, hidden=False)
+        protected = branches.filter(protected=True).order_by("created_at").first()
+        if protected is not None and not even_protected:
+            raise Unprocessable(
+                f'the branch "{protected.name}" is protected; end its protection first'
+            )
         now = clock.now()
         waiting = Operation.objects.filter(project=project, status=OperationStatus.SCHEDULING)
         given_up = list(waiting)

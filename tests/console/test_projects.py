@@ -113,6 +113,19 @@ def test_deleting_requires_the_typed_id(alice: Person, shop: Shop) -> None:
     assert "No deleted projects" in Page(alice.get("/deleted-projects")).text
 
 
+def test_a_project_with_a_protected_branch_is_not_deleted(alice: Person, shop: Shop) -> None:
+    path = f"{shop.path}/branches/{shop.main_id}"
+    shop.client.patch(path, {"branch": {"protected": True}})
+    page = Page(alice.get(f"{shop.url}/delete"))
+    assert "Branches are protected: main. Turn off protection first." in page.text
+    assert "typed" not in page.fields
+    answer = alice.post(f"{shop.url}/delete", {"typed": shop.id})
+    assert answer.status_code == 422
+    assert "protected" in Page(answer).text
+    shop.client.patch(path, {"branch": {"protected": False}})
+    assert "protected" not in Page(alice.get(f"{shop.url}/delete")).text
+
+
 def test_a_deleted_project_is_recovered(dave: Person, misbehaving: Misbehaving) -> None:
     kept = {"id": "p", "name": "shop", "recoverable_until": "2027-01-31T10:20:00Z"}
     misbehaving.body = json.dumps({"project": kept, "projects": [kept]}).encode()

@@ -163,6 +163,14 @@ class TestDelete:
         first = project.client.delete(project.path)
         assert project.client.delete(project.path)["project"]["id"] == first["project"]["id"]
 
+    def test_a_project_with_a_protected_branch_is_kept(self, project: Project) -> None:
+        branch_id = project.new_branch_id(protected=True, name="precious")
+        words = 'the branch "precious" is protected; end its protection first'
+        assert refusal(project.client.call("DELETE", project.path)) == (422, words)
+        assert project.client.get(project.path)["project"]["id"] == project.id
+        project.client.patch(project.branch_path(branch_id), {"branch": {"protected": False}})
+        assert project.client.delete(project.path)["project"]["id"] == project.id
+
     @pytest.mark.thorough
     def test_while_it_is_being_created(self, stack: Stack, alice: Client) -> None:
         project = Project.create(stack, alice, wait=False)
