@@ -5,11 +5,15 @@ By default Procrastinate checks the connection before each statement and wraps t
 transaction. That is four round trips, and a client that waits for its compute waits for each.
 """
 
+import asyncio
 import select
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from procrastinate import PsycopgConnector
+from procrastinate.connector import Notify
 from procrastinate.contrib.django.utils import connector_params
+from procrastinate.exceptions import ConnectorException
 from psycopg import AsyncConnection
 from psycopg.abc import PQGen
 from psycopg_pool import AsyncConnectionPool
@@ -17,17 +21,34 @@ from psycopg_pool import AsyncConnectionPool
 from controlplane.database.connection_counts import QUEUE
 
 Result = TypeVar("Result")
+# Seconds between two attempts to listen again.
+LISTEN_AGAIN = 0.5
 
 
 def queue_connector() -> PsycopgConnector:
     """Return a connector to Django's database. Its few statements each need no transaction."""
-    return PsycopgConnector(
+    return _Connector(
         pool_factory=_pool,
         min_size=QUEUE,
         max_size=QUEUE,
         kwargs={**connector_params(), "prepare_threshold": 0},
         configure=_configure,
     )
+
+
+class _Connector(PsycopgConnector):
+    async def listen_notify(self, on_notification: Notify, channels: Iterable[str]) -> None:
+        """Listen until cancelled.
+
+        Procrastinate's own listener ends if its connection broke and the database does not accept a
+        new one at once. Its worker does not notice that if there are no periodic tasks. Of jobs that
+        came meanwhile, `queue_beat` notifies the lanes.
+        """
+        while True:
+            try:
+                await super().listen_notify(on_notification, channels)
+            except ConnectorException:
+                await asyncio.sleep(LISTEN_AGAIN)
 
 
 class _Connection(AsyncConnection[Any]):

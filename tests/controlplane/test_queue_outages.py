@@ -1,5 +1,6 @@
 """The metadata database fails while the worker uses the queue: nothing is lost."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -78,6 +79,24 @@ def test_a_lane_that_was_interrupted_continues_by_itself(project: Project) -> No
         end_waiting(observer, "SET status = 'doing'")
     project.done(project.client.post(project.endpoint_path(rest="/restart")))
     assert processes_of(project.stack, "worker") == worker
+
+
+def test_lanes_listen_again_after_a_database_that_accepted_no_connection(project: Project) -> None:
+    listening = "FROM pg_stat_activity WHERE query LIKE 'LISTEN %procrastinate_queue%'"
+    count = f"SELECT count(*) {listening}".encode()
+    with project.stack.database() as database:
+        name = database.info.dbname
+        before = database.execute(count).fetchall()
+        elsewhere = psycopg.conninfo.make_conninfo(database.info.dsn, dbname="postgres")
+        with psycopg.connect(elsewhere, autocommit=True) as other:
+            other.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false'.encode())
+            try:
+                other.execute(f"SELECT pg_terminate_backend(pid) {listening}".encode())
+                time.sleep(2)  # in which they try to connect
+            finally:
+                other.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true'.encode())
+        wait_for(lambda: database.execute(count).fetchall() == before, "all lanes to listen")
+    project.done(project.client.post(project.endpoint_path(rest="/restart")))
 
 
 def test_a_request_whose_job_cannot_be_written_is_refused_as_in_an_outage(project: Project) -> None:
