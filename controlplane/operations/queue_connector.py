@@ -41,8 +41,8 @@ class _Connector(PsycopgConnector):
         """Listen until cancelled.
 
         Procrastinate's own listener ends if its connection broke and the database does not accept a
-        new one at once. Its worker does not notice that if there are no periodic tasks. Of jobs that
-        came meanwhile, `queue_beat` notifies the lanes.
+        new one at once, which its worker does not notice if there are no periodic tasks. Of jobs
+        that came meanwhile, `queue_beat` notifies the lanes.
         """
         while True:
             try:

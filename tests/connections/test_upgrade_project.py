@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from psycopg import errors
 
+from tests.controlplane.cancel_retry import long_copies
 from tests.support.majors import debians_postgres
 from tests.support.past import history, notes, with_history, write
 from tests.support.place import Place
@@ -225,7 +226,7 @@ def test_clients_wait_and_a_cancel_before_the_switch_changes_nothing(
     stack: Stack, older: Place
 ) -> None:
     older.sql("CREATE TABLE birds AS SELECT 'heron' AS name")
-    with begun(stack, older.id) as command:
+    with long_copies(older), begun(stack, older.id) as command:
         wait_for(lambda: left_beside(stack), "the copies")
         command.send_signal(signal.SIGINT)
         said, complaints = command.communicate(timeout=120)
