@@ -33,10 +33,11 @@ def show(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResp
 
 
 def _connection(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    project, endpoint, form = _read(request, project_id, endpoint_id)
+    project, endpoint, branch_name, form = _read(request, project_id, endpoint_id)
     context: dict[str, Any] = {
         "project": project,
         "project_id": project_id,
+        "branch_name": branch_name,
         "endpoint": endpoint,
     }
     if form is None:
@@ -62,7 +63,7 @@ def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
     """Answer with the connection alone, with its password, for the copy button."""
     try:
         request.api.require_current()
-        _, endpoint, form = _read(request, project_id, endpoint_id)
+        _, endpoint, _, form = _read(request, project_id, endpoint_id)
         if form is None:
             return _words("The branch has no role or no database yet.", status=409)
         uri = _uri(request, project_id, endpoint, form, password=True)
@@ -108,31 +109,42 @@ def _template(request: ConsoleRequest) -> str:
 
 def _read(
     request: ConsoleRequest, project_id: str, endpoint_id: str
-) -> tuple[Project | None, Endpoint, ConnectionForm | None]:
-    """Read the endpoint and fill in the form. The form is None if there is nothing to choose; the
-    project is None unless the whole page is requested, which names it."""
+) -> tuple[Project | None, Endpoint, str, ConnectionForm | None]:
+    """Read the project, the endpoint and its branch's name, and fill in the form.
+
+    The project is None unless the whole page is requested, which names it. The branch's name is ""
+    in a part of another page, which names it already. The form is None if there is nothing to
+    choose.
+    """
     api = request.api
     data = request.POST or request.GET
     # Every link to this page names the branch, so that the branch's roles and databases can be read
     # at the same time as the endpoint. If that is not its branch, they are read again.
     branch_id = data.get("branch", "")
 
-    endpoint, project, roles, databases = in_parallel(
+    def name(branch_id: str) -> str:
+        is_part = _template(request) == "_connection.html"
+        return "" if is_part else api.branch(project_id, branch_id).name
+
+    endpoint, project, roles, databases, branch_name = in_parallel(
         lambda: api.endpoint(project_id, endpoint_id),
         lambda: None if request.htmx else api.project(project_id),
         or_none(lambda: api.roles(project_id, branch_id) if branch_id else None),
         or_none(lambda: api.databases(project_id, branch_id) if branch_id else None),
+        or_none(lambda: name(branch_id) if branch_id else None),
     )
-    if roles is None or databases is None or endpoint.branch_id != branch_id:
-        roles, databases = in_parallel(
+    is_missing = roles is None or databases is None or branch_name is None
+    if is_missing or endpoint.branch_id != branch_id:
+        roles, databases, branch_name = in_parallel(
             lambda: api.roles(project_id, endpoint.branch_id),
             lambda: api.databases(project_id, endpoint.branch_id),
+            lambda: name(endpoint.branch_id),
         )
     if not (roles and databases):
-        return project, endpoint, None
+        return project, endpoint, branch_name or "", None
     form = ConnectionForm(data, endpoint=endpoint, roles=roles, databases=databases)
     form.is_valid()
-    return project, endpoint, form
+    return project, endpoint, branch_name or "", form
 
 
 def _uri(

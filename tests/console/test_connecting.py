@@ -38,6 +38,25 @@ def test_it_works(stack: Stack, carol: Person, still_shop: Shop) -> None:
     assert password_of(carol, still_shop) not in answer.content.decode()
 
 
+@pytest.mark.parametrize("named", ["", "main", "dev"])
+def test_it_names_the_branch_first(carol: Person, still_shop: Shop, named: str) -> None:
+    """Also if the address names no branch, or one that the endpoint was on before."""
+    branch_id = {"main": still_shop.main_id, "dev": still_shop.dev_id}.get(named, "")
+    address = f"{still_shop.endpoint_url}/connect?branch={branch_id}"
+    page = Page(carol.get(address))
+    assert "<title>Connect to main · Perch</title>" in page.html
+    assert "<h1>Connect to main</h1>" in page.html
+    assert f"Connect to main through endpoint {still_shop.endpoint_id}" in page.text
+    dialog = Page(carol.htmx_get(address, target="dialog"))
+    assert f"Connect to main through endpoint {still_shop.endpoint_id}" in dialog.text
+
+
+def test_a_branchs_page_opens_it_in_a_dialog(carol: Person, still_shop: Shop) -> None:
+    page = Page(carol.get(f"{still_shop.url}/branches/{still_shop.main_id}"))
+    address = f"{still_shop.endpoint_url}/connect?branch={still_shop.main_id}"
+    assert f'href="{address}" hx-get="{address}" hx-target="#dialog">Connect…</a>' in page.html
+
+
 def test_the_password_is_shown_only_on_demand(carol: Person, still_shop: Shop) -> None:
     address = f"{still_shop.endpoint_url}/connect"
     answer = carol.post(address, {"style": "url"})
