@@ -96,6 +96,16 @@ class SqlFailed(Exception):
         # Those of that statement.
         self.notices = notices
 
+    @property
+    def is_cancel(self) -> bool:
+        """Whether somebody cancelled the statement; Postgres has the same code for a timeout."""
+        return self.code == "57014" and "timeout" not in self.message
+
+    @property
+    def is_of_the_server(self) -> bool:
+        """Whether Postgres was not reached or broke, so that the statement is not at fault."""
+        return self.code[:2] in ("", "08", "53", "57", "58", "XX")
+
 
 class TooLarge(SqlFailed):
     """The statements have run, but their answer is larger than the console reads."""

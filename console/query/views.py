@@ -204,12 +204,18 @@ def _run(
 ) -> dict[str, Any]:
     """Run the queries. Returns their results, or why there are none."""
     began = time.perf_counter()
+
+    def took() -> int:
+        return round((time.perf_counter() - began) * 1000)
+
     try:
         results = run(request, project_id, chosen, queries, read_only=chosen["read_only"])
     except PlaceRefused as refused:
         return {"refused": str(refused)}
     except SqlFailed as failure:
+        if failure.is_cancel and request.POST.get("act") != "tables":
+            return {"cancelled": failure, "ms": took()}
         is_download = "csv" in request.POST
         is_read_only = chosen["read_only"]
         return {"failure": failure, "is_read_only": is_read_only, "is_download": is_download}
-    return {"results": results, "ms": round((time.perf_counter() - began) * 1000)}
+    return {"results": results, "ms": took()}

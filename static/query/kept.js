@@ -63,19 +63,19 @@
       forget.textContent = "×";
       return row(name, sql, "", forget);
     }));
-    by("history").replaceChildren(...history.map(({ sql, branch, at, ms, ok }) => {
+    by("history").replaceChildren(...history.map(({ sql, branch, at, ms, ok, cancelled }) => {
       const when = Perch.ago((Date.now() - at) / 1000);
-      return row(inALine(sql), sql, `${ok ? "" : "Failed · "}${branch} · ${when} · ${ms} ms`);
+      return row(inALine(sql), sql, `${ok ? "" : cancelled ? "Cancelled · " : "Failed · "}${branch} · ${when} · ${ms} ms`);
     }));
     by("clear-history").hidden = !history.length;
     for (const list of [by("saved"), by("history")]) list.nextElementSibling.hidden = list.childElementCount > 0;
   }
 
-  document.addEventListener("perch:ran", ({ detail: { sql, branch, began, ms, ok } }) => {
+  document.addEventListener("perch:ran", ({ detail: { sql, branch, began, ms, ok, cancelled } }) => {
     if (!sql.trim() || sql.length > LONGEST || /\bpassword\b/i.test(sql)) return;
     const kept = read();
     const before = kept.history.filter((one) => one.sql !== sql || one.branch !== branch);
-    write({ ...kept, history: [{ sql, branch, at: began, ms, ok }, ...before].slice(0, MOST_RUNS) });
+    write({ ...kept, history: [{ sql, branch, at: began, ms, ok, cancelled }, ...before].slice(0, MOST_RUNS) });
   });
 
   by("clear-history").addEventListener("click", () => {

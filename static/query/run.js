@@ -55,7 +55,8 @@
     cancel.textContent = "Cancel";
     if (hadFocus) Perch.sql.focus();
     const answer = document.getElementById("answer");
-    const ended = { ...run, ms: Number(answer.dataset.ms) || Date.now() - run.began, ok: answer.dataset.result === "ok" };
+    const { result, ms } = answer.dataset;
+    const ended = { ...run, ms: Number(ms) || Date.now() - run.began, ok: result === "ok", cancelled: result === "cancelled" };
     run = null;
     if (!detail.successful) return;
     document.dispatchEvent(new CustomEvent("perch:ran", { detail: ended }));

@@ -147,6 +147,28 @@ def test_a_query_that_takes_too_long_is_ended(
     assert "Choose a longer timeout" in page.text
 
 
+def test_a_cancelled_query_is_no_error(run_sql: Any) -> None:
+    page = run_sql("SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(20)")
+    assert re.search(r"Cancelled after \d+ ms\. Nothing was changed\.", page.text)
+    assert 'data-result="cancelled"' in page.html
+    assert "alert" not in page.html[page.html.index('id="answer"') :]
+    assert "SQLSTATE" not in page.text
+
+
+def test_a_server_that_breaks_is_described_in_a_sentence(
+    run_sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = 'endpoint could not start: could not open file "pg_control": No such file'
+
+    def fail(*args: Any, **options: Any) -> None:
+        raise SqlFailed(raw, code="57P03")
+
+    monkeypatch.setattr(sql_over_http, "run", fail)
+    page = run_sql("SELECT 1")
+    assert "The branch's data is damaged or incomplete. (SQLSTATE 57P03)" in page.text
+    assert f"Details {raw}" in page.text
+
+
 def test_only_the_first_of_many_rows_are_shown(run_sql: Any) -> None:
     page = run_sql("SELECT n FROM generate_series(1, 1200) n")
     assert f"1200 rows, of which the first {MOST_ROWS} are shown" in page.text
