@@ -67,8 +67,8 @@ def _of_account(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
         or_none(lambda: request.api.projects(limit=PROJECTS_NAMED).items),
     )
     filters.offer_all()
-    known = _known(request.api, page.items)
-    names = {project.id: project.name for project in projects or ()}
+    known, names = _known(request.api, page.items)
+    names |= {project.id: project.name for project in projects or ()}
     context = _context(request, filters, page, known, names, with_project=True)
     context["page_url"] = reverse("account_activity")
     return context, _state(request, filters, reverse("account_activity_live"))
@@ -104,25 +104,29 @@ def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") 
     )
 
 
-def _known(api: ManagementAPI, events: Iterable[Event]) -> Known:
-    """Read what still exists in the events' projects, so that no link leads to a deleted thing."""
+def _known(api: ManagementAPI, events: Iterable[Event]) -> tuple[Known, dict[str, str]]:
+    """Read what still exists in the events' projects, so that no link leads to a deleted thing, and
+    the names of the branches."""
     projects = list(dict.fromkeys(event.project_id for event in events if event.project_id))
     read = each_or_none(lambda project_id: _existing(api, project_id), projects[:PROJECTS_CHECKED])
-    return {
-        project_id: found[0]
-        for project_id, found in zip(projects, read, strict=False)
-        if found is not None
-    }
+    found = [(project_id, one) for project_id, one in zip(projects, read, strict=False) if one]
+    names: dict[str, str] = {}
+    for _, (_, of_project) in found:
+        names |= of_project
+    return {project_id: existing for project_id, (existing, _) in found}, names
 
 
-def _existing(api: ManagementAPI, project_id: str) -> Sequence[Existing | None]:
-    """Return what exists in the project, in a list of one; [None] if the project is deleted."""
+def _existing(api: ManagementAPI, project_id: str) -> tuple[Existing | None, dict[str, str]]:
+    """Return what exists in the project, None if it is deleted; and its branches' names."""
     try:
-        return [Existing.of(api.endpoints(project_id), None)]
+        endpoints, branches = in_parallel(
+            lambda: api.endpoints(project_id), or_none(lambda: api.branches(project_id))
+        )
     except NotFound:
-        return [None]
+        return None, {}
     except APIError:
-        return [NOT_READ]
+        return NOT_READ, {}
+    return Existing.of(endpoints, branches), {one.id: one.name for one in branches or ()}
 
 
 def _context(

@@ -98,6 +98,24 @@ def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     assert page.html.count('href="/projects/p"') == 2
 
 
+def test_the_accounts_activity_names_branches(dave: Person, misbehaving: Misbehaving) -> None:
+    answer_with(
+        misbehaving,
+        event(3, "branch.updated", branch_id="br-a"),
+        event(2, "endpoint.updated", branch_id="br-a", endpoint_id="ep-a"),
+        event(1, "branch.updated", branch_id="br-gone"),
+    )
+    misbehaving.apart = {
+        "/projects/p/branches": (200, b'{"branches": [{"id": "br-a", "name": "dev"}]}'),
+        "/projects/p/endpoints": (200, b'{"endpoints": [{"id": "ep-a"}]}'),
+    }
+    html = Page(dave.get("/activity")).html
+    for address in ("branches/br-a", "endpoints/ep-a"):
+        assert re.search(f'href="/projects/p/{address}" title="[A-Z][a-z]+">dev</a>', html)
+    # It is deleted, so it has neither a name nor a page.
+    assert "<code>br-gone</code> <small>deleted</small>" in html
+
+
 def test_a_projects_own_activity(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving, event(1, "branch.created"))
     page = Page(dave.get("/projects/p/events"))
