@@ -224,15 +224,20 @@ class Names:
         return is_copy and run.branch_id not in self.branches
 
     def snapshot(self, run: Run) -> str:
-        """Return the name of the snapshot that the run made; "" if it is unknown. Both were made in
-        one transaction."""
+        """Return the name of the snapshot that the run made, or its branch and moment; "" if it is
+        unknown. Both were made in one transaction."""
         at = run.began_at
         made = [
-            (abs(at - one.created_at), one.name)
+            (abs(at - one.created_at), one.id, one)
             for one in self.snapshots
             if at and one.created_at and abs(at - one.created_at) <= AT_ONCE
         ]
-        return min(made)[1] if made else ""
+        if not made:
+            return ""
+        _, _, found = min(made)
+        if found.name != found.id or not (found.created_at and found.source_branch_id):
+            return found.name
+        return f"of {self.branch(found.source_branch_id)} {localtime(found.created_at):%H:%M:%S}"
 
     def branch(self, branch_id: str) -> str:
         found = self.branches.get(branch_id)

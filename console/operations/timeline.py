@@ -142,13 +142,23 @@ def _lanes(
         by_target[kind, endpoint_id or row.run.branch_id].append(row)
     return [
         TimelineLane(
-            label=(target if kind == "endpoint" else names.branch(target)) or "The project",
-            is_id=kind == "endpoint",
+            label=(label := _label(kind, target, found, names)) or "The project",
+            is_id=bool(target) and label == target,
             url=_url(project_id, kind, target, existing),
             runs=[_drawn(row, scale) for row in found],
         )
         for (kind, target), found in by_target.items()
     ]
+
+
+def _label(kind: str, target: str, rows: Iterable[RunRow], names: Names) -> str:
+    """Return the id of the endpoint, or the name of the branch; or of the snapshot, if the branch is
+    the hidden one that holds its data."""
+    if kind == "endpoint" or target in names.branches:
+        return names.branch(target)
+    made = (names.snapshot(row.run) for row in rows if names.lacks(row.run))
+    snapshot = next(filter(None, made), "")
+    return f"Snapshot {snapshot}" if snapshot else target
 
 
 def _url(project_id: str, kind: str, target: str, existing: Existing) -> str:

@@ -209,6 +209,23 @@ def test_an_axis_of_a_day_shows_the_time() -> None:
     assert scale.marks_of_day()[0].left not in [mark.left for mark in marks]
 
 
+def test_the_lane_of_a_snapshot_has_the_snapshots_name() -> None:
+    now = datetime.now(UTC)
+    at = now.isoformat()
+    made = operation("create_branch", branch_id="br-hidden", created_at=at)
+
+    def lane(*snapshots: dict[str, str]) -> tuple[str, bool]:
+        read = [Snapshot.read({"created_at": at, **one}) for one in snapshots]
+        found = timeline("p", [made], 1, Names.of(BRANCHES, read), Existing.of([], BRANCHES))
+        return found.lanes[0].label, found.lanes[0].is_id
+
+    assert lane({"id": "snap-1", "name": "nightly"}) == ("Snapshot nightly", False)
+    unnamed = {"id": "snap-1", "source_branch_id": "br-a"}
+    assert lane(unnamed) == (f"Snapshot of a {now:%H:%M:%S}", False)
+    # Its snapshot, or a branch, has been deleted since.
+    assert lane() == ("br-hidden", True)
+
+
 def test_the_timeline_of_a_new_project_begins_with_its_creation() -> None:
     now = datetime.now(UTC)
     run = operation("start_compute", created_at=(now - timedelta(seconds=40)).isoformat())
