@@ -123,7 +123,10 @@ TEMPLATES = [
         "DIRS": [BASE_DIR / "templates"],
         "APP_DIRS": False,
         "OPTIONS": {
-            "builtins": ["console.templatetags.console_tags"],
+            "builtins": [
+                "console.templatetags.console_tags",
+                "console.templatetags.reasons",
+            ],
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.messages.context_processors.messages",

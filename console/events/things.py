@@ -13,6 +13,7 @@ from django.utils.timezone import localtime
 from console.api.resources.actors import Actor
 from console.events.rows import EventRow, Link
 from console.events.types import BAD
+from console.templatetags.reasons import plainly
 
 # What the requests of endpoints are called once they are done, and before or without that, by the
 # type of their first event. A start for a client and a suspend for idleness begin with the
@@ -93,7 +94,11 @@ class Thing:
 
     @cached_property
     def reason(self) -> str:
-        return next((row.reason for row in self.rows if row.reason), "")
+        """Why it failed, in a plain sentence; "" if it did not."""
+        for row in self.rows:
+            if row.reason and row.event.operation:
+                return plainly(row.reason, row.event.operation.action)
+        return ""
 
     @cached_property
     def tone(self) -> str:

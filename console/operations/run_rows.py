@@ -37,6 +37,11 @@ class RunRow:
         return next((each.error for each in self.run.operations if each.error), "")
 
     @property
+    def error_action(self) -> str:
+        """The action of the operation that has the error."""
+        return next((each.action for each in self.run.operations if each.error == self.error), "")
+
+    @property
     def went_wrong(self) -> bool:
         """Whether its error is that of a failure, even if of one attempt, and not of a cancel."""
         return self.status.tone in ("bad", "pending") and self.status.value != "cancelling"
@@ -105,6 +110,7 @@ class Why:
 
     operation_name: str
     operation_id: str
+    action: str
     error: str
     # The step that failed and the number of the attempt; "" if not known.
     where: str
@@ -122,6 +128,7 @@ def why_failed(run: Run, names: Names) -> Why | None:
     return Why(
         operation_name=action_name(culprit.action),
         operation_id=not_run_for(culprit) or culprit.id,
+        action=culprit.action,
         error=culprit.error,
         where=", ".join(filter(None, (f"in “{part}”" if part else "", attempt))),
         after=_after(run, culprit, names) if culprit.can_be_steered else "",

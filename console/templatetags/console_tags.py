@@ -115,14 +115,6 @@ def branch_url(project_id: str, branch_id: str) -> str:
 
 
 @register.filter
-def in_a_line(words: str) -> str:
-    """Join the lines of an error, as Postgres writes them, and end each with punctuation."""
-    lines = [" ".join(line.split()) for line in words.splitlines()]
-    ended = (line if line.endswith((".", ":", ";", ",")) else f"{line}." for line in lines[:-1])
-    return " ".join(filter(None, [*(line for line in ended if line != "."), *lines[-1:]]))
-
-
-@register.filter
 def sentence(words: str) -> str:
     """Begin with a capital letter, unless the first word is an address, a name or code."""
     first = words.split(maxsplit=1)[0] if words.strip() else ""

@@ -134,6 +134,21 @@ def test_the_failed_operation_is_blamed_and_not_those_behind_it(
     assert page.text.count("failed with the same error") == 1
 
 
+def test_raw_words_of_postgres_are_behind_a_sentence(dave: Person, misbehaving: Misbehaving) -> None:
+    raw = "postgres: odd\nFATAL:  odder\n"
+    steps = [STEPS[0], {**STEPS[2], "detail": {"error": raw.strip()}}]
+    answer_with(misbehaving, told(action="start_compute", status="failed", error=raw, steps=steps))
+    page = Page(dave.get(RUN))
+    plain = "Postgres did not start."
+    assert f"{plain} Details postgres: odd FATAL: odder" in page.text
+    # The step has the sentence alone.
+    assert page.text.count(plain) == 2
+    assert page.html.count('<details class="raw"') == 1
+    listed = Page(dave.get("/projects/p/operations"))
+    assert plain in listed.text
+    assert "FATAL" not in listed.text
+
+
 @pytest.mark.parametrize(
     ("state", "retry_of", "title", "after"),
     [

@@ -16,7 +16,8 @@ from console.pages.statuses import (
     endpoint_state,
     pending_word,
 )
-from console.templatetags.console_tags import NOTHING, ago, duration, in_a_line, sentence, size
+from console.templatetags.console_tags import NOTHING, ago, duration, sentence, size
+from console.templatetags.reasons import reason
 
 
 def endpoint(**fields: object) -> Endpoint:
@@ -36,10 +37,44 @@ def test_durations(milliseconds: int | None, words: str) -> None:
     assert duration(milliseconds) == words
 
 
-def test_an_error_of_several_lines_becomes_sentences() -> None:
-    assert in_a_line("could not start\n  Expected it") == "could not start. Expected it"
-    assert in_a_line("role is in use:\n\nby  ann") == "role is in use: by ann"
-    assert in_a_line("") == ""
+OPERATOR = "the next start tries again; if this persists, tell this host's operator"
+
+
+@pytest.mark.parametrize(
+    ("error", "action", "plain"),
+    [
+        ("no disk; ask for room", "start_compute", None),
+        ("", "", None),
+        ("pg_dump made no progress for 60 s", "create_branch", None),
+        (
+            "postgres: could not find the database system\nExpected to find it in the directory "
+            f'"data",\nbut could not open file "pg_control": No such file; {OPERATOR}',
+            "start_compute",
+            "The branch's data is damaged or incomplete. The next start tries again; if this "
+            "persists, tell this host's operator.",
+        ),
+        (
+            'invalid value for parameter "work_mem": "lots"; change the endpoint\'s settings',
+            "apply_config",
+            "Postgres does not accept the setting “work_mem”. Change the endpoint's settings.",
+        ),
+        (
+            'connection to server on socket "s" failed: FATAL:  the database system is starting up',
+            "check_availability",
+            "Postgres was starting or stopping.",
+        ),
+        (
+            "pg_restore: error: could not execute query: ERROR:  odd\nCommand was: CREATE …",
+            "create_branch",
+            "The branch's data could not be copied.",
+        ),
+        ("FATAL:  odd", "teleport", "Postgres reported an error."),
+        ("role is in use:\n\nby ann", "", "Role is in use."),
+    ],
+)
+def test_of_raw_words_the_reason_comes_first(error: str, action: str, plain: str | None) -> None:
+    found = reason(error, action)
+    assert (found.plain, found.raw) == ((error, "") if plain is None else (plain, error))
 
 
 @pytest.mark.parametrize(

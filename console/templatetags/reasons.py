@@ -1,0 +1,112 @@
+"""Why something failed, in a plain sentence. The raw words of Postgres and its programs, such as a log
+of several lines, come second."""
+
+import re
+from dataclasses import dataclass
+
+from django import template
+
+register = template.Library()
+
+# What only Postgres, its programs or libpq write.
+RAW = re.compile(
+    r"\b(?:FATAL|PANIC|ERROR|DETAIL|HINT|CONTEXT|STATEMENT|SQLSTATE)\b:?"
+    r"|\b(?:pg_\w+|initdb|postgres|psql|pgbouncer): |connection to server|SSL SYSCALL"
+    r"|could not (?:access|bind|connect|create|extend|find|fork|fsync|load|locate|map|open|read"
+    r"|receive|remove|resize|send|stat|write) "
+    r'|\binvalid (?:page|checkpoint|value for parameter)|configuration parameter "'
+    r'|valid range for parameter "|: (?:No such file|Permission denied|Input/output error)'
+)
+# The sentences for what Postgres writes; the first that matches is used. {} is what it names.
+KNOWN = [
+    (re.compile(pattern), words)
+    for pattern, words in (
+        ("No space left on device|[Dd]isk quota exceeded", "The disk is full."),
+        (
+            '(?:configuration|for) parameter "([^"]+)"',
+            "Postgres does not accept the setting “{}”.",
+        ),
+        (
+            "pg_control|checkpoint record|invalid page|checksum|could not read blocks?",
+            "The branch's data is damaged or incomplete.",
+        ),
+        ("[Cc]annot allocate memory|out of memory", "There is not enough memory."),
+        (
+            "too many clients|remaining connection slots",
+            "All connections of the endpoint are in use.",
+        ),
+        (
+            "the database system is (?:starting|shutting|in recovery|not )",
+            "Postgres was starting or stopping.",
+        ),
+        (
+            "connection to server|server closed the connection|SSL SYSCALL"
+            "|terminating connection|[Cc]onnection (?:refused|reset|timed out)",
+            "The connection to Postgres failed.",
+        ),
+        (
+            "lock timeout|LOCK TABLE|deadlock detected",
+            "Another session held a lock for too long.",
+        ),
+        ("permission denied for|must be owner of", "The role lacks the privilege."),
+    )
+]
+# Otherwise, what failed, by the operation's action.
+FAILED = {
+    "start_compute": "Postgres did not start.",
+    "suspend_compute": "Postgres did not stop.",
+    "apply_config": "The configuration could not be applied.",
+    "check_availability": "Postgres did not answer.",
+    "create_branch": "The branch's data could not be copied.",
+    "create_timeline": "The branch's data could not be created.",
+    "delete_timeline": "The branch's data could not be removed.",
+    "restore_from_store": "The branch could not be restored from the store.",
+    "upgrade_project": "The project could not be upgraded.",
+    "move_project": "The project could not be moved.",
+}
+OTHERWISE = "Postgres reported an error."
+# What Perch advises after the raw words.
+ADVICE = re.compile(
+    r";\s+((?:the next start tries|try again|it is tried again|if this persists|tell this host"
+    r"|change |have this host|only this host|remove |name another|delete branches)[^\n]*)\Z"
+)
+# A first line longer than this is no sentence to begin with.
+LONGEST_LINE = 200
+
+
+@dataclass(frozen=True)
+class Reason:
+    # What to read first, with advice if the server gives some.
+    plain: str
+    # What the server wrote; "" if that is `plain`.
+    raw: str = ""
+
+
+@register.filter
+def reason(error: str, action: str = "") -> Reason:
+    """Return why an operation of this action failed, or why something could not be shown."""
+    if not RAW.search(error) and "\n" not in error.strip():
+        return Reason(error)
+    advice = ADVICE.search(error)
+    words = error[: advice.start()] if advice else error
+    parts = [_sentence(words, action), f"{_capital(advice[1]).rstrip('.')}." if advice else ""]
+    return Reason(" ".join(filter(None, parts)), error.strip())
+
+
+@register.filter
+def plainly(error: str, action: str = "") -> str:
+    return reason(error, action).plain
+
+
+def _sentence(words: str, action: str) -> str:
+    for pattern, known in KNOWN:
+        if found := pattern.search(words):
+            return known.format(*found.groups())
+    first = words.strip().partition("\n")[0].strip(" :;,")
+    if RAW.search(first) or not first or len(first) > LONGEST_LINE:
+        return FAILED.get(action, OTHERWISE)
+    return f"{_capital(first).rstrip('.')}."
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
