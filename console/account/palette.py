@@ -2,7 +2,7 @@
 of shortcuts. Each is a page of its own, and a dialog if scripts run."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from django.http import HttpResponse
@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from console.api.errors import APIError
-from console.api.parallel import in_parallel
+from console.api.parallel import each_or_none, in_parallel
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
@@ -47,6 +47,8 @@ GROUPS = [
 
 OF_A_PROJECT = re.compile(r"/projects/([a-z0-9-]+)(?:/|$)")
 OF_A_BRANCH = re.compile(r"/branches/([a-z0-9-]+)(?:/|$)")
+# Of the account's other projects, so many are searched for branches and endpoints.
+PROJECTS_SEARCHED = 10
 # By these, people look for the page of past moments.
 PAST_WORDS = "restore undo recover history past point in time"
 
@@ -58,14 +60,16 @@ class Goal:
     kind: str
     # Other words by which it is found.
     detail: str = ""
+    # The name of its project, if that is not the open one.
+    where: str = ""
 
     def answers(self, words: list[str]) -> bool:
-        text = f"{self.label} {self.kind} {self.detail}".lower()
+        text = f"{self.label} {self.kind} {self.detail} {self.where}".lower()
         return all(word in text for word in words)
 
     def rank(self, query: str) -> int:
         """Order what answers a query: what is called exactly so, then what begins so, then the
-        rest. The browser does the same (`static/shortcuts.js`)."""
+        rest. The browser does the same (`static/palette/palette.js`)."""
         label = self.label.lower()
         return 0 if query in (label, self.detail.lower()) else 1 if label.startswith(query) else 2
 
@@ -77,13 +81,24 @@ def go(request: ConsoleRequest) -> HttpResponse:
     query = request.GET.get("q", "")
     here = request.GET.get("project") or _project_of(_shown(request))
     account = sign_in.account
-    goals = [*_here(request, here), *_pages(account), *_projects(request), *_of_console(account)]
+    only_elsewhere = bool(request.htmx) and "elsewhere" in request.GET
+    projects, of_project = in_parallel(
+        request.api.all_projects, lambda: [] if only_elsewhere else list(_here(request, here))
+    )
+    others = [project for project in projects if project.id != here][:PROJECTS_SEARCHED]
+    if only_elsewhere:
+        return render(request, "_palette_goals.html", {"goals": _elsewhere(request, others)})
+    goals = [*of_project, *_pages(account), *_projects(projects), *_of_console(account)]
+    if query:
+        goals += _elsewhere(request, others)
     wanted = " ".join(query.lower().split())
     found = [goal for goal in goals if goal.answers(wanted.split())]
     context = {
         "goals": sorted(found, key=lambda goal: goal.rank(wanted)) if wanted else found,
         "asked": query,
         "project_id": here,
+        # They are read once somebody types, as that takes two calls for each project.
+        "has_more": others and not query,
     }
     return render(request, "_palette.html" if request.htmx else "palette.html", context)
 
@@ -116,8 +131,8 @@ def _of_console(account: Account) -> Iterator[Goal]:
     yield Goal("Sign in with another key", reverse("sign_in"), "action", "account server")
 
 
-def _projects(request: ConsoleRequest) -> Iterator[Goal]:
-    for project in request.api.all_projects():
+def _projects(projects: Iterable[Project]) -> Iterator[Goal]:
+    for project in projects:
         yield Goal(project.name, reverse("project", args=[project.id]), "project", project.id)
 
 
@@ -135,9 +150,7 @@ def _here(request: ConsoleRequest, project_id: str) -> Iterator[Goal]:
     except APIError:
         return
     yield from _of_project(project, present(request).account)  # type: ignore[union-attr]
-    names = {branch.id: branch.name for branch in branches}
-    for endpoint in endpoints:
-        yield _endpoint(project, endpoint, names.get(endpoint.branch_id, endpoint.branch_id))
+    yield from _endpoints(project, endpoints, branches)
     is_perch = is_at_perch(request)
     shown = OF_A_BRANCH.search(_shown(request))
     for branch in branches:
@@ -169,13 +182,40 @@ def _of_project(project: Project, account: Account) -> Iterator[Goal]:
             yield Goal(label, reverse(name, args=[project.id]), "action", project.name)
 
 
-def _endpoint(project: Project, endpoint: Endpoint, branch_name: str) -> Goal:
-    url = reverse("endpoint", args=[project.id, endpoint.id])
-    return Goal(endpoint.id, url, "endpoint", f"on {branch_name}")
+def _elsewhere(request: ConsoleRequest, projects: Sequence[Project]) -> list[Goal]:
+    """Return the branches and endpoints of other projects, as far as they can be read."""
+    api = request.api
+    read = each_or_none(
+        lambda project: in_parallel(
+            lambda: api.branches(project.id), lambda: api.endpoints(project.id)
+        ),
+        projects,
+    )
+    return [
+        goal
+        for project, (branches, endpoints) in zip(
+            projects, (one or ((), ()) for one in read), strict=True
+        )
+        for goal in (
+            *(_branch(project, branch, project.name) for branch in branches),
+            *_endpoints(project, endpoints, branches, project.name),
+        )
+    ]
 
 
-def _branch(project: Project, branch: Branch) -> Goal:
-    return Goal(branch.name, reverse("branch", args=[project.id, branch.id]), "branch", branch.id)
+def _endpoints(
+    project: Project, endpoints: Iterable[Endpoint], branches: Iterable[Branch], where: str = ""
+) -> Iterator[Goal]:
+    names = {branch.id: branch.name for branch in branches}
+    for endpoint in endpoints:
+        url = reverse("endpoint", args=[project.id, endpoint.id])
+        branch_name = names.get(endpoint.branch_id, endpoint.branch_id)
+        yield Goal(endpoint.id, url, "endpoint", f"on {branch_name}", where)
+
+
+def _branch(project: Project, branch: Branch, where: str = "") -> Goal:
+    url = reverse("branch", args=[project.id, branch.id])
+    return Goal(branch.name, url, "branch", branch.id, where)
 
 
 def _shown(request: ConsoleRequest) -> str:

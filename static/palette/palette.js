@@ -12,7 +12,9 @@
     const wanted = field.value.toLowerCase().trim().split(/\s+/);
     const palette = field.closest(".palette");
     const list = palette.querySelector(".goals");
-    if (!unsorted.has(list)) unsorted.set(list, [...list.children]);
+    const known = unsorted.get(list) ?? [];
+    // What has been added since, such as what is in other projects, comes last.
+    unsorted.set(list, [...known, ...[...list.children].filter((item) => !known.includes(item))]);
     for (const item of list.children) {
       const text = item.textContent.toLowerCase();
       item.hidden = !wanted.every((word) => text.includes(word));
@@ -29,6 +31,9 @@
 
   document.addEventListener("input", ({ target }) => {
     if (target.matches("[data-palette]")) filter(target);
+  });
+  document.addEventListener("htmx:afterSwap", ({ detail: { target } }) => {
+    if (target.id === "goals") filter(target.closest(".palette").querySelector("[data-palette]"));
   });
   // What was typed before this script was loaded.
   const field = document.querySelector("[data-palette]");

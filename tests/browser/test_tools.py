@@ -147,6 +147,25 @@ def test_the_palette_works_by_keyboard_alone(signed_in: Page, shop: Project) -> 
 
 
 @pytest.mark.thorough
+def test_the_palette_finds_branches_of_other_projects(
+    signed_in: Page, stack: Stack, shop: Project
+) -> None:
+    page, other = signed_in, Project.create(stack, shop.client, name="Aviary")
+    page.goto(f"/projects/{shop.id}/operations")
+    page.keyboard.press("Control+k")
+    found = page.locator("dialog[open] .goals li:visible")
+    page.locator("#palette-q").fill("aviary branch")
+    expect(found).to_have_text([re.compile(r"^main br-\S+ in Aviary branch$")])
+    # The open project comes first.
+    page.locator("#palette-q").fill("main")
+    expect(found.first).not_to_contain_text("Aviary")
+    page.locator("#palette-q").fill(other.endpoint_id)
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"{other.id}/endpoints/{other.endpoint_id}$"))
+    other.client.delete(other.path)
+
+
+@pytest.mark.thorough
 def test_single_key_shortcuts(signed_in: Page, shop: Project) -> None:
     page = signed_in
     page.goto(f"/projects/{shop.id}")
