@@ -86,12 +86,13 @@ window.Perch = {};
     }
   }
 
-  // Deleting: the button is disabled until the id has been typed.
+  // Deleting: the button is disabled until the id, or the name, has been typed.
 
   function expectTypedIds() {
     for (const input of document.querySelectorAll("input[data-expected]")) {
       const button = input.form.querySelector("button[type=submit]");
-      button.disabled = ![input.value, input.value.trim()].includes(input.dataset.expected);
+      const { expected, name } = input.dataset;
+      button.disabled = ![expected, name].some((one) => one && [input.value, input.value.trim()].includes(one));
     }
   }
 

@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.errors import APIError, NotFound
-from console.api.parallel import in_parallel, part
+from console.api.parallel import in_parallel, or_none, part
 from console.api.resources.branches import Branch
 from console.branches.forms import ResetForm, RestoreForm, named
 from console.forms import losses
@@ -172,13 +172,17 @@ def replace_data(
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     form = ConfirmForm(request.POST or None, expected=branch_id)
+    if form.may_be_name and (found := or_none(lambda: request.api.branch(project_id, branch_id))()):
+        form.accept_name(found.name)
     if request.method == "POST" and form.is_valid():
         with problems_beside(form):
             request.api.branching.delete(project_id, branch_id)
             url = reverse("branches", args=[project_id])
-            return done(request, url, f"Started deleting branch {branch_id}.")
+            return done(request, url, f"Started deleting branch {form.name or branch_id}.")
     try:
-        page = _deletion(request, project_id, branch_id)
+        page, name = _deletion(request, project_id, branch_id)
+        # Names of branches are unique in their project.
+        form.accept_name(name)
     except APIError:
         # A page must not ask to confirm the deletion of a branch that does not exist.
         if request.method != "POST":
@@ -187,7 +191,8 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
     return show_form(request, form, page)
 
 
-def _deletion(request: ConsoleRequest, project_id: str, branch_id: str) -> FormPage:
+def _deletion(request: ConsoleRequest, project_id: str, branch_id: str) -> tuple[FormPage, str]:
+    """Return the page, and the branch's name."""
     api = request.api
     branches, endpoints, databases, roles, snapshots = in_parallel(
         lambda: api.branches(project_id),
@@ -197,13 +202,14 @@ def _deletion(request: ConsoleRequest, project_id: str, branch_id: str) -> FormP
         part(lambda: api.snapshots.list(project_id)),
     )
     branch, children = _found(branches, branch_id)
-    return _deletion_page(
+    page = _deletion_page(
         _page(request, project_id, branch_id),
         title=f"Delete branch {branch.name}",
         # For a form that was sent, the API's refusal is shown in the form.
         blocked="" if request.method == "POST" else _why_it_stays(branch, children),
         lost=losses.of_branch(branch, endpoints, databases, roles, snapshots),
     )
+    return page, branch.name
 
 
 def _why_it_stays(branch: Branch, children: Sequence[Branch]) -> str:

@@ -107,15 +107,34 @@ class ConfirmForm(forms.Form):
     def __init__(self, *args: Any, expected: str, what: str = "id", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.expected = expected
+        self.name = ""
         field = self.fields["typed"]
         field.label = f"Type its {what} to confirm"
         field.widget.attrs = {**PLAIN, "autofocus": True, "data-expected": expected}
 
+    @property
+    def may_be_name(self) -> bool:
+        """Whether something was typed that is not the id."""
+        return self.is_bound and not self._is_typed(self.expected)
+
+    def accept_name(self, name: str) -> None:
+        """Accept the thing's name besides its id. No other thing may have this name."""
+        if name in ("", self.expected):
+            return
+        self.name = name
+        field = self.fields["typed"]
+        field.label = "Type its name or id to confirm"
+        field.widget.attrs["data-name"] = name
+
     def clean_typed(self) -> str:
-        typed = str(self.cleaned_data["typed"])
-        if self.expected not in (typed, typed.strip()):
-            raise forms.ValidationError(f"This does not match {self.expected}.")
-        return typed
+        if not self._is_typed(self.expected) and not (self.name and self._is_typed(self.name)):
+            either = f"{self.name} or {self.expected}" if self.name else self.expected
+            raise forms.ValidationError(f"This does not match {either}.")
+        return str(self.cleaned_data["typed"])
+
+    def _is_typed(self, expected: str) -> bool:
+        typed = str(self.data.get("typed", ""))
+        return expected in (typed, typed.strip())
 
 
 class EmptyForm(forms.Form):

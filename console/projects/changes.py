@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.timezone import localtime
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from console.api.parallel import in_parallel, part
+from console.api.parallel import in_parallel, or_none, part
 from console.api.resources.projects import Project, Region
 from console.forms import losses
 from console.forms.api_requests import body_of
@@ -73,6 +73,8 @@ def create(request: ConsoleRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
     form = ConfirmForm(request.POST or None, expected=project_id)
+    if form.may_be_name:
+        form.accept_name(or_none(lambda: _unique_name(request, project_id))() or "")
     if request.method == "POST" and form.is_valid():
         with problems_beside(form):
             project = request.api.delete_project(project_id)
@@ -83,7 +85,10 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
             return done(request, reverse("dashboard"), notice)
     # A page must not ask to confirm the deletion of a project that does not exist.
     found = choices(request, lambda: [_with_losses(request, project_id)])
-    project, protected, lost = found[0] if found else (Project.read({"id": project_id}), "", [])
+    project, protected, lost, name = (
+        found[0] if found else (Project.read({"id": project_id}), "", [], "")
+    )
+    form.accept_name(name)
     page = FormPage(
         title=f"Delete project {project.name}",
         intro=f"You can recover the project for {period(project.recovery_period)}, under “Deleted "
@@ -115,18 +120,27 @@ def recover(request: ConsoleRequest, project_id: str) -> HttpResponse:
     )
 
 
+def _unique_name(request: ConsoleRequest, project_id: str) -> str:
+    """Return the project's name; "" if another one has it too."""
+    projects = request.api.all_projects()
+    names = [project.name for project in projects]
+    found = [one.name for one in projects if one.id == project_id and names.count(one.name) == 1]
+    return next(iter(found), "")
+
+
 def _with_losses(
     request: ConsoleRequest, project_id: str
-) -> tuple[Project, str, list[losses.Loss]]:
-    """Return the project, why it cannot be deleted ("" if it can), and what is lost with it. Raises
-    NotFound."""
+) -> tuple[Project, str, list[losses.Loss], str]:
+    """Return the project, why it cannot be deleted ("" if it can), what is lost with it, and its
+    name if that is unique. Raises NotFound."""
     api = request.api
-    project, branches, endpoints, snapshots = in_parallel(
+    project, branches, endpoints, snapshots, name = in_parallel(
         lambda: api.project(project_id),
         part(lambda: api.branches(project_id)),
         part(lambda: api.endpoints(project_id)),
         part(lambda: api.snapshots.list(project_id)),
+        or_none(lambda: _unique_name(request, project_id)),
     )
     names = ", ".join(branch.name for branch in branches.items if branch.protected)
     protected = f"Branches are protected: {names}. Turn off protection first." if names else ""
-    return project, protected, losses.of_project(branches, endpoints, snapshots)
+    return project, protected, losses.of_project(branches, endpoints, snapshots), name or ""

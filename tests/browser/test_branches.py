@@ -183,9 +183,17 @@ def test_a_branch_is_created_and_deleted_from_its_page(at_grove: Page, grove: Gr
     goes = dialog.locator(".losses")
     expect(goes).to_contain_text("ep-")
     expect(goes).to_contain_text("neondb_owner")
-    branch_id = dialog.locator(".expected code").inner_text()
-    dialog.get_by_label("Type its id to confirm").fill(branch_id)
-    dialog.get_by_role("button", name="Delete branch").click()
+    delete, typed = (
+        dialog.get_by_role("button", name="Delete branch"),
+        dialog.get_by_role("textbox"),
+    )
+    for words in ("", "for an", "undefined"):
+        typed.fill(words)
+        expect(delete).to_be_disabled()
+    typed.fill(dialog.locator(".expected code").inner_text())
+    expect(delete).to_be_enabled()
+    dialog.get_by_label("Type its name or id to confirm").fill("for an hour")
+    delete.click()
     expect(page).to_have_url(re.compile("/branches$"))
     expect(page.get_by_role("link", name="for an hour")).to_have_count(0, timeout=30_000)
 

@@ -183,7 +183,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     open_tab(page, "Settings")
     project_id = page.locator(".project-head .id code").first.inner_text()
     page.get_by_role("button", name="Delete").click()
-    dialog.get_by_label("Type its id to confirm").fill(project_id)
+    dialog.get_by_label("Type its name or id to confirm").fill(project_id)
     dialog.get_by_role("button", name="Delete project").click()
     expect(page.get_by_role("button", name="Create your first project")).to_be_visible()
 

@@ -122,10 +122,16 @@ def test_another_branch_becomes_the_default(alice: Person, shop: Shop) -> None:
 
 
 @pytest.mark.thorough
-def test_deleting_requires_the_typed_id(alice: Person, shop: Shop) -> None:
+@pytest.mark.parametrize("by", ["name", "id"])
+def test_deleting_requires_the_typed_name_or_id(alice: Person, shop: Shop, by: str) -> None:
     url = f"{shop.url}/branches/{shop.dev_id}/delete"
-    assert alice.post(url, {"typed": "dev"}).status_code == 422
-    assert alice.post(url, {"typed": shop.dev_id})["Location"] == f"{shop.url}/branches"
+    refused = Page(alice.post(url, {"typed": "main"}))
+    assert f"This does not match dev or {shop.dev_id}" in refused.text
+    assert "Type its name or id to confirm" in refused.text
+    assert (
+        alice.post(url, {"typed": "dev" if by == "name" else shop.dev_id})["Location"]
+        == f"{shop.url}/branches"
+    )
     wait_for(lambda: "dev" not in branches(alice, shop), "the branch is gone")
 
 

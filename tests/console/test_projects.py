@@ -99,10 +99,10 @@ def test_a_refusal_by_the_api_is_shown_beside_the_form(
 
 @pytest.mark.thorough
 def test_deleting_requires_the_typed_id(alice: Person, shop: Shop) -> None:
-    for typed in ("", "shop", shop.id.upper()):
+    for typed in ("", "Shop", shop.id.upper()):
         answer = alice.post(f"{shop.url}/delete", {"typed": typed})
         assert answer.status_code == 422
-        assert f"This does not match {shop.id}" in Page(answer).text
+        assert f"This does not match shop or {shop.id}" in Page(answer).text
         assert Page(answer).fields["typed"] == typed
     answer = alice.post(f"{shop.url}/delete", {"typed": f" {shop.id} "})
     assert answer["Location"] == "/"
@@ -124,6 +124,26 @@ def test_a_project_with_a_protected_branch_is_not_deleted(alice: Person, shop: S
     assert "protected" in Page(answer).text
     shop.client.patch(path, {"branch": {"protected": False}})
     assert "protected" not in Page(alice.get(f"{shop.url}/delete")).text
+
+
+def test_a_project_is_confirmed_by_its_name_unless_another_has_it(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    projects = [{"id": "p", "name": "shop"}, {"id": "q", "name": "shop"}]
+
+    def tell(*known: dict[str, str]) -> None:
+        misbehaving.body = json.dumps({"project": projects[0], "projects": known}).encode()
+
+    tell(*projects)
+    assert "Type its id to confirm" in Page(dave.get("/projects/p/delete")).text
+    assert dave.post("/projects/p/delete", {"typed": "shop"}).status_code == 422
+    tell(projects[0])
+    page = Page(dave.get("/projects/p/delete"))
+    assert "Type its name or id to confirm" in page.text
+    assert 'data-expected="p" data-name="shop"' in page.html
+    assert not misbehaving.asked_for("DELETE")
+    assert dave.post("/projects/p/delete", {"typed": "shop "})["Location"] == "/"
+    assert misbehaving.asked_for("DELETE /api/v2/projects/p")
 
 
 def test_a_deleted_project_is_recovered(dave: Person, misbehaving: Misbehaving) -> None:

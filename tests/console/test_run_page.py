@@ -134,7 +134,9 @@ def test_the_failed_operation_is_blamed_and_not_those_behind_it(
     assert page.text.count("failed with the same error") == 1
 
 
-def test_raw_words_of_postgres_are_behind_a_sentence(dave: Person, misbehaving: Misbehaving) -> None:
+def test_raw_words_of_postgres_are_behind_a_sentence(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
     raw = "postgres: odd\nFATAL:  odder\n"
     steps = [STEPS[0], {**STEPS[2], "detail": {"error": raw.strip()}}]
     answer_with(misbehaving, told(action="start_compute", status="failed", error=raw, steps=steps))
