@@ -1,9 +1,11 @@
 """The forms about branches and what is on them: roles, databases, snapshots."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.utils.safestring import SafeString
 
 from console.api.resources.branches import Branch
 from console.api.resources.roles import Database
@@ -15,6 +17,21 @@ from console.forms.fields import (
     offer,
     offer_branches,
 )
+from console.templatetags.console_tags import to_the_millisecond
+
+
+class MomentShown(forms.TextInput):
+    """Shows a moment, which cannot be changed, as people read it. What is sent is exact."""
+
+    def __init__(self, at: datetime, exact: str) -> None:
+        super().__init__()
+        self.at, self.exact = at, exact
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        shown = forms.TextInput({"readonly": True, "title": self.exact, **PLAIN, **(attrs or {})})
+        sent = forms.HiddenInput().render(name, self.exact)
+        return shown.render("", to_the_millisecond(self.at)) + sent
+
 
 # The choice of the moment that leads to the page on which a past one is chosen.
 PAST = "past"

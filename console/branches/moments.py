@@ -20,7 +20,7 @@ from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
 from console.api.resources.history import PastMoment, ResolvedMoment
 from console.branches.changes import replace_data, why_not_replaced, with_children
-from console.branches.forms import NAMED, named
+from console.branches.forms import NAMED, MomentShown, named
 from console.branches.history_band import band, happenings, summary
 from console.branches.removals import ONE_MICROSECOND, newest_history, undos
 from console.forms.api_requests import body_of
@@ -171,15 +171,13 @@ def _add_moment(form: forms.Form, chosen: PastMoment | None) -> None:
     """Show the moment as the form's first field, which cannot be changed there."""
     if chosen is None:
         return
-    local = localtime(chosen.at) if chosen.at else None
     form.fields[chosen.field] = forms.CharField(
         label="LSN" if chosen.lsn else "Moment",
         required=False,
         initial=chosen.text,
-        help_text=f"{local:%Y-%m-%d %H:%M:%S} in your time zone."
-        if local and local.utcoffset()
-        else "",
-        widget=forms.TextInput(attrs={**PLAIN, "readonly": True}),
+        widget=MomentShown(chosen.at, chosen.text)
+        if chosen.at
+        else forms.TextInput(attrs={**PLAIN, "readonly": True}),
     )
     form.order_fields([chosen.field])
 

@@ -1,9 +1,8 @@
 """The forms to take, change, restore and delete snapshots of branches."""
 
-from datetime import UTC
-
 from django.http import HttpResponse
 from django.urls import reverse
+from django.utils.timezone import localtime
 from django.views.decorators.http import require_http_methods
 
 from console.api.errors import NotFound
@@ -119,7 +118,7 @@ def delete(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpRe
 
 def _losses(snapshot: Snapshot) -> list[Loss]:
     taken = snapshot.timestamp or snapshot.created_at
-    when = f"as of {taken.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if taken else "as of its creation"
+    when = f"as of {localtime(taken):%Y-%m-%d %H:%M:%S %Z}" if taken else "as of its creation"
     much = f"{size(snapshot.full_size)}, " if snapshot.full_size is not None else ""
     return [
         Loss("Copy of the branch", f"{much}{when}"),

@@ -197,6 +197,23 @@ def precisely(moment: datetime | None) -> SafeString | str:
     )
 
 
+def to_the_millisecond(moment: datetime) -> str:
+    """Format a time as `precisely` does, for where no markup is possible."""
+    local, utc = localtime(moment), moment.astimezone(UTC)
+    behind = f"({utc:%H:%M:%S} UTC)" if local.utcoffset() else "UTC"
+    return f"{local.isoformat(' ', 'milliseconds')[:23]} {behind}"
+
+
+@register.filter
+def past_moment(text: str) -> SafeString | str:
+    """Render a past moment that an address names: a time as `precisely` does, an LSN as it is."""
+    try:
+        at = datetime.fromisoformat(text.strip())
+        return precisely(at.replace(tzinfo=at.tzinfo or UTC))
+    except (ValueError, OverflowError):
+        return text
+
+
 @register.filter
 def clock(moment: datetime | None) -> SafeString | str:
     """Render the time of day, in the reader's zone; for use beside the day."""

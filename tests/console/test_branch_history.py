@@ -279,6 +279,12 @@ def test_a_branch_of_a_moment(dave: Person, kept: Misbehaving) -> None:
     page = Page(dave.get(form))
     assert page.fields["timestamp"] == AT
     assert f'"parent_timestamp": "{AT}"' in page.html.replace("&quot;", '"')
+    # It is shown as on other pages, in the reader's time zone.
+    dave.browser.cookies["perch_zone"] = "Asia/Tokyo"
+    shown = Page(dave.get(form))
+    assert f'title="{AT}"' in shown.html
+    assert 'value="2026-01-31 23:03:00.123 (14:03:00 UTC)"' in shown.html
+    assert shown.fields["timestamp"] == AT
     # What the form says of the moment is not what counts.
     answer = dave.post(form, {"name": "then", "lifetime": "", "timestamp": "1999-01-01"})
     assert answer.status_code == 302
@@ -345,7 +351,7 @@ def test_the_schema_is_compared_with_that_of_a_moment(dave: Person, kept: Misbeh
     kept.apart["/databases"] = (200, b'{"databases": [{"name": "neondb"}]}')
     kept.apart["/compare_schema"] = (200, b'{"diff": "@@ -1 +1 @@\\n+gone\\n"}')
     page = Page(dave.get(f"/projects/p/branches/br-a/schema?base=br-a&moment={AT}"))
-    assert f"0 lines only in main as of {AT}" in page.text
+    assert "0 lines only in main as of 2026-01-31 14:03:00.123 UTC." in page.text
     (asked,) = [one for one in kept.asked if "compare_schema" in one]
     assert f"base_branch_id=br-a&base_timestamp={quote(AT)}" in asked
     wrong = Page(dave.get("/projects/p/branches/br-a/schema?base=br-b&moment=soon"))
