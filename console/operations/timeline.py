@@ -152,8 +152,8 @@ def _lanes(
 
 
 def _label(kind: str, target: str, rows: Iterable[RunRow], names: Names) -> str:
-    """Return the id of the endpoint, or the name of the branch; or of the snapshot, if the branch is
-    the hidden one that holds its data."""
+    """Return the id of the endpoint, or the name of the branch. If that is the hidden branch of a
+    snapshot, return the snapshot's name."""
     if kind == "endpoint" or target in names.branches:
         return names.branch(target)
     made = (names.snapshot(row.run) for row in rows if names.lacks(row.run))

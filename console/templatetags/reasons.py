@@ -1,5 +1,5 @@
-"""Why something failed, in a plain sentence. The raw words of Postgres and its programs, such as a log
-of several lines, come second."""
+"""Why something failed, in a plain sentence. The raw words of Postgres and its programs, such as a
+log of several lines, come second."""
 
 import re
 from dataclasses import dataclass
