@@ -13,6 +13,7 @@ from django.utils.timezone import localtime
 from console.api.resources.actors import Actor
 from console.events.rows import EventRow, Link
 from console.events.types import BAD
+from console.pages.outcomes import whole_duration_ms
 from console.templatetags.reasons import plainly
 
 # What the requests of endpoints are called once they are done, and before or without that, by the
@@ -140,10 +141,17 @@ class Thing:
 
     @cached_property
     def took_ms(self) -> int | None:
-        """Milliseconds from the first event to the last; None if it was only one, or repeated."""
+        """Milliseconds from the first event to the last, or as the page of the operations has it;
+        None if it was only one event, or repeated."""
         began = self.rows[-1].event.at
         if len(self.rows) == 1 or self.times > 1 or self.at is None or began is None:
             return None
+        ends = [row.event.operation for row in self.rows if row.event.type in ENDINGS]
+        durations = [one.duration_ms for one in ends if one and one.duration_ms is not None]
+        if durations and len(durations) == len(ends):
+            # To the second, as the times of operations.
+            lasted = self.at.replace(microsecond=0) - began.replace(microsecond=0)
+            return whole_duration_ms(round(lasted.total_seconds() * 1000), durations)
         return max(0, round((self.at - began).total_seconds() * 1000))
 
     @cached_property

@@ -12,7 +12,7 @@ from console.api.resources.actors import Actor
 from console.api.resources.branches import Branch
 from console.api.resources.operations import Operation, Past
 from console.api.resources.snapshots import Snapshot
-from console.pages.outcomes import not_run_for, shown_status
+from console.pages.outcomes import not_run_for, shown_status, whole_duration_ms
 from console.pages.statuses import (
     OPERATION_STATUSES,
     Status,
@@ -135,12 +135,7 @@ class Run:
         lasted = max(0, round((end - self.began_at).total_seconds() * 1000))
         if self.is_unfinished:
             return lasted
-        # Times may be exact only to the second, while durations are exact to the millisecond. As
-        # the operations run one after the other, both then differ by at most a second.
-        durations = [each.total_duration_ms or 0 for each in self.operations]
-        whole = sum(durations)
-        is_told = all(durations) and abs(lasted - whole) <= 1000
-        return whole if is_told else max(lasted, *durations)
+        return whole_duration_ms(lasted, [each.total_duration_ms or 0 for each in self.operations])
 
     @property
     def endpoint_id(self) -> str:

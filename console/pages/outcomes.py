@@ -122,6 +122,18 @@ def outcome(operations: Iterable[Operation], existing: Existing | None = NOT_REA
     )
 
 
+def whole_duration_ms(lasted_ms: int, durations_ms: Sequence[int]) -> int:
+    """Return how long operations took that ran one after the other, from how long it was between
+    the request and the last end, and from how long each took.
+
+    Times may be exact only to the second, while durations are exact to the millisecond. Without
+    pauses, both differ by at most a second.
+    """
+    whole = sum(durations_ms)
+    is_told = all(durations_ms) and abs(lasted_ms - whole) <= 1000
+    return whole if is_told else max(lasted_ms, *durations_ms)
+
+
 def lasting_words(operation: Operation) -> str:
     """Return how long an unfinished operation has existed, as “for 40 s”; "" if that is short."""
     lasting = _lasting_ms([operation]) if is_unfinished(operation) else None

@@ -80,6 +80,8 @@ class EventOperationOut(Schema):
     id: str
     action: str
     error: str | None = Field(description="why it failed or was cancelled")
+    # Events of earlier releases do not have it.
+    duration_ms: int | None = None
 
 
 class EventOut(Schema):

@@ -360,8 +360,10 @@ def operation_retried(project: Project, first: Operation, made: Iterable[Operati
     return of_operations(EventType.OPERATION_RETRIED, project, first, summary, made)
 
 
-def operation_ended(operation: Operation, status: OperationStatus, error: str | None) -> Event:
-    """The operation changes to `status`. Its row still has the former status."""
+def operation_ended(
+    operation: Operation, status: OperationStatus, error: str | None, end: datetime
+) -> Event:
+    """The operation changes to `status` at `end`. Its row still has the former status."""
     words = f"{operation.action} has {status.value}"
     if status == OperationStatus.CANCELLED:
         words = f"{operation.action}{_of_new_branch(operation)} was cancelled"
@@ -374,7 +376,7 @@ def operation_ended(operation: Operation, status: OperationStatus, error: str | 
         endpoint=operation.endpoint_id,
         operations=[operation],
         changes={"status": {"from": str(operation.status), "to": status.value}},
-        operation=fields_of(operation, error),
+        operation=fields_of(operation, error, operation.duration_ms_until(end)),
     )
 
 

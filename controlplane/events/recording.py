@@ -48,8 +48,9 @@ def happened(
 ) -> Event:
     """A new event, which is not written yet. Without `actor`, it has the current actor.
 
-    `changes` are {"from": …, "to": …} by field. `operation` is the {"id", "action", "error"} of the
-    operation that the event is about. The caller must put no secrets into them or into the summary.
+    `changes` are {"from": …, "to": …} by field. `operation` is the {"id", "action", "error",
+    "duration_ms"} of the operation that the event is about. The caller must put no secrets into
+    them or into the summary.
     """
     by = actor or current_actor()
     return Event(

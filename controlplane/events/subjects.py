@@ -58,10 +58,16 @@ def of_operations(
     )
 
 
-def fields_of(operation: Operation, error: str | None = None) -> dict[str, str | None]:
+def fields_of(
+    operation: Operation, error: str | None = None, duration_ms: int | None = None
+) -> dict[str, str | int | None]:
     """The operation that an event is about, without what another field of the event has."""
-    summary = error and error[:LONGEST_SUMMARY]
-    return {"id": str(operation.id), "action": str(operation.action), "error": summary}
+    return {
+        "id": str(operation.id),
+        "action": str(operation.action),
+        "error": error and error[:LONGEST_SUMMARY],
+        "duration_ms": duration_ms,
+    }
 
 
 def of_branch(

@@ -53,7 +53,7 @@ class Event(models.Model):
     summary = models.TextField()
     # By field, {"from": …, "to": …}. Of secrets it says at most that they changed.
     changes = models.JSONField(default=dict)
-    # Of an event about an operation: its {"id", "action", "error"}.
+    # Of an event about an operation: its {"id", "action", "error", "duration_ms"}.
     operation = models.JSONField(null=True)
 
     class Meta:

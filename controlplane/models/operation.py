@@ -181,7 +181,10 @@ class Operation(models.Model):
     def duration_ms(self, now: datetime) -> int:
         """Milliseconds from its dispatch until its end, or until `now` if it is unfinished; 0
         before its dispatch."""
+        return self.duration_ms_until(self.updated_at if self.is_finished else now)
+
+    def duration_ms_until(self, end: datetime) -> int:
+        """The same for an operation that ends at this moment."""
         if self.dispatched_at is None:
             return 0
-        end = self.updated_at if self.is_finished else now
         return max(0, round((end - self.dispatched_at).total_seconds() * 1000))

@@ -321,12 +321,13 @@ def _end(
     # A cancelled operation can only end as cancelled, however much of its work was done.
     ends = UNFINISHED if status == OperationStatus.CANCELLED else HOPEFUL
     steps = step_history.ended(operation, now)
+    end = max(now, operation.updated_at)
     changed = Operation.objects.filter(id=operation.id, status__in=ends).update(
         status=status,
         error=words,
         failures_count=operation.failures_count,
         retry_at=None,
-        updated_at=max(now, operation.updated_at),
+        updated_at=end,
         steps=steps,
         **({"not_run_because": because} if because else {}),
     )
@@ -344,7 +345,7 @@ def _end(
                 partial(note_start, str(operation.endpoint_id), has_failed=has_failed)
             )
     if changed and not _is_no_news(operation, status):
-        record(operation_ended(operation, status, words))
+        record(operation_ended(operation, status, words, end))
     return changed == 1
 
 

@@ -288,6 +288,23 @@ def test_the_events_of_one_request_are_one_line(dave: Person, misbehaving: Misbe
     assert 'id="event-1"' in page.html
 
 
+def test_a_thing_takes_as_long_as_its_operations(dave: Person, misbehaving: Misbehaving) -> None:
+    told = {**SUSPEND[0]["operation"], "duration_ms": 847}
+    answer_with(misbehaving, {**SUSPEND[0], "operation": told}, *SUSPEND[1:])
+    (line,) = lines(Page(dave.get("/activity")))
+    assert " 847 ms by laptop" in line
+
+
+def test_events_and_operations_have_the_same_durations(alice: Person, shop: Shop) -> None:
+    shop.done(alice.api.post(shop.endpoint_path(rest="/restart")))
+    line = lines(Page(alice.get(f"{shop.url}/events")))[0]
+    took = re.search(r"(\d+ ms|[\d.]+ s) by ", line)
+    assert took, line
+    row = Page(alice.get(f"{shop.url}/operations")).rows()[0]
+    assert "Restart endpoint" in row
+    assert f"| {took[1]} |" in row
+
+
 @pytest.mark.parametrize(
     ("events", "expected"),
     [

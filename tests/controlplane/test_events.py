@@ -255,6 +255,9 @@ def test_a_rollback_of_refused_settings_is_recorded(project: Project) -> None:
         "apply_config",
     )
     assert failed["summary"].endswith(f"has failed: {failed['operation']['error']}")
+    path = f"{project.path}/operations/{operation_id}"
+    told = project.client.get(path)["operation"]["total_duration_ms"]
+    assert failed["operation"]["duration_ms"] == told
     assert requested["operation"] is None
     (field,) = back["changes"]
     assert back["changes"][field] == {"from": "UTC+200", "to": None}

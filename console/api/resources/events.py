@@ -15,6 +15,7 @@ from console.api.fields import (
     own_id,
     text,
     texts,
+    whole,
 )
 from console.api.resources.actors import Actor
 
@@ -26,12 +27,18 @@ class OfOperation:
     action: str
     # Why it failed or was cancelled; "" if it was not.
     error: str
+    # Milliseconds; None if it has not ended, or if the server does not report it.
+    duration_ms: int | None = None
 
     @classmethod
     def read(cls, data: JSONObject) -> "OfOperation | None":
         """Read it from the event's own fields; None if the event is about no operation."""
         if operation := inner(data, "operation"):
-            return cls(action=text(operation, "action"), error=text(operation, "error"))
+            return cls(
+                action=text(operation, "action"),
+                error=text(operation, "error"),
+                duration_ms=whole(operation, "duration_ms"),
+            )
         action, error = message_parsing.operation_in(text(data, "summary"))
         is_about = action and text(data, "type").startswith("operation.")
         return cls(action=action, error=error) if is_about else None
