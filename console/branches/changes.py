@@ -22,7 +22,7 @@ from console.request import ConsoleRequest
 
 WHAT_A_RESTORE_DOES = (
     "The branch keeps its id, name, endpoint and host. Open connections are "
-    "closed. Roles and passwords become those of the other branch."
+    "closed. Roles and passwords become those of {}."
 )
 
 NO_PARENT = "This branch has no parent. Restore it from another branch instead."
@@ -107,15 +107,16 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
             # If the list of branches could not be read, read the branch alone.
             source_id = (branch or request.api.branch(project_id, branch_id)).parent_id
             body = body_of(form, "branch_reset") | {"source_branch_id": source_id}
-            return replace_data(request, project_id, branch_id, body, url)
+            return replace_data(request, project_id, branch_id, body, url, "resetting")
     names = {one.id: one.name for one in branches}
     if children:
         form.require_name(children)
     parent_name = names.get(branch.parent_id, "") if branch else ""
+    name, parent = branch.name if branch else "branch", parent_name or "its parent"
     page = FormPage(
-        title="Reset from parent",
+        title=f"Reset {name} from {parent}",
         intro=f"The data of {branch.name if branch else 'the branch'} is replaced by the "
-        f"present data of {parent_name or 'its parent'}. {WHAT_A_RESTORE_DOES}",
+        f"present data of {parent}. {WHAT_A_RESTORE_DOES.format(parent)}",
         submit="Reset branch",
         danger=True,
         back=url,
@@ -140,10 +141,10 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
     if children:
         form.require_name(children)
     page = FormPage(
-        title="Restore from another branch",
+        title=f"Restore {branch.name if branch else 'branch'} from another branch",
         intro=f"The data of {branch.name if branch else 'the branch'} is replaced by the "
         "present data of the other branch, which becomes its parent. "
-        f"{WHAT_A_RESTORE_DOES}",
+        f"{WHAT_A_RESTORE_DOES.format('the other branch')}",
         submit="Restore branch",
         danger=True,
         back=url,
@@ -161,12 +162,17 @@ def why_not_replaced(branch: Branch | None, without_source: str, has_source: obj
 
 
 def replace_data(
-    request: ConsoleRequest, project_id: str, branch_id: str, body: Mapping[str, Any], url: str
+    request: ConsoleRequest,
+    project_id: str,
+    branch_id: str,
+    body: Mapping[str, Any],
+    url: str,
+    doing: str = "restoring",
 ) -> HttpResponse:
     request.api.branching.restore(project_id, branch_id, body)
     name = body.get("preserve_under_name")
     kept = f" Its previous data is kept as {name}." if name else ""
-    return done(request, url, f"Started replacing the branch's data.{kept}")
+    return done(request, url, f"Started {doing} the branch.{kept}")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

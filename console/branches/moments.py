@@ -35,7 +35,7 @@ LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 # Blanks before the zone, which people write and datetime does not read.
 BEFORE_ZONE = re.compile(r"\s+(?=(?:Z|UTC|[+-]\d\d(?::?\d\d)?)$)", re.IGNORECASE)
 # The API's names of the fields, with which it begins its refusals.
-FIELD = re.compile(r"\A(?:timestamp|lsn)\b", re.IGNORECASE)
+FIELD = re.compile(r"\A(?:base_)?(?:timestamp|lsn)\b", re.IGNORECASE)
 TIME_OF_DAY = re.compile(r"\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d(?::?\d\d)?)?")
 UNREADABLE = "Enter a time such as 2026-01-31 14:03:00Z or 14:03:00, or an LSN such as 0/1A2B3C4D."
 NONE_CHOSEN = "Choose a moment first."
@@ -156,7 +156,12 @@ def _found(request: ConsoleRequest, project_id: str, branch_id: str, typed: str)
     except Unauthorized:
         raise
     except APIError as error:
-        return Found(chosen, problem=FIELD.sub("This moment", in_plain_words(spell_out(error))))
+        return Found(chosen, problem=about_the_moment(spell_out(error)))
+
+
+def about_the_moment(words: str) -> str:
+    """Return what the API says of a moment, without its name of the field."""
+    return in_plain_words(FIELD.sub("This moment", words))
 
 
 def _chosen(request: ConsoleRequest) -> PastMoment | None:

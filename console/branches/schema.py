@@ -13,7 +13,7 @@ from console.api.errors import APIError, NotFound, Unauthorized
 from console.api.parallel import in_parallel, part
 from console.api.resources.branches import Branch
 from console.branches.forms import ComparisonForm
-from console.branches.moments import read_moment
+from console.branches.moments import FIELD, about_the_moment, read_moment
 from console.request import ConsoleRequest
 
 # The most lines shown. Of a longer diff only the beginning is shown.
@@ -116,7 +116,10 @@ def compare(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
             raise
         except APIError as problem:
             # The page is still shown, so that another database or branch can be chosen.
-            context["problem"] = problem
+            if FIELD.match(problem.message):
+                form.add_error("moment", about_the_moment(f"{problem.message}."))
+            else:
+                context["problem"] = problem
     return render(request, "branch_schema.html", context)
 
 

@@ -164,6 +164,11 @@ class Run:
         return bool(self.hidden_past) and "create_branch" in following
 
     @property
+    def is_reset(self) -> bool:
+        """Whether a branch's data is replaced by its parent's."""
+        return any(each.from_parent for each in self.operations)
+
+    @property
     def can_be_cancelled(self) -> bool:
         return any(map(can_be_cancelled, self.operations))
 
@@ -251,7 +256,7 @@ class Names:
         None if it may as well have created the branch, which is ready now.
         """
         actions = [operation.action for operation in run.operations]
-        if run.restores_past or actions[:2] == ["suspend_compute", "create_branch"]:
+        if run.restores_past or run.is_reset or actions[:2] == ["suspend_compute", "create_branch"]:
             return True
         if actions != ["create_branch"] or not self.is_older(run.branch_id, run.first):
             return False
@@ -287,6 +292,7 @@ SAID_OTHERWISE = {
     ("client", ("create_branch", "start_compute")): "Start endpoint {endpoint}",
     ("platform", ("delete_timeline",)): "Remove data that nothing needs any more",
 }
+RESET = "Reset branch {branch} from its parent"
 RESTORE = "Restore branch {branch}"
 RESTORE_OR_CREATE = "Copy the data of branch {branch} again"
 CREATE_SNAPSHOT = "Create snapshot {name}"
@@ -301,10 +307,12 @@ def asked(run: Run, names: Names) -> str:
     if run.hidden_past:
         return _of_the_past(run, run.hidden_past, names)
     words = SAID_OTHERWISE.get((begun_by, actions)) or WHOLE_REQUESTS.get(actions)
-    if names.lacks(run):
+    if run.is_reset:
+        words = RESET
+    elif names.lacks(run):
         name = names.snapshot(run)
         return CREATE_SNAPSHOT.format(name=name) if name else CREATE_GONE
-    if actions == ("create_branch",):
+    elif actions == ("create_branch",):
         is_restore = names.is_restore(run)
         words = RESTORE_OR_CREATE if is_restore is None else RESTORE if is_restore else words
     about = {"branch": names.branch(run.branch_id), "endpoint": run.endpoint_id}

@@ -3,8 +3,10 @@
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import datetime
 
 from django import forms
+from django.utils.timezone import localtime
 
 from console.api.errors import APIError, Unauthorized
 from console.forms.fields import WORDS_OF_ATTRIBUTES
@@ -79,9 +81,21 @@ def _attributes(form: forms.Form, words: str) -> list[tuple[str, str]]:
     return [(attribute, name) for attribute, name in fields if name in form.fields]
 
 
+TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+
+
 def in_plain_words(words: str) -> str:
-    """Replace the API's names of attributes by words, if no field of a form has a label for it."""
+    """Replace the API's names of attributes by words, if no field of a form has a label for it, and
+    its times by those in the reader's zone."""
+    words = TIME.sub(lambda found: _in_readers_zone(found[0]), words)
     return ATTRIBUTE.sub(lambda name: WORDS_OF_ATTRIBUTES.get(name[0], name[0]), words)
+
+
+def _in_readers_zone(time: str) -> str:
+    try:
+        return f"{localtime(datetime.fromisoformat(time)):%Y-%m-%d %H:%M:%S %Z}"
+    except (ValueError, OverflowError):
+        return time
 
 
 def _in_labels(form: forms.Form, words: str) -> str:

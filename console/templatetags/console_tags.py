@@ -198,10 +198,9 @@ def precisely(moment: datetime | None) -> SafeString | str:
 
 
 def to_the_millisecond(moment: datetime) -> str:
-    """Format a time as `precisely` does, for where no markup is possible."""
-    local, utc = localtime(moment), moment.astimezone(UTC)
-    behind = f"({utc:%H:%M:%S} UTC)" if local.utcoffset() else "UTC"
-    return f"{local.isoformat(' ', 'milliseconds')[:23]} {behind}"
+    """Format a time in the reader's zone, with the zone's name, for where no markup is possible."""
+    local = localtime(moment)
+    return f"{local.isoformat(' ', 'milliseconds')[:23]} {local:%Z}"
 
 
 @register.filter

@@ -131,12 +131,16 @@ def branch_restore_requested(
     source: Branch,
     operations: Iterable[Operation],
     *,
+    from_parent: bool,
     at: datetime | None = None,
     lsn: str = "",
 ) -> Event:
-    """`at` or `lsn` is the past moment of the source; there is neither for the present."""
-    goal = _goal(branch, source, at, lsn)
-    summary = f'A restore of the branch "{branch.name}" {goal} was requested'
+    """`at` or `lsn` is the past moment of the source; there is neither for the present. With
+    `from_parent`, it is a reset."""
+    goal = f'A restore of the branch "{branch.name}" {_goal(branch, source, at, lsn)}'
+    if from_parent:
+        goal = f'A reset of the branch "{branch.name}" from its parent "{source.name}"'
+    summary = f"{goal} was requested"
     kind = EventType.BRANCH_RESTORE_REQUESTED
     return of_branch(kind, project, branch, summary, operations)
 
@@ -148,12 +152,15 @@ def branch_restored(
     operations: Iterable[Operation],
     *,
     kept: Branch,
+    from_parent: bool,
     at: datetime | None = None,
     lsn: str = "",
 ) -> Event:
     """`kept` is the branch that has the replaced data. It is hidden if the caller did not ask to
-    keep that data. `at` and `lsn` are as in `branch_restore_requested`."""
+    keep that data. `from_parent`, `at` and `lsn` are as in `branch_restore_requested`."""
     summary = f'The branch "{branch.name}" was restored {_goal(branch, source, at, lsn)}'
+    if from_parent:
+        summary = f'The branch "{branch.name}" was reset from its parent "{source.name}"'
     made = made_with(
         source_branch_id=None if source.hidden else source.id,
         source_timestamp=at.isoformat() if at else None,

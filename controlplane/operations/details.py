@@ -64,6 +64,8 @@ class CreateBranchDetails(Details):
     source_branch_id: str | None = None
     # For a restore: the branch that keeps the data that is replaced.
     kept_as: str | None = None
+    # For a restore: whether it is a reset, whose source is the branch's parent as it is now.
+    from_parent: bool = False
     # The past moment of the source: a time in ISO 8601 with its zone, or a position in its log.
     at_time: str | None = None
     at_lsn: int | None = None

@@ -101,7 +101,12 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
         # Its data was moved to the branch, so there is nothing to remove.
         Branch.objects.filter(id=source.id).update(deleted_at=now, updated_at=now)
         source = source.parent
-    record(branch_restored(project, branch, source, [operation], kept=kept, at=at, lsn=lsn))
+    from_parent = details.from_parent
+    record(
+        branch_restored(
+            project, branch, source, [operation], kept=kept, from_parent=from_parent, at=at, lsn=lsn
+        )
+    )
 
 
 def give_up_replacing(operation: Operation) -> None:

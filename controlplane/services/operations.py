@@ -89,6 +89,12 @@ def past_of(operation: Operation) -> Past | None:
     )
 
 
+def is_reset(operation: Operation) -> bool:
+    """Return whether the operation resets its branch: replaces its data by its parent's."""
+    details = details_of(operation.action, operation.details)
+    return isinstance(details, CreateBranchDetails) and details.from_parent
+
+
 def cursor_of(operation: Operation) -> str:
     """The position of an operation in the list: its creation time in microseconds, without trailing
     zeros, which is the format that clients know.

@@ -83,7 +83,12 @@ def replace_data(
     operations = schedule(project, steps)
     at = moment.at if moment else None
     lsn = lsn_text(moment.lsn) if moment and moment.lsn is not None else ""
-    record(branch_restore_requested(project, branch, source, operations, at=at, lsn=lsn))
+    from_parent = _is_reset(branch, source, moment)
+    record(
+        branch_restore_requested(
+            project, branch, source, operations, from_parent=from_parent, at=at, lsn=lsn
+        )
+    )
     branch.is_resetting, branch.pending_state = True, BranchState.READY
     return operations
 
@@ -127,6 +132,10 @@ def _as_retries(steps: Sequence[Step], operations: Sequence[Operation]) -> list[
     return [replace(step, retry_of=row) for step, row in zip(steps, found, strict=True)]
 
 
+def _is_reset(branch: Branch, source: Branch, moment: PastMoment | None) -> bool:
+    return moment is None and source.id == branch.parent_id
+
+
 def _is_hidden(branch: Branch | None) -> bool:
     return branch is not None and branch.hidden
 
@@ -143,6 +152,7 @@ def _steps(
     """The steps of the replacement. While a past moment is recovered, as a hidden branch, an active
     endpoint serves; it is suspended for the switch to what was recovered."""
     past: list[Step] = []
+    from_parent = _is_reset(branch, source, moment)
     if moment is not None:
         source, creation = make_branch(
             project,
@@ -160,7 +170,9 @@ def _steps(
         Action.CREATE_BRANCH,
         branch=branch,
         also_holds=[source, kept],
-        details=CreateBranchDetails(source_branch_id=source.id, kept_as=kept.id),
+        details=CreateBranchDetails(
+            source_branch_id=source.id, kept_as=kept.id, from_parent=from_parent
+        ),
     )
     endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
     if endpoint is None or not _runs(endpoint, earlier):

@@ -283,7 +283,7 @@ def test_a_branch_of_a_moment(dave: Person, kept: Misbehaving) -> None:
     dave.browser.cookies["perch_zone"] = "Asia/Tokyo"
     shown = Page(dave.get(form))
     assert f'title="{AT}"' in shown.html
-    assert 'value="2026-01-31 23:03:00.123 (14:03:00 UTC)"' in shown.html
+    assert 'value="2026-01-31 23:03:00.123 JST"' in shown.html
     assert shown.fields["timestamp"] == AT
     # What the form says of the moment is not what counts.
     answer = dave.post(form, {"name": "then", "lifetime": "", "timestamp": "1999-01-01"})
@@ -351,12 +351,20 @@ def test_the_schema_is_compared_with_that_of_a_moment(dave: Person, kept: Misbeh
     kept.apart["/databases"] = (200, b'{"databases": [{"name": "neondb"}]}')
     kept.apart["/compare_schema"] = (200, b'{"diff": "@@ -1 +1 @@\\n+gone\\n"}')
     page = Page(dave.get(f"/projects/p/branches/br-a/schema?base=br-a&moment={AT}"))
-    assert "0 lines only in main as of 2026-01-31 14:03:00.123 UTC." in page.text
+    assert "0 lines only in main as of 2026-01-31 14:03:00.123 UTC ." in page.text
     (asked,) = [one for one in kept.asked if "compare_schema" in one]
     assert f"base_branch_id=br-a&base_timestamp={quote(AT)}" in asked
     wrong = Page(dave.get("/projects/p/branches/br-a/schema?base=br-b&moment=soon"))
     assert "Enter a time such as" in wrong.text
     assert wrong.fields["moment"] == "soon"
+    # What the server says of the moment is beside its field, in the reader's words and zone.
+    message = "base_timestamp is outside of the history, which begins at 2026-01-31T10:00:00Z"
+    refuse(kept, "/compare_schema", "base_timestamp", message)
+    dave.browser.cookies["perch_zone"] = "Asia/Tokyo"
+    refused = Page(dave.get(f"/projects/p/branches/br-a/schema?base=br-a&moment={AT}"))
+    words = "This moment is outside of the history, which begins at 2026-01-31 19:00:00 JST."
+    assert words in refused.text
+    assert 'id="id_moment_error"' in refused.html
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_reset_from_the_parent(alice: Person, shop: Shop) -> None:
     assert "present data of main" in Page(alice.get(f"{url}/reset")).text
     assert alice.post(f"{url}/reset")["Location"] == url
     page = wait_until_quiet(alice, url)
-    assert "Last reset" in page.text
+    assert "Last restore or reset" in page.text
     assert branches(alice, shop)["dev"]["last_reset_at"]
 
 

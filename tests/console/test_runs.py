@@ -69,6 +69,12 @@ def test_the_run_of_a_snapshot_has_the_snapshots_name() -> None:
             "Create branch or snapshot, now deleted",
         ),
         (("suspend_compute", "create_branch", "start_compute"), {}, "Restore branch a"),
+        (
+            ("suspend_compute", "create_branch", "start_compute"),
+            {"from_parent": True},
+            "Reset branch a from its parent",
+        ),
+        (("create_branch",), {"from_parent": True}, "Reset branch a from its parent"),
         (("suspend_compute", "start_compute"), {}, "Restart endpoint ep-a"),
         (
             ("delete_timeline",),

@@ -118,6 +118,7 @@ OPERATION_AT_TIMES: Mapping[str, Check] = {
     "retry_of": an_uuid,
     "not_run_because": an_uuid,
     "retry_at": timestamp,
+    "from_parent": flag,
     "past": lambda value: value.keys() <= {"branch_id", "timestamp", "lsn", "hidden"},
 }
 BRANCH: Mapping[str, Check] = {

@@ -322,13 +322,25 @@ def test_a_cancelled_restore_changes_nothing(project: Project) -> None:
 
 @pytest.mark.thorough
 def test_a_restore_is_recorded_as_an_event(project: Project) -> None:
-    child_id = project.new_branch_id(name="child")
-    project.done(restore(project, child_id, project.branch_id, preserve_under_name="kept"))
+    child_id, other_id = project.new_branch_id(name="child"), project.new_branch_id(name="other")
+    reset = project.done(restore(project, child_id, project.branch_id, preserve_under_name="kept"))
+    restored = project.done(restore(project, child_id, other_id))
+    # Only the first takes the present data of what was the parent then.
+    assert [row.get("from_parent") for row in reset["operations"]] == [True]
+    assert [row.get("from_parent") for row in restored["operations"]] == [None]
     events = project.client.get(f"{project.path}/events", type="branch.*")["events"]
     told = [(event["type"], event["summary"]) for event in events]
-    assert ("branch.restore_requested", told[0][1]) != told[0]
-    assert (
-        "branch.restored",
-        'The branch "child" was restored from the branch "main"',
-    ) in told
+    assert told[0] == ("branch.restored", 'The branch "child" was restored from the branch "other"')
+    for one in (
+        (
+            "branch.restore_requested",
+            'A reset of the branch "child" from its parent "main" was requested',
+        ),
+        ("branch.restored", 'The branch "child" was reset from its parent "main"'),
+        (
+            "branch.restore_requested",
+            'A restore of the branch "child" from the branch "other" was requested',
+        ),
+    ):
+        assert one in told
     assert ("branch.created", 'The branch "kept" was created') in told

@@ -79,6 +79,8 @@ class Operation:
     not_run_because: str
     # Of a creation of a branch from a past moment.
     past: Past | None
+    # Whether it resets its branch: replaces its data by its parent's.
+    from_parent: bool
     # Since the request, the oldest first; only in the answer to a request for this one operation.
     steps: Sequence[Step]
 
@@ -103,6 +105,7 @@ class Operation:
             not_run_because=identifier(data, "not_run_because")
             or message_parsing.not_run_because(text(data, "error")),
             past=Past.read(found) if (found := inner(data, "past")) else None,
+            from_parent=data.get("from_parent") is True,
             steps=_steps(data),
         )
 

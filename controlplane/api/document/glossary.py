@@ -311,6 +311,10 @@ GLOSSARY: dict[str, Entry] = {
         "The earlier operation of the chain that failed or was cancelled, so this one did not run",
         NOT_THERE,
     ),
+    "from_parent": (
+        "True if a `create_branch` resets its branch: replaces its data by its parent's",
+        NOT_THERE,
+    ),
     "past": ("The past moment that a `create_branch` makes a branch of", NOT_THERE),
     "PastOut.branch_id": ("The branch whose past it is", BRANCH_ID),
     "PastOut.timestamp": ("The moment, if it was named as a time", TIME),
@@ -322,6 +326,7 @@ GLOSSARY: dict[str, Entry] = {
     ),
     "EventOut.operation": ("The operation that an `operation.*` event is about", None),
     "EventOperationOut.id": ("The operation's id", OPERATION_ID),
+    "EventOperationOut.duration_ms": ("Its `total_duration_ms`, if the event is its end", 240),
     "no_login": ("Whether the role cannot log in", False),
     "operation": ("The operation", {}),
     "operation_id": ("The operation's id", OPERATION_ID),

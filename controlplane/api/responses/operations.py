@@ -11,7 +11,7 @@ from controlplane.actors import ActorType
 from controlplane.api.fields import Moment, NamedMoment, Timestamp
 from controlplane.api.responses.shared import Cursor
 from controlplane.models import Action, Operation, OperationStatus
-from controlplane.services.operations import Past, Step, past_of, steps_of
+from controlplane.services.operations import Past, Step, is_reset, past_of, steps_of
 
 
 class InitiatorOut(Schema):
@@ -49,6 +49,7 @@ class OperationOut(Schema):
     past: PastOut | None = Field(
         None, description="The past moment that a `create_branch` makes a branch of"
     )
+    from_parent: bool | None = None
     failures_count: int = Field(description="The number of failed attempts")
     retry_at: Timestamp | None = Field(None, description="When the next attempt is made")
     created_at: Timestamp
@@ -68,6 +69,10 @@ class OperationOut(Schema):
     @staticmethod
     def resolve_past(operation: Operation) -> Past | None:
         return past_of(operation)
+
+    @staticmethod
+    def resolve_from_parent(operation: Operation) -> bool | None:
+        return is_reset(operation) or None
 
     @staticmethod
     def resolve_initiator(operation: Operation) -> dict[str, Any]:
