@@ -34,7 +34,7 @@ IN_A_PROJECT = [
     (("g", "e"), "Endpoints"),
     (("g", "b"), "Branches"),
     (("g", "o"), "Operations"),
-    (("g", "v"), "Events"),
+    (("g", "v"), "Activity"),
     (("g", "q"), "Query"),
     (("g", "s"), "Settings"),
 ]
@@ -168,7 +168,7 @@ def _of_project(project: Project, account: Account) -> Iterator[Goal]:
         "Settings": "project_settings",
     }
     if account.has_activity:
-        tabs["Events"] = "project_activity"
+        tabs["Activity"] = "project_activity"
     if account.is_perch:
         tabs |= {"Query": "query", "Tables": "tables"}
     for label, name in tabs.items():

@@ -40,7 +40,7 @@ class OperationFilters(FilterForm):
     status = OpenChoiceField(required=False)
     endpoint_id = OpenChoiceField(label="Endpoint", required=False)
     branch_id = OpenChoiceField(label="Branch", required=False)
-    initiator = OpenChoiceField(label="Requested by", required=False)
+    initiator = OpenChoiceField(label="Started by", required=False)
     field_order = ("action", "status", "endpoint_id", "branch_id", "initiator", "since", "until")
 
     def offer_all(self, branches: Iterable[Branch], endpoints: Iterable[Endpoint]) -> None:
