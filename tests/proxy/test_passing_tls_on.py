@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -85,6 +86,20 @@ def test_a_name_of_no_endpoint_is_passed_on_like_that_of_one(region: Region) -> 
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             region.first.connect(name, user="alice", password="wrong")
         assert passed_on_unread() == before + 1
+
+
+def test_a_new_host_takes_over_names_and_moves_no_others(region: Region) -> None:
+    peers = region.first.proxy._context.peers
+    names = [f"ep-not-there-{number:06}" for number in range(300)]
+    before = {name: peers._host_of_unknown(name) for name in names}
+    known = region.first.directory.hosts
+    region.first.directory.hosts = {**known, "third": replace(known[SECOND], id="third")}
+    after = {name: peers._host_of_unknown(name) for name in names}
+    moved = {name for name in names if before[name] != after[name]}
+    assert {after[name] for name in moved} == {"third"}
+    shares = [[*found.values()].count(host) for found, host in ((before, SECOND), (after, "third"))]
+    assert 120 < shares[0] < 180
+    assert 70 < shares[1] < 130
 
 
 def test_large_amounts_of_data_pass_in_both_directions(region: Region) -> None:

@@ -189,10 +189,14 @@ class Peers:
 
     def _host_of_unknown(self, endpoint_id: str) -> str | None:
         """Chooses a host for an endpoint that does not exist: always the same one, and each as
-        often as any other. So how long an answer takes does not tell whether the name exists."""
-        hosts = sorted([*self._directory.peers(), self._settings.host_id])
-        digest = hmac.digest(self._settings.secret, b"host of " + endpoint_id.encode(), "sha256")
-        chosen = hosts[int.from_bytes(digest[:8]) % len(hosts)]
+        often as any other. So how long an answer takes does not tell whether the name exists. A new
+        host takes over its share of the names, and no other name changes its host."""
+
+        def weight(host_id: str) -> bytes:
+            name = f"{host_id} of {endpoint_id}".encode()
+            return hmac.digest(self._settings.secret, name, "sha256")
+
+        chosen = max([*self._directory.peers(), self._settings.host_id], key=weight)
         return chosen if chosen != self._settings.host_id else None
 
 
