@@ -45,10 +45,9 @@ KNOWN = [
             "The connection to Postgres failed.",
         ),
         (
-            "lock timeout|LOCK TABLE|deadlock detected",
+            "lock timeout|deadlock detected",
             "Another session held a lock for too long.",
         ),
-        ("permission denied for|must be owner of", "The role lacks the privilege."),
     )
 ]
 # Otherwise, what failed, by the operation's action.
@@ -70,7 +69,9 @@ ADVICE = re.compile(
     r";\s+((?:the next start tries|try again|it is tried again|if this persists|tell this host"
     r"|change |have this host|only this host|remove |name another|delete branches)[^\n]*)\Z"
 )
-# A first line longer than this is no sentence to begin with.
+# What went wrong, as Postgres says it after its severity.
+MESSAGE = re.compile(r"\b(?:ERROR|FATAL|PANIC):\s+([^\n;]+)")
+# A line longer than this is no sentence.
 LONGEST_LINE = 200
 
 
@@ -103,9 +104,12 @@ def _sentence(words: str, action: str) -> str:
         if found := pattern.search(words):
             return known.format(*found.groups())
     first = words.strip().partition("\n")[0].strip(" :;,")
-    if RAW.search(first) or not first or len(first) > LONGEST_LINE:
-        return FAILED.get(action, OTHERWISE)
-    return f"{_capital(first).rstrip('.')}."
+    if first and not RAW.search(first) and len(first) <= LONGEST_LINE:
+        return f"{_capital(first).rstrip('.')}."
+    failed, message = FAILED.get(action, OTHERWISE), MESSAGE.search(words)
+    if message is None or len(message[1]) > LONGEST_LINE:
+        return failed
+    return f"{failed.rstrip('.')}: {message[1].strip().rstrip('.')}."
 
 
 def _capital(words: str) -> str:

@@ -141,7 +141,7 @@ def test_raw_words_of_postgres_are_behind_a_sentence(
     steps = [STEPS[0], {**STEPS[2], "detail": {"error": raw.strip()}}]
     answer_with(misbehaving, told(action="start_compute", status="failed", error=raw, steps=steps))
     page = Page(dave.get(RUN))
-    plain = "Postgres did not start."
+    plain = "Postgres did not start: odder."
     assert f"{plain} Details postgres: odd FATAL: odder" in page.text
     # The step has the sentence alone.
     assert page.text.count(plain) == 2

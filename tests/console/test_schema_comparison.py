@@ -1,5 +1,7 @@
 """The comparison of a branch's schema with another branch's."""
 
+import json
+
 import pytest
 
 from console.branches.schema import MOST_LINES, read_diff
@@ -39,6 +41,22 @@ def test_a_server_that_does_not_compare_schemas(
 ) -> None:
     misbehaving.refuse(status, "no <b>such</b> thing")
     assert dave.get("/projects/p/branches/b/schema").status_code >= 400
+
+
+def test_raw_words_of_postgres_are_behind_a_sentence(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    found = {
+        "project": {"id": "p"},
+        "branches": [{"id": "b"}, {"id": "c"}],
+        "databases": [{"name": "d"}],
+    }
+    misbehaving.body = json.dumps(found).encode()
+    raw = "connection to server failed: FATAL:  the database system is starting up\nagain"
+    misbehaving.apart["/compare_schema"] = (503, json.dumps({"message": raw}).encode())
+    page = Page(dave.get("/projects/p/branches/b/schema"))
+    assert ": Postgres was starting or stopping. " in page.text
+    assert f"Details {' '.join(raw.split())}" in page.text
 
 
 def test_the_lines_of_a_diff() -> None:

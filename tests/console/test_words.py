@@ -66,9 +66,15 @@ OPERATOR = "the next start tries again; if this persists, tell this host's opera
         (
             "pg_restore: error: could not execute query: ERROR:  odd\nCommand was: CREATE …",
             "create_branch",
-            "The branch's data could not be copied.",
+            "The branch's data could not be copied: odd.",
         ),
-        ("FATAL:  odd", "teleport", "Postgres reported an error."),
+        ("FATAL:  odd", "teleport", "Postgres reported an error: odd."),
+        ("pg_ctl: could not start server", "start_compute", "Postgres did not start."),
+        (
+            "error: query failed: ERROR:  permission denied for table t\nquery was: LOCK TABLE t",
+            "",
+            "Postgres reported an error: permission denied for table t.",
+        ),
         ("role is in use:\n\nby ann", "", "Role is in use."),
     ],
 )
