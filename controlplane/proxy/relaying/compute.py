@@ -22,10 +22,6 @@ _LONGEST_GREETING = 65536
 _AUTHENTICATION_OK = b"\0\0\0\0"
 # A unix socket whose listen queue is full refuses at once. Postgres empties it as fast as it forks.
 _CONNECT_RETRY_PAUSE = 0.01
-# How many bytes to a compute the kernel may hold, as far as net.core.wmem_max allows. The usual 208
-# KiB are empty before the proxy gets to run again, so that the compute waits: by 6 percent of the
-# rate of a COPY, and by a fifth if the client came through another host.
-_SEND_BUFFER = 1_048_576
 # SQLSTATEs of a compute that is starting or stopping: the proxy wakes it and tries again.
 TEMPORARY_STATES = {ComputeUnreachable.sqlstate, AdministratorShutdown.sqlstate, "57P02"}
 
@@ -119,7 +115,6 @@ async def _open(
             raise ComputeGone(str(error), packet=error.packet()) from error
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
     try:
         while True:
             try:

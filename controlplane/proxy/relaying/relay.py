@@ -120,6 +120,7 @@ class Pump:
 
     __slots__ = (
         "_held",
+        "_hold_more",
         "_readiness",
         "_receive",
         "_send",
@@ -148,6 +149,7 @@ class Pump:
         self._sink = sink.fileno
         self._receive = source.receive_burst
         self._send = sink.send
+        self._hold_more = sink.hold_more
         self._source_ended = source_ended
         self._source_broke = source_broke
         self._sink_broke = sink_broke
@@ -220,6 +222,7 @@ class Pump:
 
     def _hold(self, rest: memoryview) -> None:
         self._held = rest
+        self._hold_more()
         self._readiness.remove_reader(self._source)
         self._readiness.add_writer(self._sink, self._flush)
 

@@ -12,6 +12,9 @@ from collections.abc import Callable
 
 _MOST_AT_ONCE = 256
 _SCRATCH = 65536  # bytes
+# The most connections of this process with a large buffer in the kernel, of 2 MiB each. Clients
+# that send much to busy computes could fill the proxy's memory otherwise.
+MOST_LARGE_BUFFERS = 64
 
 
 class Readiness:
@@ -27,6 +30,7 @@ class Readiness:
         self._adopted: set[int] = set()
         self._broken: set[int] = set()
         self._ended: set[int] = set()
+        self._large_buffers: set[int] = set()
         self._errors = select.epoll()
         loop.add_reader(self._errors.fileno(), self._report_errors)
 
@@ -46,8 +50,17 @@ class Readiness:
         self._adopted.discard(descriptor)
         self._broken.discard(descriptor)
         self._ended.discard(descriptor)
+        self._large_buffers.discard(descriptor)
         with contextlib.suppress(OSError, ValueError):
             self._errors.unregister(descriptor)
+
+    def take_large_buffer(self, descriptor: int) -> bool:
+        """Returns whether the descriptor gets a large buffer now, which it keeps until `forget`."""
+        held = self._large_buffers
+        if descriptor in held or len(held) >= MOST_LARGE_BUFFERS:
+            return False
+        held.add(descriptor)
+        return True
 
     def end_input(self, descriptor: int) -> None:
         """Calls the descriptor's reader once, and each later one as soon as it is added: a layer
