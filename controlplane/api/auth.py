@@ -14,6 +14,10 @@ from controlplane.models import Account, ApiKey
 from controlplane.services import accounts
 from controlplane.services.request_rates import take_turn
 
+# The key of META with the API key of the batch that the request is a part of (`api.batch`). Clients
+# cannot set it, as their headers begin with HTTP_.
+BATCH_KEY = "perch.batch_key"
+
 
 class AuthenticatedRequest(HttpRequest):
     """A request with a valid API key. Every view of the API gets one."""
@@ -24,6 +28,14 @@ class AuthenticatedRequest(HttpRequest):
 
 class ApiKeyAuth(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> Account | None:
+        # A part of a batch has the share and the caller of the whole.
+        key = request.META.get(BATCH_KEY) or self._key_of(request, token)
+        if key is None:
+            return None
+        _admit(cast(AuthenticatedRequest, request), key)
+        return cast(Account, key.account)
+
+    def _key_of(self, request: HttpRequest, token: str) -> ApiKey | None:
         # The share of the key comes first: a flood of requests with one key, valid or not, does
         # not reach the database.
         take_share(request, f"key {ApiKey.digest_of(token)}")
@@ -36,8 +48,7 @@ class ApiKeyAuth(HttpBearer):
         take_share(request, f"{ACCOUNT}{key.account_id}")
         caller = Actor(ActorType.USER, name=key.name, api_key_id=key.id, address=address)
         until_answered(request).enter_context(acting_as(caller))
-        _admit(cast(AuthenticatedRequest, request), key)
-        return key.account
+        return key
 
 
 def _admit(request: AuthenticatedRequest, key: ApiKey) -> None:

@@ -3,6 +3,7 @@
 from controlplane.api import (
     accounts,
     api_keys,
+    batch,
     branches,
     consumption,
     databases,
@@ -54,5 +55,6 @@ for resource in (
     looked_for,
     consumption,
     webhooks,
+    batch,
 ):
     api.add_router("", resource.router)

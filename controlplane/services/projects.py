@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -115,11 +116,31 @@ FIRST_PROJECTS = Reading(
 )
 
 
+# The projects that a batch of requests has found, by account and id; None outside of a batch.
+_found: ContextVar[dict[tuple[int, str], Project] | None] = ContextVar("found", default=None)
+
+
+@contextmanager
+def finding_once() -> Iterator[None]:
+    """Have `find_project` read each project once within the block, which serves several requests
+    that only read."""
+    token = _found.set({})
+    try:
+        yield
+    finally:
+        _found.reset(token)
+
+
 def find_project(account: Account, project_id: str) -> Project:
     """The account's project with this id. Raises NotFound, also for another account's project."""
+    found = _found.get()
+    if found is not None and (known := found.get((account.id, project_id))):
+        return known
     project = PROJECT.first({"account": account}, project=project_id, account=account.id)
     if project is None:
         raise NotFound("project not found", fields=["project_id"])
+    if found is not None:
+        found[account.id, project_id] = project
     return project
 
 

@@ -178,6 +178,7 @@ OPERATION_IDS = {
 }
 # Calls that only Perch has.
 OWN = {
+    "GET /batch",
     "GET /accounts",
     "POST /accounts",
     "GET /accounts/{account_id}",

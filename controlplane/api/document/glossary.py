@@ -79,6 +79,7 @@ GLOSSARY: dict[str, Entry] = {
     "tables": ("The tables", []),
     "sql": ("The statements that create the schema", "CREATE TABLE public.orders (id integer);\n"),
     "db_name": ("The database's name", "neondb"),
+    "path": ("A path of this API with its query", ["/projects?limit=10", "/regions"]),
     "from": ("The beginning", TIME),
     "granularity": ("`hourly`, `daily` or `monthly`", "daily"),
     "diff": ("A unified diff; empty if the schemas are equal", ""),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from django.template import Context, Engine
 from django.utils.html import escape, format_html_join
@@ -195,7 +196,7 @@ def _curl(method: str, path: str, operation: dict[str, Any], body: Any) -> str:
     needed = [
         one for one in operation["parameters"] if one["in"] == "query" and one.get("required")
     ]
-    query = "&".join(f"{one['name']}={one['example']}" for one in needed)
+    query = urlencode({one["name"]: one["example"] for one in needed}, doseq=True, safe="/:")
     lines = [f'curl "$API{filled}{"?" + query if query else ""}"']
     if method != "get":
         lines[0] = lines[0].replace("curl ", f"curl -X {method.upper()} ", 1)
