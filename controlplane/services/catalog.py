@@ -30,6 +30,7 @@ from controlplane.models import (
     Project,
     Role,
 )
+from controlplane.models.reading import Reading
 from controlplane.operations.effects import pending_state
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services import plan_limits
@@ -48,6 +49,10 @@ from controlplane.services.errors import (
 from controlplane.services.passwords import decrypt, new_password, set_password
 from controlplane.services.projects import changing_project, find_project
 from controlplane.services.reserved_names import check_database_name, check_role_name
+
+OF_BRANCH = "WHERE t.branch_id = %(branch)s AND t.deleted_at IS NULL"
+ROLES = Reading(Role, f"{OF_BRANCH} ORDER BY t.name")
+DATABASES = Reading(Database, f"{OF_BRANCH} ORDER BY t.id")
 
 
 @dataclass
@@ -105,7 +110,7 @@ def _follow(
 def list_roles(account: Account, project_id: str, branch_id: str) -> list[Role]:
     """The branch's roles, by name. Raises NotFound."""
     branch = find_branch(find_project(account, project_id), branch_id)
-    return list(_roles(branch).order_by("name"))
+    return ROLES.rows(branch=branch.id)
 
 
 def get_role(account: Account, project_id: str, branch_id: str, name: str) -> Role:
@@ -195,7 +200,7 @@ def delete_role(
 def list_databases(account: Account, project_id: str, branch_id: str) -> list[Database]:
     """The branch's databases, oldest first. Raises NotFound."""
     branch = find_branch(find_project(account, project_id), branch_id)
-    return list(_databases(branch).order_by("id"))
+    return DATABASES.rows(branch=branch.id)
 
 
 def get_database(account: Account, project_id: str, branch_id: str, name: str) -> Database:

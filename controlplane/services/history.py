@@ -13,11 +13,13 @@ from controlplane.compute.history.chain import REPLACED
 from controlplane.compute.history.log import lsn_text as lsn_text
 from controlplane.compute.history.log import parse_lsn
 from controlplane.models import Branch, HistoryChain
+from controlplane.models.reading import Reading
 from controlplane.operations.details import CreateBranchDetails
 from controlplane.services.errors import Unprocessable
 
 # Bytes of log that a compute keeps at most until they are copied (`compute.configuration`).
 MOST_AHEAD = 2 << 30
+CHAINS = Reading(HistoryChain, "WHERE t.branch_id = %(branch)s ORDER BY t.number")
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,7 @@ PRESENT = MomentSpec()
 
 
 def history_of(branch: Branch) -> History:
-    chains = list(HistoryChain.objects.filter(branch=branch).order_by("number"))
-    return History(branch, chains, clock.now())
+    return History(branch, CHAINS.rows(branch=branch.id), clock.now())
 
 
 def _unpublished(chain: HistoryChain) -> int:

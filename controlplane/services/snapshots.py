@@ -23,6 +23,7 @@ from controlplane.models import (
     Project,
     Snapshot,
 )
+from controlplane.models.reading import Reading
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services import plan_limits
 from controlplane.services.branches import (
@@ -42,6 +43,11 @@ from controlplane.services.restoring import replace_data
 
 # The most characters of a branch's or a snapshot's name.
 LONGEST_NAME = 256
+SNAPSHOTS = Reading(
+    Snapshot,
+    "WHERE t.project_id = %(project)s ORDER BY t.created_at DESC, t.id",
+    joined=["data_branch"],
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +98,7 @@ def find_snapshot(project: Project, snapshot_id: str) -> Snapshot:
 def list_snapshots(account: Account, project_id: str) -> list[Snapshot]:
     """The project's snapshots, newest first. Raises NotFound."""
     project = find_project(account, project_id)
-    snapshots = Snapshot.objects.select_related("data_branch").filter(project=project)
-    return list(snapshots.order_by("-created_at", "id"))
+    return SNAPSHOTS.rows({"project": project}, project=project.id)
 
 
 def create_snapshot(
