@@ -86,8 +86,12 @@ def texts(data: JSONObject, name: str) -> list[str]:
 
 def moment(data: JSONObject, name: str) -> datetime | None:
     """Return a timestamp; None if it is absent, unreadable, or one of the API's zero timestamps."""
+    value = text(data, name)
+    if not value:
+        # Most are absent in long lists, where an exception for each would take long.
+        return None
     try:
-        read = datetime.fromisoformat(text(data, name))
+        read = datetime.fromisoformat(value)
     except ValueError:
         return None
     if read.tzinfo is None:

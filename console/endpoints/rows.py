@@ -120,13 +120,23 @@ def _made(endpoint: Endpoint) -> datetime:
 def endpoint_row(
     endpoint: Endpoint, branches: Iterable[Branch], operations: Iterable[Operation]
 ) -> EndpointRow:
+    (row,) = endpoint_rows([endpoint], branches, operations)
+    return row
+
+
+def endpoint_rows(
+    endpoints: Iterable[Endpoint], branches: Iterable[Branch], operations: Iterable[Operation]
+) -> list[EndpointRow]:
     names = {branch.id: branch.name for branch in branches}
     operations = list(operations)
-    return EndpointRow(
-        endpoint=endpoint,
-        state=endpoint_state(endpoint),
-        pending=pending_word(endpoint, operations),
-        branch_name=names.get(endpoint.branch_id, endpoint.branch_id),
-        heading=heading_for(endpoint, operations),
-        failed_start=failed_start(endpoint, operations),
-    )
+    return [
+        EndpointRow(
+            endpoint=endpoint,
+            state=endpoint_state(endpoint),
+            pending=pending_word(endpoint, operations),
+            branch_name=names.get(endpoint.branch_id, endpoint.branch_id),
+            heading=heading_for(endpoint, operations),
+            failed_start=failed_start(endpoint, operations),
+        )
+        for endpoint in endpoints
+    ]

@@ -101,7 +101,7 @@ def listing(
     sort = request.GET.get("sort", "")
     sort = sort if sort in orders else next(iter(orders))
     wanted = search.lower().split()
-    found = [one for one in every if _has(words(one), wanted)]
+    found = [one for one in every if _has(words(one), wanted)] if wanted else [*every]
     order = orders[sort]
     found.sort(key=order.key, reverse=order.reverse)
     pages = max(1, -(-len(found) // size))
