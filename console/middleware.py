@@ -233,7 +233,9 @@ class SignInMiddleware:
             words = f"You are {name} in another tab now. Reload this page to continue as {name}."
             return show_problem(request, AnotherSignIn(words))
         request.keeps_awake = _is_by_a_person(request)
-        request.api = ManagementAPI(sign_in.key, sign_in.shown_server)
+        request.api = ManagementAPI(
+            sign_in.key, sign_in.shown_server, has_batches=sign_in.account.is_perch
+        )
         if request.is_out_of_date:
             request.api.refuse_changes()
         request.channel = _channel(request, kwargs.get("project_id", ""))

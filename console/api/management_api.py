@@ -39,11 +39,14 @@ class ManagementAPI:
     slow, cannot be reached, or returns an invalid answer. Ids are the API's own strings.
     """
 
-    def __init__(self, key: str, server: Server | None = None) -> None:
+    def __init__(
+        self, key: str, server: Server | None = None, *, has_batches: bool = False
+    ) -> None:
         """`server` is by default the one of MANAGEMENT_API_URL. Without a key nothing is sent:
-        every call then raises Unauthorized."""
+        every call then raises Unauthorized. `has_batches` says whether the server may answer the
+        requests of parallel calls together (`console.api.batches`)."""
         self.server = server or default_server()
-        self._transport = Transport(key, self.server)
+        self._transport = Transport(key, self.server, has_batches=has_batches)
         self.branching = BranchCalls(self._transport)
         self.catalog = CatalogCalls(self._transport)
         self.history = HistoryCalls(self._transport)
@@ -51,6 +54,10 @@ class ManagementAPI:
         self.webhooks = WebhookCalls(self._transport)
         self.changes = ChangeCalls(self._transport)
         self.status = StatusCalls(self._transport)
+
+    def answers_in_order(self) -> bool:
+        """Whether the server answers parallel calls in their order, as far as is known."""
+        return self._transport.answers_in_order()
 
     def refuse_changes(self) -> None:
         """Make every call that would change something raise OutOfDate."""

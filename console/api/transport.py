@@ -12,50 +12,38 @@ from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
 from console import client_address, logs
-from console.api import message_parsing
+from console.api import batches
+from console.api.answers import decoded, result_of
 from console.api.bounded_http import (
     READ_AT_ONCE,
     BoundedAdapter,
     TooLong,
     environment_for,
     never_sent,
-    read_json,
     read_whole,
 )
 from console.api.errors import (
-    QUOTA_EXCEEDED,
-    APIError,
     BrokenOff,
-    FieldError,
     NonsenseAnswer,
     NotFound,
     NotOffered,
     OutOfDate,
-    QuotaUsedUp,
     Refused,
     TooSlow,
     Unauthorized,
     Unreachable,
     error_class,
 )
-from console.api.fields import text
+from console.api.fields import objects, whole
 from console.api.servers import Server
 
 log = logging.getLogger(__name__)
-
-# What read_json raises; RecursionError if the JSON is nested too deeply.
-NOT_JSON = (ValueError, RecursionError)
 
 EVENT_STREAM = "text/event-stream"
 # Seconds. A server sends something more often than this, even if only a keep-alive.
 LONGEST_SILENCE = 40.0
 # Some answers may take this many times as long as usual. Perch itself gives them up after 60 s.
 LONG_FACTOR = 5
-# Characters of an error message. Messages are searched, shown, and kept in a cookie until then.
-LONGEST_MESSAGE = 1000
-LONGEST_REQUEST_ID = 200
-# The most fields at fault that are read from one refusal.
-MOST_FIELDS = 100
 # Path segments that HTTP clients resolve or drop, so that the request would go to another address.
 # SQL can give a role such a name.
 UNSENDABLE = frozenset((".", "..", ""))
@@ -65,10 +53,12 @@ class Transport:
     """Sends one user's requests to one server, with the user's key. Raises an `APIError` for every
     failure."""
 
-    def __init__(self, key: str, server: Server) -> None:
-        """Without a key nothing is sent: every call then raises Unauthorized."""
+    def __init__(self, key: str, server: Server, *, has_batches: bool = False) -> None:
+        """Without a key nothing is sent: every call then raises Unauthorized. `has_batches` says
+        whether the server may have the call `/batch`."""
         self._key = key
         self._server = server
+        self._has_batches = has_batches
         self._too_slow: TooSlow | None = None
         # True if the page that sends the request was made before the last sign-in or sign-out.
         # Such a page may read, but not change anything.
@@ -81,7 +71,7 @@ class Transport:
 
     def again(self) -> "Transport":
         """Return a transport with the same key and server that does not remember a timeout."""
-        return Transport(self._key, self._server)
+        return Transport(self._key, self._server, has_batches=self._has_batches)
 
     def get(
         self,
@@ -92,6 +82,18 @@ class Transport:
         """Return the decoded answer; None if it has no content. `takes_long` multiplies the
         time limit by LONG_FACTOR, for answers that read a compute or recover a past moment."""
         within = settings.MANAGEMENT_API_TIMEOUT * (LONG_FACTOR if takes_long else 1)
+        beside = batches.present()
+        is_sendable = bool(self._key) and UNSENDABLE.isdisjoint(path)
+        if beside and is_sendable and not takes_long and self.answers_in_order():
+            answer = beside.get(_address(path, query), self._get_batch)
+            if answer is not None:
+                return result_of(answer.status, "", answer.body)
+        batches.leave()
+        return self._get_alone(path, query, within)
+
+    def _get_alone(
+        self, path: Sequence[str], query: Mapping[str, Any] | None, within: float
+    ) -> object:
         try:
             return self._call(_pooled, "GET", path, query=query, within=within)
         except TooSlow:
@@ -99,6 +101,31 @@ class Transport:
         except Unreachable:
             # The server may have closed a kept connection at this moment. Reading twice is safe.
             return self._call(_pooled, "GET", path, query=query, within=within)
+
+    def answers_in_order(self) -> bool:
+        """Whether the requests of parallel calls are sent together, as far as is known, and then
+        answered in the order of the calls."""
+        return self._has_batches and batches.may_have_batches(self._server.url)
+
+    def _get_batch(self, paths: Sequence[str]) -> Sequence[batches.Answer]:
+        try:
+            data = self._get_alone(
+                ("batch",), {"path": paths}, within=settings.MANAGEMENT_API_TIMEOUT
+            )
+        except Refused as problem:
+            # 414: something between the two accepts only short addresses.
+            if problem.status not in (404, 405, 414):
+                raise
+            batches.note_lack(self._server.url)
+            return ()
+        answers = [
+            batches.Answer(status, one.get("body"))
+            for one in objects(data, "responses")
+            if (status := whole(one, "status"))
+        ]
+        if len(answers) != len(paths):
+            raise NonsenseAnswer("The batch lacks responses.")
+        return answers
 
     def send(
         self,
@@ -114,6 +141,7 @@ class Transport:
         it did the first, and does nothing more. Raises OutOfDate for a page that is out of date.
         """
         self.require_current()
+        batches.leave()
         # Use a fresh connection: if a kept one turned out to be closed, it would be unknown
         # whether the change took effect, and sending it again would not be safe.
         with closing(BoundedAdapter()) as fresh:
@@ -152,15 +180,12 @@ class Transport:
         except (requests.RequestException, HTTPError, OSError) as error:
             raise Unreachable(f"No stream from {self._server.url}.") from error
 
-    def _url(self, path: Sequence[str]) -> str:
-        return "/".join([self._server.url, *(quote(part, safe="") for part in path)])
-
     def _request(
         self,
         method: str,
         path: Sequence[str],
         *,
-        query: Mapping[str, str | int] | None = None,
+        query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         once: str = "",
         accept: str = "application/json",
@@ -170,7 +195,7 @@ class Transport:
         .netrc file and redirects, none of which may be used, in more time than all else takes."""
         request = requests.PreparedRequest()
         request.method = method
-        request.url = self._url(path) + (f"?{urlencode(query)}" if query else "")
+        request.url = self._server.url + _address(path, query)
         headers = {
             "Accept": accept,
             "Accept-Encoding": encoding,
@@ -192,7 +217,7 @@ class Transport:
         method: str,
         path: Sequence[str],
         *,
-        query: Mapping[str, str | int] | None = None,
+        query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         once: str = "",
         within: float | None = None,
@@ -204,7 +229,7 @@ class Transport:
             raise self._too_slow
         if not UNSENDABLE.isdisjoint(path):
             raise NotFound("This name cannot be part of a request.", status=404)
-        url, seconds = self._url(path), within or settings.MANAGEMENT_API_TIMEOUT
+        url, seconds = self._server.url + _address(path), within or settings.MANAGEMENT_API_TIMEOUT
         try:
             answer = adapter.send(
                 self._request(method, path, query=query, body=body, once=once),
@@ -231,58 +256,19 @@ class Transport:
             raise BrokenOff(
                 f"{self._server.url} closed the connection before the response was complete."
             ) from error
-        if answer.ok and answer.status_code < 300:
-            return _json(answer, content)
-        raise _refusal(answer, content)
+        is_good = answer.status_code < 300
+        return result_of(
+            answer.status_code, answer.reason, decoded(answer, content, is_needed=is_good)
+        )
 
 
 _pooled = BoundedAdapter(pool_connections=4, pool_maxsize=32)
 
 
-def _json(answer: requests.Response, content: bytes) -> object:
-    if answer.status_code == 204:
-        # Newer servers answer like this if what is to be deleted was deleted before.
-        return None
-    try:
-        data: object = read_json(content)
-    except NOT_JSON as error:
-        url = answer.url.partition("?")[0]
-        log.warning("API response not JSON", extra={"url": url, "status": answer.status_code})
-        raise NonsenseAnswer("The response is not JSON.", status=answer.status_code) from error
-    return data
-
-
-def _refusal(answer: requests.Response, content: bytes) -> APIError:
-    try:
-        body = read_json(content)
-    except NOT_JSON:
-        body = None
-    data: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
-    message = text(data, "message") or f"The answer was {answer.status_code} {answer.reason}."
-    refused_as = error_class(answer.status_code, code := text(data, "code"))
-    if refused_as is QuotaUsedUp:
-        # The message is about plans, which the settings of a project are not.
-        quota = code.removesuffix(QUOTA_EXCEEDED).lower().replace("_", " ")
-        message = f"The {quota} quota is used up."
-    refusal = refused_as(
-        message[:LONGEST_MESSAGE],
-        status=answer.status_code,
-        request_id=text(data, "request_id")[:LONGEST_REQUEST_ID],
-        fields=_field_errors(data, message[:LONGEST_MESSAGE]),
-    )
-    refusal.is_told = isinstance(body, Mapping)
-    return refusal
-
-
-def _field_errors(data: Mapping[str, Any], message: str) -> Sequence[FieldError]:
-    found = data.get("errors")
-    if not isinstance(found, list):
-        return message_parsing.field_errors(message)
-    return [
-        FieldError(text(one, "field"), text(one, "message")[:LONGEST_MESSAGE])
-        for one in found[:MOST_FIELDS]
-        if isinstance(one, Mapping)
-    ]
+def _address(path: Sequence[str], query: Mapping[str, Any] | None = None) -> str:
+    """Return the address below the server's; a query may have several values of one name."""
+    address = "".join(f"/{quote(part, safe='')}" for part in path)
+    return f"{address}?{urlencode(query, doseq=True)}" if query else address
 
 
 @contextmanager

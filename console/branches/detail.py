@@ -1,4 +1,4 @@
-"""Reads what the page of one branch shows, in two rounds of parallel calls."""
+"""Reads what the page of one branch shows, in two rounds of parallel calls or in one request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from django.urls import reverse
 from console.api.errors import NotFound
 from console.api.fields import stamp
 from console.api.management_api import ManagementAPI
-from console.api.parallel import Part, in_parallel, part
+from console.api.parallel import Part, in_parallel, one_before_other, part
 from console.api.resources.branches import Branch
 from console.api.resources.events import Event
 from console.api.resources.history import History
@@ -20,7 +20,7 @@ from console.api.resources.roles import Database, Role
 from console.api.resources.snapshots import Snapshot
 from console.branches.history_band import band, summary
 from console.branches.rows import BranchRow, branch_rows
-from console.endpoints.rows import endpoint_row
+from console.endpoints.rows import endpoint_rows
 from console.pages.live_regions import Polling, page_and_region, polling
 from console.request import ConsoleRequest
 
@@ -58,24 +58,29 @@ class BranchContents:
 def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchContents:
     """Read the branch. Raises NotFound if the list of branches does not contain it."""
     # Operations are read before what they change, as on the project's page.
-    page, project, made, history = in_parallel(
-        lambda: api.operations(project_id, limit=OPERATIONS_READ, branch_id=branch_id),
-        lambda: api.project(project_id),
-        part(lambda: _creations(api, project_id, branch_id)),
-        part(lambda: [api.history.of_branch(project_id, branch_id)]),
-    )
-    branches, endpoints, roles, databases, snapshots = in_parallel(
-        lambda: api.branches(project_id),
-        lambda: api.endpoints(project_id),
-        part(lambda: api.catalog.roles(project_id, branch_id)),
-        part(lambda: api.catalog.databases(project_id, branch_id)),
-        part(lambda: api.snapshots.list(project_id)),
+    (page, project, made, history), (branches, endpoints, roles, databases, snapshots) = (
+        one_before_other(
+            lambda: in_parallel(
+                lambda: api.operations(project_id, limit=OPERATIONS_READ, branch_id=branch_id),
+                lambda: api.project(project_id),
+                part(lambda: _creations(api, project_id, branch_id)),
+                part(lambda: [api.history.of_branch(project_id, branch_id)]),
+            ),
+            lambda: in_parallel(
+                lambda: api.branches(project_id),
+                lambda: api.endpoints(project_id),
+                part(lambda: api.catalog.roles(project_id, branch_id)),
+                part(lambda: api.catalog.databases(project_id, branch_id)),
+                part(lambda: api.snapshots.list(project_id)),
+            ),
+            answers_in_order=api.answers_in_order,
+        )
     )
     own = [one for one in snapshots.items if one.source_branch_id == branch_id]
     taking = [found for one in own if (found := _taking(one))]
     operations = [*taking, *(one for one in page.items if one.branch_id == branch_id)]
-    endpoint_rows = [endpoint_row(each, branches, page.items) for each in endpoints]
-    rows = {row.branch.id: row for row in branch_rows(branches, endpoint_rows)}
+    of_endpoints = endpoint_rows(endpoints, branches, page.items)
+    rows = {row.branch.id: row for row in branch_rows(branches, of_endpoints)}
     if branch_id not in rows:
         raise NotFound("branch not found", status=404)
     return BranchContents(

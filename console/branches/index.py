@@ -10,11 +10,11 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from console.api.parallel import in_parallel, part
+from console.api.parallel import in_parallel, one_before_other, part
 from console.branches.forms import PAST, BranchForm
 from console.branches.picture import describe, pictures
 from console.branches.rows import BranchRow, branch_rows, with_tree_lines
-from console.endpoints.rows import endpoint_row
+from console.endpoints.rows import endpoint_rows
 from console.forms.api_requests import body_of
 from console.pages.addresses import back
 from console.pages.form_errors import problems_beside
@@ -106,17 +106,18 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     api = request.api
     # Operations are read before the branches and endpoints that they change, as on the project's
     # page.
-    operations, project = in_parallel(
+    operations, (project, branches, endpoints, snapshots) = one_before_other(
         lambda: api.operations(project_id, limit=OPERATIONS_READ),
-        lambda: api.project(project_id),
+        lambda: in_parallel(
+            lambda: api.project(project_id),
+            lambda: api.branches(project_id),
+            lambda: api.endpoints(project_id),
+            part(lambda: api.snapshots.list(project_id)),
+        ),
+        answers_in_order=api.answers_in_order,
     )
-    branches, endpoints, snapshots = in_parallel(
-        lambda: api.branches(project_id),
-        lambda: api.endpoints(project_id),
-        part(lambda: api.snapshots.list(project_id)),
-    )
-    endpoint_rows = [endpoint_row(each, branches, operations.items) for each in endpoints]
-    rows = branch_rows(branches, endpoint_rows)
+    of_endpoints = endpoint_rows(endpoints, branches, operations.items)
+    rows = branch_rows(branches, of_endpoints)
     known = {branch.id for branch in branches}
     found = branch_list(request, rows)
     query = f"?{found.listing.query}" if found.listing.query else ""

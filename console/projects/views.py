@@ -11,10 +11,10 @@ from django.views.decorators.http import require_safe
 
 from console.api.fields import Page, stamp
 from console.api.management_api import LONGEST_PAGE, ManagementAPI
-from console.api.parallel import each_or_none, first_problem, in_parallel, part
+from console.api.parallel import each_or_none, first_problem, in_parallel, one_before_other, part
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.events import Event
-from console.endpoints.rows import ENDPOINT_ORDERS, endpoint_row
+from console.endpoints.rows import ENDPOINT_ORDERS, endpoint_rows
 from console.pages.listing import Listing, Order, listing
 from console.pages.live_regions import Polling, page_and_region, polling
 from console.pages.outcomes import Existing, Outcome
@@ -126,15 +126,16 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     api = request.api
     # Operations are read before what they change. The other way round, the last poll could show a
     # finished operation beside the state from before it.
-    operations, project = in_parallel(
+    operations, (project, endpoints, branches) = one_before_other(
         lambda: api.operations(project_id, limit=OPERATIONS_READ),
-        lambda: api.project(project_id),
+        lambda: in_parallel(
+            lambda: api.project(project_id),
+            lambda: api.endpoints(project_id),
+            lambda: api.branches(project_id),
+        ),
+        answers_in_order=api.answers_in_order,
     )
-    endpoints, branches = in_parallel(
-        lambda: api.endpoints(project_id),
-        lambda: api.branches(project_id),
-    )
-    rows = [endpoint_row(each, branches, operations.items) for each in endpoints]
+    rows = endpoint_rows(endpoints, branches, operations.items)
     taken = {endpoint.branch_id for endpoint in endpoints}
     found = listing(
         request,

@@ -10,6 +10,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client as Browser
 
+from console.api.answers import LONGEST_MESSAGE
 from console.api.bounded_http import read_json
 from console.api.errors import BrokenOff, NonsenseAnswer, Unprocessable
 from console.api.fields import Page as Listed
@@ -17,7 +18,7 @@ from console.api.fields import moment, number, own_id, text
 from console.api.resources.branches import BranchCalls
 from console.api.resources.projects import Project
 from console.api.servers import Server
-from console.api.transport import LONGEST_MESSAGE, Transport
+from console.api.transport import Transport
 from console.endpoints.connection_strings import Target
 from console.forms.fields import ConfirmForm
 from tests.console.conftest import Misbehaving

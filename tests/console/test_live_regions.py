@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from console.api import batches
 from console.api.transport import Transport
 from console.pages import live_regions as polling
 from console.pages import outcomes
@@ -159,47 +160,75 @@ def test_a_refused_button_shows_the_reason_and_renews_the_region(alice: Person, 
     assert 'role="alert"' in answer.content.decode()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("path", "calls"),
-    [
-        ("", 4),
-        ("/branches", 5),
-        ("/branches/{branch}", 9),
-        ("/settings", 2),
-        ("/operations", 5),
-        ("/operations-live", 5),
-        ("/timeline", 4),
-        # Then the events of the request and the steps of each of its two operations, and one more
-        # call for retries if an operation failed or was cancelled.
-        ("/runs/{run}", 4 + 1 + 2),
-        # One more for its activity, in the second round.
-        ("/endpoints/{endpoint}", 5),
-        ("/endpoints/{endpoint}/pg-settings", 3),
-        ("/events", 4),
-    ],
-)
-def test_a_page_makes_the_same_few_calls_whatever_it_shows(
-    carol: Person, still_shop: Shop, monkeypatch: pytest.MonkeyPatch, path: str, calls: int
-) -> None:
-    made: list[str] = []
+# The calls of each page, by rounds: a call of a later round needs the result of an earlier one.
+ROUNDS = [
+    ("", [4]),
+    ("/branches", [5]),
+    ("/branches/{branch}", [9]),
+    ("/settings", [2]),
+    ("/operations", [5]),
+    ("/operations-live", [5]),
+    ("/timeline", [4]),
+    # Then the events of the request and the steps of each of its two operations, and one more
+    # call for retries if an operation failed or was cancelled.
+    ("/runs/{run}", [4, 1 + 2]),
+    # One more for its activity, in the second round.
+    ("/endpoints/{endpoint}", [2, 3]),
+    ("/endpoints/{endpoint}/pg-settings", [3]),
+    ("/events", [4]),
+]
+
+
+def requests_of(
+    person: Person, shop: Shop, path: str, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[str, int]]:
+    """Return the first part of the path of each request for the page, and how many calls it has."""
+    made: list[tuple[str, int]] = []
     real = Transport._call
 
     def counted(self: Transport, session: Any, method: str, path: Any, **named: Any) -> Any:
         # The request for the service's status is made every few seconds, whatever the page is.
         if path != ("status",):
-            made.append(method)
+            calls = len(named["query"]["path"]) if path == ("batch",) else 1
+            made.append((path[0], calls))
+        assert method == "GET"
         return real(self, session, method, path, **named)
 
     monkeypatch.setattr(Transport, "_call", counted)
     known = {
-        "branch": still_shop.main_id,
-        "endpoint": still_shop.endpoint_id,
-        "run": still_shop.created["operations"][0]["chain_id"],
+        "branch": shop.main_id,
+        "endpoint": shop.endpoint_id,
+        "run": shop.created["operations"][0]["chain_id"],
     }
-    answer = carol.get(still_shop.url + path.format(**known))
+    answer = person.get(shop.url + path.format(**known))
     assert answer.status_code in (200, polling.STOP_POLLING)
-    assert made == ["GET"] * calls
+    return made
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("path", "rounds"), ROUNDS)
+def test_a_page_sends_the_same_few_calls_together_whatever_it_shows(
+    carol: Person,
+    still_shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    rounds: list[int],
+) -> None:
+    made = requests_of(carol, still_shop, path, monkeypatch)
+    assert made == [("batch", calls) for calls in rounds]
+
+
+@pytest.mark.parametrize(("path", "rounds"), ROUNDS[:3])
+def test_a_server_without_batches_gets_the_same_calls_one_by_one(
+    carol: Person,
+    still_shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    rounds: list[int],
+) -> None:
+    monkeypatch.setattr(batches, "may_have_batches", lambda url: False)
+    made = requests_of(carol, still_shop, path, monkeypatch)
+    assert made == [("projects", 1)] * sum(rounds)
 
 
 def test_the_states_are_not_older_than_the_operations(

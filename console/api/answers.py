@@ -1,0 +1,83 @@
+"""Turns what the management API answers into decoded JSON, or into the exception that says what was
+refused."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import requests
+
+from console.api import message_parsing
+from console.api.bounded_http import read_json
+from console.api.errors import (
+    QUOTA_EXCEEDED,
+    APIError,
+    FieldError,
+    NonsenseAnswer,
+    QuotaUsedUp,
+    error_class,
+)
+from console.api.fields import text
+
+log = logging.getLogger(__name__)
+
+# What read_json raises; RecursionError if the JSON is nested too deeply.
+NOT_JSON = (ValueError, RecursionError)
+# Characters of an error message. Messages are searched, shown, and kept in a cookie until then.
+LONGEST_MESSAGE = 1000
+LONGEST_REQUEST_ID = 200
+# The most fields at fault that are read from one refusal.
+MOST_FIELDS = 100
+
+
+def decoded(answer: requests.Response, content: bytes, *, is_needed: bool) -> object:
+    """Decode the answer. Returns None for one without content and, unless it `is_needed`, for one
+    that is not JSON. Raises NonsenseAnswer."""
+    if answer.status_code == 204:
+        # Newer servers answer like this if what is to be deleted was deleted before.
+        return None
+    try:
+        data: object = read_json(content)
+    except NOT_JSON as error:
+        if not is_needed:
+            return None
+        url = answer.url.partition("?")[0]
+        log.warning("API response not JSON", extra={"url": url, "status": answer.status_code})
+        raise NonsenseAnswer("The response is not JSON.", status=answer.status_code) from error
+    return data
+
+
+def result_of(status: int, reason: str, body: object) -> object:
+    """Return the decoded answer of a request that succeeded, or raise an APIError."""
+    if status < 300:
+        return body
+    raise _refusal(status, reason, body)
+
+
+def _refusal(status: int, reason: str, body: object) -> APIError:
+    data: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
+    message = text(data, "message") or f"The answer was {status} {reason}."
+    refused_as = error_class(status, code := text(data, "code"))
+    if refused_as is QuotaUsedUp:
+        # The message is about plans, which the settings of a project are not.
+        quota = code.removesuffix(QUOTA_EXCEEDED).lower().replace("_", " ")
+        message = f"The {quota} quota is used up."
+    refusal = refused_as(
+        message[:LONGEST_MESSAGE],
+        status=status,
+        request_id=text(data, "request_id")[:LONGEST_REQUEST_ID],
+        fields=_field_errors(data, message[:LONGEST_MESSAGE]),
+    )
+    refusal.is_told = isinstance(body, Mapping)
+    return refusal
+
+
+def _field_errors(data: Mapping[str, Any], message: str) -> Sequence[FieldError]:
+    found = data.get("errors")
+    if not isinstance(found, list):
+        return message_parsing.field_errors(message)
+    return [
+        FieldError(text(one, "field"), text(one, "message")[:LONGEST_MESSAGE])
+        for one in found[:MOST_FIELDS]
+        if isinstance(one, Mapping)
+    ]
