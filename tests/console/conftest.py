@@ -146,7 +146,7 @@ def visitor() -> Browser:
 
 @pytest.fixture
 def shop(stack: Stack, alice: Person, left_as_new: list[Shop]) -> Iterator[Shop]:
-    made = left_as_new.pop() if left_as_new else _shop(stack, alice)
+    made = left_as_new.pop().woken() if left_as_new else _shop(stack, alice)
     yield made
     if made.is_as_new():
         left_as_new.append(made)

@@ -51,7 +51,7 @@ def left_as_new() -> list[Project]:
 @pytest.fixture
 def project(stack: Stack, left_as_new: list[Project]) -> Iterator[Project]:
     """A project of an account of its own, with an active endpoint and an empty database."""
-    made = left_as_new.pop() if left_as_new else new_project(stack)
+    made = left_as_new.pop().woken() if left_as_new else new_project(stack)
     yield made
     if made.is_as_new():
         left_as_new.append(made)

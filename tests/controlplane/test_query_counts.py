@@ -121,8 +121,8 @@ WRITES: dict[str, tuple[str, str, Any, int]] = {
         {"project": {"settings": {"allowed_ips": {"ips": []}}}},
         7,
     ),
-    "delete a project": ("DELETE", "/{project}", None, 9),
-    "delete a project at once": ("DELETE", "/{project}", None, 13),
+    "delete a project": ("DELETE", "/{project}", None, 10),
+    "delete a project at once": ("DELETE", "/{project}", None, 14),
     "create a branch": ("POST", "/{project}/branches", {}, 17),
     "create a branch with an endpoint": (
         "POST",

@@ -75,7 +75,7 @@ def test_a_copy_is_refused_beside_the_original_and_ends_one_that_was_paused(
 ) -> None:
     original, copy = state_dir / "original", state_dir / "copy"
     with second_host(stack, original) as second, stack.database() as database:
-        shutil.copytree(original, copy, ignore=shutil.ignore_patterns("sockets", "proxy"))
+        shutil.copytree(original, copy, ignore=shutil.ignore_patterns("sockets", "proxy", "*.new"))
         for command in ("worker", "proxy"):
             done = subprocess.run(
                 [sys.executable, "manage.py", command],

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
@@ -14,6 +15,9 @@ from tests.support.client import ENDED, Client
 from tests.support.processes import postmaster_in
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
+
+# Seconds. An endpoint is suspended after 300.
+LONG_UNUSED = 120
 
 
 class Project:
@@ -30,6 +34,7 @@ class Project:
         self.path = f"/projects/{self.id}"
         self.branch_id: str = created["branch"]["id"]
         self.endpoint_id: str = created["endpoints"][0]["id"]
+        self.used_at = time.monotonic()
 
     @classmethod
     def create(cls, stack: Stack, client: Client, *, wait: bool = True, **attributes: Any) -> Self:
@@ -111,11 +116,20 @@ class Project:
         if not all(alike):
             return False
         self.start()
+        self.used_at = time.monotonic()
         made = self.sql(
             "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace),"
             " (SELECT count(*) FROM pg_database), (SELECT count(*) FROM pg_roles WHERE oid > 16383)"
         )
         return made == [(0, 4, 2)]
+
+    def woken(self) -> Self:
+        """Return the project, with an active endpoint. One that no test has used for long would
+        soon be suspended, in the middle of the next test."""
+        if time.monotonic() - self.used_at > LONG_UNUSED:
+            self.start()
+            self.sql("SELECT 1")
+        return self
 
     # behind the API
 
