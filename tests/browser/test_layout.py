@@ -59,7 +59,8 @@ def test_an_endpoint_is_above_the_fold_of_a_phone(page: Page, shop: Project) -> 
     assert card["height"] <= 130
     assert card["y"] + card["height"] <= PHONE["height"]
     page.goto(f"{shop.path}/settings")
-    expect(page.locator(".tabs [aria-current]")).to_be_in_viewport(ratio=1)
+    # Scrolling ends at whole pixels.
+    expect(page.locator(".tabs [aria-current]")).to_be_in_viewport(ratio=0.99)
 
 
 def test_the_title_tells_the_state(page: Page, shop: Project) -> None:
