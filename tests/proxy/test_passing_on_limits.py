@@ -197,6 +197,19 @@ def test_a_client_may_end_its_input_and_read_on(region: Region) -> None:
 # Failures
 
 
+def test_a_host_with_another_address_is_found_at_once(region: Region) -> None:
+    """The proxy reads the region's hosts only from time to time."""
+    known = region.first.directory.hosts
+    region.introduce(port=1)
+
+    async def read() -> None:
+        region.first.directory.hosts = known
+
+    region.first.directory.read_peers = read  # type: ignore[method-assign]
+    with region.first.connect(ENDPOINT, **ALICE) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
 def test_a_host_that_is_away_is_named(region: Region, caplog: pytest.LogCaptureFixture) -> None:
     region.introduce(port=1)
     with pytest.raises(psycopg.OperationalError, match='host "second" cannot be reached'):

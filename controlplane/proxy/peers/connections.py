@@ -98,10 +98,15 @@ class Peers:
         try:
             async with asyncio.timeout(CONNECT_WITHIN):
                 for _ in range(attempts - 1):
+                    known = self._directory.peers().get(host_id)
                     try:
                         return await self._connect(host_id, sent)
-                    except _Refused:
+                    except (_Refused, OSError) as error:
                         await self._directory.read_peers()
+                        # Nothing listens there. It may have another address now.
+                        is_gone = isinstance(error, OSError)
+                        if is_gone and self._directory.peers().get(host_id) == known:
+                            raise
                         await asyncio.sleep(_AGAIN_AFTER)
                 return await self._connect(host_id, sent)
         except TimeoutError:
