@@ -36,6 +36,7 @@ IN_A_PROJECT = [
     (("g", "o"), "Operations"),
     (("g", "v"), "Activity"),
     (("g", "q"), "Query"),
+    (("g", "t"), "Tables"),
     (("g", "s"), "Settings"),
 ]
 ON_THE_QUERY_PAGE = [(("Ctrl", "Enter"), "Run query")]
