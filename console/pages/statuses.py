@@ -121,8 +121,10 @@ def pending_word(endpoint: Endpoint, operations: Iterable[Operation]) -> str:
     return {"active": "starting…", "idle": "suspending…"}.get(endpoint.pending_state, "")
 
 
+# The state of the endpoint after these actions.
+HEADING = {"start_compute": ACTIVE, "suspend_compute": IDLE}
 # What runs the endpoint's Postgres, or ends that.
-RUNNING = {"start_compute", "suspend_compute", "check_availability"}
+RUNNING = {*HEADING, "check_availability"}
 
 
 def failed_start(endpoint: Endpoint, operations: Sequence[Operation]) -> Operation | None:
@@ -138,10 +140,6 @@ def failed_start(endpoint: Endpoint, operations: Sequence[Operation]) -> Operati
     if latest is None or latest.not_run_because:
         return None
     return latest if operation_status(latest).tone == "bad" else None
-
-
-# The state of the endpoint after these actions.
-HEADING = {"start_compute": ACTIVE, "suspend_compute": IDLE}
 
 
 def heading_for(endpoint: Endpoint, operations: Iterable[Operation]) -> Status:

@@ -316,12 +316,8 @@ def delete_project(account: Account, project_id: str, *, even_protected: bool = 
     with locking_project(account, project_id) as project:
         if project.deleted_at is not None:
             return project
-        branches = Branch.objects.filter(project=project, deleted_at=None, hidden=False)
-        protected = branches.filter(protected=True).order_by("created_at").first()
-        if protected is not None and not even_protected:
-            raise Unprocessable(
-                f'the branch "{protected.name}" is protected; end its protection first'
-            )
+        if not even_protected:
+            _refuse_protected(project)
         now = clock.now()
         waiting = Operation.objects.filter(project=project, status=OperationStatus.SCHEDULING)
         given_up = list(waiting)
@@ -340,6 +336,14 @@ def delete_project(account: Account, project_id: str, *, even_protected: bool = 
         record(project_deleted(project, operations))
         with_consumed_projects([project])
     return project
+
+
+def _refuse_protected(project: Project) -> None:
+    """Raises Unprocessable if one of its branches is protected."""
+    branches = Branch.objects.filter(project=project, deleted_at=None, hidden=False)
+    protected = branches.filter(protected=True).order_by("created_at").first()
+    if protected is not None:
+        raise Unprocessable(f'the branch "{protected.name}" is protected; end its protection first')
 
 
 def lock_project(account: Account, project_id: str) -> Project:
