@@ -168,18 +168,26 @@ def _is_any_awaited(found: Sequence[Delivery]) -> bool:
     )
 
 
+def _which(request: ConsoleRequest, webhook_id: str) -> str:
+    """Say which webhook a form is about. Raises NotFound, but not for a form that was sent."""
+    found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
+    return f"The webhook sends to {found[0].url}" if found else f"The webhook is {webhook_id}"
+
+
 @require_http_methods(["GET", "HEAD", "POST"])
 def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
-    page = FormPage(
-        title="Rotate secret",
-        intro="Creates a new secret and shows it once. For a day, messages are also signed "
-        "with the previous secret.",
-        submit="Rotate secret",
-        back=reverse("webhook", args=[webhook_id]),
-    )
+    def page() -> FormPage:
+        return FormPage(
+            title="Rotate secret",
+            intro=f"{_which(request, webhook_id)}. This creates a new secret and shows it once. "
+            "For a day, messages are also signed with the previous secret.",
+            submit="Rotate secret",
+            back=reverse("webhook", args=[webhook_id]),
+        )
+
     return show_confirmation(
         request,
-        lambda: page,
+        page,
         lambda: _show_secret(request, request.api.webhooks.rotate_secret(webhook_id)),
     )
 
@@ -191,12 +199,9 @@ def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
         return done(request, reverse("webhooks"), "Webhook deleted.", is_live=False)
 
     def page() -> FormPage:
-        # Reading the webhook makes the response 404 if it does not exist.
-        found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
-        which = f"The webhook sends to {found[0].url}" if found else f"The webhook is {webhook_id}"
         return FormPage(
             title="Delete webhook",
-            intro=f"{which}. This permanently deletes:",
+            intro=f"{_which(request, webhook_id)}. This permanently deletes:",
             submit="Delete webhook",
             danger=True,
             back=reverse("webhook", args=[webhook_id]),

@@ -17,7 +17,7 @@ from console.forms.fields import ConfirmForm, LifetimeFields, RenameForm
 from console.pages.addresses import back
 from console.pages.form_errors import problems_beside
 from console.pages.listing import by_name
-from console.pages.responses import FormPage, act, choices, done, show_form
+from console.pages.responses import FormPage, act, choices, done, show_confirmation, show_form
 from console.request import ConsoleRequest
 
 WHAT_A_RESTORE_DOES = (
@@ -85,14 +85,28 @@ def protection(request: ConsoleRequest, project_id: str, branch_id: str) -> Http
     )
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 def set_default(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    return act(
-        request,
-        lambda: request.api.branching.set_default(project_id, branch_id),
-        otherwise=reverse("branch", args=[project_id, branch_id]),
-        message="Default branch changed.",
-    )
+    url = _page(request, project_id, branch_id)
+
+    def go_ahead() -> HttpResponse:
+        request.api.branching.set_default(project_id, branch_id)
+        return done(request, url, "Default branch changed.")
+
+    def page() -> FormPage:
+        branches = choices(request, lambda: request.api.branches(project_id))
+        branch, _ = with_children(request, branches, branch_id)
+        name = branch.name if branch else "the branch"
+        former = next((f" instead of {one.name}" for one in branches if one.default), "")
+        return FormPage(
+            title=f"Set {name} as default",
+            intro=f"{name} becomes the project's default branch{former}. Clients that name no "
+            "branch use the default branch, and it cannot be deleted.",
+            submit="Set as default",
+            back=url,
+        )
+
+    return show_confirmation(request, page, go_ahead)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

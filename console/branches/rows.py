@@ -20,14 +20,12 @@ DEEPEST_DRAWN = 30
 
 
 @dataclass(frozen=True)
-class TreeLine:
-    """One level of the lines that the tree draws before a branch."""
+class TreeLines:
+    """The lines that the tree draws before a branch, in a box 40 high."""
 
-    x: float
-    # Whether the vertical line continues down to a later sibling.
-    goes_on: bool
-    # The length of the horizontal line to the branch itself; 0 at all levels but its own.
-    reach: float = 0
+    # As SVG path data.
+    path: str
+    width: float
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,8 @@ class BranchRow:
     # For each level that is drawn, from the outermost to the branch's own: whether a later sibling
     # follows at that level.
     goes_on: Sequence[bool] = field(default=())
-    tree_lines: Sequence[TreeLine] = field(default=())
+    # None for a root, and without a tree.
+    tree_lines: TreeLines | None = None
 
     @property
     def was_not_created(self) -> bool:
@@ -58,10 +57,6 @@ class BranchRow:
         if self.branch.protected:
             return "Can't delete: protected"
         return "Can't delete: has child branches" if self.children else ""
-
-    @property
-    def tree_width(self) -> float:
-        return self.tree_lines[-1].x + self.tree_lines[-1].reach + 2 if self.tree_lines else 0
 
     @property
     def is_too_deep_to_draw(self) -> bool:
@@ -114,16 +109,14 @@ def with_tree_lines(rows: Sequence[BranchRow]) -> list[BranchRow]:
     return [replace(row, tree_lines=_tree_lines(row.goes_on, step)) for row in rows]
 
 
-def _tree_lines(goes_on: Sequence[bool], step: float) -> list[TreeLine]:
-    last = len(goes_on) - 1
-    return [
-        TreeLine(
-            x=round(place * step + step * 0.4, 1),
-            goes_on=on,
-            reach=round(step / 2, 1) if place == last else 0,
-        )
-        for place, on in enumerate(goes_on)
-    ]
+def _tree_lines(goes_on: Sequence[bool], step: float) -> TreeLines | None:
+    if not goes_on:
+        return None
+    xs = [round(place * step + step * 0.4, 1) for place in range(len(goes_on))]
+    own, reach = xs[-1], round(step / 2, 1)
+    down = "".join(f"M{x} 0V40" for x, on in zip(xs, goes_on, strict=True) if on)
+    branch = f"M{own} 20h{reach}" if goes_on[-1] else f"M{own} 0V20h{reach}"
+    return TreeLines(path=down + branch, width=round(own + reach + 2, 1))
 
 
 def _age(branch: Branch) -> tuple[datetime, Any]:

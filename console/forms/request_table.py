@@ -188,6 +188,11 @@ SENT: Mapping[str, Sent] = {
         neonctl=f"branches restore {{branch_id}} ^self@[timestamp] {OF_PROJECT}",
         options=KEPT,
     ),
+    "branch_set_default": Sent(
+        "POST",
+        f"{BRANCH}/set_as_default",
+        neonctl=f"branches set-default {{branch_id}} {OF_PROJECT}",
+    ),
     "branch_delete": Sent("DELETE", BRANCH, neonctl=f"branches delete {{branch_id}} {OF_PROJECT}"),
     "role_create": Sent(
         "POST",

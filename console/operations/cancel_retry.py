@@ -12,7 +12,8 @@ from console.api.management_api import Target
 from console.api.resources.operations import Operation
 from console.forms.fields import OnceForm
 from console.operations.run_rows import run_url
-from console.operations.runs import Run
+from console.operations.run_views import run_of_chain
+from console.operations.runs import Names, Run, asked
 from console.pages.addresses import back
 from console.pages.form_errors import problems_beside
 from console.pages.problems import spell_out
@@ -51,9 +52,13 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
+    name = "this run"
+    if request.method != "POST":
+        run = run_of_chain(request.api, project_id, chain_id)
+        name = f"“{asked(run, Names.of([]))}”"
     page = FormPage(
         title="Cancel run",
-        intro=f"All operations of this run are cancelled. {WHAT_CANCELLING_DOES}",
+        intro=f"All operations of {name} are cancelled. {WHAT_CANCELLING_DOES}",
         submit="Cancel all",
         dismiss="Go back",
         back=back(request, reverse("run", args=[project_id, chain_id])),

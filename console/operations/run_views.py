@@ -84,22 +84,27 @@ def _alone(
     return _page(request, live_url, Run([operation]), (project, branches, endpoints))
 
 
+def run_of_chain(api: ManagementAPI, project_id: str, chain_id: str) -> Run:
+    """Read all operations of a chain. Raises NotFound."""
+    page = api.operations(project_id, limit=CHAIN_READ, chain_id=chain_id)
+    # A server that ignores the filter lists all operations.
+    members = [operation for operation in page.items if operation.chain_id == chain_id]
+    if not members:
+        raise NotFound("There is no such run")
+    return Run(members[::-1])
+
+
 def _of_chain(
     request: ConsoleRequest, project_id: str, chain_id: str
 ) -> tuple[dict[str, Any], Polling]:
     api = request.api
     # Operations are read before what they change, as on the project's page.
-    page, project, branches, endpoints = in_parallel(
-        lambda: api.operations(project_id, limit=CHAIN_READ, chain_id=chain_id),
+    run, project, branches, endpoints = in_parallel(
+        lambda: run_of_chain(api, project_id, chain_id),
         lambda: api.project(project_id),
         lambda: api.branches(project_id),
         lambda: api.endpoints(project_id),
     )
-    # A server that ignores the filter lists all operations.
-    members = [operation for operation in page.items if operation.chain_id == chain_id]
-    if not members:
-        raise NotFound("There is no such run")
-    run = Run(members[::-1])
     details = _Details(api, project_id, run)
     url = reverse("run_live", args=[project_id, chain_id])
     return _page(request, url, details.run, (project, branches, endpoints), details)

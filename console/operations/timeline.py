@@ -53,16 +53,26 @@ class TimelineLane:
 @dataclass(frozen=True)
 class Timeline:
     hours: int
+    # Whether the project is younger than that, so that the picture begins with the project.
+    is_whole: bool
     lanes: Sequence[TimelineLane]
     marks: Sequence[Mark]
     # Those of the marks.
     lines: SafeString
-    # The number of runs, of failed runs, and of lanes that are not drawn.
+    # The number of runs, and of failed runs.
     runs: int
     failed: int
-    left_out: int
     # Whether older operations of this period were not read.
     is_cut: bool
+
+    @property
+    def drawn_lanes(self) -> Sequence[TimelineLane]:
+        return self.lanes[:MOST_LANES]
+
+    @property
+    def left_out(self) -> int:
+        """The number of lanes that are not drawn."""
+        return max(0, len(self.lanes) - MOST_LANES)
 
     @property
     def most_operations(self) -> int:
@@ -111,12 +121,12 @@ def timeline(
     marks = scale.marks_of_day()
     return Timeline(
         hours=hours,
-        lanes=lanes[:MOST_LANES],
+        is_whole=since is not None and since > begin_of(hours),
+        lanes=lanes,
         marks=marks,
         lines=lines(marks),
         runs=len(rows),
         failed=sum(row.status.tone == "bad" for row in rows),
-        left_out=max(0, len(lanes) - MOST_LANES),
         is_cut=len(newest_first) >= OPERATIONS_READ,
     )
 

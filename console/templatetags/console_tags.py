@@ -40,6 +40,19 @@ def _icon(name: str) -> SafeString:
 
 
 @register.simple_tag
+def memoized(template_name: str, **values: str | bool) -> SafeString:
+    """Include a template that shows nothing but these values, and keep the result: the menus of a
+    list take longer to render than all else in it."""
+    render = _memoized.__wrapped__ if settings.DEBUG else _memoized
+    return render(get_script_prefix(), template_name, *values.items())
+
+
+@lru_cache(maxsize=1024)
+def _memoized(prefix: str, template_name: str, *values: tuple[str, str | bool]) -> SafeString:
+    return render_to_string(template_name, dict(values))
+
+
+@register.simple_tag
 def bundle(name: str) -> str:
     """The address of the stylesheet ("css"), the script ("js") or the icon ("svg")."""
     return bundles.address(name)

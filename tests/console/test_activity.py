@@ -244,7 +244,7 @@ def test_an_empty_list_says_that_there_is_no_activity(
     dave: Person, misbehaving: Misbehaving
 ) -> None:
     answer_with(misbehaving)
-    assert "No events yet." in Page(dave.get("/activity")).text
+    assert "No events yet" in Page(dave.get("/activity")).text
     assert "No event matches." in Page(dave.get("/activity?actor=user")).text
 
 

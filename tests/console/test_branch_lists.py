@@ -87,27 +87,29 @@ def test_every_page_links_to_the_first_the_last_and_its_neighbours(
 def test_each_level_below_six_has_its_own_indentation() -> None:
     drawn = with_tree_lines(rows(chain(20)))
     assert [row.level for row in drawn] == list(range(20))
-    ends = [row.tree_lines[-1].x for row in drawn[1:]]
-    assert ends == sorted(set(ends))
-    assert drawn[-1].tree_width <= TREE_WIDTH + 2
+    widths = [row.tree_lines.width for row in drawn if row.tree_lines]
+    assert widths == sorted(set(widths))
+    assert len(widths) == 19
+    assert widths[-1] <= TREE_WIDTH + 2
 
 
 def test_a_level_that_cannot_be_drawn_is_given_in_words() -> None:
     drawn = with_tree_lines(rows(chain(DEEPEST_DRAWN + 5)))
     assert not drawn[DEEPEST_DRAWN].is_too_deep_to_draw
     assert drawn[-1].is_too_deep_to_draw
-    assert drawn[-1].tree_width <= TREE_WIDTH + 2
+    assert drawn[-1].tree_lines
+    assert drawn[-1].tree_lines.width <= TREE_WIDTH + 2
 
 
 def test_a_line_continues_while_siblings_follow() -> None:
     family = [branch(0, None), branch(1, 0), branch(2, 1), branch(3, 0)]
     drawn = with_tree_lines(rows(family))
     assert [row.branch.name for row in drawn] == ["b0", "b1", "b2", "b3"]
-    assert [[line.goes_on for line in row.tree_lines] for row in drawn] == [
-        [],
-        [True],
-        [True, False],
-        [False],
+    assert [row.tree_lines.path if row.tree_lines else "" for row in drawn] == [
+        "",
+        "M8.0 0V40M8.0 20h10.0",
+        "M8.0 0V40M28.0 0V20h10.0",
+        "M8.0 0V20h10.0",
     ]
 
 

@@ -48,7 +48,7 @@ def test_a_tree_is_drawn_with_children_below_their_parent(alice: Person, shop: S
         body = {"branch": {"name": name, "parent_id": parent}}
         alice.api.finish(alice.api.post(f"/projects/{shop.id}/branches", body))
     rows = alice.get(f"{shop.url}/branches").context["branches"]
-    drawn = [(row.branch.name, len(row.tree_lines)) for row in rows]
+    drawn = [(row.branch.name, len(row.goes_on)) for row in rows]
     assert drawn == [("main", 0), ("dev", 1), ("z-child", 2), ("e-sibling", 1)]
 
 
@@ -115,6 +115,9 @@ def test_a_branch_that_expires_shows_when(alice: Person, shop: Shop) -> None:
 
 @pytest.mark.thorough
 def test_another_branch_becomes_the_default(alice: Person, shop: Shop) -> None:
+    asked = Page(alice.get(f"{shop.url}/branches/{shop.dev_id}/set-default"))
+    assert "dev becomes the project's default branch instead of main" in asked.text
+    assert f"branches set-default {shop.dev_id}" in asked.text
     answer = alice.post(f"{shop.url}/branches/{shop.dev_id}/set-default")
     assert answer["Location"] == f"{shop.url}/branches/{shop.dev_id}"
     assert branches(alice, shop)["dev"]["default"] is True

@@ -100,7 +100,10 @@ def test_a_run_of_another_project_is_not_found(alice: Person, shop: Shop) -> Non
 @pytest.mark.thorough
 def test_the_timeline_is_shown_as_a_table_too(carol: Person, still_shop: Shop) -> None:
     listed = carol.get(f"{still_shop.url}/operations?hours=1").content.decode()
-    assert "Runs of the last hour" in Page(carol.get(f"{still_shop.url}/operations?hours=1")).text
+    assert "Runs of the last hour" in listed
+    assert (
+        "Runs since the project was created" in Page(carol.get(f"{still_shop.url}/operations")).text
+    )
     assert listed.count('role="img" aria-label="') >= 2
     page = Page(carol.get(f"{still_shop.url}/timeline?hours=24"))
     row = page.row("Create the project with branch main")
@@ -114,9 +117,10 @@ def test_the_timeline_is_shown_as_a_table_too(carol: Person, still_shop: Shop) -
     local = datetime.fromisoformat(began).astimezone(ZoneInfo("Asia/Tokyo"))
     assert f"{local:%Y-%m-%d %H:%M:%S}" in page.row("Create the project with branch main")
     del carol.browser.cookies["perch_zone"]
-    # An invalid choice means the usual hours; a new project begins with its first hour.
-    assert "Runs of the last hour" in Page(carol.get(f"{still_shop.url}/timeline?hours=7000")).text
-    assert "Runs of the last 6 hours" in Page(carol.get(f"{still_shop.url}/timeline?hours=6")).text
+    # An invalid choice means the usual hours. The picture then begins with a new project.
+    timeline = f"{still_shop.url}/timeline"
+    assert "since the project was created" in Page(carol.get(f"{timeline}?hours=7000")).text
+    assert "Runs of the last 6 hours" in Page(carol.get(f"{timeline}?hours=6")).text
     assert carol.htmx_get(f"{still_shop.url}/timeline-live").status_code == 286
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.template.loader import render_to_string
 from django.utils import timezone
 
 from console.api.resources.branches import Branch
@@ -12,7 +13,7 @@ from console.api.resources.operations import Operation
 from console.api.resources.snapshots import Snapshot
 from console.operations.run_rows import things
 from console.operations.runs import Names, Run, asked, runs_of
-from console.operations.timeline import timeline
+from console.operations.timeline import MOST_LANES, timeline
 from console.operations.timescale import Scale
 from console.pages.outcomes import Existing
 
@@ -243,3 +244,15 @@ def test_the_timeline_of_a_new_project_begins_with_its_creation() -> None:
     assert left(None) == left(now - timedelta(days=1)) > 98
     assert 75 < left(now - timedelta(minutes=1)) < 90
     assert 85 < left(now - timedelta(minutes=10)) < 98
+
+
+def test_the_table_of_a_timeline_has_also_the_lanes_that_are_not_drawn() -> None:
+    now = datetime.now(UTC).isoformat()
+    runs = [
+        operation("start_compute", created_at=now, endpoint_id=f"ep-{n}", chain_id=f"c-{n}")
+        for n in range(MOST_LANES + 2)
+    ]
+    found = timeline("p", runs, 1, Names.of([]), Existing.of([], []))
+    assert (len(found.drawn_lanes), found.left_out) == (MOST_LANES, 2)
+    page = render_to_string("_timeline_page.html", {"timeline": found, "project": {"id": "p"}})
+    assert all(page.count(f"<code>ep-{n}</code>") == (n < MOST_LANES) + 1 for n in range(12))

@@ -184,8 +184,10 @@ def test_an_invented_idempotency_key_does_no_harm(
 
 def test_a_chain_is_cancelled_and_retried(dave: Person, misbehaving: Misbehaving) -> None:
     chain = "/projects/p/chains/chain-1"
+    running = told(action="start_compute", endpoint_id="ep-one", status="running")
+    misbehaving.body = json.dumps({"operations": [running]}).encode()
     page = Page(dave.get(f"{chain}/cancel?next={URL}"))
-    assert "All operations of this run are cancelled" in page.text
+    assert "All operations of “Start endpoint ep-one” are cancelled" in page.text
     misbehaving.body = json.dumps({"operations": [told(status="cancelled")] * 2}).encode()
     answer = dave.post(f"{chain}/cancel", {"next": URL})
     assert answer["Location"] == URL

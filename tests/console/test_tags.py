@@ -50,3 +50,17 @@ def test_a_copy_button_escapes_what_it_copies() -> None:
     html = render("{% copy hostile 'host' %}")
     assert "<b>" not in html
     assert f'data-copy="{escape(HOSTILE)}" aria-label="Copy host {escape(HOSTILE)}"' in html
+
+
+def test_a_memoized_template_shows_the_values_of_this_time() -> None:
+    tag = (
+        "{% memoized '_branch_menu.html' project_id='p-1' id='br-3' name=name here='/' "
+        "is_default=False stays_because='' is_perch=True is_list=True %}"
+    )
+    engine = Engine.get_default()
+    menus = [
+        engine.from_string(tag).render(Context({"name": name})) for name in ("dev", HOSTILE, "dev")
+    ]
+    assert "for branch dev" in menus[0]
+    assert f"for branch {escape(HOSTILE)}" in menus[1]
+    assert menus[2] == menus[0]

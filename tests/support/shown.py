@@ -202,6 +202,12 @@ def tables(page: Page, world: World, shoot: Shoot) -> None:
     page.get_by_role("link", name="birds").click()
     page.locator(".cells td").first.wait_for()
     shoot("tables_rows")
+    for link, name in (("Add row", "tables_added"), ("Import CSV…", "tables_import")):
+        href = page.get_by_text(link, exact=True).get_attribute("href")
+        assert href
+        page.goto(href)
+        shoot(name)
+        page.go_back()
     if page.get_by_role("link", name="Edit row 1", exact=True).count():
         page.get_by_role("link", name="Edit row 1", exact=True).click()
         shoot("tables_edited")
