@@ -1,6 +1,7 @@
 // The live channel: the server says that something has changed, and the page renews its region. The
-// stream is shared with other windows (shared_source.js). A page has a channel while it is visible and has a live region. If the channel does not get
-// through, the page polls instead, every 5 seconds.
+// stream is shared with other windows (shared_source.js). A page has a channel while it is visible
+// and has a live region. If the channel does not get through, the page polls instead, every 5
+// seconds.
 "use strict";
 
 (() => {
@@ -23,6 +24,9 @@
   let renewing = 0;
   let returning = 0;
   let renewedAt = 0;
+
+  // Whether the page polls because the channel does not get through.
+  Perch.isPolling = () => looking !== 0;
 
   const canListen = () => address && document.getElementById("live") && !document.hidden;
 

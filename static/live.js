@@ -101,7 +101,7 @@
     // The region polls by itself, or it is deleted or not accessible any more.
     const isSettled = document.querySelector("#poll[hx-trigger], #poll [role=alert]");
     const isExpected = isDown || document.getElementById("step-project_connect");
-    if (isExpected && !isSettled && !document.hidden) Perch.renew();
+    if (isExpected && !isSettled && !document.hidden && !Perch.isPolling()) Perch.renew();
   }, 5_000);
 
   const isRenewal = ({ target }) => target?.id === "live";

@@ -63,6 +63,31 @@ def test_an_endpoint_is_above_the_fold_of_a_phone(page: Page, shop: Project) -> 
     expect(page.locator(".tabs [aria-current]")).to_be_in_viewport(ratio=0.99)
 
 
+def test_the_tabs_have_a_shadow_where_more_are_hidden(page: Page, shop: Project) -> None:
+    page.set_viewport_size(PHONE)
+    sign_in(page, shop.client.key)
+    page.goto(shop.path)
+    drawn = page.locator(".tabs").evaluate("one => getComputedStyle(one).backgroundAttachment")
+    assert drawn == "local, local, scroll, scroll"
+
+
+@pytest.mark.parametrize("place", ["", "/branches", "/branches/{branch}", "/endpoints/{endpoint}"])
+def test_menus_are_within_a_narrow_window(page: Page, shop: Project, place: str) -> None:
+    sign_in(page, shop.client.key)
+    page.goto(shop.path + place.format(branch=shop.branch_id, endpoint=shop.endpoint_id))
+    menus = page.locator("main details.menu")
+    assert menus.count()
+    for width in (320, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        for menu in menus.all():
+            menu.locator("summary").click()
+            box = menu.locator("ul").bounding_box()
+            assert box
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= width
+            menu.locator("summary").click()
+
+
 def test_the_title_tells_the_state(page: Page, shop: Project) -> None:
     shop.done(shop.start())
     sign_in(page, shop.client.key)

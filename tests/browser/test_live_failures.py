@@ -3,6 +3,7 @@
 import re
 import time
 
+import psycopg
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -132,7 +133,8 @@ def test_without_a_stream_of_events_changes_appear_as_soon(
 ) -> None:
     page, api = elsewhere.page, elsewhere.relay
     api.missing = {"/events"}
-    shop.done(shop.start())
+    # The page of a project to which nobody has connected polls for that.
+    psycopg.connect(shop.created["connection_uris"][0]["connection_uri"]).close()
     open_page(page, shop)
     state = page.locator("#live .state").first
     # A change that this page's user did not make: the page learns of it only by polling.

@@ -7,7 +7,7 @@ import pytest
 
 from console.api import batches
 from console.api.batches import Answer
-from console.api.errors import APIError, NonsenseAnswer, Unreachable
+from console.api.errors import APIError, Unreachable
 from console.api.parallel import each_or_none, in_parallel, one_before_other
 from console.api.servers import Server
 from console.api.transport import Transport
@@ -139,12 +139,12 @@ def test_a_server_that_lacks_batches_is_not_asked_again(
 @pytest.mark.parametrize(
     "answer", [b"[]", b'{"responses": [{"status": 200}]}', b'{"responses": [1, 2]}', b"{"]
 )
-def test_a_batch_without_an_answer_for_each_is_refused(
+def test_a_batch_without_an_answer_for_each_counts_as_none(
     misbehaving: Misbehaving, answer: bytes
 ) -> None:
-    misbehaving.batch = answer
-    with pytest.raises(NonsenseAnswer):
-        both(transport_to(misbehaving))
+    misbehaving.batch, misbehaving.body = answer, b"{}"
+    assert both(transport_to(misbehaving)) == ({}, {})
+    assert not batches.may_have_batches(misbehaving.url)
 
 
 def test_each_answer_counts_by_its_own_status(misbehaving: Misbehaving) -> None:
