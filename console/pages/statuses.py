@@ -59,8 +59,8 @@ ACTIONS = {
     "delete_tenant": ("Delete project", "deleting…"),
     "delete_timeline": ("Delete branch", "deleting…"),
     "move_project": ("Move project", "moving…"),
-    "start_compute": ("Start compute", "starting…"),
-    "suspend_compute": ("Suspend compute", "suspending…"),
+    "start_compute": ("Start endpoint", "starting…"),
+    "suspend_compute": ("Suspend endpoint", "suspending…"),
     "restore_from_store": ("Restore from the store", "restoring…"),
     "upgrade_project": ("Upgrade project", "upgrading…"),
 }

@@ -40,7 +40,7 @@ def test_a_waiting_operation_is_not_shown_as_running(page: Page, shop: Project) 
             "In progress"
         )
         page.goto(endpoint_page)
-        for name, status in (("Start compute", "Waiting"), ("Suspend compute", "In progress")):
+        for name, status in (("Start endpoint", "Waiting"), ("Suspend endpoint", "In progress")):
             row = page.locator(".operations tbody tr").filter(has_text=name).first
             expect(row.locator(".status")).to_have_text(status)
         # While a restart is pending, the page shows the present state and the operation in
@@ -93,7 +93,7 @@ def test_an_endpoints_operations_are_found_in_a_busy_project(page: Page, stack: 
 
     open_page(page, busy, f"/endpoints/{quiet}")
     own = page.locator(".operations.own tbody tr")
-    expect(own.filter(has_text="Start compute")).to_have_count(1)
+    expect(own.filter(has_text="Start endpoint")).to_have_count(1)
     expect(page.locator("main")).not_to_contain_text("No operations yet")
     page.get_by_label(re.compile("More actions")).click()
     page.get_by_role("link", name="Edit settings…", exact=True).click()
@@ -105,7 +105,7 @@ def test_an_endpoints_operations_are_found_in_a_busy_project(page: Page, stack: 
     # The endpoint's own operation, which becomes the newest, does not close it either.
     busy.suspend(quiet)
     expect(page.locator("#live .about .state").first).to_contain_text("Idle", timeout=SOON)
-    expect(own.filter(has_text="Suspend compute")).to_have_count(1)
+    expect(own.filter(has_text="Suspend endpoint")).to_have_count(1)
     expect(field).to_have_value("work_mem = 7MB")
 
 

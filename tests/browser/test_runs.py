@@ -73,7 +73,7 @@ def test_a_failure_is_shown_until_its_endpoint_is_deleted(
     project.client.finish(made)
     for path in ("", "/branches", "/operations"):
         page.goto(f"/projects/{project.id}{path}")
-        expect(page.locator("#poll")).to_contain_text(f"Start compute of {project.endpoint_id}")
+        expect(page.locator("#poll")).to_contain_text(f"Start endpoint of {project.endpoint_id}")
     row = page.locator(".runs tbody tr").filter(has_text=f"Start endpoint {project.endpoint_id}")
     expect(row).to_contain_text("Error")
     # The timeline marks the failure, by a shape too.
@@ -185,4 +185,4 @@ def test_the_failed_operation_is_blamed(page: Page, stack: Stack, project: Proje
     # The message on the project's pages blames the same operation.
     page.goto(f"/projects/{project.id}")
     expect(page.locator("#poll")).to_contain_text("Create branch")
-    expect(page.locator("#poll")).not_to_contain_text("Start compute")
+    expect(page.locator("#poll")).not_to_contain_text("Start endpoint")

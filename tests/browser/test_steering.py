@@ -22,7 +22,7 @@ def test_an_operation_is_cancelled_and_retried(page: Page, stack: Stack) -> None
         page.goto(f"/projects/{project.id}/operations/{start['id']}")
         expect(page).to_have_url(re.compile(f"/runs/{start['chain_id']}#operation-{start['id']}$"))
         mark(page)
-        expect(page.locator(".waterfall")).to_contain_text("Waiting for “Suspend compute”")
+        expect(page.locator(".waterfall")).to_contain_text("Waiting for “Suspend endpoint”")
         expect(page.locator("#poll")).to_contain_text("in progress")
 
         # The page asks for confirmation; declining changes nothing.

@@ -284,7 +284,7 @@ def test_the_events_of_one_request_are_one_line(dave: Person, misbehaving: Misbe
     details = page.html.split("<details>")[-1]
     told = [details.index(f"{one} happened") for one in ("suspend_requested", "endpoint.idle")]
     assert told == sorted(told)
-    assert "The operation “Suspend compute” has finished" in details
+    assert "The operation “Suspend endpoint” has finished" in details
     assert 'id="event-1"' in page.html
 
 

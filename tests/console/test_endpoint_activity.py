@@ -151,7 +151,7 @@ def test_without_events_the_activity_comes_from_operations(
     assert "Active for 1 h 0 min" not in page.text
     assert "started once" in page.text
     assert "failed once" in page.text
-    assert "Failed: Suspend compute" in page.text
+    assert "Failed: Suspend endpoint" in page.text
 
 
 def test_activity_that_cannot_be_read_is_reported(dave: Person, misbehaving: Misbehaving) -> None:

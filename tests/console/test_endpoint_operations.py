@@ -89,7 +89,7 @@ def test_its_starts_are_read_apart_only_if_it_has_more_operations(
 def test_other_operations_of_a_busy_project_hide_none(alice: Person, shop: Shop) -> None:
     """Perch filters by itself: one call is enough, however many other operations there are."""
     page = Page(alice.get(shop.endpoint_url))
-    assert any("Start compute | OK" in row for row in page.rows())
+    assert any("Start endpoint | OK" in row for row in page.rows())
     assert "of the latest" not in page.text
     assert f"operations?endpoint_id={shop.endpoint_id}" in page.html
 

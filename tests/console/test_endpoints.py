@@ -23,7 +23,7 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
     shown = endpoint(carol, still_shop)
     for words in (shown["host"], still_shop.main_id, "0.25", "Read-write", "5 minutes (default)"):
         assert words in page.text
-    assert "Start compute | OK" in page.row("Start compute")
+    assert "Start endpoint | OK" in page.row("Start endpoint")
     assert "Create first branch" not in page.text
 
 

@@ -27,7 +27,7 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
         rows = Page(carol.browser.get(url, chosen)).rows()
         return [row.split(" | ")[0] for row in rows]
 
-    first = "Create the project with branch main Create first branch : OK Start compute : OK"
+    first = "Create the project with branch main Create first branch : OK Start endpoint : OK"
     assert found(action="start_compute") == [first]
     assert found(status="finished", branch_id=still_shop.dev_id) == ["Create branch dev"]
     assert found(endpoint_id=still_shop.endpoint_id, initiator="user") == [first]

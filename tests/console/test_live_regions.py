@@ -254,8 +254,8 @@ def test_the_announced_end_says_that_an_operation_has_failed(
     answer = dave.htmx_get("/projects/p/live?n=4")
     assert answer.status_code == polling.STOP_POLLING
     page = Page(answer)
-    assert "Start compute failed: <b>no disk</b>" in page.text
-    assert "Nothing is in progress. Start compute has failed." in page.text
+    assert "Start endpoint failed: <b>no disk</b>" in page.text
+    assert "Nothing is in progress. Start endpoint has failed." in page.text
     assert 'href="/projects/p/operations/o"' in page.html
     assert "<b>no disk" not in page.html
 

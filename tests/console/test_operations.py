@@ -16,7 +16,7 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
     names = [row.split(" | ")[0] for row in page.rows()]
     assert names == [
         "Create branch dev",
-        "Create the project with branch main Create first branch : OK Start compute : OK",
+        "Create the project with branch main Create first branch : OK Start endpoint : OK",
     ]
     row = page.row("Create branch dev")
     assert "OK" in row
@@ -52,7 +52,7 @@ def test_a_run_is_found_by_any_of_its_operations_and_shown_whole(
 ) -> None:
     answer = carol.get(f"{still_shop.url}/operations?action=start_compute")
     (row,) = answer.context["runs"]
-    assert [part.name for part in row.operations] == ["Create first branch", "Start compute"]
+    assert [part.name for part in row.operations] == ["Create first branch", "Start endpoint"]
 
 
 def test_a_broken_cursor_shows_a_page_with_a_link_out(carol: Person, still_shop: Shop) -> None:

@@ -29,7 +29,7 @@ def told(number: int, status: str, action: str = "start_compute", **fields: Any)
 def test_a_success_of_another_action_does_not_hide_a_failure() -> None:
     found = outcome([told(1, "finished", endpoint_id="ep-b"), told(2, "failed")])
     assert [failure.operation_id for failure in found.failures or ()] == ["o2"]
-    assert found.ending == "Nothing is in progress. Start compute of ep-a has failed."
+    assert found.ending == "Nothing is in progress. Start endpoint of ep-a has failed."
 
 
 def test_a_later_success_of_the_same_action_resolves_a_failure() -> None:

@@ -65,7 +65,7 @@ def answer_with(api: Misbehaving, operation: dict[str, Any], *others: dict[str, 
 def test_it_works(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving, told(), told(id="two", action="start_compute"))
     page = Page(dave.get(RUN))
-    assert "Create branch, then Start compute" in page.text
+    assert "Create branch, then Start endpoint" in page.text
     assert "by API key “laptop”" in page.text
     assert "Waiting for operation other-1" in page.text
     assert 'href="/projects/p/operations/other-1"' in page.html
@@ -126,9 +126,9 @@ def test_the_failed_operation_is_blamed_and_not_those_behind_it(
     page = Page(dave.get(RUN))
     reason = "Why Create branch failed in “Polishing mirrors”, attempt 2 no disk; ask for room"
     assert reason in page.text
-    assert "Not run as a result: Start compute." in page.text
+    assert "Not run as a result: Start endpoint." in page.text
     assert "The branch has no data yet." in page.text
-    assert "Start compute Not run" in page.text
+    assert "Start endpoint Not run" in page.text
     assert "An earlier operation failed." in page.text
     # If every attempt failed with the same error, the error is shown once.
     assert page.text.count("failed with the same error") == 1

@@ -85,8 +85,8 @@ def test_the_run_of_a_snapshot_has_the_snapshots_name() -> None:
         (("start_compute",), {}, "Start endpoint ep-a"),
         (("start_compute",), {"initiator": {"type": "client"}}, "Start endpoint ep-a"),
         (("apply_config", "suspend_compute"), {}, "Change endpoint ep-a"),
-        (("start_compute",), {"endpoint_id": ""}, "Start compute"),
-        (("polish", "start_compute"), {}, "Polish, then Start compute"),
+        (("start_compute",), {"endpoint_id": ""}, "Start endpoint"),
+        (("polish", "start_compute"), {}, "Polish, then Start endpoint"),
         (("",), {}, "An operation"),
     ],
 )

@@ -22,7 +22,7 @@ def test_it_works(alice: Person, shop: Shop) -> None:
         assert alice.get(url)["Location"] == f"{run}#operation-{start['id']}"
         page = Page(alice.get(run))
         assert page.polls
-        assert "Waiting for “Suspend compute”" in page.text
+        assert "Waiting for “Suspend endpoint”" in page.text
         assert alice.post(f"{url}/cancel", {"next": run})["Location"] == run
         page = Page(alice.get(run))
         assert "The operation is cancelled." in page.text

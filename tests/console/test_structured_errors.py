@@ -120,7 +120,7 @@ def test_an_event_about_an_operation(extra: dict[str, Any]) -> None:
     event = Event.read({"id": "1", "type": "operation.failed", **extra})
     assert event.operation == OfOperation("start_compute", "no: disk")
     row = event_row(event, None, {})
-    assert (row.sentence, row.reason) == ("The operation “Start compute” has failed", "no: disk")
+    assert (row.sentence, row.reason) == ("The operation “Start endpoint” has failed", "no: disk")
 
 
 def test_a_conflict_is_shown_like_every_refusal_of_a_field() -> None:
