@@ -89,7 +89,7 @@ class Scale:
         ]
         placed = [(self.place(at), _time_of_day(at, step)) for at in times]
         # A label at the edge would be cut off.
-        return [Mark(percent(place), label) for place, label in placed if 6 < place < 94]
+        return [Mark(percent(place), label) for place, label in placed if 8 < place < 92]
 
     def place(self, at: datetime) -> float:
         """Return the place of a moment, in percent of the whole."""
