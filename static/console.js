@@ -158,6 +158,16 @@ window.Perch = {};
   document.addEventListener("DOMContentLoaded", () => {
     // On a phone, the tabs scroll sideways.
     document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+    const tabs = document.querySelector(".tabs");
+    tabs?.addEventListener("scroll", sayWhereMoreTabsAre);
+    addEventListener("resize", sayWhereMoreTabsAre);
+    sayWhereMoreTabsAre();
+
+    function sayWhereMoreTabsAre() {
+      if (!tabs) return;
+      const beyond = tabs.scrollWidth - tabs.clientWidth - tabs.scrollLeft;
+      tabs.dataset.more = `${tabs.scrollLeft > 1 ? "left" : ""} ${beyond > 1 ? "right" : ""}`;
+    }
     expectTypedIds();
     fadeNotices();
     loadScripts();

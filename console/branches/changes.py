@@ -130,7 +130,7 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
     page = FormPage(
         title=f"Reset {name} from {parent}",
         intro=f"The data of {branch.name if branch else 'the branch'} is replaced by the "
-        f"present data of {parent}. {WHAT_A_RESTORE_DOES.format(parent)}",
+        f"current data of {parent}. {WHAT_A_RESTORE_DOES.format(parent)}",
         submit="Reset branch",
         danger=True,
         back=url,
@@ -157,7 +157,7 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
     page = FormPage(
         title=f"Restore {branch.name if branch else 'branch'} from another branch",
         intro=f"The data of {branch.name if branch else 'the branch'} is replaced by the "
-        "present data of the other branch, which becomes its parent. "
+        "current data of the other branch, which becomes its parent. "
         f"{WHAT_A_RESTORE_DOES.format('the other branch')}",
         submit="Restore branch",
         danger=True,

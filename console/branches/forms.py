@@ -89,7 +89,7 @@ class ResetForm(forms.Form):
         label="Keep previous data as branch",
         required=False,
         widget=forms.TextInput(attrs=PLAIN),
-        help_text="Leave empty to discard the present data permanently.",
+        help_text="Optional. Without a name, the current data is lost for good.",
     )
 
     def require_name(self, children: Sequence[Branch]) -> None:
@@ -97,8 +97,8 @@ class ResetForm(forms.Form):
         parent."""
         field = self.fields["preserve_under_name"]
         field.help_text = (
-            f"Its child branches ({named(children)}) become children of the branch that "
-            "keeps the previous data."
+            f"Required, because the branch has child branches ({named(children)}): they become "
+            "children of the branch that keeps the previous data."
         )
         field.required = not self.is_bound
 

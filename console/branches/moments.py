@@ -9,13 +9,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django import forms
+from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.timezone import localtime
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from console.api.errors import APIError, BadRequest, Unauthorized
+from console.api.errors import APIError, Unauthorized
 from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
 from console.api.resources.history import PastMoment, ResolvedMoment
@@ -172,10 +173,8 @@ def _chosen(request: ConsoleRequest) -> PastMoment | None:
         return None
 
 
-def _add_moment(form: forms.Form, chosen: PastMoment | None) -> None:
+def _add_moment(form: forms.Form, chosen: PastMoment) -> None:
     """Show the moment as the form's first field, which cannot be changed there."""
-    if chosen is None:
-        return
     form.fields[chosen.field] = forms.CharField(
         label="LSN" if chosen.lsn else "Moment",
         required=False,
@@ -195,19 +194,21 @@ class BranchOfMomentForm(LifetimeFields):
 
 
 class RestoreToMomentForm(forms.Form):
-    preserve_under_name = forms.CharField(label="Keep present data as branch", widget=NAMED)
+    preserve_under_name = forms.CharField(label="Keep current data as branch", widget=NAMED)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Create a branch of a past moment, with an endpoint."""
     chosen = _chosen(request)
+    if chosen is None:
+        return _choose_first(request, project_id, branch_id)
     form = BranchOfMomentForm(
         request.POST if request.method == "POST" else None,
         initial={"name": request.GET.get("name", "")},
     )
     _add_moment(form, chosen)
-    if request.method == "POST" and chosen and form.is_valid():
+    if request.method == "POST" and form.is_valid():
         with problems_beside(form, "name"):
             body = body_of(form, "branch_history_create", **{chosen.field: chosen.text})
             body["branch"]["parent_id"] = branch_id
@@ -216,12 +217,11 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
             return done(request, url, f"Started creating branch {branch.name}.")
     parents = choices(request, lambda: [request.api.branch(project_id, branch_id)])
     page = FormPage(
-        title="Create branch of a past moment",
+        title="Create branch from a past moment",
         intro=f"A copy of {parents[0].name if parents else 'the branch'} as it was then, with the "
-        "roles, passwords and databases of then, and an endpoint.",
+        "roles, passwords and databases that it had, and an endpoint.",
         submit="Create branch",
         back=_page(request, project_id, branch_id),
-        blocked="" if chosen else NONE_CHOSEN,
         sent_too={"branch": {"parent_id": branch_id}},
     )
     return show_form(request, form, page)
@@ -231,9 +231,11 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
 def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Replace the branch's data with its own of a past moment."""
     chosen = _chosen(request)
+    if chosen is None:
+        return _choose_first(request, project_id, branch_id)
     form = RestoreToMomentForm(request.POST if request.method == "POST" else None)
     _add_moment(form, chosen)
-    if request.method == "POST" and chosen and form.is_valid():
+    if request.method == "POST" and form.is_valid():
         with problems_beside(form, "preserve_under_name"):
             body = body_of(form, "branch_history_restore", **{chosen.field: chosen.text})
             body["source_branch_id"] = branch_id
@@ -244,13 +246,13 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
     _name_kept(form, branch, children)
     page = FormPage(
         title=f"Restore {branch.name if branch else 'the branch'} to a past moment",
-        intro="The data of the branch is replaced by its data of then, with the roles, passwords "
-        "and databases of then. The branch keeps its id, name, endpoint and host. It runs "
-        "while the past data is recovered; then open connections are closed for the switch.",
+        intro="The data of the branch, with its roles, passwords and databases, becomes again what "
+        "it was then. The branch keeps its id, name, endpoint and host. It stays available "
+        "while the past data is recovered; then open connections are closed.",
         submit="Restore branch",
         danger=True,
         back=_page(request, project_id, branch_id),
-        blocked=_why_not(chosen, branch) if request.method != "POST" else "",
+        blocked=why_not_replaced(branch, "", True) if request.method != "POST" else "",
         sent_too={"source_branch_id": branch_id},
     )
     return show_form(request, form, page)
@@ -261,14 +263,14 @@ def query(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
     """Create an endpoint that reads the moment, and open the query page with it."""
     chosen = _chosen(request)
     if chosen is None:
-        raise BadRequest(NONE_CHOSEN)
+        return _choose_first(request, project_id, branch_id)
     endpoint = request.api.history.travel(project_id, branch_id, chosen)
     place = {"branch": branch_id, "past_endpoint": endpoint.id, "moment": chosen.text}
     return done(request, f"{reverse('query', args=[project_id])}?{urlencode(place)}")
 
 
 def _name_kept(form: forms.Form, branch: Branch | None, children: Sequence[Branch]) -> None:
-    """Suggest a name for the branch that keeps the present data, and say what becomes of it."""
+    """Suggest a name for the branch that keeps the current data, and say what becomes of it."""
     if branch:
         now = localtime(datetime.now(UTC))
         form.initial["preserve_under_name"] = f"{branch.name}-until-{now:%Y-%m-%d-%H%M%S}"
@@ -278,8 +280,10 @@ def _name_kept(form: forms.Form, branch: Branch | None, children: Sequence[Branc
     form.fields["preserve_under_name"].help_text = words
 
 
-def _why_not(chosen: PastMoment | None, branch: Branch | None) -> str:
-    return why_not_replaced(branch, "", True) if chosen else NONE_CHOSEN
+def _choose_first(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
+    """Lead to the page on which a moment is chosen."""
+    messages.error(request, NONE_CHOSEN)
+    return done(request, reverse("branch_history", args=[project_id, branch_id]))
 
 
 def _page(request: ConsoleRequest, project_id: str, branch_id: str) -> str:

@@ -66,7 +66,7 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
     name = request.GET.get("name", "")
     page = FormPage(
         title=f"Reset password of {name}",
-        intro=f"The present password stops working and the connections of {name} are closed. "
+        intro=f"The current password stops working and the connections of {name} are closed. "
         "The new password is shown afterwards.",
         submit="Reset password",
         danger=True,

@@ -160,13 +160,16 @@ def activity(endpoint: Endpoint, history: History, *, now: datetime) -> Activity
     day = [f"{hours} h" for hours in (24, 18, 12, 6)]
     week = [f"{days} d" for days in range(7, 0, -1)]
     hour = [f"{minutes} min" for minutes in (60, 45, 30, 15)]
-    bands = [
-        _band("The last 24 hours", endpoint, history, now - timedelta(days=1), now, day),
-        _band("The last 7 days", endpoint, history, now - LONGEST_BACK, now, week),
-    ]
-    if max(history.known_since, endpoint.created_at or history.known_since) > now - SHORT:
-        since = now - timedelta(hours=1)
-        bands.insert(0, _band("The last hour", endpoint, history, since, now, hour))
+    hour_ago, day_ago = now - timedelta(hours=1), now - timedelta(days=1)
+    created_at = endpoint.created_at or now - LONGEST_BACK
+    bands = []
+    if max(history.known_since, created_at) > now - SHORT:
+        bands.append(_band("The last hour", endpoint, history, hour_ago, now, hour))
+    # Of an endpoint that is younger, longer strips would show the same again, but smaller.
+    if created_at < hour_ago:
+        bands.append(_band("The last 24 hours", endpoint, history, day_ago, now, day))
+    if created_at < day_ago:
+        bands.append(_band("The last 7 days", endpoint, history, now - LONGEST_BACK, now, week))
     return Activity(
         bands=bands,
         turns=[turn for turn in reversed(history.turns) if turn.at >= now - LONGEST_BACK],

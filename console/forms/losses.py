@@ -62,9 +62,15 @@ def of_project(
         _counted("snapshot", snapshots, [snapshot.name for snapshot in snapshots.items])
         if snapshots.is_offered
         else None,
-        Loss("Data", size(sum(found))) if found else None,
+        _data(found, is_whole=len(found) == len(branches.items)),
     ]
     return [loss for loss in losses if loss]
+
+
+def _data(sizes: Sequence[int], *, is_whole: bool) -> Loss | None:
+    if not sizes:
+        return None
+    return Loss("Data", f"{'' if is_whole else 'at least '}{size(sum(sizes))}, and its history")
 
 
 def _endpoints(own: Sequence[Endpoint], read: Part[Endpoint]) -> Loss | None:

@@ -9,6 +9,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.errors import APIError, Unauthorized
 from console.api.management_api import Target
+from console.api.parallel import in_parallel
 from console.api.resources.operations import Operation
 from console.forms.fields import OnceForm
 from console.operations.run_rows import run_url
@@ -23,7 +24,8 @@ from console.request import ConsoleRequest
 
 WHAT_CANCELLING_DOES = (
     "Waiting work is not started. Running work stops at the next safe point, and "
-    "incomplete results are removed. The endpoint and the branch stay usable."
+    "incomplete results are removed. An endpoint goes on as it was; a branch whose creation is "
+    "cancelled has no data."
 )
 
 
@@ -35,7 +37,7 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
         operation = request.api.operation(project_id, operation_id)
         name = f"“{action_name(operation.action)}”"
         if not is_unfinished(operation):
-            blocked = f"It has already ended: {operation_status(operation).label}."
+            blocked = f"{name} has already ended: {operation_status(operation).label}."
     page = FormPage(
         title="Cancel operation",
         intro=""
@@ -54,8 +56,11 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
 def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
     name = "this run"
     if request.method != "POST":
-        run = run_of_chain(request.api, project_id, chain_id)
-        name = f"“{asked(run, Names.of([]))}”"
+        run, branches = in_parallel(
+            lambda: run_of_chain(request.api, project_id, chain_id),
+            lambda: request.api.branches(project_id),
+        )
+        name = f"“{asked(run, Names.of(branches))}”"
     page = FormPage(
         title="Cancel run",
         intro=f"All operations of {name} are cancelled. {WHAT_CANCELLING_DOES}",

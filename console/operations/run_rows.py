@@ -86,7 +86,8 @@ def run_row(project_id: str, run: Run, names: Names, warning: str = "") -> RunRo
 
 # The state after a failed operation and how to go on, by its action. This is how Perch behaves.
 AFTER_A_FAILURE = {
-    "start_compute": "The endpoint is idle. The next connection or a retry starts it.",
+    "start_compute": "The endpoint is idle. The next connection or a retry tries to start it "
+    "again. If the data is damaged, restore the branch to an earlier moment or from a snapshot.",
     "apply_config": "The endpoint keeps its previous configuration.",
     "create_branch": "The branch has no data yet. Retry, start its endpoint, or delete the branch.",
     # The branch has been created since, or this cannot be distinguished from a restore.

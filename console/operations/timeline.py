@@ -18,7 +18,7 @@ HOURS = (1, 6, 24)
 USUAL_HOURS = 6
 # If a project is younger than the period shown, the picture begins with the project. This is the
 # shortest picture.
-SHORTEST = timedelta(minutes=5)
+SHORTEST = timedelta(minutes=1)
 # The most operations that are read, and the most lanes that are drawn, to keep it readable.
 OPERATIONS_READ = 200
 MOST_LANES = 10
@@ -70,6 +70,12 @@ class Timeline:
         return self.lanes[:MOST_LANES]
 
     @property
+    def listed(self) -> list[tuple[TimelineLane, TimelineRun]]:
+        """The runs of all lanes, the newest first."""
+        found = [(lane, run) for lane in self.lanes for run in lane.runs]
+        return sorted(found, key=lambda one: _began(one[1].row.run), reverse=True)
+
+    @property
     def left_out(self) -> int:
         """The number of lanes that are not drawn."""
         return max(0, len(self.lanes) - MOST_LANES)
@@ -81,7 +87,7 @@ class Timeline:
 
     @property
     def choices(self) -> list[tuple[int, bool]]:
-        return [(hours, hours == self.hours) for hours in HOURS]
+        return [(hours, hours == self.hours and not self.is_whole) for hours in HOURS]
 
 
 def hours_asked(value: str) -> int | None:

@@ -55,9 +55,10 @@ class Quality:
             found.append(
                 (
                     "branches_without_data",
-                    f"{len(self.missing)} branch{'es have' if len(self.missing) > 1 else ' has'} "
-                    "no data in the state directory; the "
-                    "worker's log names them",
+                    f"{len(self.missing)} branches have no data on this host; the worker's log "
+                    "names them"
+                    if len(self.missing) > 1
+                    else "1 branch has no data on this host; the worker's log names it",
                 )
             )
         return found

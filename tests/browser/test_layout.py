@@ -63,12 +63,18 @@ def test_an_endpoint_is_above_the_fold_of_a_phone(page: Page, shop: Project) -> 
     expect(page.locator(".tabs [aria-current]")).to_be_in_viewport(ratio=0.99)
 
 
-def test_the_tabs_have_a_shadow_where_more_are_hidden(page: Page, shop: Project) -> None:
-    page.set_viewport_size(PHONE)
+def test_tabs_fade_out_where_more_are_hidden(page: Page, shop: Project) -> None:
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     sign_in(page, shop.client.key)
     page.goto(shop.path)
-    drawn = page.locator(".tabs").evaluate("one => getComputedStyle(one).backgroundAttachment")
-    assert drawn == "local, local, scroll, scroll"
+    tabs = page.locator(".tabs")
+    expect(tabs).to_have_attribute("data-more", " right")
+    tabs.evaluate("one => one.scrollTo(60, 0)")
+    expect(tabs).to_have_attribute("data-more", "left right")
+    tabs.evaluate("one => one.scrollTo(1000, 0)")
+    expect(tabs).to_have_attribute("data-more", "left ")
+    page.set_viewport_size({"width": 1280, "height": 900})
+    expect(tabs).to_have_attribute("data-more", " ")
 
 
 @pytest.mark.parametrize("place", ["", "/branches", "/branches/{branch}", "/endpoints/{endpoint}"])

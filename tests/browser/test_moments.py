@@ -120,12 +120,12 @@ def test_a_typed_name_survives_the_choice_of_another_moment(
         dialog.get_by_label("Name").fill("renamed")
         dialog.get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="Restore main…").click()
-    dialog.get_by_label("Keep present data as branch").fill("kept")
+    dialog.get_by_label("Keep current data as branch").fill("kept")
     dialog.get_by_role("button", name="Cancel").click()
     page.get_by_label("Moment on the band").press("End")
     expect(page.locator("#found")).not_to_have_attribute("data-moment", between)
     page.get_by_role("button", name="Restore main…").click()
-    expect(dialog.get_by_label("Keep present data as branch")).to_have_value("kept")
+    expect(dialog.get_by_label("Keep current data as branch")).to_have_value("kept")
 
 
 @pytest.mark.thorough
@@ -218,7 +218,7 @@ def test_without_scripts_the_field_takes_utc(there: Page, notes: tuple[Project, 
     page.get_by_role("button", name="Show").click()
     expect(page.locator("#found")).to_have_attribute("data-moment", between)
     page.get_by_role("button", name="Restore main…").click()
-    page.get_by_label("Keep present data as branch").fill("main")
+    page.get_by_label("Keep current data as branch").fill("main")
     page.get_by_role("button", name="Restore branch").click()
     expect(page.get_by_role("alert")).to_be_visible()
     moment = page.get_by_label("Moment", exact=True)
@@ -242,7 +242,7 @@ def test_a_branch_is_restored_to_its_own_past(browser: Browser, stack: Stack) ->
         assert page.get_by_label("Time or LSN").input_value()
         page.get_by_role("button", name="Restore main…").click()
         dialog = page.locator("dialog[open]")
-        dialog.get_by_label("Keep present data as branch").fill("without notes")
+        dialog.get_by_label("Keep current data as branch").fill("without notes")
         dialog.get_by_role("button", name="Restore branch").click()
         expect(page.locator("#notices")).to_contain_text("kept as without notes")
         expect_quiet(page)

@@ -64,14 +64,14 @@ def test_rows_are_paged_changed_and_sent_both_ways(
     dialog = page.locator("dialog[open]")
     expect(dialog).to_contain_text("On branch main, in database neondb, as role neondb_owner.")
     dialog.get_by_label("name text", exact=True).fill("it's \\ a\nheron")
-    dialog.get_by_role("button", name="Show SQL").click()
+    dialog.get_by_role("button", name="Review SQL…").click()
     expect_accessible(page)
     expect(dialog.locator("pre")).to_have_text(
         'UPDATE "public"."birds" SET "name" = E\'it\'\'s \\\\ a\nheron\''
         " WHERE \"id\" = '6' AND \"name\" = 'bird 6'"
     )
     assert shop.sql("SELECT name FROM birds WHERE id = 6") == [("bird 6",)]
-    page.get_by_role("button", name="Run", exact=True).click()
+    page.get_by_role("button", name="Save row", exact=True).click()
     expect(page.locator("#notices")).to_contain_text("was changed")
     assert shop.sql("SELECT name FROM birds WHERE id = 6") == [("it's \\ a\nheron",)]
     # It is filtered still, and so is the export.
@@ -111,16 +111,16 @@ def test_a_row_is_added_with_defaults_and_the_rows_are_counted(
     page.get_by_role("button", name="Add row").click()
     dialog.get_by_label("NULL for note").check()
     dialog.get_by_label("eggs integer", exact=True).fill("many")
-    dialog.get_by_role("button", name="Show SQL").click()
-    dialog.get_by_role("button", name="Run", exact=True).click()
+    dialog.get_by_role("button", name="Review SQL…").click()
+    dialog.get_by_role("button", name="Add row", exact=True).click()
     expect(dialog.get_by_role("alert")).to_contain_text("Invalid input syntax")
     expect(dialog.get_by_label("NULL for note")).to_be_checked()
     dialog.get_by_label("eggs integer", exact=True).fill("3")
-    dialog.get_by_role("button", name="Show SQL").click()
+    dialog.get_by_role("button", name="Review SQL…").click()
     expect(dialog.locator("pre")).to_have_text(
         'INSERT INTO "public"."nests" ("note", "eggs") VALUES (NULL, \'3\')'
     )
-    dialog.get_by_role("button", name="Run", exact=True).click()
+    dialog.get_by_role("button", name="Add row", exact=True).click()
     expect(page.locator("#notices")).to_contain_text("A row was added to nests.")
     expect(page.locator("#table-title")).to_contain_text("1 row")
     assert shop.sql("SELECT tree, note, eggs FROM nests") == [("oak", None, 3)]
@@ -157,9 +157,9 @@ def test_a_row_that_was_changed_meanwhile_is_not_overwritten(tables: Page, shop:
     page = tables
     page.get_by_role("link", name="Edit row 2", exact=True).click()
     page.get_by_label("NULL for note").check()
-    page.get_by_role("button", name="Show SQL").click()
+    page.get_by_role("button", name="Review SQL…").click()
     shop.sql("UPDATE birds SET note = 'theirs' WHERE id = 2")
-    page.get_by_role("button", name="Run", exact=True).click()
+    page.get_by_role("button", name="Save row", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("Nothing was changed")
     assert shop.sql("SELECT note FROM birds WHERE id = 2") == [("theirs",)]
 

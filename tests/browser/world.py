@@ -351,11 +351,11 @@ STATES = {
     ),
     "a change to confirm": State(
         PROJECT + "/tables/row" + QUERIES["table_row"],
-        _send("Show SQL", kind="plain"),
+        _send("Review SQL…", kind="plain"),
     ),
     "a row to add": State(
         PROJECT + "/tables/new-row" + QUERIES["table_row_add"],
-        _send("Show SQL", kind="plain"),
+        _send("Review SQL…", kind="plain"),
     ),
     "no endpoint to connect to": State("/projects/{bare}/connect"),
     "no branch to perch on": State("/projects/{failing}/new-endpoint"),

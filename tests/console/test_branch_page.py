@@ -137,7 +137,7 @@ def test_protection(alice: Person, shop: Shop) -> None:
 @pytest.mark.thorough
 def test_reset_from_the_parent(alice: Person, shop: Shop) -> None:
     url = branch_url(shop, shop.dev_id)
-    assert "present data of main" in Page(alice.get(f"{url}/reset")).text
+    assert "current data of main" in Page(alice.get(f"{url}/reset")).text
     assert alice.post(f"{url}/reset")["Location"] == url
     page = wait_until_quiet(alice, url)
     assert "Last restore or reset" in page.text

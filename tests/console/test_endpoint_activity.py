@@ -65,12 +65,12 @@ def test_unknown_periods_are_not_guessed() -> None:
     band = band_of(woke(2), since=6)
     assert band.known == "M1080 12h360v20H1080z"
     assert "Earlier: unknown." in band.summary
-    young = band_of(woke(1), state="active", created=1)
-    assert young.known == "M1380 12h60v20H1380z"
+    young = band_of(woke(1), state="active", created=1.5)
+    assert young.known == "M1350 12h90v20H1350z"
 
 
 def test_an_empty_strip_gives_the_reason() -> None:
-    unknown, young = band_of(woke(2), since=6), band_of(woke(1), state="active", created=1)
+    unknown, young = band_of(woke(2), since=6), band_of(woke(1), state="active", created=1.5)
     assert unknown.before
     assert (unknown.before.words, unknown.before.x) == ("Unknown", "37.500%")
     assert young.before
@@ -86,6 +86,11 @@ def test_a_new_endpoint_has_a_strip_of_an_hour() -> None:
     assert [tick.words for tick in band.ticks] == ["60 min", "45 min", "30 min", "15 min", "now"]
     with pytest.raises(StopIteration):
         band_of(woke(0.5), created=4, name="The last hour")
+    # Longer strips would only be empty.
+    with pytest.raises(StopIteration):
+        band_of(woke(0.5), created=0.75)
+    with pytest.raises(StopIteration):
+        band_of(woke(0.5), created=20, name="The last 7 days")
 
 
 def test_failures_are_shown_in_words_and_in_the_strip() -> None:

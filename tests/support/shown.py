@@ -212,7 +212,7 @@ def tables(page: Page, world: World, shoot: Shoot) -> None:
         page.get_by_role("link", name="Edit row 1", exact=True).click()
         shoot("tables_edited")
         page.locator("textarea:not([readonly])").last.fill("7")
-        page.get_by_role("button", name="Show SQL").click()
+        page.get_by_role("button", name="Review SQL…").click()
         page.locator("pre.review").wait_for()
         shoot("tables_reviewed")
 
