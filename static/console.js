@@ -155,19 +155,20 @@ window.Perch = {};
     }
   }
 
-  document.addEventListener("DOMContentLoaded", () => {
-    // On a phone, the tabs scroll sideways.
-    document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  // On a phone, the tabs scroll sideways: to the present one, and fading where there are more.
+  function fadeTabs() {
     const tabs = document.querySelector(".tabs");
-    tabs?.addEventListener("scroll", sayWhereMoreTabsAre);
-    addEventListener("resize", sayWhereMoreTabsAre);
-    sayWhereMoreTabsAre();
-
-    function sayWhereMoreTabsAre() {
-      if (!tabs) return;
+    if (!tabs) return;
+    tabs.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+    tabs.onscroll = onresize = () => {
       const beyond = tabs.scrollWidth - tabs.clientWidth - tabs.scrollLeft;
       tabs.dataset.more = `${tabs.scrollLeft > 1 ? "left" : ""} ${beyond > 1 ? "right" : ""}`;
-    }
+    };
+    tabs.onscroll();
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    fadeTabs();
     expectTypedIds();
     fadeNotices();
     loadScripts();

@@ -9,7 +9,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.errors import APIError, Unauthorized
 from console.api.management_api import Target
-from console.api.parallel import in_parallel
+from console.api.parallel import in_parallel, or_none
 from console.api.resources.operations import Operation
 from console.forms.fields import OnceForm
 from console.operations.run_rows import run_url
@@ -57,10 +57,11 @@ def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Htt
     name = "this run"
     if request.method != "POST":
         run, branches = in_parallel(
-            lambda: run_of_chain(request.api, project_id, chain_id),
-            lambda: request.api.branches(project_id),
+            or_none(lambda: run_of_chain(request.api, project_id, chain_id)),
+            or_none(lambda: request.api.branches(project_id)),
         )
-        name = f"“{asked(run, Names.of(branches))}”"
+        if run:
+            name = f"“{asked(run, Names.of(branches or ()))}”"
     page = FormPage(
         title="Cancel run",
         intro=f"All operations of {name} are cancelled. {WHAT_CANCELLING_DOES}",

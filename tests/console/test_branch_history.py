@@ -99,7 +99,7 @@ def refuse(server: Misbehaving, end: str, field: str, message: str) -> None:
 def test_a_moment_is_shown_before_anything_is_changed(dave: Person, kept: Misbehaving) -> None:
     on_branch = Page(dave.get("/projects/p/branches/br-a"))
     assert f'href="{URL}"' in on_branch.html
-    assert "and 51 MB of history" in on_branch.text
+    assert "plus 51 MB of history" in on_branch.text
     page = Page(dave.get(f"{URL}?moment={AT}"))
     for words in (
         "As of 2026-01-31 14:03:00.123 UTC",

@@ -121,7 +121,7 @@ def test_a_wake_by_a_client_is_shown_with_its_duration(alice: Person, shop: Shop
     wait_for(is_told, "the wake to stand in the table")
     page = Page(alice.get(shop.endpoint_url))
     assert "the first connection waited" in page.text
-    assert 'role="img" aria-label="The last 24 hours: Active for' in page.html
+    assert 'role="img" aria-label="The last hour: Active for' in page.html
     assert "Suspended" in page.text
 
 

@@ -80,7 +80,7 @@ def test_a_password_that_is_not_stored_is_not_shown(alice: Person, shop: Shop, u
 def test_a_new_password_asks_for_confirmation(alice: Person, shop: Shop, url: str) -> None:
     before = password_of(alice, shop, "neondb_owner")
     page_url = f"{url}/role/new-password?name=neondb_owner"
-    assert "The present password stops working" in Page(alice.get(page_url)).text
+    assert "The current password stops working" in Page(alice.get(page_url)).text
     assert password_of(alice, shop, "neondb_owner") == before
     answer = alice.post(page_url)
     after = password_of(alice, shop, "neondb_owner")

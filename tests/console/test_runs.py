@@ -242,7 +242,7 @@ def test_the_timeline_of_a_new_project_begins_with_its_creation() -> None:
         return float(found.lanes[0].runs[0].bar.left.rstrip("%"))
 
     assert left(None) == left(now - timedelta(days=1)) > 98
-    assert 75 < left(now - timedelta(minutes=1)) < 90
+    assert 20 < left(now - timedelta(minutes=1)) < 40
     assert 85 < left(now - timedelta(minutes=10)) < 98
 
 

@@ -126,7 +126,7 @@ def test_cancelling_an_ended_operation_asks_for_no_confirmation(
 ) -> None:
     answer_with(misbehaving, told(status="finished"))
     page = Page(dave.get(f"{URL}/cancel"))
-    assert "It has already ended: OK." in page.text
+    assert "“Create branch” has already ended: OK." in page.text
     assert "once" not in page.fields
 
 
