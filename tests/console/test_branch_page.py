@@ -148,7 +148,8 @@ def test_reset_from_the_parent(alice: Person, shop: Shop) -> None:
 def test_a_reset_of_a_parent_asks_for_a_name_for_the_old_data(alice: Person, shop: Shop) -> None:
     shop.new_branch_id(name="child", parent_id=shop.dev_id)
     url = branch_url(shop, shop.dev_id)
-    assert "Required, because the branch has child branches (child)" in Page(alice.get(f"{url}/reset")).text
+    asked = Page(alice.get(f"{url}/reset")).text
+    assert "Required, because the branch has child branches (child)" in asked
     page = Page(alice.post(f"{url}/reset"))
     assert "The branch has children" in page.text
     assert "preserve_under_name" not in page.text
