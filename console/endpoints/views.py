@@ -165,7 +165,8 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
     offer_branches(form, "branch_id", free)
     page = FormPage(
         title="Create endpoint",
-        intro="Clients connect to a branch through its endpoint. 1 CU is 1 vCPU and 4 GB.",
+        intro="Clients connect to a branch through its endpoint. 1 CU is 1 vCPU and 4 GB of "
+        "memory.",
         submit="Create endpoint",
         back=url,
         blocked="" if free or form.is_bound else ALL_TAKEN,

@@ -54,7 +54,7 @@ def test_rows_are_paged_changed_and_sent_both_ways(
     page.get_by_role("link", name="Previous").click()
     expect(page.locator("tbody td").first).to_have_text("1")
     expect_accessible(page)
-    page.get_by_label("Filter").select_option("name")
+    page.get_by_label("Filter by").select_option("name")
     page.get_by_label("Comparison").select_option("contains")
     page.get_by_label("Value", exact=True).fill("BIRD 6")
     page.keyboard.press("Enter")
