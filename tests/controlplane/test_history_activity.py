@@ -1,8 +1,18 @@
 """What GET …/history tells of a branch's past: commits, removed tables and restores."""
 
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from controlplane.compute.history.chain import ACTIVITY, COMMITS, Base, Chain
+from controlplane.compute.history.commits import ENTRY, Commit, _activity, activity
+from controlplane.compute.history.log import Record, segment_name
+from controlplane.compute.tree import SEGMENT_SIZE
 from tests.support.past import history, notes, with_history, write
 from tests.support.project import Project
 from tests.support.waiting import wait_for
+
+AT = datetime(2026, 11, 28, 12, tzinfo=UTC)
 
 
 def test_commits_removed_tables_and_restores_are_told(fresh_project: Project) -> None:
@@ -36,3 +46,22 @@ def test_commits_removed_tables_and_restores_are_told(fresh_project: Project) ->
     # A base of the restored data is taken at once: its history begins before its next start.
     (restore,) = history(project)["restores"]
     wait_for(lambda: history(project)["bases"][-1]["at"] > restore["at"], "a base of it")
+
+
+def test_commits_before_the_first_base_are_left_out(tmp_path: Path) -> None:
+    """They may be those of the branch from which the data was copied."""
+    segment = segment_name(1, SEGMENT_SIZE)
+    commits = [
+        Commit(AT + timedelta(minutes=n), SEGMENT_SIZE + n * 1000, removed=1) for n in range(4)
+    ]
+    log = tmp_path / "1" / "log"
+    log.mkdir(parents=True)
+    (log / segment).touch()
+    packed = b"".join(ENTRY.pack(int(one.at.timestamp()) * 10**6, one.lsn, 1) for one in commits)
+    (log / f"{segment}{COMMITS}").write_bytes(packed)
+    (log / f"{segment}{ACTIVITY}").write_text(json.dumps(_activity(commits)))
+    base = Base(0, commits[2].lsn, 1, AT, Record(0, 0, 0, 0), size=0)
+    chain = Chain(tmp_path / "1", 1, 1, SEGMENT_SIZE * 2, AT, _bases=[base])
+    found = activity(chain)
+    assert found.removals == commits[2:]
+    assert sum(count for _, count in found.commits) == 2

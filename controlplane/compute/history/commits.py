@@ -95,12 +95,19 @@ class Activity:
 
 
 def activity(chain: Chain) -> Activity:
-    """The activity in the chain's log."""
+    """The activity in the chain's log since its first base: no earlier moment can be recovered, and
+    the commits before it may be those of the branch from which the data was copied."""
+    bases = chain.bases()
+    begin = bases[0].end if bases else 0
     minutes: Counter[int] = Counter()
     removals: list[Commit] = []
     for name in chain.segments():
+        start = start_of(name)
         with suppress(FileNotFoundError):
-            found = json.loads((chain.log / f"{name}{ACTIVITY}").read_bytes())
+            if start < begin:
+                found = _activity(list(_stored(chain, name, begin)))
+            else:
+                found = json.loads((chain.log / f"{name}{ACTIVITY}").read_bytes())
             minutes.update(dict(found["minutes"]))
             removals += [
                 Commit(datetime.fromisoformat(at), lsn, files)
@@ -129,11 +136,15 @@ def commits_from(chain: Chain, lsn: int) -> Iterator[Commit]:
         if start_of(name) + SEGMENT_SIZE <= lsn:
             continue
         with suppress(FileNotFoundError):
-            for microseconds, at_lsn, removed in ENTRY.iter_unpack(
-                (chain.log / f"{name}{COMMITS}").read_bytes()
-            ):
-                if at_lsn >= lsn:
-                    yield Commit(EPOCH + timedelta(microseconds=microseconds), at_lsn, removed)
+            yield from _stored(chain, name, lsn)
+
+
+def _stored(chain: Chain, segment: str, lsn: int) -> Iterator[Commit]:
+    """The commits of one segment that begin at `lsn` or later. Raises FileNotFoundError."""
+    stored = (chain.log / f"{segment}{COMMITS}").read_bytes()
+    for microseconds, at_lsn, removed in ENTRY.iter_unpack(stored):
+        if at_lsn >= lsn:
+            yield Commit(EPOCH + timedelta(microseconds=microseconds), at_lsn, removed)
 
 
 def end_of_log(log: int, chain: Chain, account: Account) -> int:
