@@ -60,7 +60,7 @@ def test_commits_before_the_first_base_are_left_out(tmp_path: Path) -> None:
     packed = b"".join(ENTRY.pack(int(one.at.timestamp()) * 10**6, one.lsn, 1) for one in commits)
     (log / f"{segment}{COMMITS}").write_bytes(packed)
     (log / f"{segment}{ACTIVITY}").write_text(json.dumps(_activity(commits)))
-    base = Base(0, commits[2].lsn, 1, AT, Record(0, 0, 0, 0), size=0)
+    base = Base(0, SEGMENT_SIZE, 1, commits[2].at, Record(0, 0, 0, 0), size=0)
     chain = Chain(tmp_path / "1", 1, 1, SEGMENT_SIZE * 2, AT, _bases=[base])
     found = activity(chain)
     assert found.removals == commits[2:]

@@ -31,6 +31,7 @@ from controlplane.compute.history.log import (
 from controlplane.compute.tree import SEGMENT_SIZE, open_directory, start_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
 # Microseconds since 1970, position, and how many relations' files the commit removes.
 ENTRY = struct.Struct("<qQI")
 COMMIT = re.compile(
@@ -98,16 +99,14 @@ def activity(chain: Chain) -> Activity:
     """The activity in the chain's log since its first base: no earlier moment can be recovered, and
     the commits before it may be those of the branch from which the data was copied."""
     bases = chain.bases()
-    begin = bases[0].end if bases else 0
+    since = bases[0].at if bases else EPOCH
     minutes: Counter[int] = Counter()
     removals: list[Commit] = []
     for name in chain.segments():
-        start = start_of(name)
         with suppress(FileNotFoundError):
-            if start < begin:
-                found = _activity(list(_stored(chain, name, begin)))
-            else:
-                found = json.loads((chain.log / f"{name}{ACTIVITY}").read_bytes())
+            found = json.loads((chain.log / f"{name}{ACTIVITY}").read_bytes())
+            if any(minute <= (since - EPOCH) // MINUTE for minute, _ in found["minutes"]):
+                found = _activity([one for one in _stored(chain, name) if one.at >= since])
             minutes.update(dict(found["minutes"]))
             removals += [
                 Commit(datetime.fromisoformat(at), lsn, files)
@@ -122,7 +121,7 @@ def activity(chain: Chain) -> Activity:
 
 
 def _activity(commits: Sequence[Commit]) -> dict[str, Any]:
-    minutes = Counter((one.at - EPOCH) // timedelta(minutes=1) for one in commits)
+    minutes = Counter((one.at - EPOCH) // MINUTE for one in commits)
     removals = [one for one in commits if one.removed][-MOST_REMOVALS:]
     return {
         "minutes": sorted(minutes.items()),
@@ -136,15 +135,14 @@ def commits_from(chain: Chain, lsn: int) -> Iterator[Commit]:
         if start_of(name) + SEGMENT_SIZE <= lsn:
             continue
         with suppress(FileNotFoundError):
-            yield from _stored(chain, name, lsn)
+            yield from (one for one in _stored(chain, name) if one.lsn >= lsn)
 
 
-def _stored(chain: Chain, segment: str, lsn: int) -> Iterator[Commit]:
-    """The commits of one segment that begin at `lsn` or later. Raises FileNotFoundError."""
+def _stored(chain: Chain, segment: str) -> Iterator[Commit]:
+    """The commits that begin in the segment. Raises FileNotFoundError."""
     stored = (chain.log / f"{segment}{COMMITS}").read_bytes()
-    for microseconds, at_lsn, removed in ENTRY.iter_unpack(stored):
-        if at_lsn >= lsn:
-            yield Commit(EPOCH + timedelta(microseconds=microseconds), at_lsn, removed)
+    for microseconds, lsn, removed in ENTRY.iter_unpack(stored):
+        yield Commit(EPOCH + timedelta(microseconds=microseconds), lsn, removed)
 
 
 def end_of_log(log: int, chain: Chain, account: Account) -> int:
