@@ -86,10 +86,10 @@ class BranchForm(LifetimeFields):
 
 class ResetForm(forms.Form):
     preserve_under_name = forms.CharField(
-        label="Keep previous data as branch",
+        label="Keep current data as branch",
         required=False,
         widget=forms.TextInput(attrs=PLAIN),
-        help_text="Optional. Without a name, the current data is lost for good.",
+        help_text="Optional. Without a name, only the branch's history has the current data.",
     )
 
     def require_name(self, children: Sequence[Branch]) -> None:
@@ -98,7 +98,7 @@ class ResetForm(forms.Form):
         field = self.fields["preserve_under_name"]
         field.help_text = (
             f"Required, because the branch has child branches ({named(children)}): they become "
-            "children of the branch that keeps the previous data."
+            "children of the branch that keeps the current data."
         )
         field.required = not self.is_bound
 

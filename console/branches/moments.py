@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django import forms
-from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -39,7 +38,6 @@ BEFORE_ZONE = re.compile(r"\s+(?=(?:Z|UTC|[+-]\d\d(?::?\d\d)?)$)", re.IGNORECASE
 FIELD = re.compile(r"\A(?:base_)?(?:timestamp|lsn)\b", re.IGNORECASE)
 TIME_OF_DAY = re.compile(r"\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d(?::?\d\d)?)?")
 UNREADABLE = "Enter a time such as 2026-01-31 14:03:00Z or 14:03:00, or an LSN such as 0/1A2B3C4D."
-NONE_CHOSEN = "Choose a moment first."
 
 
 def read_moment(text: str) -> PastMoment:
@@ -246,9 +244,9 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
     _name_kept(form, branch, children)
     page = FormPage(
         title=f"Restore {branch.name if branch else 'the branch'} to a past moment",
-        intro="The data of the branch, with its roles, passwords and databases, becomes again what "
-        "it was then. The branch keeps its id, name, endpoint and host. It stays available "
-        "while the past data is recovered; then open connections are closed.",
+        intro="The data of the branch, with its roles, passwords and databases, becomes "
+        "what it was at this moment. The branch keeps its id, name, endpoint and host. It stays "
+        "available while the past data is recovered; then open connections are closed.",
         submit="Restore branch",
         danger=True,
         back=_page(request, project_id, branch_id),
@@ -282,7 +280,6 @@ def _name_kept(form: forms.Form, branch: Branch | None, children: Sequence[Branc
 
 def _choose_first(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Lead to the page on which a moment is chosen."""
-    messages.error(request, NONE_CHOSEN)
     return done(request, reverse("branch_history", args=[project_id, branch_id]))
 
 

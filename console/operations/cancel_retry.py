@@ -60,8 +60,9 @@ def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Htt
             or_none(lambda: run_of_chain(request.api, project_id, chain_id)),
             or_none(lambda: request.api.branches(project_id)),
         )
-        if run:
-            name = f"“{asked(run, Names.of(branches or ()))}”"
+        names = Names.of(branches or ())
+        if run and not names.lacks(run):
+            name = f"“{asked(run, names)}”"
     page = FormPage(
         title="Cancel run",
         intro=f"All operations of {name} are cancelled. {WHAT_CANCELLING_DOES}",

@@ -81,7 +81,7 @@ def delete(request: ConsoleRequest, project_id: str) -> HttpResponse:
             notice = f"Project {project.name if project else project_id} is deleted."
             if project and project.recoverable_until:
                 until = f"{localtime(project.recoverable_until):%Y-%m-%d %H:%M %Z}"
-                notice += f" Until {until} you can recover it: “Deleted projects” on this page."
+                notice += f" Until {until} you can recover it: see “Deleted projects”."
             return done(request, reverse("dashboard"), notice)
     # A page must not ask to confirm the deletion of a project that does not exist.
     found = choices(request, lambda: [_with_losses(request, project_id)])

@@ -127,8 +127,8 @@ def addresses(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Change from which addresses Postgres clients may connect."""
     page = FormPage(
         title="Allowed addresses",
-        intro="Postgres clients from other addresses are refused. The console and the API are not"
-        " affected.",
+        intro="Postgres clients from other addresses are refused; so are Query and Tables of the "
+        "console in a browser with another address. The rest of the console and the API go on.",
         submit="Save",
         back=_back(project_id),
     )

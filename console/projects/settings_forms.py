@@ -78,12 +78,12 @@ class AddressesForm(SettingsForm):
     block_public_connections = forms.BooleanField(
         label="Refuse public addresses",
         required=False,
-        help_text="Also those in the list. Only private networks may connect.",
+        help_text="Also refuses listed ones. Only private networks may connect.",
     )
     block_outbound_connections = forms.BooleanField(
         label="Block outbound connections",
         required=False,
-        help_text="Of the project's computes: to foreign servers, publishers and name servers.",
+        help_text="The project's endpoints then reach no other servers, such as publishers.",
     )
     without_mine = forms.BooleanField(label="Save the list without my address", required=False)
 
@@ -115,7 +115,7 @@ class AddressesForm(SettingsForm):
             self.add_error(
                 "without_mine",
                 f"Your own address {self.own} is not in the list: Postgres clients on this"
-                " computer could no longer connect. Add it, or confirm.",
+                " computer, Query and Tables could no longer connect. Add it, or confirm.",
             )
         return cleaned
 

@@ -184,7 +184,8 @@ def _count(described: Description, whole: int | None, *, is_filtered: bool) -> s
     """Return how many rows there are, in words. `whole` is their number if all are on the page.
     Otherwise it is Postgres's estimate, because to count the rows of a large table takes long."""
     if whole is not None:
-        return f"{whole} row{'' if whole == 1 else 's'}{' match' if is_filtered else ''}"
+        rows, match = ("1 row", " matches") if whole == 1 else (f"{whole} rows", " match")
+        return f"{rows}{match if is_filtered else ''}"
     if is_filtered:
         return ""
     if described.estimated_rows < PAGE_ROWS:

@@ -345,7 +345,7 @@ def test_without_a_moment_one_is_to_be_chosen_first(dave: Person, kept: Misbehav
             answer = dave.post(f"{URL}/{end}{query}", {"preserve_under_name": "x"})
             assert answer["Location"] == URL
         assert dave.post(f"{URL}/query{query}")["Location"] == URL
-    assert "Choose a moment first." in Page(dave.get(URL)).text
+    assert "Choose a moment on the band, or type one." in Page(dave.get(URL)).text
     assert not kept.sent
 
 
