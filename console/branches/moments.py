@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from console.api.errors import APIError, Unauthorized
 from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
-from console.api.resources.history import PastMoment, ResolvedMoment
+from console.api.resources.history import History, PastMoment, ResolvedMoment
 from console.branches.changes import replace_data, why_not_replaced, with_children
 from console.branches.forms import NAMED, MomentShown, named
 from console.branches.history_band import band, happenings, summary
@@ -109,7 +109,8 @@ def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
     looks = "newest" in request.GET
     if request.htmx and looks:
         history, looked = newest_history(api, project_id, branch_id)
-        return render(request, "_undos.html", {**context, **looked, "undos": undos(history)})
+        shown = {**_shown(history), "is_newer": True}
+        return render(request, "_undos.html", {**context, **looked, **shown})
     if request.htmx:
         branch, found = in_parallel(
             lambda: api.branch(project_id, branch_id),
@@ -129,17 +130,20 @@ def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
         ),
         lambda: _found(request, project_id, branch_id, typed),
     )
-    context |= looked | {
-        "branch": branch,
-        "project": project,
-        "found": found,
+    context |= {**looked, **_shown(history, found.at)}
+    context |= {"branch": branch, "project": project, "found": found}
+    return render(request, "branch_history.html", context)
+
+
+def _shown(history: History, chosen: datetime | None = None) -> dict[str, Any]:
+    """Return what the page shows of the history."""
+    return {
         "history": history,
-        "band": band(history, chosen=found.at),
+        "band": band(history, chosen=chosen),
         "summary": summary(history),
         "undos": undos(history),
         "happenings": happenings(history),
     }
-    return render(request, "branch_history.html", context)
 
 
 def _found(request: ConsoleRequest, project_id: str, branch_id: str, typed: str) -> Found:

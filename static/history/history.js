@@ -8,7 +8,8 @@
   const field = document.getElementById("moment");
   const slider = document.getElementById("slider");
   const inUtc = document.getElementById("in-utc");
-  const { earliest, latest, step } = slider.dataset;
+  // The server replaces it if the history turns out to be newer.
+  const band = document.getElementById("band");
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   const isUtc = (at) => at.getTimezoneOffset() === 0;
   const two = (number) => String(number).padStart(2, "0");
@@ -64,13 +65,14 @@
   }
 
   function moveSlider(at) {
-    const back = (Date.parse(latest) - Date.parse(at)) / 1000 / step;
+    const back = (Date.parse(band.dataset.latest) - Date.parse(at)) / 1000 / band.dataset.step;
     if (!Number.isNaN(back)) slider.value = slider.max - Math.round(back);
     slider.setAttribute("aria-valuetext", field.value);
   }
 
   // The moment of the slider's place, to the second; both ends are exact.
   function ofSlider() {
+    const { earliest, latest, step } = band.dataset;
     if (slider.value === slider.max) return latest;
     const at = Date.parse(latest) - (slider.max - slider.value) * step * 1000;
     const second = new Date(Math.floor(at / 1000) * 1000);
@@ -128,6 +130,12 @@
     if (detail.target.id === "found") showFound();
     if (detail.target.id === "dialog") typeAgain(detail.target);
   });
+  document.addEventListener("htmx:oobAfterSwap", ({ detail }) => {
+    if (detail.target.id !== "band") return;
+    slider.max = band.dataset.steps;
+    if (field.value) moveSlider(chosen());
+    else slider.value = slider.max;
+  });
   showFound();
-  slider.setAttribute("aria-valuetext", field.value || local(latest));
+  slider.setAttribute("aria-valuetext", field.value || local(band.dataset.latest));
 })();

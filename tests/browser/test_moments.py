@@ -50,6 +50,11 @@ def local(moment: str) -> str:
     return at.strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
+def looked(page: Page) -> None:
+    """Wait until the page has asked for what is newer than its band, and shows it."""
+    expect(page.locator("#undos")).not_to_have_attribute("aria-busy", "true")
+
+
 def rows(project: Project, branch_id: str) -> list[str]:
     (endpoint_id,) = [one["id"] for one in project.endpoints() if one["branch_id"] == branch_id]
     return [text for (text,) in project.sql("SELECT text FROM notes", endpoint_id=endpoint_id)]
@@ -67,13 +72,15 @@ def test_a_moment_is_chosen_by_keyboard_and_becomes_a_branch(
     page, (project, between) = there, notes
     found, field = page.locator("#found"), page.get_by_label("Time or LSN")
     slider = page.get_by_label("Moment on the band")
+    looked(page)
     slider.focus()
     page.keyboard.press("Home")
     expect(found).to_contain_text("none since the full copy")
     beginning = field.input_value()
     assert slider.get_attribute("aria-valuetext") == beginning
     page.keyboard.press("End")
-    expect(found).to_have_attribute("data-moment", str(slider.get_attribute("data-latest")))
+    latest = page.locator("#band").get_attribute("data-latest")
+    expect(found).to_have_attribute("data-moment", str(latest))
     assert field.input_value() != beginning
     expect(slider).to_be_focused()
 
@@ -168,15 +175,35 @@ def test_a_moment_is_queried(there: Page, notes: tuple[Project, str]) -> None:
     expect(page.locator(".cells td")).to_have_text(["first", "second"])
 
 
+def test_the_band_shows_what_happened_just_now(there: Page, notes: tuple[Project, str]) -> None:
+    page, (project, between) = there, notes
+    looked(page)
+    expect(page.locator("#band .drop")).to_have_count(0)
+    field = page.get_by_label("Time or LSN")
+    field.fill(between)
+    field.press("Enter")
+    expect(page.locator("#found")).to_have_attribute("data-moment", between)
+    before = page.locator("#band").get_attribute("data-latest")
+    project.sql("CREATE TABLE gone (); DROP TABLE gone")
+    page.get_by_role("button", name="Check again").click()
+    expect(page.locator("#band svg.drop")).to_have_count(1)
+    expect(page.locator("#happenings")).to_contain_text("removed", ignore_case=True)
+    assert page.locator("#band").get_attribute("data-latest") != before
+    # The slider still stands at the chosen moment, which is no longer at the end.
+    slider = page.get_by_label("Moment on the band")
+    assert int(slider.input_value()) < int(slider.get_attribute("max") or 0)
+
+
 @pytest.mark.thorough
 def test_a_moment_is_chosen_by_mouse(there: Page) -> None:
     page = there
     slider = page.get_by_label("Moment on the band")
+    looked(page)
     box = slider.bounding_box()
     assert box
     # The present, where the slider is already.
     page.mouse.click(box["x"] + box["width"] - 4, box["y"] + box["height"] / 2)
-    latest = str(slider.get_attribute("data-latest"))
+    latest = str(there.locator("#band").get_attribute("data-latest"))
     expect(page.locator("#found")).to_have_attribute("data-moment", latest)
     page.mouse.click(box["x"] + box["width"] / 3, box["y"] + box["height"] / 2)
     expect(page.locator("#found .moment")).to_be_visible()
