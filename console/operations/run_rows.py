@@ -27,6 +27,8 @@ class RunRow:
     operations: Sequence[OperationRow]
     # What is wrong with it, although nothing has failed.
     warning: str = ""
+    # What was requested, as an event tells it, if the title says less.
+    cause: str = ""
 
     @property
     def error(self) -> str:
@@ -69,7 +71,9 @@ def _cancel_url(project_id: str, run: Run) -> str:
     return url_or_none(name, project_id, run_id)
 
 
-def run_row(project_id: str, run: Run, names: Names, warning: str = "") -> RunRow:
+def run_row(
+    project_id: str, run: Run, names: Names, *, warning: str = "", cause: str = ""
+) -> RunRow:
     return RunRow(
         run=run,
         title=asked(run, names),
@@ -79,6 +83,7 @@ def run_row(project_id: str, run: Run, names: Names, warning: str = "") -> RunRo
         branch_name=names.branch(run.branch_id),
         operations=operation_rows(run.operations, names.branches.values()),
         warning=warning,
+        cause=cause,
     )
 
 

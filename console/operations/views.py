@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -16,6 +17,7 @@ from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.operations import Operation
 from console.api.resources.projects import Project
+from console.events.rows import event_row
 from console.forms.fields import FilterForm, OpenChoiceField
 from console.operations.run_rows import run_row
 from console.operations.runs import Names, Run, runs_of
@@ -30,7 +32,7 @@ from console.operations.timeline import (
     timeline,
 )
 from console.pages.live_regions import Polling, page_and_region, polling
-from console.pages.outcomes import Existing, lasting_words
+from console.pages.outcomes import NOT_READ, Existing, lasting_words
 from console.pages.statuses import ACTIONS, OPERATION_STATUSES
 from console.request import ConsoleRequest
 
@@ -67,6 +69,9 @@ OPERATIONS_A_PAGE = 25
 CHAINS_ASKED_FOR = 20
 MEMBERS_READ = 200
 STEPS_READ = 3
+EVENTS_READ = 100
+# An event is recorded with the request for its operations.
+AT_ONCE = timedelta(seconds=2)
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,16 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     older = _Place(page.cursor, runs[-1].chain_id if runs else place.shown)
     context = {
         "project": project,
-        "runs": [run_row(project_id, run, names, details.warnings.get(run.id, "")) for run in runs],
+        "runs": [
+            run_row(
+                project_id,
+                run,
+                names,
+                warning=details.warnings.get(run.id, ""),
+                cause=details.causes.get(run.id, ""),
+            )
+            for run in runs
+        ],
         "older_query": urlencode(filters.chosen | older.query) if page.cursor else "",
         "is_first_page": not place.cursor,
         "filters": filters,
@@ -168,6 +182,8 @@ class _Told:
     runs: Sequence[Run]
     # What is wrong with a run although nothing has failed, by the run's id.
     warnings: Mapping[str, str]
+    # What was requested, by the run's id, of runs whose operations do not tell it.
+    causes: Mapping[str, str]
 
 
 def _details_of(
@@ -187,17 +203,37 @@ def _details_of(
         if run.chain_id and lasting_words(operation)
     ]
     slow = dict(lasting[:STEPS_READ])
+    changing = [run for run in listed if run.first.action == "apply_config"]
     calls: list[Callable[[], Any]] = [
+        partial(_causes, api, project_id, changing),
         *(partial(_members, api, project_id, part) for part in parts),
         *(partial(api.operation, project_id, operation_id) for operation_id in slow.values()),
     ]
-    answers = each_or_none(lambda call: call(), calls)
+    causes, *answers = each_or_none(lambda call: call(), calls)
     members = {k: v for found in answers[: len(parts)] for k, v in (found or {}).items()}
     with_steps = zip(slow, answers[len(parts) :], strict=True)
     return _Told(
         runs=[Run(members.get(run.chain_id) or run.operations) for run in listed],
         warnings={run_id: warning_of(operation) for run_id, operation in with_steps if operation},
+        causes=causes or {},
     )
+
+
+def _causes(api: ManagementAPI, project_id: str, runs: Sequence[Run]) -> Mapping[str, str]:
+    """Return the sentences of the events that recorded the requests: a role, a database or a
+    setting was changed. The operations are the same for each of these."""
+    if not runs:
+        return {}
+    until = max((run.began_at for run in runs if run.began_at), default=None)
+    asked = {"until": stamp(until + AT_ONCE)} if until else {}
+    by_operation = {
+        operation_id: event
+        for event in api.events(project_id, limit=EVENTS_READ, **asked).items
+        if not event.type.startswith("operation.")
+        for operation_id in event.operation_ids
+    }
+    found = ((run.id, by_operation.get(run.first.id)) for run in runs)
+    return {run_id: event_row(event, NOT_READ, {}).sentence for run_id, event in found if event}
 
 
 def _members(

@@ -97,6 +97,16 @@ def test_a_run_of_another_project_is_not_found(alice: Person, shop: Shop) -> Non
     assert alice.get(f"{shop.url}/operations/{foreign}").status_code == 404
 
 
+def test_changes_with_the_same_operations_are_told_apart(alice: Person, shop: Shop) -> None:
+    for name in ("ann", "bob"):
+        body = {"role": {"name": name}}
+        path = f"/projects/{shop.id}/branches/{shop.main_id}/roles"
+        alice.api.finish(alice.api.post(path, body))
+    page = Page(alice.get(f"{shop.url}/operations"))
+    assert page.row("The role “ann” was created").startswith("Change endpoint")
+    assert page.row("The role “bob” was created").startswith("Change endpoint")
+
+
 @pytest.mark.thorough
 def test_the_timeline_is_shown_as_a_table_too(carol: Person, still_shop: Shop) -> None:
     listed = carol.get(f"{still_shop.url}/operations?hours=1").content.decode()
