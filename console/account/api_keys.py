@@ -36,7 +36,7 @@ class ApiKeyForm(forms.Form):
         widget=forms.TextInput(attrs={**PLAIN, "autofocus": True}),
     )
     project_id = OpenChoiceField(
-        label="Project", required=False, help_text="Limits the key to one project."
+        label="Project", required=False, help_text="Choose a project to limit the key to it."
     )
     read_only = forms.BooleanField(
         label="Read only",

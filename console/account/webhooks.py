@@ -206,7 +206,7 @@ def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
             danger=True,
             back=reverse("webhook", args=[webhook_id]),
             losses=(
-                Loss("Secret", "signatures can no longer be verified"),
+                Loss("Secret", "nothing is signed with it any more"),
                 Loss("Deliveries", "their history, and those not yet sent"),
             ),
         )

@@ -66,8 +66,7 @@ def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         name = branch.name
     page = FormPage(
         title="Branch expiry",
-        intro=f"At this time {name} is deleted automatically, with its endpoint, databases "
-        "and data.",
+        intro=f"When it expires, {name} is deleted with its endpoint, databases and data.",
         submit="Save",
         back=url,
     )

@@ -257,9 +257,11 @@ def _summary(
     failures = sum(turn.kind == FAILED for turn in turns)
     parts = [f"active for {_length(active)}" if active else "not active"]
     parts.append(f"started {_times(len(wakes))}" if wakes else "no starts")
-    if waits:
-        longest = f", at most {duration(max(waits))}" if len(waits) > 1 else ""
-        parts.append(f"the first connection waited {duration(int(median(waits)))}{longest}")
+    if len(waits) == 1:
+        parts.append(f"the first connection waited {duration(waits[0])}")
+    elif waits:
+        usual, longest = duration(int(median(waits))), duration(max(waits))
+        parts.append(f"first connections waited {usual} (median), at most {longest}")
     parts.append(f"failed {_times(failures)}" if failures else "no failures")
     words = f"{parts[0].capitalize()}, {', '.join(parts[1:])}."
     return f"{words} Earlier: {why_empty.lower()}." if why_empty else words

@@ -14,7 +14,8 @@ from console.api.resources.operations import Operation
 from console.forms.fields import OnceForm
 from console.operations.run_rows import run_url
 from console.operations.run_views import run_of_chain
-from console.operations.runs import Names, Run, asked
+from console.operations.runs import Run, asked
+from console.operations.views import names_of
 from console.pages.addresses import back
 from console.pages.form_errors import problems_beside
 from console.pages.problems import spell_out
@@ -60,8 +61,8 @@ def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Htt
             or_none(lambda: run_of_chain(request.api, project_id, chain_id)),
             or_none(lambda: request.api.branches(project_id)),
         )
-        names = Names.of(branches or ())
-        if run and not names.lacks(run):
+        names = names_of(request.api, project_id, branches or (), run.operations if run else ())
+        if run and (not names.lacks(run) or names.snapshot(run)):
             name = f"“{asked(run, names)}”"
     page = FormPage(
         title="Cancel run",

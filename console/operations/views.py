@@ -111,7 +111,7 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     )
     filters.offer_all(branches, endpoints or ())
     can_filter = _can_filter(page, filters)
-    names = _names(api, project_id, branches, [*page.items, *(latest or ())])
+    names = names_of(api, project_id, branches, [*page.items, *(latest or ())])
     existing = Existing.of(endpoints, branches)
     listed = [run for run in runs_of(page.items) if not run.chain_id or run.chain_id != place.shown]
     # The last run may continue on the next page, and of filtered runs some operations are missing.
@@ -160,7 +160,7 @@ def _can_filter(page: Page[Operation], filters: OperationFilters) -> bool:
     return filters.is_in_use
 
 
-def _names(
+def names_of(
     api: ManagementAPI,
     project_id: str,
     branches: Sequence[Branch],
@@ -262,7 +262,7 @@ def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, 
     context = {
         "project": project,
         "timeline": _timeline(
-            project, latest, hours, _names(api, project_id, branches, latest), endpoints
+            project, latest, hours, names_of(api, project_id, branches, latest), endpoints
         ),
         "timeline_url": reverse("timeline", args=[project_id]),
     }
