@@ -161,8 +161,7 @@ window.Perch = {};
     if (!tabs) return;
     tabs.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     tabs.onscroll = onresize = () => {
-      const beyond = tabs.scrollWidth - tabs.clientWidth - tabs.scrollLeft;
-      tabs.dataset.more = `${tabs.scrollLeft > 1 ? "left" : ""} ${beyond > 1 ? "right" : ""}`;
+      tabs.toggleAttribute("data-more", tabs.scrollLeft + tabs.clientWidth < tabs.scrollWidth - 1);
     };
     tabs.onscroll();
   }
