@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from console.api.resources.branches import Branch
 from console.endpoints.rows import EndpointRow
@@ -26,6 +27,30 @@ class TreeLines:
     # As SVG path data.
     path: str
     width: float
+
+
+class BranchCells(NamedTuple):
+    """What the list shows of a branch, but for times, which differ with each answer: the key by
+    which the rendered cells are kept."""
+
+    id: str
+    name: str
+    is_default: bool
+    is_protected: bool
+    # 0 if it is drawn.
+    level: int
+    pending: str
+    was_not_created: bool
+    parent_id: str
+    parent_name: str
+    lines: TreeLines | None
+    size: int | None
+    endpoint_id: str
+    tone: str
+    shape: str
+    label: str
+    endpoint_pending: str
+    failed_start_id: str
 
 
 @dataclass(frozen=True)
@@ -57,6 +82,29 @@ class BranchRow:
         if self.branch.protected:
             return "Can't delete: protected"
         return "Can't delete: has child branches" if self.children else ""
+
+    @cached_property
+    def cells(self) -> BranchCells:
+        branch, row = self.branch, self.endpoint
+        return BranchCells(
+            id=branch.id,
+            name=branch.name,
+            is_default=branch.default,
+            is_protected=branch.protected,
+            level=self.level if self.is_too_deep_to_draw else 0,
+            pending=self.pending,
+            was_not_created=self.was_not_created,
+            parent_id=self.parent.id if self.parent else "",
+            parent_name=self.parent.name if self.parent else "",
+            lines=self.tree_lines,
+            size=branch.logical_size,
+            endpoint_id=row.endpoint.id if row else "",
+            tone=row.state.tone if row else "",
+            shape=row.state.shape if row else "",
+            label=row.state.label if row else "",
+            endpoint_pending=row.pending if row else "",
+            failed_start_id=row.failed_start.id if row and row.failed_start else "",
+        )
 
     @property
     def is_too_deep_to_draw(self) -> bool:

@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections.abc import Hashable
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from urllib.parse import quote, urlencode
@@ -40,15 +41,15 @@ def _icon(name: str) -> SafeString:
 
 
 @register.simple_tag
-def memoized(template_name: str, **values: str | bool) -> SafeString:
-    """Include a template that shows nothing but these values, and keep the result: the menus of a
-    list take longer to render than all else in it."""
+def memoized(template_name: str, **values: Hashable) -> SafeString:
+    """Include a template that shows nothing but these values, and keep the result: most rows of a
+    list are the same as in the answer before, and rendering them takes most of its time."""
     render = _memoized.__wrapped__ if settings.DEBUG else _memoized
     return render(get_script_prefix(), template_name, *values.items())
 
 
 @lru_cache(maxsize=1024)
-def _memoized(prefix: str, template_name: str, *values: tuple[str, str | bool]) -> SafeString:
+def _memoized(prefix: str, template_name: str, *values: tuple[str, Hashable]) -> SafeString:
     return render_to_string(template_name, dict(values))
 
 

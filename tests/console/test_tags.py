@@ -7,6 +7,9 @@ from django.template import Context, Engine
 from django.test.utils import override_script_prefix
 from django.urls import NoReverseMatch
 
+from console.api.resources.branches import Branch
+from console.branches.rows import BranchRow
+
 HOSTILE = "\"><b>'&"
 IDS = {"project": "p-1", "endpoint": "ep-2", "slash": "a/b"}
 TAGS = [
@@ -53,14 +56,13 @@ def test_a_copy_button_escapes_what_it_copies() -> None:
 
 
 def test_a_memoized_template_shows_the_values_of_this_time() -> None:
-    tag = (
-        "{% memoized '_branch_menu.html' project_id='p-1' id='br-3' name=name here='/' "
-        "is_default=False stays_because='' is_perch=True is_list=True %}"
-    )
-    engine = Engine.get_default()
-    menus = [
-        engine.from_string(tag).render(Context({"name": name})) for name in ("dev", HOSTILE, "dev")
+    tag = "{% memoized '_branch_cells.html' cells=cells project_id='p-1' here='/' is_tree=False %}"
+    rows = [
+        BranchRow(Branch.read({"id": "br-3", "name": name}), "", None, None, 0, 0)
+        for name in ("dev", HOSTILE, "dev")
     ]
-    assert "for branch dev" in menus[0]
-    assert f"for branch {escape(HOSTILE)}" in menus[1]
-    assert menus[2] == menus[0]
+    template = Engine.get_default().from_string(tag)
+    shown = [template.render(Context({"cells": row.cells})) for row in rows]
+    assert ">dev</a>" in shown[0]
+    assert f">{escape(HOSTILE)}</a>" in shown[1]
+    assert shown[2] == shown[0]
