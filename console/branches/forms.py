@@ -89,7 +89,8 @@ class ResetForm(forms.Form):
         label="Keep current data as branch",
         required=False,
         widget=forms.TextInput(attrs=PLAIN),
-        help_text="Optional. Without a name, only the branch's history has the current data.",
+        help_text="Optional. Without a name, the current data is lost, unless the branch's "
+        "history has it.",
     )
 
     def require_name(self, children: Sequence[Branch]) -> None:

@@ -70,8 +70,8 @@ CHAINS_ASKED_FOR = 20
 MEMBERS_READ = 200
 STEPS_READ = 3
 EVENTS_READ = 100
-# An event is recorded with the request for its operations.
-AT_ONCE = timedelta(seconds=2)
+# After a request created its operations, its event is recorded within this time.
+RECORDED_WITHIN = timedelta(seconds=2)
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def _causes(api: ManagementAPI, project_id: str, runs: Sequence[Run]) -> Mapping
     if not runs:
         return {}
     until = max((run.began_at for run in runs if run.began_at), default=None)
-    asked = {"until": stamp(until + AT_ONCE)} if until else {}
+    asked = {"until": stamp(until + RECORDED_WITHIN)} if until else {}
     by_operation = {
         operation_id: event
         for event in api.events(project_id, limit=EVENTS_READ, **asked).items
