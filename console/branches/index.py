@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods
 
 from console.api.parallel import in_parallel, one_before_other, part
 from console.branches.forms import PAST, BranchForm
-from console.branches.picture import describe, pictures
+from console.branches.picture import picture
 from console.branches.rows import BranchRow, branch_rows, with_tree_lines
 from console.endpoints.rows import endpoint_rows
 from console.forms.api_requests import body_of
@@ -131,8 +131,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         "count": len(rows),
         "list": found,
         "branches": found.rows,
-        "pictures": pictures(rows, project_id),
-        "picture_words": describe(rows),
+        "picture": picture(rows, project_id) if found.is_first_of_all else "",
         # The snapshots of deleted branches. All others are on the page of their branch.
         "orphans": [one for one in snapshots.items if one.source_branch_id not in known],
     }

@@ -4,13 +4,21 @@ that shows whether the branch's endpoint is active, idle or stopped.
 The picture stays small however many branches there are. Only some are named, first of all those
 with children. The others are drawn beside the nearest named branch that they descend from, as a
 "flock" of birds and, for those without an endpoint, of buds.
+
+It is made of `Drawn` alone, by which it is kept: the page renews it every few seconds, and most
+renewals change nothing.
 """
 
 import html
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
+from django.conf import settings
+from django.template.loader import render_to_string
+from django.urls import get_script_prefix
 from django.utils.safestring import SafeString
 
 from console.branches.rows import BranchRow
@@ -43,6 +51,41 @@ LETTER = 7.4
 # The symbol of a branch without an endpoint.
 BUD = "bud"
 MARGIN = 12
+# The pictures that a process keeps. One of 600 branches has 100 kB.
+KEPT = 64
+
+
+class Drawn(NamedTuple):
+    """What the picture shows of a branch."""
+
+    id: str
+    name: str
+    is_default: bool
+    # "" for a root, or if the parent is not in the list.
+    parent_id: str
+    level: int
+    has_children: bool
+    # The state of its endpoint, which is the name of a bird; BUD without an endpoint.
+    look: str
+    words: str
+
+    @classmethod
+    def of(cls, row: BranchRow) -> "Drawn":
+        branch, state = row.branch, row.endpoint.state if row.endpoint else None
+        return cls(
+            id=branch.id,
+            name=branch.name,
+            is_default=branch.default,
+            parent_id=row.parent.id if row.parent else "",
+            level=row.level,
+            has_children=bool(row.children),
+            look=state.value if state else BUD,
+            words=state.label.lower() if state else "no endpoint",
+        )
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}: {self.words}"
 
 
 @dataclass(frozen=True)
@@ -135,69 +178,82 @@ class Picture:
     flocks: Sequence[Flock]
 
 
-def describe(rows: Sequence[BranchRow]) -> str:
+def picture(rows: Sequence[BranchRow], project_id: str) -> SafeString:
+    """Return the picture as HTML: one for wide screens and one for narrow ones, with the sentence
+    that describes them. `rows` are all branches, as `branch_rows` returns them."""
+    render = _rendered.__wrapped__ if settings.DEBUG else _rendered
+    return render(get_script_prefix(), project_id, tuple(map(Drawn.of, rows)))
+
+
+@lru_cache(maxsize=KEPT)
+def _rendered(prefix: str, project_id: str, branches: tuple[Drawn, ...]) -> SafeString:
+    pictures = [
+        (look, draw(branches, project_id, width=width))
+        for look, width in (("wide", WIDE), ("narrow", NARROW))
+    ]
+    context = {"pictures": pictures, "words": describe(branches)}
+    return render_to_string("_branches_picture.html", context)
+
+
+def describe(branches: Sequence[Drawn]) -> str:
     """Describe the picture in a sentence, for users who do not see it."""
-    deepest = max((row.level for row in rows), default=0)
-    found = [row.endpoint.state for row in rows if row.endpoint]
-    counts = [(found.count(state), state.label.lower()) for state in ENDPOINT_STATES]
-    perched = [f"{count} {label}" for count, label in counts if count]
-    bare = len(rows) - len(found)
-    parts = [*perched, *([f"{bare} without an endpoint"] if bare else [])]
+    deepest = max((branch.level for branch in branches), default=0)
+    looks = [branch.look for branch in branches]
+    counts = [
+        *((looks.count(state.value), state.label.lower()) for state in ENDPOINT_STATES),
+        (looks.count(BUD), "without an endpoint"),
+    ]
+    parts = ", ".join(f"{count} {label}" for count, label in counts if count)
     levels = f", {deepest + 1} levels deep" if deepest else ""
-    branches = "1 branch" if len(rows) == 1 else f"{len(rows)} branches"
-    return f"{branches}{levels}: {', '.join(parts)}."
+    total = "1 branch" if len(branches) == 1 else f"{len(branches)} branches"
+    return f"{total}{levels}: {parts}."
 
 
-def draw(rows: Sequence[BranchRow], project_id: str, *, width: int) -> Picture:
-    """Draw `rows`: all branches, as `branch_rows` returns them, parents before their children."""
-    return _Drawing(rows, project_id, width).picture()
+def draw(branches: Sequence[Drawn], project_id: str, *, width: int) -> Picture:
+    """Draw all branches, parents before their children."""
+    return _Drawing(branches, project_id, width).picture()
 
 
-def _named(rows: Sequence[BranchRow]) -> set[str]:
+def _named(branches: Sequence[Drawn]) -> set[str]:
     """Return the ids of the branches that are named. The parent of each is named too."""
-    if len(rows) <= ALL_NAMED:
-        return {row.branch.id for row in rows}
+    if len(branches) <= ALL_NAMED:
+        return {branch.id for branch in branches}
     leaves: dict[str, int] = defaultdict(int)
-    for row in rows:
-        leaves[_parent_id(row)] += not row.children
+    for branch in branches:
+        leaves[branch.parent_id] += not branch.has_children
     named: set[str] = set()
-    for row in sorted(rows, key=lambda row: row.level):
-        parent_id = _parent_id(row)
-        stands_out = row.children or row.branch.default or leaves[parent_id] <= SMALL_FAMILY
+    for branch in sorted(branches, key=lambda branch: branch.level):
+        parent_id = branch.parent_id
+        stands_out = branch.has_children or branch.is_default or leaves[parent_id] <= SMALL_FAMILY
         if stands_out and (not parent_id or parent_id in named) and len(named) < MOST_NAMED:
-            named.add(row.branch.id)
+            named.add(branch.id)
     return named
-
-
-def _parent_id(row: BranchRow) -> str:
-    return row.parent.id if row.parent else ""
 
 
 class _Drawing:
     """Draws from the top down: each named branch, its named children, then its flock."""
 
-    def __init__(self, rows: Sequence[BranchRow], project_id: str, width: int) -> None:
+    def __init__(self, branches: Sequence[Drawn], project_id: str, width: int) -> None:
         self._project_id = project_id
         self._width = width
         self._stems: list[Stem] = []
         self._perches: list[Perch] = []
         self._flocks: list[Flock] = []
         self._bottom: float = 0
-        named = _named(rows)
-        self._children: dict[str, list[BranchRow]] = defaultdict(list)
-        self._flock_of: dict[str, list[BranchRow]] = defaultdict(list)
+        named = _named(branches)
+        self._children: dict[str, list[Drawn]] = defaultdict(list)
+        self._flock_of: dict[str, list[Drawn]] = defaultdict(list)
         # The nearest named branch that each branch descends from, by id.
         beside: dict[str, str] = {}
         deepest = 0
-        for row in rows:
-            parent_id = _parent_id(row)
-            if row.branch.id in named:
-                beside[row.branch.id] = row.branch.id
-                self._children[parent_id].append(row)
-                deepest = max(deepest, row.level)
+        for branch in branches:
+            if branch.id in named:
+                beside[branch.id] = branch.id
+                self._children[branch.parent_id].append(branch)
+                deepest = max(deepest, branch.level)
             else:
-                beside[row.branch.id] = beside.get(parent_id, "")
-                self._flock_of[beside[row.branch.id]].append(row)
+                beside[branch.id] = beside.get(branch.parent_id, "")
+                self._flock_of[beside[branch.id]].append(branch)
         room = (width - 2 * MARGIN) / (deepest + 1)
         self._is_across = room >= NARROWEST_COLUMN
         self._step = (
@@ -207,20 +263,20 @@ class _Drawing:
         )
 
     def picture(self) -> Picture:
-        for row in self._children[""]:
-            self._grow(row, MARGIN, self._bottom + ROW)
+        for branch in self._children[""]:
+            self._grow(branch, MARGIN, self._bottom + ROW)
         if self._flock_of[""]:
             self._gather(self._flock_of[""], MARGIN, self._bottom + ROW)
         return Picture(self._width, self._bottom + 14, self._stems, self._perches, self._flocks)
 
-    def _grow(self, row: BranchRow, x: float, y: float) -> None:
+    def _grow(self, branch: Drawn, x: float, y: float) -> None:
         """Draw the branch with its limb at x, y, and all its descendants."""
         self._bottom = max(self._bottom, y)
-        below = self._children[row.branch.id]
-        flock = self._flock_of[row.branch.id]
-        perch = self._perch(row, x, y, is_last=not (below or flock))
+        below = self._children[branch.id]
+        flock = self._flock_of[branch.id]
+        perch = self._perch(branch, x, y, is_last=not (below or flock))
         self._perches.append(perch)
-        thickness = max(1.5, 3.5 - 0.6 * row.level)
+        thickness = max(1.5, 3.5 - 0.6 * branch.level)
         self._stems.append(Stem(f"M{x:g} {y:g}H{perch.end:g}", thickness))
         child_x = x + self._step
         # The x at which the lines to the children leave this limb.
@@ -235,31 +291,30 @@ class _Drawing:
             self._stems.append(_stem(fork, y, child_x, flock_y, 1.5))
             self._gather(flock, child_x, flock_y)
 
-    def _perch(self, row: BranchRow, x: float, y: float, *, is_last: bool) -> Perch:
-        state = row.endpoint.state if row.endpoint else None
+    def _perch(self, branch: Drawn, x: float, y: float, *, is_last: bool) -> Perch:
+        bird = "" if branch.look == BUD else branch.look
         room = self._step if self._is_across and not is_last else self._width - MARGIN - x
-        taken = (BIRD if state else 8) + 16
-        shown = _shortened(row.branch.name, (room - taken) / LETTER)
+        taken = (BIRD if bird else 8) + 16
+        shown = _shortened(branch.name, (room - taken) / LETTER)
         end = x + taken + len(shown) * LETTER
         if self._is_across and not is_last:
             end = max(end, x + self._step - 14)
-        words = state.label.lower() if state else "no endpoint"
         return Perch(
             x=x,
             y=y,
             end=round(min(end, self._width - 2), 1),
-            name=row.branch.name,
+            name=branch.name,
             shown_name=shown,
-            url=self._url(row),
-            bird=state.value if state else "",
-            title=f"{row.branch.name}: {words}",
-            is_default=row.branch.default,
+            url=self._url(branch),
+            bird=bird,
+            title=branch.title,
+            is_default=branch.is_default,
         )
 
-    def _gather(self, flock: Sequence[BranchRow], x: float, y: float) -> None:
+    def _gather(self, flock: Sequence[Drawn], x: float, y: float) -> None:
         """Draw the flock as rows of marks: active endpoints first, branches without one last."""
         order = {state.value: place for place, state in enumerate(ENDPOINT_STATES)}
-        ordered = sorted(flock, key=lambda row: order.get(_look(row), len(order)))
+        ordered = sorted(flock, key=lambda branch: order.get(branch.look, len(order)))
         is_known = len(flock) <= KNOWN_BY_NAME and self._width == WIDE
         is_small = self._width == NARROW and len(flock) > MOST_LARGE
         size = SMALL_MARK if is_small else MARK
@@ -269,11 +324,11 @@ class _Drawing:
                 x=round(x + place % a_row * size, 1),
                 y=y + place // a_row * (size + 3) - size + 5,
                 size=size - 1,
-                look=_look(row),
-                title=f"{row.branch.name}: {_words(row)}" if is_known else "",
-                url=self._url(row) if is_known else "",
+                look=branch.look,
+                title=branch.title if is_known else "",
+                url=self._url(branch) if is_known else "",
             )
-            for place, row in enumerate(ordered[:MOST_DRAWN])
+            for place, branch in enumerate(ordered[:MOST_DRAWN])
         ]
         last = marks[-1].y + size + 15
         words = f"{len(flock)} more"
@@ -282,8 +337,8 @@ class _Drawing:
         self._flocks.append(Flock(x, last, words, marks))
         self._bottom = max(self._bottom, last)
 
-    def _url(self, row: BranchRow) -> str:
-        return address("branch", self._project_id, row.branch.id)
+    def _url(self, branch: Drawn) -> str:
+        return address("branch", self._project_id, branch.id)
 
 
 def _stem(fork: float, y: float, x: float, to_y: float, thickness: float) -> Stem:
@@ -294,23 +349,6 @@ def _stem(fork: float, y: float, x: float, to_y: float, thickness: float) -> Ste
     return Stem(f"M{fork:g} {y:g}V{to_y - 12:g}q0 12 {bend:g} 12H{x:g}", thickness)
 
 
-def _look(row: BranchRow) -> str:
-    return row.endpoint.state.value if row.endpoint else BUD
-
-
-def _words(row: BranchRow) -> str:
-    return row.endpoint.state.label.lower() if row.endpoint else "no endpoint"
-
-
 def _shortened(name: str, letters: float) -> str:
     most = max(3, int(letters))
     return name if len(name) <= most else f"{name[: most - 1]}…"
-
-
-def pictures(rows: Iterable[BranchRow], project_id: str) -> list[tuple[str, Picture]]:
-    """Return a picture for wide screens and one for narrow ones, each after its CSS class."""
-    found = list(rows)
-    return [
-        ("wide", draw(found, project_id, width=WIDE)),
-        ("narrow", draw(found, project_id, width=NARROW)),
-    ]

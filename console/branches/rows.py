@@ -30,8 +30,8 @@ class TreeLines:
 
 
 class BranchCells(NamedTuple):
-    """What the list shows of a branch, but for times, which differ with each answer: the key by
-    which the rendered cells are kept."""
+    """What the list shows of a branch, but for its times: the key by which a rendered row is
+    kept."""
 
     id: str
     name: str

@@ -15,7 +15,7 @@ from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, get_script_prefix, reverse
 from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString, mark_safe
-from django.utils.timezone import localtime
+from django.utils.timezone import get_current_timezone_name, localtime
 
 from console import bundles
 from console.api.resources.actors import Actor
@@ -42,14 +42,18 @@ def _icon(name: str) -> SafeString:
 
 @register.simple_tag
 def memoized(template_name: str, **values: Hashable) -> SafeString:
-    """Include a template that shows nothing but these values, and keep the result: most rows of a
-    list are the same as in the answer before, and rendering them takes most of its time."""
+    """Include a template that shows nothing but these values, with dates in the reader's zone, and
+    keep the result: most rows of a list are the same as in the answer before, and rendering them
+    takes most of its time."""
     render = _memoized.__wrapped__ if settings.DEBUG else _memoized
-    return render(get_script_prefix(), template_name, *values.items())
+    around = (get_script_prefix(), get_current_timezone_name())
+    return render(around, template_name, *values.items())
 
 
 @lru_cache(maxsize=1024)
-def _memoized(prefix: str, template_name: str, *values: tuple[str, Hashable]) -> SafeString:
+def _memoized(
+    around: tuple[str, str], template_name: str, *values: tuple[str, Hashable]
+) -> SafeString:
     return render_to_string(template_name, dict(values))
 
 

@@ -11,7 +11,7 @@ from django.test import RequestFactory
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.branches.index import ROWS_A_PAGE, BranchList, branch_list
-from console.branches.picture import MOST_NAMED, NARROW, WIDE, Picture, describe, draw
+from console.branches.picture import MOST_NAMED, NARROW, WIDE, Drawn, Picture, describe, draw
 from console.branches.rows import DEEPEST_DRAWN, TREE_WIDTH, BranchRow, branch_rows, with_tree_lines
 from console.endpoints.rows import endpoint_row
 from tests.console.conftest import Misbehaving, Person
@@ -155,6 +155,10 @@ def test_sorting() -> None:
     assert by("name") == by("no such") == by("descent") == ["b0", "b1", "b2"]
 
 
+def drawn(family: Sequence[BranchRow]) -> list[Drawn]:
+    return [Drawn.of(row) for row in family]
+
+
 def all_drawn(picture: Picture) -> int:
     return len(picture.perches) + sum(len(flock.marks) for flock in picture.flocks)
 
@@ -164,7 +168,7 @@ def all_drawn(picture: Picture) -> int:
 def test_a_picture_of_any_tree_stays_small_and_within_its_frame(
     family: list[Branch], width: int
 ) -> None:
-    picture = draw(rows(family), "p", width=width)
+    picture = draw(drawn(rows(family)), "p", width=width)
     assert all_drawn(picture) == len(family)
     assert len(picture.perches) <= MOST_NAMED
     for perch in picture.perches:
@@ -179,7 +183,7 @@ def test_a_picture_of_any_tree_stays_small_and_within_its_frame(
 def test_no_two_names_overlap() -> None:
     family = [*star(6), *(branch(number, number % 5) for number in range(6, 13))]
     for width in (WIDE, NARROW):
-        perches = draw(rows(family), "p", width=width).perches
+        perches = draw(drawn(rows(family)), "p", width=width).perches
         assert len({(perch.x, perch.y) for perch in perches}) == len(perches)
         for one in perches:
             for other in perches:
@@ -195,16 +199,16 @@ def test_birds_show_the_states() -> None:
         *perched(branches, 2, disabled=True),
     ]
     family = rows(branches, endpoints)
-    birds = [perch.bird for perch in draw(family, "p", width=WIDE).perches]
+    birds = [perch.bird for perch in draw(drawn(family), "p", width=WIDE).perches]
     assert birds == ["active", "idle", "stopped", ""]
     words = "4 branches, 2 levels deep: 1 active, 1 idle, 1 stopped, 1 without an endpoint."
-    assert describe(family) == words
-    assert describe(rows(star(1))) == "1 branch: 1 without an endpoint."
+    assert describe(drawn(family)) == words
+    assert describe(drawn(rows(star(1)))) == "1 branch: 1 without an endpoint."
 
 
 def test_branches_with_children_are_labelled_first() -> None:
     family = [*star(100), branch(200, 50), branch(201, 200)]
-    named = {perch.name for perch in draw(rows(family), "p", width=WIDE).perches}
+    named = {perch.name for perch in draw(drawn(rows(family)), "p", width=WIDE).perches}
     assert named == {"b0", "b50", "b200", "b201"}
 
 

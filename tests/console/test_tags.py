@@ -56,7 +56,7 @@ def test_a_copy_button_escapes_what_it_copies() -> None:
 
 
 def test_a_memoized_template_shows_the_values_of_this_time() -> None:
-    tag = "{% memoized '_branch_cells.html' cells=cells project_id='p-1' here='/' is_tree=False %}"
+    tag = "{% memoized '_branch_row.html' cells=cells project_id='p-1' here='/' is_tree=False %}"
     rows = [
         BranchRow(Branch.read({"id": "br-3", "name": name}), "", None, None, 0, 0)
         for name in ("dev", HOSTILE, "dev")
