@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+from console.api.resources.events import Event
 from console.api.resources.operations import Operation
 from console.operations.runs import Names, OperationRow, Run, asked, operation_rows
 from console.operations.steps import broken_off_in, step_rows
@@ -11,6 +12,9 @@ from console.operations.waterfall import span_of
 from console.pages.addresses import url_or_none
 from console.pages.outcomes import Existing, lasting_words, not_run_for
 from console.pages.statuses import Status, action_name, is_unfinished
+
+# The events of a request are written within this time of its first one. Later ones are results.
+AT_ONCE = timedelta(milliseconds=100)
 
 
 @dataclass(frozen=True)
@@ -232,3 +236,14 @@ def retries_by_run(project_id: str, run: Run, retries: Iterable[Operation]) -> M
         if url := run_url(project_id, again):
             found.setdefault(url, again.id)
     return found
+
+
+def requests_of(run: Run, newest_first: Sequence[Event]) -> list[Event]:
+    """Return those of the events that record what the run's request was, the oldest first."""
+    of_run = [
+        event
+        for event in reversed(newest_first)
+        if run.first.id in event.operation_ids and not event.type.startswith("operation.")
+    ]
+    began = of_run[0].at if of_run else None
+    return [event for event in of_run if began and event.at and event.at - began <= AT_ONCE]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from console.events.rows import EventRow, event_row
 from console.forms.fields import new_once
 from console.operations.run_rows import (
     log_lines,
+    requests_of,
     retries_by_run,
     run_row,
     run_url,
@@ -43,8 +43,6 @@ RETRIES_READ = 100
 # The steps of each operation take one call. In a longer chain, only the most useful are read.
 STEPS_READ = 12
 EVENTS_READ = 20
-# The events of a request are written within this time of its first one. Later ones are results.
-AT_ONCE = timedelta(milliseconds=100)
 
 
 @require_safe
@@ -149,10 +147,7 @@ def _with_steps(run: Run, detailed: Sequence[Operation]) -> Run:
 def _events(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Event]:
     """Read the events that record what was requested, the oldest first."""
     page = api.events(project_id, limit=EVENTS_READ, operation_id=run.first.id)
-    # A server may ignore the filter.
-    of_run = [event for event in page.items if run.first.id in event.operation_ids][::-1]
-    began = of_run[0].at if of_run else None
-    return [event for event in of_run if began and event.at and abs(event.at - began) <= AT_ONCE]
+    return requests_of(run, page.items)
 
 
 def _retries(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Operation]:

@@ -19,7 +19,7 @@ from console.api.resources.operations import Operation
 from console.api.resources.projects import Project
 from console.events.rows import event_row
 from console.forms.fields import FilterForm, OpenChoiceField
-from console.operations.run_rows import run_row
+from console.operations.run_rows import requests_of, run_row
 from console.operations.runs import Names, Run, runs_of
 from console.operations.steps import warning_of
 from console.operations.timeline import (
@@ -226,14 +226,12 @@ def _causes(api: ManagementAPI, project_id: str, runs: Sequence[Run]) -> Mapping
         return {}
     until = max((run.began_at for run in runs if run.began_at), default=None)
     asked = {"until": stamp(until + RECORDED_WITHIN)} if until else {}
-    by_operation = {
-        operation_id: event
-        for event in api.events(project_id, limit=EVENTS_READ, **asked).items
-        if not event.type.startswith("operation.")
-        for operation_id in event.operation_ids
+    events = api.events(project_id, limit=EVENTS_READ, **asked).items
+    return {
+        run.id: event_row(first, NOT_READ, {}).sentence
+        for run in runs
+        for first in requests_of(run, events)[:1]
     }
-    found = ((run.id, by_operation.get(run.first.id)) for run in runs)
-    return {run_id: event_row(event, NOT_READ, {}).sentence for run_id, event in found if event}
 
 
 def _members(

@@ -1,5 +1,5 @@
-"""Changes of a table's rows, by SQL that is shown before it runs: a row is changed or added. The
-form is a dialog or, without scripts, a page of its own."""
+"""Changes of a table's rows, by SQL that is shown before it runs: a row is changed, deleted or
+added. The form is a dialog or, without scripts, a page of its own."""
 
 import json
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from console.query.schema_tree import read_table
 from console.query.sql_over_http import Query, SqlFailed
 from console.query.table_pages import (
     Description,
+    delete_sql,
     describe,
     insert_sql,
     read_description,
@@ -28,6 +29,8 @@ from console.query.tables import PLACE, ROWS, chosen_place, query_of
 from console.query.views import require_perch
 from console.request import ConsoleRequest
 
+# What the buttons send: show the statement that deletes the row, and run it.
+DELETIONS = REVIEW_DELETION, RUN_DELETION = "review_deletion", "run_deletion"
 GONE = "The row has been changed or deleted meanwhile. Nothing was changed."
 
 
@@ -71,7 +74,7 @@ def _run(
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
-    """Change a row: the values are typed, then the SQL is shown, then it runs."""
+    """Change or delete a row: the values are typed, then the SQL is shown, then it runs."""
     request.shows_secrets = True
     if names_no_table(request):
         return redirect(back_to_table(request, project_id))
@@ -92,6 +95,11 @@ def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
     except Refused as refused:
         return not_possible(request, project_id, str(refused))
     before, typed = sent, _typed(request, described, sent)
+    if request.POST.get("act") in DELETIONS:
+        sql = delete_sql(described, key)
+        if request.POST["act"] == RUN_DELETION:
+            return _run_shown(request, project_id, described, sql, before, typed)
+        return _show(request, project_id, described, before, typed=typed, sql=sql)
     changes = [
         (column, was, now)
         for column, was, now in zip(described.columns, before, typed, strict=True)
@@ -159,7 +167,11 @@ def _run_shown(
     except Refused as refused:
         return _show(request, project_id, described, before, typed=typed, refused=str(refused))
     name = described.table.name
-    words = f"The row of {name} was changed." if before else f"A row was added to {name}."
+    if before is None:
+        words = f"A row was added to {name}."
+    else:
+        is_deleted = request.POST["act"] == RUN_DELETION
+        words = f"The row of {name} was {'deleted' if is_deleted else 'changed'}."
     return done(request, back_to_table(request, project_id), words, is_live=False)
 
 
@@ -215,7 +227,8 @@ def _show(
         "is_new": is_new,
         "before": json.dumps(list(before or ()), ensure_ascii=False),
         "sql": sql,
-        "is_reviewed": bool(sql) and request.POST.get("act") == "review",
+        "is_reviewed": bool(sql) and request.POST.get("act") in ("review", REVIEW_DELETION),
+        "is_deletion": request.POST.get("act") == REVIEW_DELETION,
         "refused": refused,
         "place": place,
         "branch_name": branch_name(request, project_id, place["branch"]),

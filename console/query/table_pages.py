@@ -206,6 +206,11 @@ def update_sql(
     return f"UPDATE {described.table.quoted} SET {sets} WHERE {where}"  # noqa: S608 # quoted
 
 
+def delete_sql(described: Description, key: Sequence[str | None]) -> str:
+    """Return the statement that deletes a row, whatever its other values are by then."""
+    return f"DELETE FROM {described.table.quoted} WHERE {_is_row(described, key)}"  # noqa: S608
+
+
 def _is_row(described: Description, key: Sequence[str | None]) -> str:
     return " AND ".join(_is(*pair) for pair in zip(described.key, key, strict=True))
 

@@ -65,11 +65,11 @@ def test_rows_are_paged_changed_and_sent_both_ways(
     expect(dialog).to_contain_text("On branch main, in database neondb, as role neondb_owner.")
     dialog.get_by_label("name text", exact=True).fill("it's \\ a\nheron")
     dialog.get_by_role("button", name="Review SQL…").click()
-    expect_accessible(page)
     expect(dialog.locator("pre")).to_have_text(
         'UPDATE "public"."birds" SET "name" = E\'it\'\'s \\\\ a\nheron\''
         " WHERE \"id\" = '6' AND \"name\" = 'bird 6'"
     )
+    expect_accessible(page)
     assert shop.sql("SELECT name FROM birds WHERE id = 6") == [("bird 6",)]
     page.get_by_role("button", name="Save row", exact=True).click()
     expect(page.locator("#notices")).to_contain_text("was changed")
@@ -96,6 +96,26 @@ def test_rows_are_paged_changed_and_sent_both_ways(
     expect(page.get_by_role("alert")).to_contain_text("lines 2 to 3")
     assert shop.sql("SELECT count(*) FROM birds WHERE id = 2000") == [(0,)]
     shop.sql("DELETE FROM birds WHERE id >= 1000")
+
+
+def test_a_row_is_deleted_by_sql_that_is_shown_before(tables: Page, shop: Project) -> None:
+    page, dialog = tables, tables.locator("dialog[open]")
+    shop.sql("CREATE TABLE eggs (bird int REFERENCES birds)")
+    shop.sql("INSERT INTO eggs VALUES (4)")
+    page.get_by_role("link", name="Edit row 4", exact=True).click()
+    dialog.get_by_role("button", name="Delete row…").click()
+    expect(dialog.locator("pre")).to_have_text('DELETE FROM "public"."birds" WHERE "id" = \'4\'')
+    expect_accessible(page)
+    # Another row refers to it.
+    dialog.get_by_role("button", name="Delete row", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("foreign key")
+    assert shop.sql("SELECT count(*) FROM birds WHERE id = 4") == [(1,)]
+    shop.sql("DROP TABLE eggs")
+    dialog.get_by_role("button", name="Delete row…").click()
+    dialog.get_by_role("button", name="Delete row", exact=True).dblclick()
+    expect(page.locator("#notices")).to_contain_text("The row of birds was deleted.")
+    assert shop.sql("SELECT count(*) FROM birds WHERE id = 4") == [(0,)]
+    shop.sql("INSERT INTO birds VALUES (4, 'bird 4', '1')")
 
 
 def test_a_row_is_added_with_defaults_and_the_rows_are_counted(

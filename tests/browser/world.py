@@ -353,6 +353,10 @@ STATES = {
         PROJECT + "/tables/row" + QUERIES["table_row"],
         _send("Review SQL…", kind="plain"),
     ),
+    "a row to delete": State(
+        PROJECT + "/tables/row" + QUERIES["table_row"],
+        _send("Delete row…", kind="plain"),
+    ),
     "a row to add": State(
         PROJECT + "/tables/new-row" + QUERIES["table_row_add"],
         _send("Review SQL…", kind="plain"),
