@@ -8,11 +8,19 @@ from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
+from console.api.errors import NotFound
 from console.api.resources.service_status import Host
 from console.forms.fields import ConfirmForm
 from console.pages.form_errors import problems_beside
 from console.pages.live_regions import Polling, page_and_region
-from console.pages.responses import FormPage, act, done, show_confirmation, show_form
+from console.pages.responses import (
+    FormPage,
+    act,
+    choices,
+    done,
+    show_confirmation,
+    show_form,
+)
 from console.pages.statuses import Status
 from console.request import ConsoleRequest
 
@@ -97,6 +105,7 @@ def declare_lost(request: ConsoleRequest, host_id: str) -> HttpResponse:
             projects = f"{restored} project{'s' * (restored != 1)}"
             message = f"Host {host_id} is declared lost; other hosts restore {projects}."
             return done(request, reverse("status"), message, is_live=False)
+    _, others = _host(request, host_id)
     page = FormPage(
         title=f"Declare the host “{host_id}” lost",
         intro="For a machine that does not come back: the other hosts of its region restore its"
@@ -105,23 +114,61 @@ def declare_lost(request: ConsoleRequest, host_id: str) -> HttpResponse:
         submit="Declare lost",
         danger=True,
         back=reverse("status"),
+        blocked=""
+        if form.is_bound or others
+        else "No other host of its region is up to restore its projects. Start one first.",
     )
     return show_form(request, form, page)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def remove(request: ConsoleRequest, host_id: str) -> HttpResponse:
-    page = FormPage(
-        title=f"Remove host {host_id}",
-        intro="Only a host without projects whose worker is stopped can be removed. If its machine"
-        " does not come back, declare it lost first: other hosts then restore its projects.",
-        submit="Remove host",
-        danger=True,
-        back=reverse("status"),
-    )
+    def page() -> FormPage:
+        host, _ = _host(request, host_id)
+        return FormPage(
+            title=f"Remove host {host_id}",
+            intro="Without projects, nothing is lost.",
+            submit="Remove host",
+            danger=True,
+            back=reverse("status"),
+            blocked=_why_not_removed(host) if host else "",
+        )
 
     def do() -> HttpResponse:
         request.api.status.remove(host_id)
-        return done(request, page.back, f"Host {host_id} is removed.", is_live=False)
+        return done(request, reverse("status"), f"Host {host_id} is removed.", is_live=False)
 
-    return show_confirmation(request, lambda: page, do)
+    return show_confirmation(request, page, do)
+
+
+def _host(request: ConsoleRequest, host_id: str) -> tuple[Host | None, list[Host]]:
+    """Return the host, and the other hosts of its region that are up. Raises NotFound.
+
+    For a form that was sent, return None instead of raising.
+    """
+    hosts = choices(request, lambda: list(request.api.status.details().hosts))
+    host = next((one for one in hosts if one.id == host_id), None)
+    if host is None and request.method != "POST":
+        raise NotFound("host not found", status=404)
+    others = [
+        one
+        for one in hosts
+        if host
+        and one is not host
+        and one.region_id == host.region_id
+        and not one.lost
+        and "worker" not in one.missing
+    ]
+    return host, others
+
+
+def _why_not_removed(host: Host) -> str:
+    endpoints = sum(host.computes.values())
+    if "worker" not in host.missing:
+        return "Its worker is up. Stop it first: only a stopped host can be removed."
+    if endpoints:
+        return (
+            f"It still has projects, with {endpoints} endpoint{'s' * (endpoints != 1)}. If its "
+            "machine does not come back, declare it lost: other hosts then restore them."
+        )
+    return ""

@@ -122,8 +122,8 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
             body = body_of(form, "branch_reset") | {"source_branch_id": source_id}
             return replace_data(request, project_id, branch_id, body, url, "resetting")
     names = {one.id: one.name for one in branches}
-    if children:
-        form.require_name(children)
+    if branch and children:
+        form.require_name(branch, children)
     parent_name = names.get(branch.parent_id, "") if branch else ""
     name, parent = branch.name if branch else "branch", parent_name or "its parent"
     page = FormPage(
@@ -151,8 +151,8 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
     branches = choices(request, lambda: request.api.branches(project_id))
     branch, children = with_children(request, branches, branch_id)
     form.offer_sources(branches, branch_id)
-    if children:
-        form.require_name(children)
+    if branch and children:
+        form.require_name(branch, children)
     page = FormPage(
         title=f"Restore {branch.name if branch else 'branch'} from another branch",
         intro=f"The data of {branch.name if branch else 'the branch'} is replaced by the "

@@ -1,11 +1,12 @@
 """The forms about branches and what is on them: roles, databases, snapshots."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
 from django.utils.safestring import SafeString
+from django.utils.timezone import localtime
 
 from console.api.resources.branches import Branch
 from console.api.resources.roles import Database
@@ -84,6 +85,11 @@ class BranchForm(LifetimeFields):
             self.initial["parent_id"] = next((b.id for b in found if b.default), "")
 
 
+def name_for_current_data(branch: Branch) -> str:
+    """Suggest a name for the branch that keeps the data which another replaces now."""
+    return f"{branch.name}-until-{localtime(datetime.now(UTC)):%Y-%m-%d-%H%M%S}"
+
+
 class ResetForm(forms.Form):
     preserve_under_name = forms.CharField(
         label="Keep current data as branch",
@@ -93,9 +99,10 @@ class ResetForm(forms.Form):
         "history has it.",
     )
 
-    def require_name(self, children: Sequence[Branch]) -> None:
+    def require_name(self, branch: Branch, children: Sequence[Branch]) -> None:
         """Ask for the name if the branch has children: the branch of that name becomes their
         parent."""
+        self.initial["preserve_under_name"] = name_for_current_data(branch)
         field = self.fields["preserve_under_name"]
         field.help_text = (
             f"Required, because the branch has child branches ({named(children)}): they become "

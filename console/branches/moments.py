@@ -12,7 +12,6 @@ from django import forms
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.utils.timezone import localtime
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from console.api.errors import APIError, Unauthorized
@@ -20,7 +19,7 @@ from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
 from console.api.resources.history import History, PastMoment, ResolvedMoment
 from console.branches.changes import replace_data, why_not_replaced, with_children
-from console.branches.forms import NAMED, MomentShown, named
+from console.branches.forms import NAMED, MomentShown, name_for_current_data, named
 from console.branches.history_band import band, happenings, summary
 from console.branches.removals import ONE_MICROSECOND, newest_history, undos
 from console.forms.api_requests import body_of
@@ -100,6 +99,7 @@ def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
     api, typed, name = request.api, request.GET.get("moment", ""), request.GET.get("name", "")
     context: dict[str, Any] = {
         "project_id": project_id,
+        "branch_id": branch_id,
         "here": reverse("branch_history", args=[project_id, branch_id]),
         "typed": typed,
         # The name that was typed for the new branch before its moment was chosen.
@@ -274,8 +274,7 @@ def query(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
 def _name_kept(form: forms.Form, branch: Branch | None, children: Sequence[Branch]) -> None:
     """Suggest a name for the branch that keeps the current data, and say what becomes of it."""
     if branch:
-        now = localtime(datetime.now(UTC))
-        form.initial["preserve_under_name"] = f"{branch.name}-until-{now:%Y-%m-%d-%H%M%S}"
+        form.initial["preserve_under_name"] = name_for_current_data(branch)
     words = "So that the restore can be undone."
     if children:
         words += f" The child branches ({named(children)}) become its children."

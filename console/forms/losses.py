@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from console.api.parallel import Part
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
+from console.api.resources.projects import Project
 from console.api.resources.roles import Database, Role
 from console.api.resources.snapshots import Snapshot
 from console.templatetags.console_tags import size
@@ -53,7 +54,10 @@ def of_endpoint(endpoint: Endpoint, branch_name: str) -> list[Loss]:
 
 
 def of_project(
-    branches: Part[Branch], endpoints: Part[Endpoint], snapshots: Part[Snapshot]
+    project: Project,
+    branches: Part[Branch],
+    endpoints: Part[Endpoint],
+    snapshots: Part[Snapshot],
 ) -> list[Loss]:
     found = [branch.logical_size for branch in branches.items if branch.logical_size is not None]
     losses = [
@@ -62,15 +66,16 @@ def of_project(
         _counted("snapshot", snapshots, [snapshot.name for snapshot in snapshots.items])
         if snapshots.is_offered
         else None,
-        _data(found, is_whole=len(found) == len(branches.items)),
+        _data(found, project, is_whole=len(found) == len(branches.items)),
     ]
     return [loss for loss in losses if loss]
 
 
-def _data(sizes: Sequence[int], *, is_whole: bool) -> Loss | None:
+def _data(sizes: Sequence[int], project: Project, *, is_whole: bool) -> Loss | None:
     if not sizes:
         return None
-    return Loss("Data", f"{'' if is_whole else 'at least '}{size(sum(sizes))}, and its history")
+    history = ", and its history" if project.history_retention else ""
+    return Loss("Data", f"{'' if is_whole else 'at least '}{size(sum(sizes))}{history}")
 
 
 def _endpoints(own: Sequence[Endpoint], read: Part[Endpoint]) -> Loss | None:

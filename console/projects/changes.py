@@ -143,4 +143,5 @@ def _with_losses(
     )
     names = ", ".join(branch.name for branch in branches.items if branch.protected)
     protected = f"Branches are protected: {names}. Turn off protection first." if names else ""
-    return project, protected, losses.of_project(branches, endpoints, snapshots), name or ""
+    lost = losses.of_project(project, branches, endpoints, snapshots)
+    return project, protected, lost, name or ""

@@ -2,14 +2,14 @@
 its events of the last day, and the latest events of all projects."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.events import Event
 from console.api.resources.projects import Project, ProjectState
-from console.events.rows import event_row
+from console.events.rows import EventRow, event_row
 from console.events.things import Thing
 from console.pages.listing import Order, by_name
 from console.pages.outcomes import NOT_READ
@@ -17,6 +17,8 @@ from console.pages.statuses import ACTIVE, IDLE, STOPPED, Status, endpoint_state
 
 # The types of the events that are counted over the last day.
 FAILED, WOKE, SLEPT = "operation.failed", "endpoint.active", "endpoint.idle"
+# The types after which an endpoint or a branch has no page any more.
+GONE = ("endpoint.deleted", "branch.delete_requested", "branch.deleted", "branch.expired")
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,22 @@ def latest(events: Sequence[Event], projects: Sequence[Project], *, most: int) -
     names = {project.id: project.name for project in projects}
     known = [event for event in events if event.project_id in names]
     failed = [event for event in known if event.type == FAILED][:most]
-    others = [event for event in known if event.type != FAILED][: most - len(failed)]
+    others = [event for event in known if event.type in (WOKE, SLEPT)][: most - len(failed)]
     chosen = sorted([*failed, *others], key=_at, reverse=True)
-    return [Thing([event_row(event, NOT_READ, names, with_project=True)]) for event in chosen]
+    gone = {event.endpoint_id or event.branch_id for event in known if event.type in GONE}
+    return [Thing([_row(event, names, gone)]) for event in chosen]
+
+
+def _row(event: Event, names: Mapping[str, str], gone: Container[str]) -> EventRow:
+    """Make the row, without links to an endpoint or a branch that is `gone`."""
+    row = event_row(event, NOT_READ, names, with_project=True)
+    if event.endpoint_id not in gone and event.branch_id not in gone:
+        return row
+    links = [
+        link if link.kind in ("project", "run") else replace(link, url="", is_gone=True)
+        for link in row.links
+    ]
+    return replace(row, links=links)
 
 
 def _at(event: Event) -> datetime:

@@ -20,6 +20,7 @@ from console.pages.live_regions import Polling, page_and_region, polling
 from console.pages.outcomes import Existing, Outcome
 from console.projects.dashboard import (
     FAILED,
+    GONE,
     ORDERS,
     SLEPT,
     WOKE,
@@ -45,7 +46,7 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     page, listed_states, lately = in_parallel(
         lambda: api.projects(limit=LONGEST_PAGE, cursor=cursor),
         part(api.project_states),
-        part(lambda: _lately(api, FAILED, WOKE, SLEPT)),
+        part(lambda: _lately(api, FAILED, WOKE, SLEPT, *GONE)),
     )
     # Among many wakes, no failure might be in the newest events: they are then read separately.
     failures = part(lambda: _lately(api, FAILED))() if lately.is_cut else lately

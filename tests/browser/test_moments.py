@@ -264,6 +264,9 @@ def test_a_branch_is_restored_to_its_own_past(browser: Browser, stack: Stack) ->
     with opened(browser, stack.console_url) as page:
         sign_in(page, project.client.key)
         page.goto(f"{project.branch_path()}/history")
+        page.get_by_role("link", name="Which tables?").first.click()
+        expect(page.locator("tr.removed", has_text="CREATE TABLE public.notes")).to_be_visible()
+        page.go_back()
         page.get_by_role("button", name="Go to just before").first.click()
         expect(page.locator("#found .out time")).to_be_visible()
         assert page.get_by_label("Time or LSN").input_value()

@@ -236,8 +236,11 @@ def test_tables_that_were_removed_can_be_brought_back(dave: Person, kept: Misbeh
     removals = [{"at": at.isoformat(), "files": 4}, {"at": hours(2).isoformat(), "files": 1}]
     tell(kept, told(removals=removals))
     page = Page(dave.get(URL))
-    assert "| 4 | Go to just before" in page.row(f"{at:%H:%M:%S}.000")
+    assert "Go to just before" in page.row(f"{at:%H:%M:%S}.000")
     before = (at - timedelta(microseconds=1)).isoformat().replace("+00:00", "Z")
+    # What was removed is what only the schema of just before has.
+    compare = f"/projects/p/branches/br-a/schema?base=br-a&amp;moment={quote(before)}"
+    assert f'href="{compare}">Which tables?' in page.html
     assert f'href="{URL}?moment={quote(before)}"' in page.html
     assert "Tables removed" in page.text
 
@@ -259,13 +262,13 @@ def test_the_page_looks_for_the_newest_removals(dave: Person, kept: Misbehaving)
 
     body, kept.respond = kept.body, respond
     part = Page(dave.htmx_get(f"{URL}?newest=1", target="undos"))
-    assert "| 3 | Go to just before" in part.row(f"{at:%H:%M:%S}.000")
+    assert "| 3 | Which tables?" in part.row(f"{at:%H:%M:%S}.000")
     assert part.html.strip().startswith("<section")
     assert 'hx-trigger="load"' not in part.html
     assert kept.asked_for(f"/resolve?timestamp={quote(NOW.isoformat().replace('+00:00', 'Z'))}")
     # Without scripts, a link has the same effect.
     kept.asked.clear()
-    assert "| 3 | Go to just before" in Page(dave.get(f"{URL}?newest=1")).row(f"{at:%H:%M:%S}.000")
+    assert "| 3 | Which tables?" in Page(dave.get(f"{URL}?newest=1")).row(f"{at:%H:%M:%S}.000")
     kept.respond = None
     tell(kept, told())
     refuse(kept, "/history/resolve", "timestamp", "more log is to be replayed")

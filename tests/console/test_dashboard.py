@@ -147,6 +147,26 @@ def test_a_failure_is_found_among_many_wakes(dave: Person, misbehaving: Misbehav
     assert "1 failed 300+ starts" in page.row("shop")
 
 
+def test_no_link_leads_to_what_has_been_deleted(dave: Person, misbehaving: Misbehaving) -> None:
+    about: dict[str, Any] = {"project_id": "p", "type": "endpoint.idle"}
+    events = [
+        about | {"id": "4", "type": "endpoint.deleted", "endpoint_id": "ep-a"},
+        about | {"id": "3", "type": "branch.deleted", "branch_id": "br-b"},
+        about | {"id": "2", "endpoint_id": "ep-b", "branch_id": "br-b"},
+        about | {"id": "1", "endpoint_id": "ep-a", "branch_id": "br-a"},
+        about | {"id": "0", "endpoint_id": "ep-c", "branch_id": "br-c"},
+    ]
+
+    def perch(path: str) -> bytes:
+        return PROJECTS if "/events" not in path else json.dumps({"events": events}).encode()
+
+    misbehaving.respond = perch
+    page = Page(dave.get("/"))
+    assert [one for one in "abc" if f'href="/projects/p/endpoints/ep-{one}"' in page.html] == ["c"]
+    # The deletions themselves are not listed.
+    assert "Endpoint deleted" not in page.text
+
+
 def test_failures_beyond_those_read_are_counted_as_at_least(
     dave: Person, misbehaving: Misbehaving
 ) -> None:

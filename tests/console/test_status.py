@@ -101,7 +101,20 @@ def test_a_host_is_drained_resumed_and_removed(dave: Person, misbehaving: Misbeh
         assert answer["Location"] == "/status"
         assert misbehaving.asked_for("PATCH /api/v2/status/hosts/eu-1")
         assert json.loads(misbehaving.sent[-1]) == {"host": {"draining": draining}}
-    assert "Remove host eu-1" in Page(dave.get("/status/hosts/eu-1/remove")).text
+    for host, why in (
+        ({}, "Its worker is up."),
+        (
+            {"missing": ["worker"], "computes": {"idle": 1}},
+            "It still has projects, with 1 endpoint",
+        ),
+    ):
+        hosts_of(misbehaving, {"id": "eu-1", **host}, {"id": "eu-2"})
+        page = Page(dave.get("/status/hosts/eu-1/remove"))
+        assert why in page.text
+        assert "Remove host</button>" not in page.html
+    hosts_of(misbehaving, {"id": "eu-1", "missing": ["worker"]}, {"id": "eu-2"})
+    assert "Remove host</button>" in Page(dave.get("/status/hosts/eu-1/remove")).html
+    assert dave.get("/status/hosts/eu-3/remove").status_code == 404
     misbehaving.refuse(409, "the host eu-1 is not empty: 2 projects")
     refused = dave.post("/status/hosts/eu-1/remove")
     assert "The host eu-1 is not empty: 2 projects" in Page(refused).text
@@ -112,7 +125,9 @@ def test_a_host_is_declared_lost(dave: Person, misbehaving: Misbehaving) -> None
     hosts_of(misbehaving, silent, {"id": "eu-2"})
     # It is offered for a host whose worker is silent alone.
     assert Page(dave.get("/status")).text.count("Declare lost…") == 1
-    assert "Declare the host “eu-1” lost" in Page(dave.get("/status/hosts/eu-1/lost")).text
+    page = Page(dave.get("/status/hosts/eu-1/lost"))
+    assert "Declare the host “eu-1” lost" in page.text
+    assert "Declare lost</button>" in page.html
     misbehaving.body = json.dumps({"host": silent, "restored_elsewhere": 3}).encode()
     assert dave.post("/status/hosts/eu-1/lost", {"typed": "eu-2"}).status_code == 422
     assert dave.post("/status/hosts/eu-1/lost", {"typed": "eu-1"})["Location"] == "/status"
@@ -122,6 +137,16 @@ def test_a_host_is_declared_lost(dave: Person, misbehaving: Misbehaving) -> None
     assert "other hosts restore 3 projects" in page.text
     assert "Host eu-1 lost Drain Remove…" in page.text
     assert "Declare lost…" not in page.text
+    # Nobody could restore its projects.
+    for other in (
+        {"region_id": "us"},
+        {"missing": ["worker"]},
+        {"lost_at": "2026-05-05T05:05:05Z"},
+    ):
+        hosts_of(misbehaving, silent, {"id": "eu-2", **other})
+        page = Page(dave.get("/status/hosts/eu-1/lost"))
+        assert "No other host of its region is up" in page.text
+        assert "Declare lost</button>" not in page.html
 
 
 class TestServiceNotice:
