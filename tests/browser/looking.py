@@ -43,8 +43,8 @@ def expect_accessible(page: Page) -> None:
     assert not problems, f"{page.url}\n" + "\n".join(problems)
 
 
-# Elements that are wider than the window, and tables that a part's style no longer lays out as a
-# table.
+# Elements that are wider than the window, controls that begin left of the box that they are in, and
+# tables that a part's style no longer lays out as a table.
 TOO_WIDE = """() => [
     ...[...document.querySelectorAll("body *")]
         .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
@@ -52,6 +52,12 @@ TOO_WIDE = """() => [
             "svg, .unseen, .skip, .tabs, .cells, .points, .diff, .lane .label"))
         .filter((one) => one.checkVisibility())
         .map((one) => one.outerHTML.slice(0, 150)),
+    ...[...document.querySelectorAll("main :is(a, button, input, select), dialog :is(a, button)")]
+        .filter((one) => one.getBoundingClientRect().left <
+            one.closest(".form, .sheet, dialog, main").getBoundingClientRect().left - 1)
+        .filter((one) => !one.closest("svg, .unseen, .tabs, .cells, .points, .diff"))
+        .filter((one) => one.checkVisibility())
+        .map((one) => `too far left: ${one.outerHTML.slice(0, 150)}`),
     ...[...document.querySelectorAll("table.rows")]
         .filter((one) => !["table", "block"].includes(getComputedStyle(one).display))
         .filter((one) => one.checkVisibility())
