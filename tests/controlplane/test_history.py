@@ -98,6 +98,29 @@ def test_a_branch_is_restored_from_its_own_past_and_its_history_goes_on(
     assert notes(project, before["id"]) == ["first", "second"]
 
 
+def test_the_history_goes_on_if_a_branch_was_idle_when_it_was_restored(
+    fresh_project: Project,
+) -> None:
+    """Its first base is then of a stopped compute, whose log's segment began on the old
+    timeline."""
+    project = with_history(fresh_project)
+    first, _ = write(project, "first")
+    write(project, "second")
+    project.suspend()
+    body = {"source_branch_id": project.branch_id, "source_timestamp": first}
+    project.done(project.client.post(project.branch_path(rest="/restore"), body))
+    wait_for(lambda: len(history(project)["bases"]) > 1, "a base of the restored data")
+    restored = history(project)["latest"]
+    project.start()
+    third, _ = write(project, "third")
+    made = project.new_branch(parent_timestamp=third)["branch"]
+    assert notes(project, made["id"]) == ["first", "third"]
+    made = project.new_branch(parent_timestamp=restored)["branch"]
+    assert notes(project, made["id"]) == ["first"]
+    assert [gap["reason"] for gap in history(project)["gaps"]] == ["replaced"]
+    assert project.client.get(f"{project.path}/events", type="history.gap")["events"] == []
+
+
 @pytest.mark.thorough
 def test_a_snapshot_of_a_past_moment(fresh_project: Project) -> None:
     project = with_history(fresh_project)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from controlplane.compute.foreign_files import read_regular
-from controlplane.compute.tree import REGULAR, SEGMENT_SIZE
+from controlplane.compute.tree import REGULAR, SEGMENT_SIZE, start_of
 
 # The file with a segment's checksum has the segment's name and this suffix.
 SUM = ".sum"
@@ -29,6 +29,10 @@ RECORD_HEADER = struct.Struct("<IIQBB2xI")
 # Records begin at multiples of this many bytes.
 ALIGNMENT = 8
 SEGMENTS_PER_FILE_ID = (1 << 32) // SEGMENT_SIZE
+SEGMENT_NAME = 24  # characters
+LONGEST_TIMELINE = 64 << 10  # bytes
+# A line of a timeline's file: an earlier timeline, and where it was left.
+LEFT = re.compile(rb"^(\d{1,10})\t([0-9A-F]{1,8}/[0-9A-F]{1,8})\t", re.MULTILINE)
 LSN = re.compile("([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
@@ -76,6 +80,28 @@ def segment_header(directory: int, name: str) -> SegmentHeader | None:
     if not flags & HAS_LONG_HEADER:
         return None
     return SegmentHeader(timeline, address, system_id)
+
+
+def is_segment_of(directory: int, name: str, timeline: int, system_id: int) -> bool:
+    """Whether the file `name` in the open directory is a segment of this log. The segment in which
+    a timeline began is a copy of the one before: its header still names that one's timeline, as the
+    timeline's file in the directory tells. A partial segment of `pg_receivewal` is one too."""
+    header = segment_header(directory, name)
+    start = start_of(name[:SEGMENT_NAME])
+    if header is None or (header.address, header.system_id) != (start, system_id):
+        return False
+    if header.timeline == timeline:
+        return True
+    content = read_regular(timeline_file(timeline), LONGEST_TIMELINE, within=directory)
+    return any(
+        (int(left[1]), segment_start(parse_lsn(left[2].decode()))) == (header.timeline, start)
+        for left in LEFT.finditer(content)
+    )
+
+
+def timeline_file(timeline: int) -> str:
+    """The name of the file that tells where the timeline began, which the first has not."""
+    return f"{timeline:08X}.history"
 
 
 @dataclass(frozen=True)

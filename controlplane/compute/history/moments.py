@@ -17,12 +17,12 @@ from controlplane.compute.history.chain import (
 from controlplane.compute.history.commits import Commit, commits_from
 from controlplane.compute.history.log import (
     is_as_copied,
+    is_segment_of,
     lsn_text,
     record_at,
-    segment_header,
     segment_name,
 )
-from controlplane.compute.tree import SEGMENT_SIZE, open_directory, start_of
+from controlplane.compute.tree import SEGMENT_SIZE, open_directory
 
 
 class NoSuchMoment(Exception):
@@ -109,13 +109,7 @@ def check_log(moment: Moment) -> list[str]:
     names = [segment_name(base.timeline, start) for start in range(first, end, SEGMENT_SIZE)]
     with open_directory(chain.log) as log:
         for name in names:
-            header = segment_header(log, name)
-            if (
-                header is None
-                or header.address != start_of(name)
-                or header.timeline != base.timeline
-                or header.system_id != chain.system_id
-            ):
+            if not is_segment_of(log, name, base.timeline, chain.system_id):
                 raise NoSuchMoment(f"{LOG_LOST}: the segment {name} is missing or damaged")
             if not is_as_copied(chain.log / name):
                 raise NoSuchMoment(f"the segment {name} of the log is not what was copied")

@@ -29,13 +29,16 @@ from controlplane.compute.history.chain import (
 from controlplane.compute.history.commits import commits_from, end_of_log, index_commits
 from controlplane.compute.history.control_data import read_control_data
 from controlplane.compute.history.log import (
+    LONGEST_TIMELINE,
     PAGE,
+    is_segment_of,
     lsn_text,
     parse_lsn,
     record_at,
     segment_header,
     segment_name,
     segment_start,
+    timeline_file,
     write_sum,
 )
 from controlplane.compute.session import Session, session, values_of
@@ -48,8 +51,6 @@ from controlplane.compute.tree import (
     open_directory,
     start_of,
 )
-
-LONGEST_TIMELINE = 64 << 10  # bytes
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ def read_flushed(chain: Chain, branch_id: str, start: int, stop: int) -> bytes:
 def read_timeline(chain: Chain) -> str:
     """The file in the chain that tells where its timeline began; "" for the first timeline."""
     with open_directory(chain.log) as log:
-        return read_regular(_timeline_file(chain), LONGEST_TIMELINE, within=log).decode()
+        return read_regular(timeline_file(chain.timeline), LONGEST_TIMELINE, within=log).decode()
 
 
 def drop_slot(sockets: Path) -> None:
@@ -290,16 +291,12 @@ def _fill_page(file: Path) -> None:
 def _copy_timeline(chain: Chain, source: int, target: int) -> None:
     """Copy the file that tells where the chain's timeline began, which the first has not: Postgres
     recovers along no timeline that it does not know."""
-    name = _timeline_file(chain)
+    name = timeline_file(chain.timeline)
     if content := read_regular(name, LONGEST_TIMELINE, within=source):
         with suppress(FileExistsError):
             file = os.open(name, NEW_FILE, 0o600, dir_fd=target)
             with os.fdopen(file, "wb") as opened:
                 opened.write(content)
-
-
-def _timeline_file(chain: Chain) -> str:
-    return f"{chain.timeline:08X}.history"
 
 
 def _check_continues(chain: Chain, source: int, target: int) -> None:
@@ -323,5 +320,5 @@ def _check(chain: Chain, source: int, name: str) -> None:
     header = segment_header(source, name)
     if header is None or header.address != start_of(name):
         raise LogLost(LOG_LOST)
-    if header.system_id != chain.system_id or header.timeline != chain.timeline:
+    if not is_segment_of(source, name, chain.timeline, chain.system_id):
         raise LogLost(OTHER_LOG)

@@ -7,7 +7,7 @@ from pathlib import Path
 from controlplane.compute.history.chain import Chain
 from controlplane.compute.history.log import (
     PAGE,
-    segment_header,
+    is_segment_of,
     segment_name,
     segment_start,
     write_sum,
@@ -27,7 +27,7 @@ def add_received(chain: Chain, received: Path) -> bool:
             return False
         while (name := segment_name(chain.timeline, end)) in known:
             content = _content(source, known[name])
-            if not _is_of(chain, source, known[name], end) or len(content) != SEGMENT_SIZE:
+            if not _is_of(chain, source, known[name]) or len(content) != SEGMENT_SIZE:
                 break
             (chain.log / name).write_bytes(content)
             write_sum(chain.log / name)
@@ -40,7 +40,7 @@ def _continues(chain: Chain, source: int, known: dict[str, str]) -> bool:
     """Whether the bytes before the chain's end are the same in both: branches that were created
     from one template have segments of the same names."""
     name = segment_name(chain.timeline, chain.copied)
-    if name not in known or not _is_of(chain, source, known[name], segment_start(chain.copied)):
+    if name not in known or not _is_of(chain, source, known[name]):
         return False
     inside = chain.copied % SEGMENT_SIZE
     first = inside - min(inside, PAGE)
@@ -50,13 +50,8 @@ def _continues(chain: Chain, source: int, known: dict[str, str]) -> bool:
     return ours == _content(source, known[name])[first:inside]
 
 
-def _is_of(chain: Chain, source: int, name: str, start: int) -> bool:
-    header = segment_header(source, name)
-    return header is not None and (header.system_id, header.timeline, header.address) == (
-        chain.system_id,
-        chain.timeline,
-        start,
-    )
+def _is_of(chain: Chain, source: int, name: str) -> bool:
+    return is_segment_of(source, name, chain.timeline, chain.system_id)
 
 
 def _content(source: int, name: str) -> bytes:
