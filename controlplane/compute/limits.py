@@ -11,10 +11,13 @@ import logging
 import os
 import signal
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+
+from django.conf import settings
 
 from controlplane.compute.configuration import max_connections
 
@@ -69,7 +72,7 @@ def _enter(tree: Path, limits: Mapping[str, str], endpoint_id: str, pid: int) ->
     compute has started. It joins last: a group that `end_group` has ended allows no fork until it
     has its limits again.
     """
-    group = tree / "perch" / endpoint_id
+    group = _group(tree, endpoint_id)
     if not tree.is_dir():
         return False
     refusals = []
@@ -143,9 +146,15 @@ def forget_limits(endpoint_id: str, *, root: Path = CGROUPS) -> bool:
     return is_gone
 
 
+def _group(tree: Path, endpoint_id: str) -> Path:
+    """The endpoint's group. Its name is also that of the state directory, because a backup that is
+    restored beside its service has endpoints with the same ids."""
+    return tree / "perch" / f"{endpoint_id}.{zlib.crc32(os.fsencode(settings.STATE_DIR)):08x}"
+
+
 def _groups(endpoint_id: str, root: Path) -> Iterator[Path]:
     for tree in (root, root / "cpu", root / "memory", root / "pids"):
-        if (group := tree / "perch" / endpoint_id).is_dir():
+        if (group := _group(tree, endpoint_id)).is_dir():
             yield group
 
 

@@ -1,8 +1,10 @@
 """A compute is limited to its compute units if the host allows control groups."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,7 +62,27 @@ def test_a_group_with_processes_is_not_removed() -> None:
         finally:
             running.kill()
     assert forget_limits("ep-quiet-heron-999999")
-    assert list(CGROUPS.glob("*/perch/ep-quiet-heron-999999")) == []
+    assert list(CGROUPS.glob("*/perch/ep-quiet-heron-999999*")) == []
+
+
+@on_version_1
+def test_a_service_leaves_the_computes_of_another_with_the_same_endpoints(
+    settings: Any, tmp_path: Path
+) -> None:
+    """As a service that was restored from a backup beside the one that was backed up."""
+    endpoint_id, ours = "ep-quiet-heron-999998", settings.STATE_DIR
+    with subprocess.Popen(["sleep", "60"]) as running:
+        try:
+            assert limit_compute(endpoint_id, running.pid, max_cu=1)
+            settings.STATE_DIR = tmp_path
+            assert not end_group(endpoint_id)
+            assert running.poll() is None
+            settings.STATE_DIR = ours
+            assert end_group(endpoint_id)
+            assert running.wait(timeout=10) == -signal.SIGKILL
+        finally:
+            running.kill()
+    assert forget_limits(endpoint_id)
 
 
 def test_version_2_has_one_group_for_both_limits(tmp_path: Path) -> None:
@@ -69,7 +91,7 @@ def test_version_2_has_one_group_for_both_limits(tmp_path: Path) -> None:
     weight.parent.mkdir()
     weight.touch()
     assert limit_compute("ep-quiet-heron-123456", 4711, max_cu=1.5, root=tmp_path)
-    group = tmp_path / "perch" / "ep-quiet-heron-123456"
+    (group,) = (tmp_path / "perch").glob("ep-quiet-heron-123456.*")
     assert (group / "cpu.max").read_text() == "150000 100000"
     assert (group / "memory.max").read_text() == str(6 << 30)
     assert (group / "cgroup.procs").read_text() == "4711"
@@ -79,12 +101,16 @@ def test_version_2_has_one_group_for_both_limits(tmp_path: Path) -> None:
 def test_after_a_group_was_ended_the_next_compute_can_fork(tmp_path: Path) -> None:
     """This also holds if another limit cannot be set; here a directory takes its place."""
     (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
-    group = tmp_path / "perch" / "ep-quiet-heron-123456"
-    (group / "cpu.max").mkdir(parents=True)
+    endpoint_id = "ep-quiet-heron-123456"
+    limit_compute(endpoint_id, 4711, max_cu=1, root=tmp_path)
+    (group,) = (tmp_path / "perch").glob("ep-*")
+    for file in group.iterdir():
+        file.unlink()
+    (group / "cpu.max").mkdir()
     (group / "pids.max").touch()
-    end_group(group.name, root=tmp_path)
+    end_group(endpoint_id, root=tmp_path)
     assert (group / "pids.max").read_text() == "0"
-    assert not limit_compute(group.name, 4711, max_cu=1, root=tmp_path)
+    assert not limit_compute(endpoint_id, 4711, max_cu=1, root=tmp_path)
     assert (group / "pids.max").read_text() == str(most_processes(1))
     assert (group / "memory.max").exists()
     assert (group / "cgroup.procs").read_text() == "4711"

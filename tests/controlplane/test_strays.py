@@ -35,6 +35,7 @@ from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.filesystem import lock_branches
 from controlplane.compute.limits import CGROUPS, most_processes
 from controlplane.compute.session import session, socket_dir
+from tests.controlplane.test_limits import group_of
 from tests.selection import first_of
 from tests.support.own_compute import own_branch, postmaster_of
 from tests.support.waiting import wait_for
@@ -269,8 +270,8 @@ def test_the_number_of_a_computes_processes_is_limited(branch: Path) -> None:
     pid = postmaster_of(BRANCH).pid
     most = most_processes(SPEC.max_cu)
     assert f"Max processes             {most} " in Path(f"/proc/{pid}/limits").read_text()
-    group = CGROUPS / "pids" / "perch" / ENDPOINT
-    if group.parent.exists():
+    if (CGROUPS / "pids" / "perch").exists():
+        group = group_of(pid, "pids")
         assert (group / "pids.max").read_text() == f"{most}\n"
         assert str(pid) in (group / "cgroup.procs").read_text().split()
 

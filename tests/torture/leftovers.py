@@ -44,7 +44,7 @@ class Leftovers:
         """Another service on this host may have groups too."""
         gone = self._ids("SELECT id FROM controlplane_endpoint") - self._living("endpoint")
         groups = [path for root in CGROUPS for path in Path(root, "perch").glob("ep-*")]
-        return [str(path) for path in groups if path.name in gone]
+        return [str(path) for path in groups if path.name.partition(".")[0] in gone]
 
     def homeless(self) -> list[str]:
         """Return processes in a branch's directory that belong to no Postgres that serves a
