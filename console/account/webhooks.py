@@ -34,7 +34,8 @@ from console.request import ConsoleRequest
 class WebhookForm(forms.Form):
     url = forms.CharField(
         label="URL",
-        help_text="Perch sends each event to this URL as a signed JSON POST request.",
+        help_text="Perch sends each event to this URL as a signed JSON POST request. A private "
+        "address is refused unless the operator of the service allows its network.",
         widget=forms.TextInput(attrs={**PLAIN, "autofocus": True, "inputmode": "url"}),
     )
     description = forms.CharField(required=False, widget=forms.TextInput(attrs=PLAIN))
