@@ -161,6 +161,7 @@ window.Perch = {};
     if (!tabs) return;
     tabs.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     tabs.onscroll = onresize = () => {
+      tabs.toggleAttribute("data-before", tabs.scrollLeft > 1);
       tabs.toggleAttribute("data-more", tabs.scrollLeft + tabs.clientWidth < tabs.scrollWidth - 1);
     };
     tabs.onscroll();

@@ -7,6 +7,7 @@ from django import forms
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.timezone import localtime
 from django.views.decorators.http import require_http_methods, require_safe
 
 from console.api.parallel import in_parallel
@@ -41,7 +42,7 @@ class ApiKeyForm(forms.Form):
     read_only = forms.BooleanField(
         label="Read only",
         required=False,
-        help_text="The key can read everything and change nothing.",
+        help_text="The key can read everything but passwords, and change nothing.",
     )
     expires_at = forms.DateField(
         label="Expires after",
@@ -117,6 +118,8 @@ def revoke(request: ConsoleRequest, key_id: int) -> HttpResponse:
     def page() -> FormPage:
         keys = {key.id: key for key in choices(request, request.api.api_keys)}
         name = f"“{keys[key_id].name}”" if key_id in keys else f"number {key_id}"
+        created = keys[key_id].created_at if key_id in keys else None
+        since = f", created {localtime(created):%Y-%m-%d %H:%M:%S}," if created else ""
         sign_in = sessions.present(request)
         own = sign_in.account.key_id if sign_in else None
         if own is None:
@@ -127,7 +130,7 @@ def revoke(request: ConsoleRequest, key_id: int) -> HttpResponse:
             yours = ""
         return FormPage(
             title="Revoke API key",
-            intro=f"Programs that use the key {name} stop working at once.{yours}",
+            intro=f"Programs that use the key {name}{since} stop working at once.{yours}",
             submit="Revoke key",
             danger=True,
             back=url,

@@ -125,13 +125,14 @@ def declare_lost(request: ConsoleRequest, host_id: str) -> HttpResponse:
 def remove(request: ConsoleRequest, host_id: str) -> HttpResponse:
     def page() -> FormPage:
         host, _ = _host(request, host_id)
+        why = _why_not_removed(host) if host else ""
         return FormPage(
             title=f"Remove host {host_id}",
-            intro="Without projects, nothing is lost.",
+            intro="" if why else "It has no projects, so nothing is lost.",
             submit="Remove host",
             danger=True,
             back=reverse("status"),
-            blocked=_why_not_removed(host) if host else "",
+            blocked=why,
         )
 
     def do() -> HttpResponse:
@@ -163,12 +164,14 @@ def _host(request: ConsoleRequest, host_id: str) -> tuple[Host | None, list[Host
 
 
 def _why_not_removed(host: Host) -> str:
+    """Return all that stands in the way; "" if it can be removed."""
     endpoints = sum(host.computes.values())
-    if "worker" not in host.missing:
-        return "Its worker is up. Stop it first: only a stopped host can be removed."
+    reasons = []
     if endpoints:
-        return (
-            f"It still has projects, with {endpoints} endpoint{'s' * (endpoints != 1)}. If its "
-            "machine does not come back, declare it lost: other hosts then restore them."
+        reasons.append(
+            f"It has projects, with {endpoints} endpoint{'s' * (endpoints != 1)}: delete or move "
+            "them first. If its machine does not come back, declare it lost instead."
         )
-    return ""
+    if "worker" not in host.missing:
+        reasons.append("Its worker is up: stop it first.")
+    return " ".join(reasons)

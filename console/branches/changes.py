@@ -59,16 +59,19 @@ def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
                 else "The branch does not expire."
             )
             return done(request, url, words)
-    name = "it"
+    name, blocked = "it", ""
     if request.method != "POST":
-        branch = request.api.branch(project_id, branch_id)
+        branch, children = _found(request.api.branches(project_id), branch_id)
         form.initial.update(form.initial_of(branch.expires_at))
         name = branch.name
+        if branch.expires_at is None and (why := _why_it_stays(branch, children)):
+            blocked = f"A branch that cannot be deleted cannot expire. {why}"
     page = FormPage(
         title="Branch expiry",
         intro=f"When it expires, {name} is deleted with its endpoint, databases and data.",
         submit="Save",
         back=url,
+        blocked=blocked,
     )
     return show_form(request, form, page)
 

@@ -21,7 +21,9 @@ from console.request import ConsoleRequest
 KEEP_IT = (
     "Copy it now and store it safely. It can be shown again only if the project stores passwords."
 )
-SAME_ON_COPIES = "Child branches have the same password, unless this branch is protected."
+SAME_ON_COPIES = (
+    "Branches that are created from this one get the same password, unless it is protected."
+)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -225,11 +225,11 @@ CHARTS = (
     ),
     Chart(
         "rows",
-        "Rows",
+        "Rows per second",
         [_per_second("Read", "rows_read"), _per_second("Written", "rows_written")],
         count,
         _rows,
-        "Rows per second: returned by scans, and inserted, updated or deleted.",
+        "Returned by scans, and inserted, updated or deleted.",
         least=0.1,
     ),
     Chart(

@@ -230,7 +230,7 @@ def settings(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
         form.fill_in(request.api.endpoint(project_id, endpoint_id))
     page = FormPage(
         title="Compute settings",
-        intro=f"A change restarts the compute of {endpoint_id} if it is active. "
+        intro=f"Some changes restart the compute of {endpoint_id} if it is active. "
         "1\N{NO-BREAK SPACE}CU is 1 vCPU and 4 GB of memory.",
         submit="Save",
         back=url,

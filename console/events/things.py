@@ -226,9 +226,24 @@ class Day:
     things: Sequence[Thing]
 
 
-def days(newest_first: Iterable[EventRow]) -> list[Day]:
+def things_of_page(
+    page: Sequence[EventRow], following: Sequence[EventRow]
+) -> tuple[list[Thing], list[str]]:
+    """Return the things that have an event of the page, whole if the rest is in `following`, the
+    beginning of the next page; and the ids of the events that are taken from there."""
+    own = {row.event.id for row in page}
+    kept = [
+        thing
+        for thing in things([*page, *following])
+        if any(row.event.id in own for row in thing.rows)
+    ]
+    ids = (row.event.id for thing in kept for row in thing.rows)
+    return kept, [event_id for event_id in ids if event_id not in own]
+
+
+def days(found: Iterable[Thing]) -> list[Day]:
     """Group what happened by day in the reader's time zone, keeping the order."""
-    return [Day(_name(day), list(found)) for day, found in groupby(things(newest_first), key=_day)]
+    return [Day(_name(day), list(of_day)) for day, of_day in groupby(found, key=_day)]
 
 
 def _day(thing: Thing) -> date | None:

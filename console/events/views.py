@@ -1,6 +1,7 @@
 """The pages of events: who did what, in one project or in the whole account."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -16,7 +17,7 @@ from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.events import Event
 from console.events.rows import Known, event_rows
-from console.events.things import days
+from console.events.things import days, things_of_page
 from console.events.types import type_choices
 from console.forms.fields import ANY, Choices, FilterForm, OpenChoiceField
 from console.pages.live_regions import Polling, page_and_region
@@ -53,6 +54,8 @@ class EventFilters(FilterForm):
 
 # One thing that happened has up to about four events.
 EVENTS_A_PAGE = 100
+# A thing whose events continue on the next page is completed from so many events of that.
+EVENTS_FOLLOWING = 20
 # On an account's page, the most projects for which the console reads what still exists in them.
 PROJECTS_CHECKED = 8
 # The most projects that are read for their names.
@@ -62,14 +65,14 @@ PROJECTS_NAMED = 100
 def _of_account(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     filters = EventFilters(request.GET)
     filters.full_clean()
-    page, projects = in_parallel(
+    read, projects = in_parallel(
         lambda: _page(request, filters),
         or_none(lambda: request.api.projects(limit=PROJECTS_NAMED).items),
     )
     filters.offer_all()
-    known, names = _known(request.api, page.items)
+    known, names = _known(request.api, read.events)
     names |= {project.id: project.name for project in projects or ()}
-    context = _context(request, filters, page, known, names, with_project=True)
+    context = _context(request, filters, read, known, names, with_project=True)
     context["page_url"] = reverse("account_activity")
     return context, _state(request, filters, reverse("account_activity_live"))
 
@@ -79,7 +82,7 @@ def _of_project(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any
     filters = EventFilters(request.GET)
     filters.full_clean()
     # The project is the first call, so that its error is the one raised if it does not exist.
-    project, page, endpoints, branches = in_parallel(
+    project, read, endpoints, branches = in_parallel(
         lambda: api.project(project_id),
         lambda: _page(request, filters, project_id),
         # Only for links and filters, so that the page can do without.
@@ -89,19 +92,33 @@ def _of_project(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any
     filters.offer_all(branches, endpoints)
     known = {project_id: Existing.of(endpoints, branches)}
     names = {branch.id: branch.name for branch in branches or ()}
-    context = _context(request, filters, page, known, names, with_project=False)
+    context = _context(request, filters, read, known, names, with_project=False)
     context |= {"project": project, "page_url": reverse("project_activity", args=[project_id])}
     url = reverse("project_activity_live", args=[project_id])
     return context, _state(request, filters, url)
 
 
-def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") -> Page[Event]:
-    return request.api.events(
-        project_id,
-        limit=EVENTS_A_PAGE,
-        cursor=request.GET.get("cursor", ""),
-        **filters.chosen,
-    )
+@dataclass(frozen=True)
+class _Read:
+    page: Page[Event]
+    # The beginning of the next page.
+    following: Sequence[Event]
+
+    @property
+    def events(self) -> list[Event]:
+        return [*self.page.items, *self.following]
+
+
+def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") -> _Read:
+    def events(cursor: str, limit: int) -> Page[Event]:
+        return request.api.events(project_id, limit=limit, cursor=cursor, **filters.chosen)
+
+    page = events(request.GET.get("cursor", ""), EVENTS_A_PAGE)
+    # The page before this one has shown these already.
+    shown = request.GET.get("shown", "").split(",")
+    page = replace(page, items=[event for event in page.items if event.id not in shown])
+    following = or_none(lambda: events(page.cursor, EVENTS_FOLLOWING))() if page.cursor else None
+    return _Read(page, following.items if following else ())
 
 
 def _known(api: ManagementAPI, events: Iterable[Event]) -> tuple[Known, dict[str, str]]:
@@ -132,17 +149,23 @@ def _existing(api: ManagementAPI, project_id: str) -> tuple[Existing | None, dic
 def _context(
     request: ConsoleRequest,
     filters: EventFilters,
-    page: Page[Event],
+    read: _Read,
     known: Known,
     names: Mapping[str, str],
     *,
     with_project: bool,
 ) -> dict[str, Any]:
-    older = filters.chosen | {"cursor": page.cursor}
+    page, following = (
+        event_rows(events, known, names, with_project=with_project)
+        for events in (read.page.items, read.following)
+    )
+    found, taken = things_of_page(page, following)
+    cursor = read.page.cursor
+    older = filters.chosen | {"cursor": cursor} | ({"shown": ",".join(taken)} if taken else {})
     return {
         "filters": filters,
-        "days": days(event_rows(page.items, known, names, with_project=with_project)),
-        "older_query": urlencode(older) if page.cursor else "",
+        "days": days(found),
+        "older_query": urlencode(older) if cursor else "",
         "is_first_page": not request.GET.get("cursor"),
         "is_filtered": bool(filters.chosen),
         "filter_query": filters.query,
@@ -151,8 +174,8 @@ def _context(
 
 def _state(request: ConsoleRequest, filters: EventFilters, url: str) -> Polling:
     """Return the region's address. The region does not poll, as it shows no operations."""
-    cursor = request.GET.get("cursor", "")
-    query = filters.chosen | ({"cursor": cursor} if cursor else {})
+    place = {name: request.GET[name] for name in ("cursor", "shown") if request.GET.get(name)}
+    query = filters.chosen | place
     return Polling(f"{url}?{urlencode(query)}" if query else url)
 
 

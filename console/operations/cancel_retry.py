@@ -26,7 +26,7 @@ from console.request import ConsoleRequest
 WHAT_CANCELLING_DOES = (
     "Waiting work is not started. Running work stops at the next safe point, and "
     "incomplete results are removed. An endpoint goes on as it was; a branch whose creation is "
-    "cancelled has no data."
+    "cancelled has no data until it is retried or its endpoint is started."
 )
 
 
@@ -55,7 +55,7 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
-    name = "this run"
+    name, blocked = "this run", ""
     if request.method != "POST":
         run, branches = in_parallel(
             or_none(lambda: run_of_chain(request.api, project_id, chain_id)),
@@ -64,12 +64,15 @@ def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Htt
         names = names_of(request.api, project_id, branches or (), run.operations if run else ())
         if run and (not names.lacks(run) or names.snapshot(run)):
             name = f"“{asked(run, names)}”"
+        if run and not run.is_unfinished:
+            blocked = f"{name[0].upper()}{name[1:]} has already ended: {run.status.label}."
     page = FormPage(
         title="Cancel run",
-        intro=f"All operations of {name} are cancelled. {WHAT_CANCELLING_DOES}",
+        intro="" if blocked else f"All operations of {name} are cancelled. {WHAT_CANCELLING_DOES}",
         submit="Cancel all",
         dismiss="Go back",
         back=back(request, reverse("run", args=[project_id, chain_id])),
+        blocked=blocked,
     )
     return _confirm_cancel(request, project_id, ("chains", chain_id), page)
 

@@ -3,14 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from console.api.resources.events import Event
 from console.api.resources.operations import Operation
+from console.events.rows import event_row
 from console.operations.runs import Names, OperationRow, Run, asked, operation_rows
 from console.operations.steps import broken_off_in, step_rows
 from console.operations.waterfall import span_of
 from console.pages.addresses import url_or_none
-from console.pages.outcomes import Existing, lasting_words, not_run_for
+from console.pages.outcomes import NOT_READ, Existing, lasting_words, not_run_for
 from console.pages.statuses import Status, action_name, is_unfinished
 
 # The events of a request are written within this time of its first one. Later ones are results.
@@ -31,8 +33,6 @@ class RunRow:
     operations: Sequence[OperationRow]
     # What is wrong with it, although nothing has failed.
     warning: str = ""
-    # What was requested, as an event tells it, if the title says less.
-    cause: str = ""
 
     @property
     def error(self) -> str:
@@ -76,18 +76,20 @@ def _cancel_url(project_id: str, run: Run) -> str:
 
 
 def run_row(
-    project_id: str, run: Run, names: Names, *, warning: str = "", cause: str = ""
+    project_id: str, run: Run, names: Names, *, warning: str = "", title: str = ""
 ) -> RunRow:
+    """Make the row. `title` is what was requested, if that is known better than by operations."""
     return RunRow(
         run=run,
-        title=asked(run, names),
+        title=title or asked(run, names),
         url=run_url(project_id, run),
         cancel_url=_cancel_url(project_id, run),
         status=run.status,
         branch_name=names.branch(run.branch_id),
-        operations=operation_rows(run.operations, names.branches.values()),
+        operations=operation_rows(
+            run.operations, names.branches.values(), name_of=partial(names.operation, run)
+        ),
         warning=warning,
-        cause=cause,
     )
 
 
@@ -95,8 +97,8 @@ def run_row(
 
 # The state after a failed operation and how to go on, by its action. This is how Perch behaves.
 AFTER_A_FAILURE = {
-    "start_compute": "The endpoint is idle. The next connection or a retry tries to start it "
-    "again. If the data is damaged, restore the branch to an earlier moment or from a snapshot.",
+    "start_compute": "The endpoint is idle, and a retry or a connection starts it again. If its "
+    "data is damaged, restore the branch to an earlier moment or from a snapshot.",
     "apply_config": "The endpoint keeps its previous configuration.",
     "create_branch": "The branch has no data yet. Retry, start its endpoint, or delete the branch.",
     # The branch has been created since, or this cannot be distinguished from a restore.
@@ -236,6 +238,22 @@ def retries_by_run(project_id: str, run: Run, retries: Iterable[Operation]) -> M
         if url := run_url(project_id, again):
             found.setdefault(url, again.id)
     return found
+
+
+def may_be_change(run: Run) -> bool:
+    """Whether it may be a change of a role, a database or a setting: operations that apply it, or
+    the suspend of an endpoint that is disabled."""
+    actions = [operation.action for operation in run.operations]
+    by_user = bool(run.initiator and run.initiator.type == "user")
+    return actions[0] == "apply_config" or (actions == ["suspend_compute"] and by_user)
+
+
+def change_by(event: Event | None) -> str:
+    """Return the sentence of a change that no operations tell, such as that of a role; "" if they
+    tell it: that an endpoint was started or suspended."""
+    if event is None or event.type.endswith("_requested"):
+        return ""
+    return event_row(event, NOT_READ, {}).sentence
 
 
 def requests_of(run: Run, newest_first: Sequence[Event]) -> list[Event]:

@@ -23,7 +23,9 @@ from console.api.resources.projects import Project
 from console.events.rows import EventRow, event_row
 from console.forms.fields import new_once
 from console.operations.run_rows import (
+    change_by,
     log_lines,
+    may_be_change,
     requests_of,
     retries_by_run,
     run_row,
@@ -169,9 +171,10 @@ def _page(
     retries = details.retries if details else ()
     called = {branch.id: branch.name for branch in branches}
     requests = [event_row(event, existing, called) for event in (details.events if details else ())]
-    row = run_row(project.id, run, names)
-    if is_snapshot := any(one.event.type == "snapshot.created" for one in requests):
-        row = replace(row, title="Create snapshot")
+    is_snapshot = any(one.event.type == "snapshot.created" for one in requests)
+    names = replace(names, is_of_snapshot=is_snapshot)
+    title = change_by(requests[0].event) if requests and may_be_change(run) else ""
+    row = run_row(project.id, run, names, title="Create snapshot" if is_snapshot else title)
     context = {
         "project": project,
         "row": row,

@@ -1,7 +1,7 @@
 """Runs: all operations of one chain, which one request or one round of the platform scheduled. On a
 server that knows no chains, each operation is a run of its own."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -44,13 +44,16 @@ class OperationRow:
 
 
 def operation_rows(
-    operations: Iterable[Operation], branches: Iterable[Branch] = ()
+    operations: Iterable[Operation],
+    branches: Iterable[Branch] = (),
+    *,
+    name_of: Callable[[Operation], str] = lambda operation: action_name(operation.action),
 ) -> list[OperationRow]:
     names = {branch.id: branch.name for branch in branches}
     return [
         OperationRow(
             operation=operation,
-            name=action_name(operation.action),
+            name=name_of(operation),
             status=shown_status(operation),
             branch_name=names.get(operation.branch_id, operation.branch_id),
             duration_ms=_duration_ms(operation),
@@ -67,9 +70,17 @@ def _duration_ms(operation: Operation) -> int | None:
         return operation.total_duration_ms
     else:
         end = operation.updated_at
-    if operation.created_at is None or end is None:
+    begin = _begin(operation)
+    if begin is None or end is None:
         return None
-    return max(0, int((end - operation.created_at).total_seconds() * 1000))
+    return max(0, int((end - begin).total_seconds() * 1000))
+
+
+def _begin(operation: Operation) -> datetime | None:
+    """Return when it was requested, to the millisecond if its steps were read: the API sends the
+    time of the operation itself in whole seconds."""
+    first = next((step.started_at for step in operation.steps if step.started_at), None)
+    return first or operation.created_at
 
 
 @dataclass(frozen=True)
@@ -126,13 +137,16 @@ class Run:
     @property
     def duration_ms(self) -> int | None:
         """Milliseconds from the request to the last end, or so far; None if not known."""
-        end = datetime.now(UTC) if self.is_unfinished else self.ended_at
-        if self.began_at is None or end is None:
+        begin, end = self.began_at, self.ended_at
+        if self.is_unfinished:
+            begun = filter(None, map(_begin, self.operations))
+            begin, end = min(begun, default=None), datetime.now(UTC)
+        if begin is None or end is None:
             # The operations run one after the other, so that their durations can be added.
             spans = [each.total_duration_ms for each in self.operations]
             return sum(each for each in spans if each is not None) if any(spans) else None
         # The clocks of console and server may differ: a negative duration is never shown.
-        lasted = max(0, round((end - self.began_at).total_seconds() * 1000))
+        lasted = max(0, round((end - begin).total_seconds() * 1000))
         if self.is_unfinished:
             return lasted
         return whole_duration_ms(lasted, [each.total_duration_ms or 0 for each in self.operations])
@@ -211,6 +225,8 @@ class Names:
 
     branches: Mapping[str, Branch]
     snapshots: Sequence[Snapshot] = ()
+    # Whether a run that lacks its branch is known to have made a snapshot.
+    is_of_snapshot: bool = False
 
     @classmethod
     def of(cls, branches: Iterable[Branch], snapshots: Iterable[Snapshot] = ()) -> "Names":
@@ -238,6 +254,13 @@ class Names:
         if found.name != found.id or not (found.created_at and found.source_branch_id):
             return found.name
         return f"of {self.branch(found.source_branch_id)} {localtime(found.created_at):%H:%M:%S}"
+
+    def operation(self, run: Run, operation: Operation) -> str:
+        """Return the name of an operation of the run."""
+        is_copy = operation.action == "create_branch" and self.lacks(run)
+        if is_copy and (self.is_of_snapshot or self.snapshot(run)):
+            return "Create snapshot"
+        return action_name(operation.action)
 
     def branch(self, branch_id: str) -> str:
         found = self.branches.get(branch_id)

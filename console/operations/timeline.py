@@ -59,8 +59,9 @@ class Timeline:
     marks: Sequence[Mark]
     # Those of the marks.
     lines: SafeString
-    # The number of runs, and of failed runs.
-    runs: int
+    # The ids of the runs.
+    newest_first: Sequence[str]
+    # The number of failed runs.
     failed: int
     # Whether older operations of this period were not read.
     is_cut: bool
@@ -72,8 +73,8 @@ class Timeline:
     @property
     def listed(self) -> list[tuple[TimelineLane, TimelineRun]]:
         """The runs of all lanes, the newest first."""
-        found = [(lane, run) for lane in self.lanes for run in lane.runs]
-        return sorted(found, key=lambda one: _began(one[1].row.run), reverse=True)
+        found = {run.row.run.id: (lane, run) for lane in self.lanes for run in lane.runs}
+        return [found[run_id] for run_id in self.newest_first]
 
     @property
     def left_out(self) -> int:
@@ -131,7 +132,7 @@ def timeline(
         lanes=lanes,
         marks=marks,
         lines=lines(marks),
-        runs=len(rows),
+        newest_first=[row.run.id for row in rows],
         failed=sum(row.status.tone == "bad" for row in rows),
         is_cut=len(newest_first) >= OPERATIONS_READ,
     )

@@ -17,9 +17,8 @@ from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.operations import Operation
 from console.api.resources.projects import Project
-from console.events.rows import event_row
 from console.forms.fields import FilterForm, OpenChoiceField
-from console.operations.run_rows import requests_of, run_row
+from console.operations.run_rows import change_by, may_be_change, requests_of, run_row
 from console.operations.runs import Names, Run, runs_of
 from console.operations.steps import warning_of
 from console.operations.timeline import (
@@ -32,7 +31,7 @@ from console.operations.timeline import (
     timeline,
 )
 from console.pages.live_regions import Polling, page_and_region, polling
-from console.pages.outcomes import NOT_READ, Existing, lasting_words
+from console.pages.outcomes import Existing, lasting_words
 from console.pages.statuses import ACTIONS, OPERATION_STATUSES
 from console.request import ConsoleRequest
 
@@ -129,7 +128,7 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
                 run,
                 names,
                 warning=details.warnings.get(run.id, ""),
-                cause=details.causes.get(run.id, ""),
+                title=details.titles.get(run.id, ""),
             )
             for run in runs
         ],
@@ -182,8 +181,8 @@ class _Told:
     runs: Sequence[Run]
     # What is wrong with a run although nothing has failed, by the run's id.
     warnings: Mapping[str, str]
-    # What was requested, by the run's id, of runs whose operations do not tell it.
-    causes: Mapping[str, str]
+    # What was requested, by the run's id, if its operations do not tell it.
+    titles: Mapping[str, str]
 
 
 def _details_of(
@@ -203,35 +202,31 @@ def _details_of(
         if run.chain_id and lasting_words(operation)
     ]
     slow = dict(lasting[:STEPS_READ])
-    changing = [run for run in listed if run.first.action == "apply_config"]
+    changing = [run for run in listed if may_be_change(run)]
     calls: list[Callable[[], Any]] = [
-        partial(_causes, api, project_id, changing),
+        partial(_changes, api, project_id, changing),
         *(partial(_members, api, project_id, part) for part in parts),
         *(partial(api.operation, project_id, operation_id) for operation_id in slow.values()),
     ]
-    causes, *answers = each_or_none(lambda call: call(), calls)
+    titles, *answers = each_or_none(lambda call: call(), calls)
     members = {k: v for found in answers[: len(parts)] for k, v in (found or {}).items()}
     with_steps = zip(slow, answers[len(parts) :], strict=True)
     return _Told(
         runs=[Run(members.get(run.chain_id) or run.operations) for run in listed],
         warnings={run_id: warning_of(operation) for run_id, operation in with_steps if operation},
-        causes=causes or {},
+        titles=titles or {},
     )
 
 
-def _causes(api: ManagementAPI, project_id: str, runs: Sequence[Run]) -> Mapping[str, str]:
-    """Return the sentences of the events that recorded the requests: a role, a database or a
-    setting was changed. The operations are the same for each of these."""
+def _changes(api: ManagementAPI, project_id: str, runs: Sequence[Run]) -> Mapping[str, str]:
+    """Return what was changed, by the run's id: a role, a database or a setting. The operations
+    are the same for each of these."""
     if not runs:
         return {}
     until = max((run.began_at for run in runs if run.began_at), default=None)
     asked = {"until": stamp(until + RECORDED_WITHIN)} if until else {}
     events = api.events(project_id, limit=EVENTS_READ, **asked).items
-    return {
-        run.id: event_row(first, NOT_READ, {}).sentence
-        for run in runs
-        for first in requests_of(run, events)[:1]
-    }
+    return {run.id: change_by(next(iter(requests_of(run, events)), None)) for run in runs}
 
 
 def _members(

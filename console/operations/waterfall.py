@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from django.utils.safestring import SafeString
 
@@ -58,7 +59,9 @@ class Waterfall:
 def waterfall(run: Run, names: Names) -> Waterfall:
     spans = [span_of(operation) for operation in run.operations]
     scale = Scale.over(spans)
-    rows = operation_rows(run.operations, names.branches.values())
+    rows = operation_rows(
+        run.operations, names.branches.values(), name_of=partial(names.operation, run)
+    )
     # This one has no button of its own: a retry of the whole run begins with it anyway.
     first_to_retry = next(filter(can_be_retried, run.operations), None)
     lanes = [

@@ -32,7 +32,7 @@ def first_steps(
     if not is_all or project.usage.transferred is None or len(branches) > BEGINNERS_BRANCHES:
         return []
     steps = [
-        Step("Create a project", "It begins with a branch and an endpoint.", True),
+        Step("Create a project", "A new project has a branch and an endpoint.", True),
         Step(
             "Connect",
             "Take the connection string to psql, a driver or an ORM.",

@@ -279,12 +279,13 @@ def explained_cu(words: str, by_keyboard: str = "") -> SafeString:
     return format_html("{}{}{}", before, format_html(CU, focus) if unit else "", after)
 
 
-ID = re.compile(r"[\w.]+(?:-[\w.]+)+")
+ID = re.compile(r"[\w.]+(?:-[\w.]+)+,?")
 
 
 @register.filter
 def whole_ids(words: str) -> SafeString:
-    """Keep names with hyphens from being broken at these, as long as a line has room for them."""
+    """Keep names with hyphens from being broken at these, as long as a line has room for them. A
+    comma stays with the name before it."""
     return mark_safe(ID.sub(r'<span class="whole">\g<0></span>', escape(words)))  # noqa: S308
 
 

@@ -66,7 +66,7 @@
 
   function moveSlider(at) {
     const back = (Date.parse(band.dataset.latest) - Date.parse(at)) / 1000 / band.dataset.step;
-    if (!Number.isNaN(back)) slider.value = slider.max - Math.round(back);
+    if (!Number.isNaN(back)) slider.value = slider.max - Math.ceil(back);
     slider.setAttribute("aria-valuetext", field.value);
   }
 

@@ -57,6 +57,12 @@ def test_the_editor_completes_names_and_marks_words(query: Page) -> None:
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("cell", name="wren")).to_be_visible()
     expect_accessible(page)
+    # A click beside the text, also a second one, leaves the focus in it.
+    place = page.locator(".cm-scroller").bounding_box()
+    assert place
+    for _ in range(2):
+        page.mouse.click(place["x"] + place["width"] / 2, place["y"] + place["height"] - 15)
+        expect(editor).to_be_focused()
     # Tab leaves the editor.
     page.keyboard.press("Tab")
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_focused()

@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 
-NOW = datetime.now(UTC)
+# At half of a second: durations are compared by whole seconds, so they would otherwise depend on the
+# moment at which the tests begin.
+NOW = datetime.now(UTC).replace(microsecond=500_000)
 USER = {"type": "user", "name": "laptop", "api_key_id": 1, "address": "192.0.2.7"}
 
 
@@ -133,7 +136,8 @@ def test_filters_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
     answer_with(misbehaving, *[event(n, "branch.created") for n in range(100)], cursor="c 2")
     chosen = {"type": "branch.created", "actor": "user", "since": "2026-11-20T08:30", "until": ""}
     page = Page(dave.browser.get("/activity", {**chosen, "cursor": "c 1"}))
-    (asked,) = [path for path in misbehaving.asked if "/events" in path]
+    asked, following = [path for path in misbehaving.asked if "/events" in path]
+    assert "cursor=c+2" in following
     for part in ("type=branch.created", "actor=user", "since=2026-11-20T08%3A30%3A00Z"):
         assert part in asked
     assert "cursor=c+1" in asked
@@ -142,6 +146,28 @@ def test_filters_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
     assert "type=branch.created" in older
     assert older.endswith("cursor=c+2")
     assert "Newest" in page.text
+
+
+def test_a_thing_is_whole_on_one_page_and_not_on_the_next(
+    dave: Person, misbehaving: Misbehaving
+) -> None:
+    noise = [event(n, "branch.created", summary=f"Branch {n}.") for n in range(200, 299)]
+    first = [*noise, SUSPEND[0]]
+    second = [*SUSPEND[1:], event(0, "branch.created", summary="The oldest.")]
+
+    def respond(path: str) -> bytes:
+        older = "cursor=c2" in path
+        cursor = {} if older else {"pagination": {"cursor": "c2"}}
+        return json.dumps({"events": second if older else first, **cursor}).encode()
+
+    misbehaving.respond = respond
+    page = Page(dave.get("/activity"))
+    assert "Suspend requested: Endpoint suspended p ep-a" in lines(page)[-1]
+    assert len(lines(page)) == 100
+    older = unescape(page.html.split('">Older')[0].rsplit('href="', 1)[1])
+    for answer in (dave.get(older), dave.htmx_get(older.replace("/activity?", "/activity-live?"))):
+        (line,) = lines(Page(answer))
+        assert "The oldest." in line
 
 
 def test_an_unknown_event_type_stays_chosen_and_has_words(

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 ID = "quiet-heron-12345678"
 # Resources that this API lacks or does not have under that name. The console says so.
 NOT_THERE = (
-    *("account_activity", "project_activity", "query", "table", "status", "webhook", "run"),
+    *("account_activity", "project_activity", "query", "table", "status", "host", "webhook", "run"),
     "branch_history",
     # Only later versions of the API have these.
     *("endpoint_connect", "endpoint_pg_settings", "snapshot"),

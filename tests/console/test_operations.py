@@ -103,8 +103,16 @@ def test_changes_with_the_same_operations_are_told_apart(alice: Person, shop: Sh
         path = f"/projects/{shop.id}/branches/{shop.main_id}/roles"
         alice.api.finish(alice.api.post(path, body))
     page = Page(alice.get(f"{shop.url}/operations"))
-    assert page.row("The role “ann” was created").startswith("Change endpoint")
-    assert page.row("The role “bob” was created").startswith("Change endpoint")
+    for name in ("ann", "bob"):
+        title = f"The role “{name}” was created"
+        assert page.row(title).startswith(title)
+    # So is what the run's page is called, and a suspend by which an endpoint is disabled.
+    run = shop.operations()[0]["chain_id"]
+    assert "The role “bob” was created" in Page(alice.get(f"{shop.url}/runs/{run}")).text
+    body = {"endpoint": {"disabled": True}}
+    shop.done(alice.api.patch(shop.endpoint_path(), body))
+    assert "was changed: disabled" in Page(alice.get(f"{shop.url}/operations")).rows()[0]
+    shop.done(alice.api.patch(shop.endpoint_path(), {"endpoint": {"disabled": False}}))
 
 
 @pytest.mark.thorough

@@ -212,7 +212,7 @@ def test_missing_fields_and_unknown_values_do_no_harm(
     misbehaving.respond = Twisted(carol, TWISTS[twist])
     for name, address in addresses(real_ids):
         if (
-            name.startswith(("snapshot_", "webhook", "status", "query", "table"))
+            name.startswith(("snapshot_", "webhook", "status", "host_", "query", "table"))
             and name != "webhooks"
         ):
             # No such resource exists, the status is only for operators, and Dave's server is

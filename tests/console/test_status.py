@@ -102,10 +102,10 @@ def test_a_host_is_drained_resumed_and_removed(dave: Person, misbehaving: Misbeh
         assert misbehaving.asked_for("PATCH /api/v2/status/hosts/eu-1")
         assert json.loads(misbehaving.sent[-1]) == {"host": {"draining": draining}}
     for host, why in (
-        ({}, "Its worker is up."),
+        ({}, "Its worker is up: stop it first."),
         (
             {"missing": ["worker"], "computes": {"idle": 1}},
-            "It still has projects, with 1 endpoint",
+            "It has projects, with 1 endpoint",
         ),
     ):
         hosts_of(misbehaving, {"id": "eu-1", **host}, {"id": "eu-2"})

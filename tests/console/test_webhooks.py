@@ -103,7 +103,7 @@ def test_rows_and_pages(dave: Person, misbehaving: Misbehaving) -> None:
     ("fields", "words"),
     [
         ({"enabled": False, "disabled_reason": "it failed for a week"}, "it failed for a week"),
-        ({"failing_since": "2026-11-20T10:00:00Z"}, "No delivery has succeeded since 2026-11-20"),
+        ({"failing_since": "2026-11-20T10:00:00Z"}, "Every delivery has failed since 2026-11-20"),
         (
             {"failing_since": "2026-11-20T10:00:00Z", "last_error": "answered 503"},
             "Last error: answered 503.",
