@@ -11,8 +11,8 @@ import pytest
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 
-# At half of a second: durations are compared by whole seconds, so they would otherwise depend on the
-# moment at which the tests begin.
+# At half of a second: durations are compared by whole seconds, and would otherwise depend on when
+# the tests begin.
 NOW = datetime.now(UTC).replace(microsecond=500_000)
 USER = {"type": "user", "name": "laptop", "api_key_id": 1, "address": "192.0.2.7"}
 

@@ -109,8 +109,7 @@ def test_changes_with_the_same_operations_are_told_apart(alice: Person, shop: Sh
     # So is what the run's page is called, and a suspend by which an endpoint is disabled.
     run = shop.operations()[0]["chain_id"]
     assert "The role “bob” was created" in Page(alice.get(f"{shop.url}/runs/{run}")).text
-    body = {"endpoint": {"disabled": True}}
-    shop.done(alice.api.patch(shop.endpoint_path(), body))
+    shop.done(alice.api.patch(shop.endpoint_path(), {"endpoint": {"disabled": True}}))
     assert "was changed: disabled" in Page(alice.get(f"{shop.url}/operations")).rows()[0]
     shop.done(alice.api.patch(shop.endpoint_path(), {"endpoint": {"disabled": False}}))
 
