@@ -36,7 +36,10 @@ def assert_not_reloaded(page: Page) -> None:
 def expect_quiet(page: Page) -> None:
     """Wait until the live region says that no operation is in progress, and no longer polls."""
     expect(page.locator("#poll")).to_have_text(re.compile(QUIET), timeout=30_000)
-    expect(page.locator("#poll")).not_to_have_attribute("hx-trigger", re.compile(".*"))
+    # A branch's page also polls until its history begins, with the worker's next round.
+    expect(page.locator("#poll")).not_to_have_attribute(
+        "hx-trigger", re.compile(".*"), timeout=30_000
+    )
 
 
 def is_poll(url: str) -> bool:
