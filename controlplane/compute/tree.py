@@ -86,11 +86,13 @@ def give_tree(place: Path, before: Account, after: Account) -> None:
     os.chown(place, after.uid, after.gid, follow_symlinks=False)
 
 
-def tree_size(source: Path, *, skip: Collection[str] = ()) -> int:
-    """Bytes that clone_tree would write if the copy shared no blocks. Raises TreeUntrusted,
-    OSError."""
+def tree_size(
+    source: Path, *, skip: Collection[str] = (), skip_files_in: Collection[str] = ()
+) -> int:
+    """Bytes that clone_tree would write if the copy shared no blocks, without the files, but not
+    the directories, that are in the directories `skip_files_in`. Raises TreeUntrusted, OSError."""
     with open_directory(source) as reading:
-        return _size_of(reading, "", skip)
+        return _size_of(reading, "", skip, {f"{one}/" for one in skip_files_in})
 
 
 def files_in(source: Path, *, skip: Collection[str] = ()) -> Iterator[int]:
@@ -263,24 +265,26 @@ def _check_depth(place: str) -> None:
         raise TreeUntrusted(f"{place} is nested deeper than any directory of Postgres")
 
 
-def _size_of(directory: int, place: str, skip: Collection[str]) -> int:
+def _size_of(
+    directory: int, place: str, skip: Collection[str], skip_files_in: Collection[str]
+) -> int:
     _check_depth(place)
-    size = 0
+    size, is_skipped = 0, place in skip_files_in
     with os.scandir(directory) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
-                size += _size_of_entry(entry, directory, place, skip)
+                inner = f"{place}{entry.name}"
+                if inner in skip:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    with open_directory(entry.name, within=directory) as found:
+                        size += _size_of(found, f"{inner}/", skip, skip_files_in)
+                elif not is_skipped:
+                    size += _size_of_file(entry, directory, place)
     return size
 
 
-def _size_of_entry(
-    entry: "os.DirEntry[str]", directory: int, place: str, skip: Collection[str]
-) -> int:
-    if f"{place}{entry.name}" in skip:
-        return 0
-    if entry.is_dir(follow_symlinks=False):
-        with open_directory(entry.name, within=directory) as inner:
-            return _size_of(inner, f"{place}{entry.name}/", skip)
+def _size_of_file(entry: "os.DirEntry[str]", directory: int, place: str) -> int:
     if place == WAL:
         with _regular(entry.name, within=directory) as (segment, found):
             return 0 if _is_recycled(entry.name, segment) else found.st_size
