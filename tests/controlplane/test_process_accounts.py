@@ -73,12 +73,12 @@ def place() -> Iterator[Path]:
 def own_stack(place: Path) -> Iterator[StartedStack]:
     state_dir = place / "state"
     state_dir.mkdir()
-    with started(place, state_dir) as stack:
+    with started(place, state_dir, PERCH_HISTORY_STORE=f"file://{place}/store") as stack:
         yield stack
 
 
 def started(
-    place: Path, state_dir: Path, *, switch: str = "on"
+    place: Path, state_dir: Path, *, switch: str = "on", **environment: str
 ) -> AbstractContextManager[StartedStack]:
     program = (place / "venv" / "bin" / "python", "manage.py")
     checkout = place / "checkout"
@@ -88,6 +88,7 @@ def started(
         cwd=checkout,
         PERCH_PROCESS_ACCOUNTS=switch,
         PERCH_POSTGRES_BINS=f"15={debians_postgres()}",
+        **environment,
     )
 
 
@@ -356,6 +357,17 @@ def test_nothing_changes_if_switched_off_or_for_an_ordinary_user(
         **account,
     )
     assert done.stdout == "[None, '']\n"
+
+
+@pytest.mark.thorough
+def test_the_worker_copies_rows_and_branches_to_the_store(
+    own_stack: StartedStack, place: Path
+) -> None:
+    made = Place.create(own_stack, own_stack.client())
+    store = place / "store"
+    copied = (f"branches/{made.branch_id}/lists", "metadata")
+    for name in copied:
+        wait_for(lambda name=name: any(store.glob(f"regions/*/*/{name}/*")), f"the copy of {name}")
 
 
 def test_the_host_process_answers_only_calls_of_the_table(
