@@ -58,8 +58,9 @@ def _start_writing(file: str) -> None:
         os.close(descriptor)
 
 
-def remove_tree(path: Path) -> None:
-    """Remove the directory `path` and all below it; no error if it, or some of it, is gone.
+def remove_tree(path: Path | str, *, within: int | None = None) -> None:
+    """Remove the directory `path` and all below it; no error if it, or some of it, is gone. With
+    the descriptor `within`, `path` is a single name in that directory.
 
     The content is untrusted: the tree may be as deep as the disk has room for, or processes may
     move entries meanwhile. So nothing is opened by a path or through a link, and there is no
@@ -67,11 +68,11 @@ def remove_tree(path: Path) -> None:
     """
     try:
         for _ in range(MOST_PASSES):
-            with open_directory(path) as top:
+            with open_directory(path, within=within) as top:
                 _empty(top)
-            if _is_removed(path):
+            if _is_removed(path, within=within):
                 return
-        path.rmdir()
+        os.rmdir(path, dir_fd=within)
     except FileNotFoundError:
         return
 

@@ -123,15 +123,15 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
     # A pooler that hangs or was left half started holds what the new one needs.
     try:
         end_processes_in(_config_file(branch_id))
+        # Files left by a killed pooler would be mistaken for the new one's.
+        remove_from(socket_dir, pooler_socket(socket_dir).name)
+        remove_from(_pid_file(branch_id).parent, _pid_file(branch_id).name)
+        branch_data.run_dir(branch_id)
+        _configure(branch_id, socket_dir, program)
+        with lease(branch_id) as inherited:
+            _start(branch_id, socket_dir, program, inherited)
     except StopFailed as error:
         raise PoolerUnavailable(str(error)) from error
-    # Files left by a killed pooler would be mistaken for the new one's.
-    remove_from(socket_dir, pooler_socket(socket_dir).name)
-    remove_from(_pid_file(branch_id).parent, _pid_file(branch_id).name)
-    branch_data.run_dir(branch_id)
-    _configure(branch_id, socket_dir, program)
-    with lease(branch_id) as inherited:
-        _start(branch_id, socket_dir, program, inherited)
     return pooler_version(program)
 
 
