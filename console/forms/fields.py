@@ -66,7 +66,7 @@ def branch_in_list(branch: Branch) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip() for line in text.split("\n") if line.strip()]
 
 
 class LinesField(forms.CharField):
