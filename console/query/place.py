@@ -143,6 +143,7 @@ def run(
     queries: Sequence[Query],
     *,
     read_only: bool = True,
+    exact: bool = False,
 ) -> list[Result]:
     """Run the queries at the place that a valid form has chosen. Raises PlaceRefused, SqlFailed."""
     uri = connection_uri(request, project_id, chosen)
@@ -153,6 +154,7 @@ def run(
         seconds=chosen.get("seconds") or USUALLY,
         read_only=read_only,
         marker=chosen.get("marker", ""),
+        exact=exact,
     )
 
 
