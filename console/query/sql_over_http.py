@@ -219,7 +219,7 @@ def run(
     except (ValueError, RecursionError) as error:
         raise SqlFailed(f"{url} does not respond like a Perch proxy.") from error
     except requests.RequestException as error:
-        raise _unreachable(url, error) from error
+        raise _unreachable(url, error, read_only=read_only) from error
     if not isinstance(data, Mapping):
         raise SqlFailed(f"{url} does not respond like a Perch proxy.")
     if not answer.ok:
@@ -263,16 +263,17 @@ def _with_options(
     return parts._replace(query=urlencode(query)).geturl()
 
 
-def _unreachable(url: str, error: requests.RequestException) -> SqlFailed:
+def _unreachable(url: str, error: requests.RequestException, *, read_only: bool) -> SqlFailed:
     log.warning("proxy not reached", extra={"url": url, "kind": type(error).__name__})
     where = urlsplit(url).netloc
     if isinstance(error, requests.exceptions.SSLError):
         return SqlFailed(f"The console does not trust the certificate of {where}.")
-    if isinstance(error, requests.Timeout):
-        return SqlFailed(f"{where} did not respond in time. The statements may still take effect.")
     if never_sent(error):
         return SqlFailed(f"The console cannot reach {where}.")
-    return SqlFailed(f"Lost the connection to {where}. The statements may have taken effect.")
+    may = "" if read_only else " The statements may still take effect."
+    if isinstance(error, requests.Timeout):
+        return SqlFailed(f"{where} did not respond in time.{may}")
+    return SqlFailed(f"Lost the connection to {where}.{may}")
 
 
 def _refused(data: Mapping[str, Any], *, step: int) -> SqlFailed:
