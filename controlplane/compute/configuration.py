@@ -17,6 +17,9 @@ BOUNDS_CREATEROLE = 16
 # The role that owns the cluster; no client can log in as it.
 PLATFORM_ROLE = "perch_platform"
 
+# The locale of new projects. Those of earlier releases have C, in which only ASCII has case.
+LOCALE = "C.UTF-8"
+
 SETTING_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
 
 

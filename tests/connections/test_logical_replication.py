@@ -189,7 +189,7 @@ def test_an_owner_makes_roles_that_replicate_if_the_project_does(publisher: Plac
     """Such a role streams changes, and cannot copy the cluster."""
     with publisher.connect() as connection:
         connection.execute("CREATE ROLE streams LOGIN REPLICATION PASSWORD 'streams'")
-    login = {"user": "streams", "password": "streams"}
+    login: Any = {"user": "streams", "password": "streams"}
     path = publisher.of_catalog("roles", "streams")
     wait_for(lambda: publisher.client.call("GET", path).ok, "the role to be taken in")
     options = ("--slot", "streams", "--plugin", "test_decoding")
