@@ -97,9 +97,11 @@ class Attempt:
 def create_timeline(attempt: Attempt) -> None:
     keeps_history = attempt.operation.project.history_retention_seconds > 0
     begin_history = {"begin_history": begin_with_template} if keeps_history else {}
-    major = attempt.operation.project.pg_version
+    project = attempt.operation.project
     try:
-        branch_data.create_from_template(attempt.branch.id, major=major, **begin_history)
+        branch_data.create_from_template(
+            attempt.branch.id, major=project.pg_version, locale=project.locale, **begin_history
+        )
         if keeps_history:
             publish(attempt.branch.id, chains_of(attempt.branch.id))
     except (NotEnoughSpace, PostgresUnusable) as error:
@@ -137,7 +139,7 @@ def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | No
     """Create the branch's data. Returns the new branch's logical size in bytes, None if unknown."""
     if branch.init_source == InitSource.SCHEMA_ONLY:
         _import_catalog(source)
-        create_schema_only(branch.id, source.id)
+        create_schema_only(branch.id, source.id, locale=operation.project.locale)
         return None
     _wake_for_a_long_copy(operation, source)
     _import_catalog(source)

@@ -25,8 +25,8 @@ from django.db import OperationalError, connections
 
 from controlplane.compute import compute, metadata
 from controlplane.compute.accounts import AccountUnusable, service_account
-from controlplane.compute.binaries import PostgresUnusable, check_programs, majors, postgres_version
-from controlplane.compute.branch_data import template
+from controlplane.compute.binaries import PostgresUnusable, check_programs, majors
+from controlplane.compute.branch_data import template, template_place
 from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.space import LAST, host_space
 from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
@@ -361,7 +361,7 @@ class Command(BaseCommand):
     def _make_template(self) -> None:
         """Make each template now that does not exist yet, rather than when it is first needed."""
         templates = settings.STATE_DIR / "templates"
-        missing = [one for one in majors() if not (templates / postgres_version(one)).exists()]
+        missing = [one for one in majors() if not template_place(one).exists()]
         if not missing:
             return
         self._say("Making the template of new projects, which happens once …")
