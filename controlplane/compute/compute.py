@@ -34,6 +34,7 @@ from controlplane.compute.occupants import (
 from controlplane.compute.outbound import hold_compute
 from controlplane.compute.pooler import (
     open_again,
+    renew_servers,
     set_pooler_settings,
     shut,
     stop_pooler,
@@ -210,6 +211,7 @@ def reconfigure(spec: ComputeSpec) -> None:
         part.detail["restart"] = _needs_restart(spec)
     if not part.detail["restart"]:
         set_pooler_settings(spec.branch_id, spec.pgbouncer_settings)
+        renew_servers(spec.branch_id, socket_dir(spec.endpoint_id))
         return
     stop(spec.branch_id)
     try:
