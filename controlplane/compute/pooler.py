@@ -1,7 +1,7 @@
 """PgBouncer in transaction mode beside a compute, started when a client first needs it.
 
 Like the compute, it listens on a Unix socket in the endpoint's directory. It stops when the compute
-stops. Callers hold the branch's lock.
+stops. Callers hold the branch's lock, or for a start `pooler_lock`.
 """
 
 import functools
@@ -135,7 +135,7 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
     except StopFailed as error:
         raise PoolerUnavailable(str(error)) from error
     # Files left by a killed pooler would be mistaken for the new one's.
-    remove_from(socket_dir, pooler_socket(socket_dir).name)
+    remove_from(socket_dir, *SOCKETS)
     remove_from(_pid_file(branch_id).parent, _pid_file(branch_id).name)
     branch_data.run_dir(branch_id)
     _configure(branch_id, socket_dir, program)
@@ -284,6 +284,11 @@ def shut(socket_dir: Path) -> None:
     # The directory is untrusted: whatever is in the socket's place must not prevent a stop.
     with suppress(OSError):
         pooler_socket(socket_dir).rename(socket_dir / _SHUT_NAME)
+
+
+def is_shut(branch_id: str, socket_dir: Path) -> bool:
+    """Whether the door of the branch's pooler, which runs, is shut."""
+    return os.path.lexists(socket_dir / _SHUT_NAME) and _process(branch_id) is not None
 
 
 def open_again(socket_dir: Path) -> None:
