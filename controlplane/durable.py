@@ -42,9 +42,9 @@ def write(path: Path, content: bytes, mode: int) -> None:
     sync(path.parent)
 
 
-def sync(place: Path) -> None:
+def sync(place: Path | str) -> None:
     """Flush a file's content, or a directory's entries, to the disk. Raises OSError."""
-    descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from django.contrib import messages
 from django.http import HttpResponse
 from django.urls import reverse
+from django.utils.text import capfirst
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.errors import APIError, Unauthorized
@@ -65,7 +66,7 @@ def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Htt
         if run and (not names.lacks(run) or names.snapshot(run)):
             name = f"“{asked(run, names)}”"
         if run and not run.is_unfinished:
-            blocked = f"{name[0].upper()}{name[1:]} has already ended: {run.status.label}."
+            blocked = f"{capfirst(name)} has already ended: {run.status.label}."
     page = FormPage(
         title="Cancel run",
         intro="" if blocked else f"All operations of {name} are cancelled. {WHAT_CANCELLING_DOES}",

@@ -7,17 +7,20 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from django.conf import settings
 
+from controlplane import durable
 from controlplane.compute.patience import heed_cancel, remaining
 from controlplane.compute.tree import open_directory
 
 # How often a directory is gone through until it is empty. Some filesystems skip entries while
 # others are removed, and a process that still works there may add some.
 MOST_PASSES = 5
+PARALLEL_FLUSHES = 32
 # What the names of the other locks of a branch begin with.
 CATALOG, HISTORY, POOLER, STANDBY = "catalog-", "history-", "pooler-", "standby-"
 
@@ -29,24 +32,30 @@ class LockTimeout(Exception):
 def sync_tree(path: Path) -> None:
     """Flush everything below `path` to the disk, so that it survives a power cut.
 
-    First the writing of every file's pages is started, then each file is waited for. This is three
-    times as fast as one file at a time, and unlike syncfs it does not wait for other programs'
-    pages. Raises patience.Cancelled.
+    First the writing of every file's pages is started, then each file is waited for. Flushes that
+    wait at the same time share a commit of the filesystem's journal: this is ten times as fast as
+    one file after the other. Unlike syncfs it does not wait for other programs' pages. Raises
+    OSError or patience.Cancelled.
     """
     directories = [directory for directory, _, _ in os.walk(path)]
     entries = (entry for directory in directories for entry in os.scandir(directory))
     files = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
-    for start_writing, places in ((True, files), (False, files), (False, directories)):
-        for place in places:
-            heed_cancel()
-            descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                if start_writing:
-                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                else:
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+    with ThreadPoolExecutor(PARALLEL_FLUSHES) as pool:
+        for flush, places in (
+            (_start_writing, files),
+            (durable.sync, files),
+            (durable.sync, directories),
+        ):
+            for _ in pool.map(flush, places):
+                heed_cancel()
+
+
+def _start_writing(file: str) -> None:
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 def remove_tree(path: Path) -> None:

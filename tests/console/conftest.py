@@ -100,17 +100,12 @@ def left_as_new() -> list[Shop]:
     return []
 
 
-def _delete_all_of(api: Client) -> None:
-    for project in api.get("/projects")["projects"]:
-        api.call("DELETE", f"/projects/{project['id']}")
-
-
 @contextlib.contextmanager
 def _person(api: Client) -> Iterator[Person]:
     person = _signed_in(api)
     yield person
     # A Postgres runs for each shop: too many would slow down the tests that follow.
-    _delete_all_of(person.api)
+    person.api.delete_projects()
 
 
 @pytest.fixture
@@ -151,7 +146,7 @@ def shop(stack: Stack, alice: Person, left_as_new: list[Shop]) -> Iterator[Shop]
     if made.is_as_new():
         left_as_new.append(made)
     else:
-        _delete_all_of(alice.api)
+        alice.api.delete_projects()
 
 
 @pytest.fixture(scope="session")

@@ -83,18 +83,26 @@ def segment_header(directory: int, name: str) -> SegmentHeader | None:
 
 
 def is_segment_of(directory: int, name: str, timeline: int, system_id: int) -> bool:
-    """Whether the file `name` in the open directory is a segment of this log. The segment in which
-    a timeline began is a copy of the one before: its header still names that one's timeline, as the
-    timeline's file in the directory tells. A partial segment of `pg_receivewal` is one too."""
+    """Whether the file `name` in the open directory is a segment of this log, or a partial one of
+    `pg_receivewal`."""
     header = segment_header(directory, name)
-    start = start_of(name[:SEGMENT_NAME])
-    if header is None or (header.address, header.system_id) != (start, system_id):
+    if header is None or header.address != start_of(name[:SEGMENT_NAME]):
+        return False
+    return is_header_of(directory, header, timeline, system_id)
+
+
+def is_header_of(directory: int, header: SegmentHeader, timeline: int, system_id: int) -> bool:
+    """Whether a segment in the open directory that has this header belongs to the log. The segment
+    in which a timeline began is a copy of the one before: its header still names that one's
+    timeline, as the timeline's file in the directory tells."""
+    if header.system_id != system_id:
         return False
     if header.timeline == timeline:
         return True
     content = read_regular(timeline_file(timeline), LONGEST_TIMELINE, within=directory)
     return any(
-        (int(left[1]), segment_start(parse_lsn(left[2].decode()))) == (header.timeline, start)
+        int(left[1]) == header.timeline
+        and segment_start(parse_lsn(left[2].decode())) == header.address
         for left in LEFT.finditer(content)
     )
 

@@ -31,7 +31,7 @@ from controlplane.compute.history.control_data import read_control_data
 from controlplane.compute.history.log import (
     LONGEST_TIMELINE,
     PAGE,
-    is_segment_of,
+    is_header_of,
     lsn_text,
     parse_lsn,
     record_at,
@@ -320,5 +320,5 @@ def _check(chain: Chain, source: int, name: str) -> None:
     header = segment_header(source, name)
     if header is None or header.address != start_of(name):
         raise LogLost(LOG_LOST)
-    if not is_segment_of(source, name, chain.timeline, chain.system_id):
+    if not is_header_of(source, header, chain.timeline, chain.system_id):
         raise LogLost(OTHER_LOG)

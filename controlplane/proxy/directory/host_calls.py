@@ -36,6 +36,7 @@ from controlplane.models import Role
 from controlplane.operations import log_receivers, lost_receivers
 from controlplane.operations.catalog_import import holding_catalog, import_catalog
 from controlplane.operations.receiving_moves import connect_to_receiver
+from controlplane.process_accounts import serve_until_replaced
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.services import waking
 
@@ -179,6 +180,7 @@ def _keep_answering(requests: socket.socket, become: Callable[[], object]) -> No
     # It ends once nobody can call it, and not before.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    serve_until_replaced()
     become()
     while True:
         pid = os.fork()
