@@ -12,6 +12,7 @@ from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 
 from controlplane import clock
+from controlplane.compute.configuration import LOCALE
 from controlplane.events.catalog import database_created, role_created
 from controlplane.events.changes import (
     branch_created,
@@ -298,6 +299,7 @@ def _new_project(account: Account, spec: ProjectSpec) -> Project:
         region=region,
         host=host,
         pg_version=pg_version,
+        locale=LOCALE,
         provisioner=spec.provisioner or DEFAULT_PROVISIONER,
         default_endpoint_settings=defaults,
         settings=merged_project_settings({}, spec.settings, host=host),

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from controlplane.compute import branch_data, compute
 from controlplane.compute.accounts import own_account
 from controlplane.compute.base_backup import OF_THE_PROCESS
 from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec
+from controlplane.compute.filesystem import sync_tree
 from controlplane.compute.observation import LOG_OF_ITS_OWN, measure
 from controlplane.compute.session import socket_dir
 from controlplane.compute.state_directory import prepare_state_directory
@@ -243,3 +245,24 @@ def _touched(path: Path) -> Path:
 def segments(branch_id: str) -> set[str]:
     log = branch_data.data_dir(branch_id) / "pg_wal"
     return {path.name for path in log.iterdir() if len(path.name) == 24}
+
+
+def test_files_are_flushed_side_by_side_and_before_their_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Flushes that wait at the same time share a commit of the filesystem's journal.
+    (tmp_path / "base").mkdir()
+    for number in range(16):
+        (tmp_path / "base" / str(number)).write_bytes(b"page")
+    others, flushed = threading.Barrier(8), []
+
+    def flush(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.is_file():
+            others.wait(30)
+        flushed.append(path)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    sync_tree(tmp_path)
+    assert all(map(Path.is_file, flushed[:16]))
+    assert set(flushed[16:]) == {tmp_path, tmp_path / "base"}
