@@ -73,12 +73,12 @@ def place() -> Iterator[Path]:
 def own_stack(place: Path) -> Iterator[StartedStack]:
     state_dir = place / "state"
     state_dir.mkdir()
-    with started(place, state_dir, PERCH_HISTORY_STORE=f"file://{place}/store") as stack:
+    with started(place, state_dir, history_store=f"file://{place}/store") as stack:
         yield stack
 
 
 def started(
-    place: Path, state_dir: Path, *, switch: str = "on", **environment: str
+    place: Path, state_dir: Path, *, switch: str = "on", history_store: str = ""
 ) -> AbstractContextManager[StartedStack]:
     program = (place / "venv" / "bin" / "python", "manage.py")
     checkout = place / "checkout"
@@ -88,7 +88,7 @@ def started(
         cwd=checkout,
         PERCH_PROCESS_ACCOUNTS=switch,
         PERCH_POSTGRES_BINS=f"15={debians_postgres()}",
-        **environment,
+        PERCH_HISTORY_STORE=history_store,
     )
 
 
@@ -367,7 +367,8 @@ def test_the_worker_copies_rows_and_branches_to_the_store(
     store = place / "store"
     copied = (f"branches/{made.branch_id}/lists", "metadata")
     for name in copied:
-        wait_for(lambda name=name: any(store.glob(f"regions/*/*/{name}/*")), f"the copy of {name}")
+        pattern = f"regions/*/*/{name}/*"
+        wait_for(lambda: any(store.glob(pattern)), pattern)  # noqa: B023 - called at once
 
 
 def test_the_host_process_answers_only_calls_of_the_table(
