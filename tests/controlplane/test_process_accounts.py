@@ -78,7 +78,7 @@ def own_stack(place: Path) -> Iterator[StartedStack]:
 
 
 def started(
-    place: Path, state_dir: Path, *, switch: str = "on", **environment: str
+    place: Path, state_dir: Path, *, switch: str = "on", **environment: Any
 ) -> AbstractContextManager[StartedStack]:
     program = (place / "venv" / "bin" / "python", "manage.py")
     checkout = place / "checkout"
@@ -359,15 +359,19 @@ def test_nothing_changes_if_switched_off_or_for_an_ordinary_user(
     assert done.stdout == "[None, '']\n"
 
 
+def has_some(directory: Path, pattern: str) -> bool:
+    return any(directory.glob(pattern))
+
+
 @pytest.mark.thorough
 def test_the_worker_copies_rows_and_branches_to_the_store(
     own_stack: StartedStack, place: Path
 ) -> None:
     made = Place.create(own_stack, own_stack.client())
     store = place / "store"
-    copied = (f"branches/{made.branch_id}/lists", "metadata")
-    for name in copied:
-        wait_for(lambda name=name: any(store.glob(f"regions/*/*/{name}/*")), f"the copy of {name}")
+    for name in (f"branches/{made.branch_id}/lists", "metadata"):
+        found = partial(has_some, store, f"regions/*/*/{name}/*")
+        wait_for(found, f"the copy of {name}")
 
 
 def test_the_host_process_answers_only_calls_of_the_table(
