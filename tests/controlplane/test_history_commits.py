@@ -24,10 +24,6 @@ SETTINGS: dict[str, Any] = {
     "wal_level": "logical",
     "fsync": "off",
 }
-    "max_prepared_transactions": "20",
-    "wal_level": "logical",
-    "fsync": "off",
-}
 LINE = re.compile(
     r"lsn: ([0-9A-F/]+), .* desc: COMMIT(?:_PREPARED)? (?:xid \d+: |\d+: )?([-0-9 :.]+) UTC(.*)"
 )
