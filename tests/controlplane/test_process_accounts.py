@@ -73,12 +73,12 @@ def place() -> Iterator[Path]:
 def own_stack(place: Path) -> Iterator[StartedStack]:
     state_dir = place / "state"
     state_dir.mkdir()
-    with started(place, state_dir, history_store=f"file://{place}/store") as stack:
+    with started(place, state_dir, PERCH_HISTORY_STORE=f"file://{place}/store") as stack:
         yield stack
 
 
 def started(
-    place: Path, state_dir: Path, *, switch: str = "on", history_store: str = ""
+    place: Path, state_dir: Path, *, switch: str = "on", **environment: Any
 ) -> AbstractContextManager[StartedStack]:
     program = (place / "venv" / "bin" / "python", "manage.py")
     checkout = place / "checkout"
@@ -88,7 +88,7 @@ def started(
         cwd=checkout,
         PERCH_PROCESS_ACCOUNTS=switch,
         PERCH_POSTGRES_BINS=f"15={debians_postgres()}",
-        PERCH_HISTORY_STORE=history_store,
+        **environment,
     )
 
 
@@ -359,16 +359,19 @@ def test_nothing_changes_if_switched_off_or_for_an_ordinary_user(
     assert done.stdout == "[None, '']\n"
 
 
+def has_some(directory: Path, pattern: str) -> bool:
+    return any(directory.glob(pattern))
+
+
 @pytest.mark.thorough
 def test_the_worker_copies_rows_and_branches_to_the_store(
     own_stack: StartedStack, place: Path
 ) -> None:
     made = Place.create(own_stack, own_stack.client())
     store = place / "store"
-    copied = (f"branches/{made.branch_id}/lists", "metadata")
-    for name in copied:
-        pattern = f"regions/*/*/{name}/*"
-        wait_for(lambda: any(store.glob(pattern)), pattern)  # noqa: B023 - called at once
+    for name in (f"branches/{made.branch_id}/lists", "metadata"):
+        found = partial(has_some, store, f"regions/*/*/{name}/*")
+        wait_for(found, f"the copy of {name}")
 
 
 def test_the_host_process_answers_only_calls_of_the_table(
