@@ -8,14 +8,13 @@ from pathlib import Path
 
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.progress import children_of, title_of
-from controlplane.compute.tree import open_directory
+from controlplane.compute.tree import SEGMENT, open_directory
 
 # The whole titles: a client's backend has a role and a database of any names there.
 TITLE = re.compile(r"postgres: (\S+: )?startup recovering ([0-9A-F]{24})[\0 ]*")
 WAITS = re.compile(r"postgres: (\S+: )?startup waiting for [0-9A-F]{24}[\0 ]*")
 # The file that makes a Postgres a standby.
 STANDBY = "standby.signal"
-SEGMENT = re.compile("[0-9A-F]{24}")
 # In a segment's first page: 4 bytes of magic and flags, 4 of timeline, then 8 of its address.
 PLACE = slice(8, 16)
 # In pg_control, at the same place in every version: 8 bytes of identity, 8 of versions, then the
