@@ -9,18 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from controlplane.compute.accounts import (
-    Account,
-    give,
-)
+from controlplane.compute.accounts import Account
+from controlplane.compute.foreign_files import put_into
 from controlplane.compute.session import Session, session, values_of
 from controlplane.compute.steps import step
-from controlplane.compute.tree import (
-    NEW_FILE,
-    clone_file,
-    clone_tree,
-    open_directory,
-)
+from controlplane.compute.tree import clone_file, clone_tree, open_directory
 
 # Belongs to the running process, not to the data: Postgres's documentation of the low-level backup
 # says to leave these out.
@@ -76,10 +69,7 @@ def back_up(
         assert checkpoint is not None
         with step("copying_log"):
             _copy_log(parent, target, first=start[2], last=last, account=account)
-    descriptor = os.open(target / "backup_label", NEW_FILE, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(label)
-        give(descriptor, account)
+    put_into(target, "backup_label", label, account)
     return BackedUp(start[1], checkpoint[1], end)
 
 

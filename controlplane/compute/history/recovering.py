@@ -10,16 +10,16 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from controlplane.compute import branch_data
-from controlplane.compute.accounts import Account, give
+from controlplane.compute.accounts import Account
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.compute import refuse_other_major
 from controlplane.compute.filesystem import forget_lock, lock_branches
+from controlplane.compute.foreign_files import put_into
 from controlplane.compute.history.bases import NOT_IN_A_BASE
 from controlplane.compute.history.moments import Moment, check_log
 from controlplane.compute.recovery import is_to_recover
 from controlplane.compute.steps import step
 from controlplane.compute.tree import (
-    NEW_FILE,
     SEGMENT_SIZE,
     clone_file,
     clone_tree,
@@ -156,6 +156,4 @@ def _copy(moment: Moment, staging: Path, account: Account) -> None:
                 share=True,
             )
             os.truncate(f"/proc/self/fd/{target}/{name}", SEGMENT_SIZE)
-    descriptor = os.open(data / "recovery.signal", NEW_FILE, 0o600)
-    give(descriptor, account)
-    os.close(descriptor)
+    put_into(data, "recovery.signal", "", account)
