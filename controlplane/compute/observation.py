@@ -22,6 +22,7 @@ from controlplane.compute.tree import tree_size
 LOOK_BOUND = 2.0
 # Seconds that a compute may take to show that it can serve clients.
 ANSWER_BOUND = 5.0
+LONGEST_RELEASE = 32  # characters
 # Seconds for which a new session without a query counts as busy: its client may be about to ask.
 NEW = 5
 # Seconds that connections under way may take to become sessions before a stop.
@@ -128,6 +129,8 @@ class Look:
     catalog_mark: str
     # By SESSIONS.
     sessions: Mapping[str, int]
+    # The release of Postgres that it runs, such as "18.6", as it says.
+    release: str
 
 
 def look(endpoint_id: str) -> Look:
@@ -146,7 +149,9 @@ def look_through(connection: Session) -> Look:
     """Do the same through a session of the caller's."""
     mark = read_mark(connection)
     last, _, sessions = _activity(connection)
-    return Look(last, mark, dict(zip(SESSIONS, sessions, strict=True)))
+    said = connection.info.parameter_status("server_version") or ""
+    release = said.partition(" ")[0][:LONGEST_RELEASE]
+    return Look(last, mark, dict(zip(SESSIONS, sessions, strict=True)), release)
 
 
 def last_activity(endpoint_id: str) -> datetime | None:

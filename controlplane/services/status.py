@@ -3,21 +3,33 @@
 `health` describes one host, for monitoring. This module describes all.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Q
+from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
 
 from controlplane import clock
 from controlplane.compute.pooler_settings import keeps_prepared_statements
 from controlplane.database.version import perch_version
 from controlplane.events import outbox
-from controlplane.models import PROCESSES, Account, Endpoint, EndpointState, Host, Region
+from controlplane.models import (
+    PROCESSES,
+    Account,
+    Endpoint,
+    EndpointState,
+    Host,
+    PostgresSettings,
+    Region,
+)
 from controlplane.services.health import lanes_of, queues
 from controlplane.services.host_problems import problems_of
 from controlplane.services.hosts import check_operator
 from controlplane.services.regions import list_hosts, list_regions
+
+# Of the endpoints on replaced programs, so many are named.
+MAX_NAMED = 100
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,8 @@ class HostStatus:
     proxy_seen_seconds_ago: float | None
     pg_version: int | None
     pg_versions: list[int]
+    # Active endpoints whose Postgres is another release than that of the host's present programs.
+    on_replaced_postgres: list[str]
     # The version of its PgBouncer; "" if it has none.
     pooler_version: str
     # Whether that version supports named prepared statements.
@@ -94,19 +108,23 @@ def service_details(account: Account) -> ServiceDetails:
     """The status of all hosts. Raises Forbidden if the account is not an operator."""
     check_operator(account)
     computes = computes_by_host()
+    replaced = list(on_replaced_postgres().values_list("project__host_id", "id")[:MAX_NAMED])
     return ServiceDetails(
         version=perch_version(),
-        hosts=[_described(host, computes.get(host.id, {})) for host in list_hosts()],
+        hosts=[_described(host, computes.get(host.id, {}), replaced) for host in list_hosts()],
         webhooks=queues(outbox.QUEUE)[outbox.QUEUE],
     )
 
 
 def host_status(host: Host) -> HostStatus:
     """The status of one host."""
-    return _described(host, computes_by_host().get(host.id, {}))
+    replaced = on_replaced_postgres().filter(host=host).values_list("project__host_id", "id")
+    return _described(host, computes_by_host().get(host.id, {}), list(replaced[:MAX_NAMED]))
 
 
-def _described(host: Host, computes: dict[str, int]) -> HostStatus:
+def _described(
+    host: Host, computes: dict[str, int], replaced: Iterable[tuple[str, str]]
+) -> HostStatus:
     missing = host.silent_processes()
     now = clock.now()
     return HostStatus(
@@ -123,6 +141,7 @@ def _described(host: Host, computes: dict[str, int]) -> HostStatus:
         proxy_seen_seconds_ago=_seconds_since(host.proxy_seen_at, now),
         pg_version=host.pg_version,
         pg_versions=host.pg_versions,
+        on_replaced_postgres=[endpoint for host_id, endpoint in replaced if host_id == host.id],
         pooler_version=host.pooler_version,
         pooler_prepares=keeps_prepared_statements(host.pooler_version),
         outbound_unfiltered=host.outbound_unfiltered,
@@ -154,6 +173,17 @@ def computes_by_host() -> dict[str, dict[str, int]]:
         host: {"active": running, "idle": asleep, "disabled": off}
         for host, running, asleep, off in counted
     }
+
+
+def on_replaced_postgres() -> QuerySet[Endpoint]:
+    """The active endpoints whose Postgres was started before its host got another minor release of
+    it. They keep the old programs until they are next started."""
+    present = PostgresSettings.objects.filter(
+        host=OuterRef("host"), major=OuterRef("project__pg_version")
+    )
+    runs = Endpoint.objects.filter(deleted_at=None, current_state=EndpointState.ACTIVE)
+    known = runs.annotate(present=Subquery(present.values("version"))).exclude(pg_release="")
+    return known.filter(~Q(pg_release=F("present"))).order_by("id")
 
 
 def _seconds_since(moment: datetime | None, now: datetime) -> float | None:
