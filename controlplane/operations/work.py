@@ -241,7 +241,7 @@ def suspend_compute(attempt: Attempt) -> None:
         return
     _held.pop(endpoint.id, None)
     # Do this first: the last reading of the catalog ends every session in the compute.
-    compute.let_clients_go(endpoint.id)
+    compute.let_clients_go(attempt.branch.id, endpoint.id)
     import_before_stop(attempt.branch)
     if compute.running_endpoint(attempt.branch.id) == endpoint.id:
         count_written(endpoint.id, attempt.branch.id)
@@ -254,7 +254,7 @@ def apply_config(attempt: Attempt) -> None:
     assert isinstance(details, ApplyConfigDetails)
     left = details.from_branch_id
     if left and compute.running_endpoint(left) == endpoint.id:
-        compute.let_clients_go(endpoint.id)
+        compute.let_clients_go(left, endpoint.id)
         import_before_stop(Branch.objects.get(id=left))
         # Count now, as a compute may never run on that branch again.
         count_written(endpoint.id, left)
@@ -308,9 +308,9 @@ def _is_wanted(attempt: Attempt, endpoint: Endpoint) -> bool:
     if attempt.is_awaited() or _was_used(attempt, endpoint):
         _held.pop(endpoint.id, None)
         return True
-    if _is_held(endpoint):
+    if _is_held(attempt.branch.id, endpoint):
         return True
-    compute.shut_door(endpoint.id)
+    compute.shut_door(attempt.branch.id, endpoint.id)
     return _was_used(attempt, endpoint)
 
 
@@ -327,11 +327,11 @@ def _was_used(attempt: Attempt, endpoint: Endpoint) -> bool:
     return last is not None and (noted is None or last > noted)
 
 
-def _is_held(endpoint: Endpoint) -> bool:
+def _is_held(branch_id: str, endpoint: Endpoint) -> bool:
     """Return whether a pooled client is about to use the endpoint: its statement may have reached
     the pooler but not the compute yet. After MOST_HELD times in a row this returns False, so that
     proxies that hang do not keep a compute running forever."""
-    if not compute.let_pooled_clients_go(endpoint.id):
+    if not compute.let_pooled_clients_go(branch_id, endpoint.id):
         _held[endpoint.id] += 1
         if _held[endpoint.id] <= MOST_HELD:
             return True

@@ -126,7 +126,7 @@ def _made_provider() -> "TracerProvider | None":
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.trace.id_generator import IdGenerator
     except ImportError:
-        log.warning("no traces are sent: install perch[traces]")
+        log.warning("no traces are sent: install perch-postgres[traces]")
         return None
 
     class GivenIds(IdGenerator):
@@ -136,7 +136,7 @@ def _made_provider() -> "TracerProvider | None":
         def generate_span_id(self) -> int:
             return _ids.get().span
 
-    about: dict[str, Any] = {"service.name": _service, "service.version": version("perch")}
+    about: dict[str, Any] = {"service.name": _service, "service.version": version("perch-postgres")}
     provider = TracerProvider(
         resource=Resource.create(about),
         id_generator=GivenIds(),

@@ -81,4 +81,4 @@ def test_nothing_is_imported_unless_it_is_installed_and_wanted(
         check=True,
     )
     assert ran.stdout.splitlines() == ["False True None", "[]"]
-    assert ("install perch[traces]" in ran.stderr) == wanted
+    assert ("install perch-postgres[traces]" in ran.stderr) == wanted

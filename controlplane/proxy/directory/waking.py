@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 _LOOK_AGAIN = 1.0
 # Time limits of the calls below, in seconds. A start is requested in its call, not awaited.
 _ASK_WITHIN = 4.0
-_POOLER_WITHIN = 16.0
+_POOLER_WITHIN, _POOLER_AGAIN = 16.0, 0.05
 _DEATH_WITHIN = 10.0
 _LOOK_WITHIN = 5.0
 
@@ -70,8 +70,10 @@ class Waker:
         while True:
             with contextlib.suppress(ComputeStopped):
                 return await self._wake(endpoint_id, pooled=pooled, refused=refused)
-            # A suspend or a restart happened between the wake and the pooler's start.
+            # A suspend or a restart happened between the wake and the pooler's start, or is about
+            # to be called off.
             self._states.cache.invalidate(endpoint_id)
+            await asyncio.sleep(_POOLER_AGAIN)
 
     async def _wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None
