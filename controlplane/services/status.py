@@ -3,7 +3,7 @@
 `health` describes one host, for monitoring. This module describes all.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -108,7 +108,7 @@ def service_details(account: Account) -> ServiceDetails:
     """The status of all hosts. Raises Forbidden if the account is not an operator."""
     check_operator(account)
     computes = computes_by_host()
-    replaced = list(on_replaced_postgres().values_list("project__host_id", "id")[:MAX_NAMED])
+    replaced = _replaced()
     return ServiceDetails(
         version=perch_version(),
         hosts=[_described(host, computes.get(host.id, {}), replaced) for host in list_hosts()],
@@ -118,12 +118,11 @@ def service_details(account: Account) -> ServiceDetails:
 
 def host_status(host: Host) -> HostStatus:
     """The status of one host."""
-    replaced = on_replaced_postgres().filter(host=host).values_list("project__host_id", "id")
-    return _described(host, computes_by_host().get(host.id, {}), list(replaced[:MAX_NAMED]))
+    return _described(host, computes_by_host().get(host.id, {}), _replaced())
 
 
 def _described(
-    host: Host, computes: dict[str, int], replaced: Iterable[tuple[str, str]]
+    host: Host, computes: dict[str, int], replaced: Sequence[tuple[str | None, str]]
 ) -> HostStatus:
     missing = host.silent_processes()
     now = clock.now()
@@ -184,6 +183,11 @@ def on_replaced_postgres() -> QuerySet[Endpoint]:
     runs = Endpoint.objects.filter(deleted_at=None, current_state=EndpointState.ACTIVE)
     known = runs.annotate(present=Subquery(present.values("version"))).exclude(pg_release="")
     return known.filter(~Q(pg_release=F("present"))).order_by("id")
+
+
+def _replaced() -> Sequence[tuple[str | None, str]]:
+    """The ids of the hosts of such endpoints, and theirs."""
+    return list(on_replaced_postgres().values_list("host_id", "id")[:MAX_NAMED])
 
 
 def _seconds_since(moment: datetime | None, now: datetime) -> float | None:

@@ -48,8 +48,11 @@ class Command(BaseCommand):
 
     def _restart(self) -> None:
         """Schedule the restarts; the worker runs them, as many at once as its lanes allow."""
-        outdated = on_replaced_postgres().filter(host=settings.HOST_NAME)
-        for endpoint in outdated.select_related("project__account"):
+        of_host = on_replaced_postgres().filter(host=settings.HOST_NAME)
+        outdated = of_host.select_related("project__account")
+        if not outdated:
+            self.stdout.write("No compute runs on a replaced release of Postgres.")
+        for endpoint in outdated:
             try:
                 restart_endpoint(endpoint.project.account, endpoint.project_id, endpoint.id)
                 self.stdout.write(f"{endpoint.id} has Postgres {endpoint.pg_release}: restarting")
