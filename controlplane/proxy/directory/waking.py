@@ -30,7 +30,6 @@ from controlplane.proxy.wire.errors import (
 from controlplane.services import waking
 from controlplane.services.errors import EndpointDisabled, ServiceError
 from controlplane.services.quotas import QuotaExceeded
-from controlplane.traces.context import TraceContext
 
 log = logging.getLogger(__name__)
 
@@ -115,8 +114,7 @@ class Waker:
                 if start is None:
                     return state, None
                 times = requested_at, handed_over_at, time.monotonic()
-                cause = TraceContext.parse(start.traceparent)
-                return state, ComputeStart(str(start.id), *times, cause)
+                return state, ComputeStart(str(start.id), *times)
             if state.disabled:
                 raise DisabledEndpointRefused
             # Requested once even if a start is under way: that may be queued behind others, and
