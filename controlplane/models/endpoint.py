@@ -179,7 +179,7 @@ class Endpoint(models.Model):
     last_active = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
     suspended_at = models.DateTimeField(null=True)
-    # The release of Postgres that its compute runs, such as "18.6"; "" until it was looked at.
+    # The release of Postgres that its compute ran when it was last looked at, such as "18.6".
     pg_release = models.CharField(max_length=32, default="", db_default="")
     # How often its compute was started.
     starts = models.BigIntegerField(default=0, db_default=0)
@@ -283,7 +283,6 @@ class Endpoint(models.Model):
         if state == EndpointState.ACTIVE:
             self.started_at = self.last_active = now
             self.starts += 1
-            self.pg_release = ""
         elif self.current_state == EndpointState.ACTIVE and self.started_at:
             self.suspended_at = now
         self.current_state = state
@@ -295,7 +294,6 @@ class Endpoint(models.Model):
                 "suspended_at",
                 "last_active",
                 "starts",
-                "pg_release",
                 "updated_at",
             ]
         )

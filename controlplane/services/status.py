@@ -3,12 +3,11 @@
 `health` describes one host, for monitoring. This module describes all.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 
 from controlplane import clock
 from controlplane.compute.pooler_settings import keeps_prepared_statements
@@ -30,6 +29,12 @@ from controlplane.services.regions import list_hosts, list_regions
 
 # Of the endpoints on replaced programs, so many are named.
 MAX_NAMED = 100
+# The fields of HostStatus that are a Host's own.
+AS_PUBLISHED = (
+    *("region_id", "port", "draining", "lost_at", "pg_version", "pg_versions", "pooler_version"),
+    *("outbound_unfiltered", "version", "cpus", "cpu_load", "memory_bytes"),
+    *("disk_bytes", "disk_free_bytes", "disk_reserve_bytes"),
+)
 
 
 @dataclass(frozen=True)
@@ -108,51 +113,35 @@ def service_details(account: Account) -> ServiceDetails:
     """The status of all hosts. Raises Forbidden if the account is not an operator."""
     check_operator(account)
     computes = computes_by_host()
-    replaced = _replaced()
     return ServiceDetails(
         version=perch_version(),
-        hosts=[_described(host, computes.get(host.id, {}), replaced) for host in list_hosts()],
+        hosts=[_described(host, computes.get(host.id, {})) for host in list_hosts()],
         webhooks=queues(outbox.QUEUE)[outbox.QUEUE],
     )
 
 
 def host_status(host: Host) -> HostStatus:
     """The status of one host."""
-    return _described(host, computes_by_host().get(host.id, {}), _replaced())
+    return _described(host, computes_by_host().get(host.id, {}))
 
 
-def _described(
-    host: Host, computes: dict[str, int], replaced: Sequence[tuple[str | None, str]]
-) -> HostStatus:
+def _described(host: Host, computes: dict[str, int]) -> HostStatus:
     missing = host.silent_processes()
     now = clock.now()
+    replaced = on_replaced_postgres().filter(host=host)
     return HostStatus(
         id=host.id,
         name=host.id,
-        region_id=host.region_id,
         host=host.address,
-        port=host.port,
-        draining=host.draining,
-        lost_at=host.lost_at,
         missing=missing,
         problems=problems_of(host),
         worker_seen_seconds_ago=_seconds_since(host.worker_seen_at, now),
         proxy_seen_seconds_ago=_seconds_since(host.proxy_seen_at, now),
-        pg_version=host.pg_version,
-        pg_versions=host.pg_versions,
-        on_replaced_postgres=[endpoint for host_id, endpoint in replaced if host_id == host.id],
-        pooler_version=host.pooler_version,
+        on_replaced_postgres=list(replaced.values_list("id", flat=True)[:MAX_NAMED]),
         pooler_prepares=keeps_prepared_statements(host.pooler_version),
-        outbound_unfiltered=host.outbound_unfiltered,
-        version=host.version,
-        cpus=host.cpus,
-        cpu_load=host.cpu_load,
-        memory_bytes=host.memory_bytes,
-        disk_bytes=host.disk_bytes,
-        disk_free_bytes=host.disk_free_bytes,
-        disk_reserve_bytes=host.disk_reserve_bytes,
         lanes=lanes_of(host),
         computes={"active": 0, "idle": 0, "disabled": 0} | computes,
+        **{name: getattr(host, name) for name in AS_PUBLISHED},
     )
 
 
@@ -177,17 +166,10 @@ def computes_by_host() -> dict[str, dict[str, int]]:
 def on_replaced_postgres() -> QuerySet[Endpoint]:
     """The active endpoints whose Postgres was started before its host got another minor release of
     it. They keep the old programs until they are next started."""
-    present = PostgresSettings.objects.filter(
-        host=OuterRef("host"), major=OuterRef("project__pg_version")
-    )
+    of_project = {"host": OuterRef("host"), "major": OuterRef("project__pg_version")}
+    present = PostgresSettings.objects.filter(**of_project).values("version")
     runs = Endpoint.objects.filter(deleted_at=None, current_state=EndpointState.ACTIVE)
-    known = runs.annotate(present=Subquery(present.values("version"))).exclude(pg_release="")
-    return known.filter(~Q(pg_release=F("present"))).order_by("id")
-
-
-def _replaced() -> Sequence[tuple[str | None, str]]:
-    """The ids of the hosts of such endpoints, and theirs."""
-    return list(on_replaced_postgres().values_list("host_id", "id")[:MAX_NAMED])
+    return runs.exclude(pg_release__in=["", Subquery(present)]).order_by("id")
 
 
 def _seconds_since(moment: datetime | None, now: datetime) -> float | None:

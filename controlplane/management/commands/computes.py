@@ -41,25 +41,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         if action == "restart":
             self._restart()
-        elif options["all"]:
-            self._stop()
-        else:
+            return
+        if not options["all"]:
             raise CommandError("stop needs --all")
-
-    def _restart(self) -> None:
-        """Schedule the restarts; the worker runs them, as many at once as its lanes allow."""
-        of_host = on_replaced_postgres().filter(host=settings.HOST_NAME)
-        outdated = of_host.select_related("project__account")
-        if not outdated:
-            self.stdout.write("No compute runs on a replaced release of Postgres.")
-        for endpoint in outdated:
-            try:
-                restart_endpoint(endpoint.project.account, endpoint.project_id, endpoint.id)
-                self.stdout.write(f"{endpoint.id} has Postgres {endpoint.pg_release}: restarting")
-            except ServiceError as error:
-                self.stderr.write(f"{endpoint.id} is not restarted: {error.message}")
-
-    def _stop(self) -> None:
         try:
             check_ours()
             # Both are held until the end, so that no compute is started meanwhile.
@@ -73,6 +57,19 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         ended = sum(endpoint is not None for endpoint in running.values())
         self.stdout.write(f"Computes stopped: {ended}.")
+
+    def _restart(self) -> None:
+        """Schedule the restarts; the worker runs them, as many at once as its lanes allow."""
+        of_host = on_replaced_postgres().filter(host=settings.HOST_NAME)
+        outdated = of_host.select_related("project__account")
+        if not outdated:
+            self.stdout.write("No compute runs on a replaced release of Postgres.")
+        for endpoint in outdated:
+            try:
+                restart_endpoint(endpoint.project.account, endpoint.project_id, endpoint.id)
+                self.stdout.write(f"{endpoint.id} has Postgres {endpoint.pg_release}: restarting")
+            except ServiceError as error:
+                self.stderr.write(f"{endpoint.id} is not restarted: {error.message}")
 
     def _record(self) -> None:
         """Note in the rows that nothing runs. If the database is stopped too, the next worker does
