@@ -3,7 +3,7 @@
 `health` describes one host, for monitoring. This module describes all.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -29,7 +29,7 @@ from controlplane.services.regions import list_hosts, list_regions
 
 # Of the endpoints on replaced programs, so many are named.
 MAX_NAMED = 100
-# The fields of HostStatus that are a Host's own.
+# The fields of a host's status that its row has under the same names.
 AS_PUBLISHED = (
     *("region_id", "port", "draining", "lost_at", "pg_version", "pg_versions", "pooler_version"),
     *("outbound_unfiltered", "version", "cpus", "cpu_load", "memory_bytes"),
@@ -57,49 +57,11 @@ class RegionStatus:
 
 
 @dataclass(frozen=True)
-class HostStatus:
-    """A host's status for its operators. Sizes are in bytes, times in seconds."""
-
-    id: str
-    name: str
-    region_id: str
-    host: str
-    port: int
-    draining: bool
-    # When it was declared lost; None if it was not.
-    lost_at: datetime | None
-    missing: list[str]
-    problems: list[dict[str, str]]
-    worker_seen_seconds_ago: float | None
-    proxy_seen_seconds_ago: float | None
-    pg_version: int | None
-    pg_versions: list[int]
-    # Active endpoints whose Postgres is another release than that of the host's present programs.
-    on_replaced_postgres: list[str]
-    # The version of its PgBouncer; "" if it has none.
-    pooler_version: str
-    # Whether that version supports named prepared statements.
-    pooler_prepares: bool
-    # Why computes can connect to the host and its network; "" if they cannot.
-    outbound_unfiltered: str
-    # The version of Perch that its worker runs; "" before it has started.
-    version: str
-    # Its processors, how many of them were busy in the last minute on average, and its memory.
-    cpus: int | None
-    cpu_load: float | None
-    memory_bytes: int | None
-    disk_bytes: int | None
-    disk_free_bytes: int | None
-    disk_reserve_bytes: int | None
-    lanes: list[dict[str, Any]] = field(default_factory=list)
-    computes: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class ServiceDetails:
     # The version of Perch in the process that answers.
     version: str
-    hosts: list[HostStatus]
+    # As `api.responses.status.HostOut` describes them.
+    hosts: list[dict[str, Any]]
     # The queue of jobs that send webhooks' deliveries, which all hosts share.
     webhooks: dict[str, Any]
 
@@ -120,29 +82,28 @@ def service_details(account: Account) -> ServiceDetails:
     )
 
 
-def host_status(host: Host) -> HostStatus:
-    """The status of one host."""
+def host_status(host: Host) -> dict[str, Any]:
+    """The status of one host, for operators, as `api.responses.status.HostOut` describes it."""
     return _described(host, computes_by_host().get(host.id, {}))
 
 
-def _described(host: Host, computes: dict[str, int]) -> HostStatus:
-    missing = host.silent_processes()
+def _described(host: Host, computes: dict[str, int]) -> dict[str, Any]:
     now = clock.now()
     replaced = on_replaced_postgres().filter(host=host)
-    return HostStatus(
-        id=host.id,
-        name=host.id,
-        host=host.address,
-        missing=missing,
-        problems=problems_of(host),
-        worker_seen_seconds_ago=_seconds_since(host.worker_seen_at, now),
-        proxy_seen_seconds_ago=_seconds_since(host.proxy_seen_at, now),
-        on_replaced_postgres=list(replaced.values_list("id", flat=True)[:MAX_NAMED]),
-        pooler_prepares=keeps_prepared_statements(host.pooler_version),
-        lanes=lanes_of(host),
-        computes={"active": 0, "idle": 0, "disabled": 0} | computes,
+    return {
         **{name: getattr(host, name) for name in AS_PUBLISHED},
-    )
+        "id": host.id,
+        "name": host.id,
+        "host": host.address,
+        "missing": host.silent_processes(),
+        "problems": problems_of(host),
+        "worker_seen_seconds_ago": _seconds_since(host.worker_seen_at, now),
+        "proxy_seen_seconds_ago": _seconds_since(host.proxy_seen_at, now),
+        "on_replaced_postgres": list(replaced.values_list("id", flat=True)[:MAX_NAMED]),
+        "pooler_prepares": keeps_prepared_statements(host.pooler_version),
+        "lanes": lanes_of(host),
+        "computes": {"active": 0, "idle": 0, "disabled": 0} | computes,
+    }
 
 
 def computes_by_host() -> dict[str, dict[str, int]]:
