@@ -25,8 +25,8 @@ from controlplane.compute.filesystem import sync_tree
 from controlplane.compute.foreign_files import put_into, read_regular
 
 # The major versions that Perch knows. Postgres 14 has no `pg_backup_start`, and is not maintained
-# any more.
-OLDEST, NEWEST = 15, 18
+# any more. The tests run 15 to 18.
+OLDEST, NEWEST = 15, 19
 # What Perch runs, beside `postgres` itself.
 PROGRAMS = ("initdb", "pg_checksums", "pg_controldata", "pg_dump", "pg_restore", "pg_waldump")
 # In the directory of a compute's sockets: the major version of the Postgres that listens there.
@@ -110,7 +110,7 @@ def check_programs() -> None:
         name = f"PERCH_POSTGRES_BINS: {major}={directory}"
         if problem := _why_unusable(Path(directory)):
             raise PostgresUnusable(f"{name}: {problem}")
-        if (found := _version_of(Path(directory))).partition(".")[0] != str(major):
+        if _major(found := _version_of(Path(directory))) != major:
             raise PostgresUnusable(f"{name}: the programs there are of Postgres {found}")
         _check(Path(directory), major, name)
 

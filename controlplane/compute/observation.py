@@ -1,6 +1,7 @@
 """Observes a running compute: whether it answers, who uses it, how large its databases are and how
 far its log has come. Nothing here changes the compute."""
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from controlplane.compute.tree import tree_size
 LOOK_BOUND = 2.0
 # Seconds that a compute may take to show that it can serve clients.
 ANSWER_BOUND = 5.0
+# Of what a server says that it is, such as "15.20 (Debian 15.20-1)".
+RELEASE = re.compile(rb"[0-9a-z.]{1,32}")
 # Seconds for which a new session without a query counts as busy: its client may be about to ask.
 NEW = 5
 # Seconds that connections under way may take to become sessions before a stop.
@@ -131,6 +134,8 @@ class Look:
     catalog_mark: str
     # By SESSIONS.
     sessions: Mapping[str, int]
+    # The release of Postgres, such as "18.6", as the compute says.
+    release: str
 
 
 def look(endpoint_id: str) -> Look:
@@ -149,7 +154,9 @@ def look_through(connection: Session) -> Look:
     """Do the same through a session of the caller's."""
     mark = read_mark(connection)
     last, _, sessions = _activity(connection)
-    return Look(last, mark, dict(zip(SESSIONS, sessions, strict=True)))
+    release = RELEASE.match(connection.pgconn.parameter_status(b"server_version") or b"")
+    said = release[0].decode() if release else ""
+    return Look(last, mark, dict(zip(SESSIONS, sessions, strict=True)), said)
 
 
 def last_activity(endpoint_id: str) -> datetime | None:

@@ -4,7 +4,7 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-    dependencies = [("controlplane", "0057_locale_of_a_project")]
+    dependencies = [("controlplane", "0058_release_of_a_compute")]
 
     operations = [
         migrations.SeparateDatabaseAndState(

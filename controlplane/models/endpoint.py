@@ -179,6 +179,8 @@ class Endpoint(models.Model):
     last_active = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
     suspended_at = models.DateTimeField(null=True)
+    # The release of Postgres that its compute ran when it was last looked at, such as "18.6".
+    pg_release = models.CharField(max_length=32, default="", db_default="")
     # How often its compute was started.
     starts = models.BigIntegerField(default=0, db_default=0)
     # The round of availability checks looks at the endpoint from then on, or soon if there is none:

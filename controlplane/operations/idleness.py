@@ -62,6 +62,8 @@ def suspend_idle_endpoints(host: Host) -> None:
     changed, samples = [], []
     for endpoint, (seen, sample) in look_into(due, listening(look), at="activity"):
         _suspend_if_idle(endpoint, seen.last_activity)
+        if seen.release != endpoint.pg_release:
+            Endpoint.objects.filter(id=endpoint.id).update(pg_release=seen.release)
         if sample is not None:
             samples.append((endpoint, sample))
         if seen.catalog_mark != marks[endpoint.id]:

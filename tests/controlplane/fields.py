@@ -161,6 +161,7 @@ PROJECT_LISTED: Mapping[str, Check] = {
     "default_endpoint_settings": mapping,
     "settings": mapping,
     "pg_version": integer,
+    "locale": text,
     "proxy_host": text,
     "branch_logical_size_limit": integer,
     "branch_logical_size_limit_bytes": integer,
