@@ -13,6 +13,7 @@ from controlplane.compute.accounts import (
     Account,
     give,
 )
+from controlplane.compute.history.log import parse_lsn
 from controlplane.compute.session import Session, session, values_of
 from controlplane.compute.steps import step
 from controlplane.compute.tree import (
@@ -33,18 +34,22 @@ OF_THE_RUNNING = (
     *("pg_wal", "pg_wal/archive_status", "pg_wal/summaries", "backup_label"),
 )
 
+# How a label begins.
+LABEL = re.compile(
+    r"START WAL LOCATION: (\S+) \(file ([0-9A-F]{24})\)\nCHECKPOINT LOCATION: (\S+)\n"
+)
 # Seconds: to begin a backup, a running parent first writes all its dirty pages.
 CHECKPOINT_BOUND = 600.0
 
 
 @dataclass(frozen=True)
 class BackedUp:
-    """A base backup of a running Postgres: positions in its log, as Postgres writes them."""
+    """A base backup of a running Postgres: positions in its log."""
 
     # Where redo begins, the record of the checkpoint, and where the backup is consistent.
-    redo: str
-    checkpoint: str
-    end: str
+    redo: int
+    checkpoint: int
+    end: int
 
 
 def back_up(
@@ -70,17 +75,22 @@ def back_up(
             clone_tree(parent, target, owner=account, skip=OF_THE_RUNNING)
             with at_end or nullcontext():
                 label, last, end = end_backup(connection)
-        start = re.search(r"START WAL LOCATION: (\S+) \(file ([0-9A-F]{24})\)", label)
-        checkpoint = re.search(r"CHECKPOINT LOCATION: (\S+)", label)
+        start = LABEL.match(label)
         assert start is not None
-        assert checkpoint is not None
         with step("copying_log"):
             _copy_log(parent, target, first=start[2], last=last, account=account)
     descriptor = os.open(target / "backup_label", NEW_FILE, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(label)
         give(descriptor, account)
-    return BackedUp(start[1], checkpoint[1], end)
+    return BackedUp(*positions_in(label), parse_lsn(end))
+
+
+def positions_in(label: str) -> tuple[int, int]:
+    """Where redo begins, and the record of the checkpoint. Raises ValueError."""
+    if (found := LABEL.match(label)) is None:
+        raise ValueError("the backup label has no positions")
+    return parse_lsn(found[1]), parse_lsn(found[3])
 
 
 def begin_backup(connection: Session) -> None:
@@ -107,12 +117,14 @@ def end_backup(connection: Session) -> tuple[str, str, str]:
 
 
 def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Account) -> None:
-    """Copy the segments of the log that recovering the copy needs."""
+    """Copy the segments of the log that recovering the copy needs, and what tells where its
+    timelines began: without that, nothing could be recovered along them later."""
     with (
         open_directory(parent) as data,
         open_directory("pg_wal", within=data) as log,
         open_directory(target / "pg_wal") as copy,
     ):
         for name in os.listdir(log):
-            if re.fullmatch("[0-9A-F]{24}", name) and first <= name <= last:
+            is_needed = re.fullmatch("[0-9A-F]{24}", name) and first <= name <= last
+            if is_needed or re.fullmatch("[0-9A-F]{8}[.]history", name):
                 clone_file(name, source=log, target=copy, owner=account)

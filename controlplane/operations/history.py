@@ -26,20 +26,24 @@ from controlplane.compute.history import bases, chain, pulling
 from controlplane.compute.history.chain import (
     Base,
     Chain,
+    Follows,
     chains_of,
     holding_history,
     open_chain,
     open_of,
 )
 from controlplane.compute.history.commits import activity
+from controlplane.compute.history.control_data import ControlDataUnreadable
+from controlplane.compute.history.log import LogUnreadable
 from controlplane.compute.history.occupied import measure_bases
 from controlplane.compute.recovery import is_to_recover
 from controlplane.compute.session import socket_dir
-from controlplane.compute.space import host_space
+from controlplane.compute.space import NotEnoughSpace, host_space
+from controlplane.compute.steps import step
 from controlplane.compute.tree import TreeUntrusted, shares_blocks
 from controlplane.events.changes import history_gap
 from controlplane.events.recording import record
-from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Host
+from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Host, Operation
 from controlplane.operations.history_retention import (
     hold_to_room,
     may_begin,
@@ -64,6 +68,8 @@ _looked_at_all = -math.inf
 changed_histories: set[str] = set()
 # Bytes of log after which it is measured again what the bases take.
 LOG_PER_MEASURING = 8 << 20
+# Why a first base could not be taken. The round tries again.
+UNTAKEN = (bases.NoBase, ControlDataUnreadable, LogUnreadable, NotEnoughSpace, TreeUntrusted)
 # The least time between two bases of a running compute: each slows it down for a second.
 BETWEEN_BASES = timedelta(minutes=5)
 
@@ -261,6 +267,39 @@ def _endpoints(host: Host) -> QuerySet[Endpoint]:
         project__host=host,
         project__deleted_at=None,
         deleted_at=None,
+    )
+
+
+def begin_history(operation: Operation, branch: Branch, follows: Follows | None = None) -> None:
+    """Take the first base of the branch, to which the operation has given new data, before a
+    compute can change it. Where that would take long, the round takes one of the running compute.
+
+    If the operation has ended a chain, of the data before, the new one begins at that moment. Does
+    nothing if a chain is open. The caller holds the branch's lock and its history lock. Raises
+    OSError.
+    """
+    chains = chains_of(branch.id)
+    keeps = operation.project.history_retention_seconds > 0 and not branch.hidden
+    if keeps and open_of(chains) is None and _may_take_base(branch):
+        at = chains[-1].ended_at if chains and chains[-1].end_reason in chain.NO_LOSS else None
+        if at is not None and at < operation.created_at:
+            at = None
+        try:
+            with step("taking_base"):
+                begun = bases.base_of_stopped(branch.id, at=at, follows=follows)
+                pulling.pull_stopped(begun, branch.id)
+        except UNTAKEN as error:
+            log.warning("no first base", extra={"branch": branch.id, "error": str(error)})
+    publish(branch.id, chains_of(branch.id))
+    changed_histories.add(branch.id)
+
+
+def _may_take_base(branch: Branch) -> bool:
+    room = room_of(branch)
+    return not (
+        host_space().is_short
+        or takes_long_to_copy(branch.id)
+        or (room is not None and not may_begin(branch.id, room))
     )
 
 

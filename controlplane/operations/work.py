@@ -48,10 +48,10 @@ from controlplane.operations.details import (
     Details,
     SuspendComputeDetails,
 )
-from controlplane.operations.history import copy_log, publish
+from controlplane.operations.history import begin_history, copy_log, publish
 from controlplane.operations.locks import locked_project
 from controlplane.operations.log_receivers import attach
-from controlplane.operations.moments import create_from_moment
+from controlplane.operations.moments import create_from_moment, position_of
 from controlplane.operations.running import Refused, begin_counting, bring_up, start
 from controlplane.operations.states import enter
 from controlplane.operations.words import words_of
@@ -120,7 +120,7 @@ def create_branch(attempt: Attempt) -> None:
             "the branch that it was to be created from does not exist any more; delete it"
         )
     if details.names_moment:
-        _make_from_moment(branch, source, details)
+        _make_from_moment(attempt.operation, branch, source, details)
         return
     try:
         size = _make_from(attempt.operation, branch, source)
@@ -131,6 +131,8 @@ def create_branch(attempt: Attempt) -> None:
     # so their revisions cannot be compared: apply everything anew.
     revision = 0 if _was_given_up(branch) else source.applied_catalog_revision
     Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision, logical_size=size)
+    with holding_history(branch.id):
+        begin_history(attempt.operation, branch)
 
 
 def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | None:
@@ -145,7 +147,9 @@ def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | No
     return source.logical_size
 
 
-def _make_from_moment(branch: Branch, source: Branch, details: CreateBranchDetails) -> None:
+def _make_from_moment(
+    operation: Operation, branch: Branch, source: Branch, details: CreateBranchDetails
+) -> None:
     try:
         create_from_moment(branch, source, details)
     except (NoSuchMoment, NotEnoughSpace, OtherMajorVersion) as error:
@@ -155,6 +159,8 @@ def _make_from_moment(branch: Branch, source: Branch, details: CreateBranchDetai
     others = source.protected or branch.is_time_travel
     revision = 0 if others else F("catalog_revision")
     Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision, logical_size=None)
+    with holding_history(branch.id):
+        begin_history(operation, branch)
 
 
 def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_as: str) -> None:
@@ -168,6 +174,7 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
     try:
         with holding_history(branch.id):
             copy_log(branch.id)
+            follows = position_of(source) if source.parent_id == branch.id else None
             branch_data.replace(
                 branch.id,
                 source_id,
@@ -176,8 +183,9 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
                 takes_source=source.is_recovered_past,
                 hand_over=lambda old, fresh: hand_over(old, fresh, clock.now()),
             )
-            # The moments from now on are in a gap, until the first base of the new data.
-            publish(branch.id, chains_of(branch.id))
+            begin_history(operation, branch, follows)
+            if is_wanted:
+                publish(kept_as, chains_of(kept_as))
         if source.is_recovered_past:
             forget_lock(source_id)
     except (NoSuchBranchData, NotEnoughSpace) as error:

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.selection import first_of
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
 from tests.support.majors import debians_postgres
 
-SETTINGS = {"max_prepared_transactions": "20", "wal_level": "logical", "fsync": "off"}
+SETTINGS: dict[str, Any] = {"max_prepared_transactions": "20", "wal_level": "logical", "fsync": "off"}
 LINE = re.compile(
     r"lsn: ([0-9A-F/]+), .* desc: COMMIT(?:_PREPARED)? (?:xid \d+: |\d+: )?([-0-9 :.]+) UTC(.*)"
 )
@@ -90,8 +91,8 @@ def write_all_kinds(cluster: BarePostgres) -> None:
         execute("CREATE TABLE dropped (n int PRIMARY KEY); CREATE INDEX ON dropped (n)")
         execute(
             "CREATE PROCEDURE nested(times int) LANGUAGE plpgsql AS $$ BEGIN"
-            " FOR i IN 1..times LOOP BEGIN INSERT INTO t VALUES (i); EXCEPTION WHEN division_by_zero"
-            " THEN NULL; END; END LOOP; END $$"
+            " FOR i IN 1..times LOOP BEGIN INSERT INTO t VALUES (i);"
+            " EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END $$"
         )
         # A commit with so many subtransactions is longer than a page.
         execute("CALL nested(9000)")

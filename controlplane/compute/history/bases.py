@@ -9,23 +9,27 @@ import functools
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from controlplane import clock, durable
 from controlplane.compute.accounts import account_of, own_account
-from controlplane.compute.base_backup import OF_THE_BRANCH, back_up
+from controlplane.compute.base_backup import OF_THE_BRANCH, back_up, positions_in
 from controlplane.compute.branch_data import data_dir, require_space
 from controlplane.compute.filesystem import remove_tree, sync_tree
+from controlplane.compute.foreign_files import read_regular
+from controlplane.compute.history import pulling
 from controlplane.compute.history.chain import (
     HISTORY,
     Base,
     Chain,
+    Follows,
     history_dir,
     new_chain,
     open_chain,
 )
 from controlplane.compute.history.control_data import read_control_data
-from controlplane.compute.history.log import Record, parse_lsn, record_at
+from controlplane.compute.history.log import Record, record_at
 from controlplane.compute.session import session, values_of
 from controlplane.compute.tree import clone_tree, open_directory, tree_size
 
@@ -33,32 +37,41 @@ from controlplane.compute.tree import clone_tree, open_directory, tree_size
 NOT_IN_A_BASE = (*OF_THE_BRANCH, "pg_wal", "pg_wal/archive_status", "pg_wal/summaries")
 # Bytes of log after which a further base is taken, where disks share blocks.
 LOG_PER_BASE = 32 << 20
+LONGEST_LABEL = 4096  # bytes
 
 
 class NoBase(Exception):
     """No base can be taken now; the message says why."""
 
 
-def base_of_stopped(branch_id: str) -> Chain:
+def base_of_stopped(
+    branch_id: str, *, at: datetime | None = None, follows: Follows | None = None
+) -> Chain:
     """Take a base of the branch, whose compute is stopped, and begin a chain with it if none is
     open. Returns the chain.
 
-    The caller holds the branch's lock and its history lock, and has copied the log of an open
-    chain. Raises NoBase, ControlDataUnreadable, NotEnoughSpace, TreeUntrusted, OSError.
+    `at` is the moment since when the data has been as it is, by default now. A chain that begins
+    `follows` the position of an earlier one. The caller holds the branch's lock and its history
+    lock, and has copied the log of an open chain. Raises NoBase, ControlDataUnreadable,
+    LogUnreadable, NotEnoughSpace, TreeUntrusted, OSError.
     """
     data = data_dir(branch_id)
     control = read_control_data(data, account_of(data.parent))
-    if not control.is_shut_down:
-        raise NoBase("the compute did not shut down in order")
-    checkpoint = _checkpoint_in(data, control.timeline, control.checkpoint)
-    size = tree_size(data, skip=NOT_IN_A_BASE)
+    # A copy of a running branch: it has the checkpoint that the copy began with.
+    label = read_regular(data / "backup_label", LONGEST_LABEL).decode()
+    redo, lsn = positions_in(label) if label else (control.redo, control.checkpoint)
+    checkpoint = _checkpoint_in(data, control.timeline, lsn)
+    with pulling.log_of(branch_id) as log:
+        end = pulling.end_of_stopped(branch_id, log, since=redo)
+    if end is None or end < checkpoint.end:
+        raise NoBase("the log has no end")
     base = Base(
-        redo=control.redo,
-        end=checkpoint.end,
+        redo=redo,
+        end=end,
         timeline=control.timeline,
-        at=clock.now(),
+        at=at or clock.now(),
         checkpoint=checkpoint,
-        size=size,
+        size=tree_size(data, skip=NOT_IN_A_BASE),
         max_prepared_transactions=control.max_prepared_transactions,
     )
 
@@ -67,7 +80,7 @@ def base_of_stopped(branch_id: str) -> Chain:
         clone_tree(data, target, owner=own_account(), skip=NOT_IN_A_BASE)
         return base
 
-    return _put_in_place(branch_id, control.system_id, copy)
+    return _put_in_place(branch_id, control.system_id, copy, follows)
 
 
 def base_of_running(branch_id: str, sockets: Path) -> Chain:
@@ -95,13 +108,13 @@ def base_of_running(branch_id: str, sockets: Path) -> Chain:
         require_space(data, target.parent, skip=NOT_IN_A_BASE)
         done = back_up(data, sockets, target, own_account())
         at = clock.now()
-        checkpoint = _checkpoint_in(target, timeline, parse_lsn(done.checkpoint))
+        checkpoint = _checkpoint_in(target, timeline, done.checkpoint)
         for segment in (target / "pg_wal").iterdir():
             if segment.is_file():
                 segment.unlink()
         return Base(
-            redo=parse_lsn(done.redo),
-            end=parse_lsn(done.end),
+            redo=done.redo,
+            end=done.end,
             timeline=timeline,
             at=at,
             checkpoint=checkpoint,
@@ -152,7 +165,9 @@ def _checkpoint_in(data: Path, timeline: int, lsn: int) -> Record:
     return found
 
 
-def _put_in_place(branch_id: str, system_id: int, copy: Callable[[Path], Base]) -> Chain:
+def _put_in_place(
+    branch_id: str, system_id: int, copy: Callable[[Path], Base], follows: Follows | None = None
+) -> Chain:
     chain = open_chain(branch_id)
     if chain is not None and (chain.system_id != system_id):
         raise NoBase("the chain is another cluster's")
@@ -162,7 +177,9 @@ def _put_in_place(branch_id: str, system_id: int, copy: Callable[[Path], Base]) 
     try:
         taken = copy(place / "data")
         if chain is None:
-            chain = new_chain(history_dir(branch_id), base=taken, system_id=system_id)
+            chain = new_chain(
+                history_dir(branch_id), base=taken, system_id=system_id, follows=follows
+            )
         elif chain.timeline != taken.timeline:
             raise NoBase("the chain is of another timeline")
         (place / "base.json").write_text(json.dumps(taken.as_json()))

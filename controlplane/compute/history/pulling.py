@@ -18,6 +18,7 @@ import psycopg
 
 from controlplane import clock
 from controlplane.compute.accounts import account_of, own_account
+from controlplane.compute.binaries import major_of
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.history.chain import (
@@ -92,7 +93,7 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
         try:
             _hold_slot(connection)
             until = flushed if whole else segment_start(flushed)
-            with _log_of(branch_id) as source:
+            with log_of(branch_id) as source:
                 complete_at = at if whole else None
                 # Postgres soon overwrites a recycled segment, which is slow if the disk must first
                 # copy each of its blocks.
@@ -109,30 +110,36 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
 
 
 def pull_stopped(chain: Chain, branch_id: str) -> bool:
-    """Copy the log of a branch whose compute is stopped, up to its shutdown checkpoint, or up to
-    its last valid record if the compute did not shut down in order: the next start recovers to
-    there. Returns whether there was any.
+    """Copy the log of a branch whose compute is stopped, up to its end (`end_of_stopped`). Returns
+    whether there was any.
 
     The caller holds the branch's history lock. If the log does not continue the chain, the chain is
     ended. Raises ControlDataUnreadable, LogUnreadable, NotEnoughSpace, OSError.
     """
     at = clock.now()
-    account = account_of(branch_dir(branch_id))
-    control = read_control_data(data_dir(branch_id), account)
-    with _log_of(branch_id) as source:
-        if control.is_shut_down:
-            last = record_at(source, control.timeline, control.checkpoint)
-            if last is None:
-                return False
-            until = last.end
-        else:
-            until = end_of_log(source, chain, account)
+    with log_of(branch_id) as source:
+        until = end_of_stopped(branch_id, source, since=chain.copied)
+        if until is None:
+            return False
         flushed_logs[branch_id] = Flushed(chain.number, until, at)
         try:
             return _copy(chain, branch_id, source, until=until, at=at, share=True)
         except LogLost as lost:
             chain.end(str(lost), at)
             return False
+
+
+def end_of_stopped(branch_id: str, log: int, *, since: int) -> int | None:
+    """Where the log in the open directory of a stopped branch ends: after its shutdown checkpoint,
+    or after its last valid record behind `since` if the compute did not shut down in order, as the
+    next start recovers to there. None if the log is lost. Raises ControlDataUnreadable,
+    LogUnreadable, OSError."""
+    data, account = data_dir(branch_id), account_of(branch_dir(branch_id))
+    control = read_control_data(data, account)
+    if control.is_shut_down:
+        last = record_at(log, control.timeline, control.checkpoint)
+        return last.end if last else None
+    return end_of_log(log, control.timeline, since, major_of(data), account)
 
 
 def hold_log(branch_id: str, sockets: Path) -> None:
@@ -153,7 +160,7 @@ def read_flushed(chain: Chain, branch_id: str, start: int, stop: int) -> bytes:
     chain, OSError.
     """
     name = segment_name(chain.timeline, start)
-    with _log_of(branch_id) as source, open_directory(chain.log) as target:
+    with log_of(branch_id) as source, open_directory(chain.log) as target:
         _check_continues(chain, source, target)
         _check(chain, source, name)
         try:
@@ -227,7 +234,7 @@ def _advance(connection: Session, lsn: int) -> None:
 
 
 @contextmanager
-def _log_of(branch_id: str) -> Iterator[int]:
+def log_of(branch_id: str) -> Iterator[int]:
     """The descriptor of the compute's directory of log, which its account can write to."""
     with (
         open_directory(data_dir(branch_id)) as data,
