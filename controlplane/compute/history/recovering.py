@@ -14,7 +14,16 @@ from controlplane.compute.accounts import Account, give
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.compute import refuse_other_major
 from controlplane.compute.filesystem import forget_lock, lock_branches
+from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.history.bases import NOT_IN_A_BASE
+from controlplane.compute.history.chain import Base
+from controlplane.compute.history.log import (
+    LEFT,
+    LONGEST_TIMELINE,
+    lsn_text,
+    parse_lsn,
+    timeline_file,
+)
 from controlplane.compute.history.moments import Moment, check_log
 from controlplane.compute.recovery import is_to_recover
 from controlplane.compute.steps import step
@@ -123,11 +132,33 @@ def _recovered(
     base = moment.base
     chosen = {
         **SETTINGS,
-        "recovery_target_timeline": str(base.timeline),
+        "recovery_target_timeline": _timeline_of(base, staging),
         "max_prepared_transactions": str(max(base.max_prepared_transactions, PREPARED)),
     }
     with serving(branch_data.staging_id(branch_id), sockets_of(branch_id), chosen) as sockets:
+        _check_reached(moment, staging)
         yield sockets
+
+
+def _timeline_of(base: Base, staging: Path) -> str:
+    """The timeline to recover along. An earlier release made copies of running branches without
+    the file that Postgres needs for a named one."""
+    is_known = (staging / "data" / "pg_wal" / timeline_file(base.timeline)).exists()
+    return str(base.timeline) if is_known or base.timeline == 1 else "current"
+
+
+def _check_reached(moment: Moment, staging: Path) -> None:
+    """Raise NotRecovered if Postgres has left out commits of the moment: it takes a record that it
+    cannot read for the end of the log. The new timeline's file tells where it left the old one."""
+    with open_directory(staging / "data") as data, open_directory("pg_wal", within=data) as log:
+        newest = max(name for name in os.listdir(log) if name.endswith(".history"))
+        (*_, left) = LEFT.finditer(read_regular(newest, LONGEST_TIMELINE, within=log))
+    reached = parse_lsn(left[2].decode())
+    if moment.last is not None and reached <= moment.last.lsn:
+        raise NotRecovered(
+            f"the log was replayed only up to {lsn_text(reached)}, and the moment's last commit is "
+            f"at {lsn_text(moment.last.lsn)}"
+        )
 
 
 def _copy(moment: Moment, staging: Path, account: Account) -> None:
@@ -142,7 +173,7 @@ def _copy(moment: Moment, staging: Path, account: Account) -> None:
         open_directory(moment.chain.log) as log,
         open_directory(data / "pg_wal") as target,
     ):
-        timeline = f"{moment.base.timeline:08X}.history"
+        timeline = timeline_file(moment.base.timeline)
         with suppress(FileNotFoundError):
             clone_file(timeline, source=log, target=target, owner=account)
         for name in names:
