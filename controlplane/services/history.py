@@ -70,15 +70,8 @@ class History:
     def commits_until(self) -> datetime | None:
         """Until when the commits are known: of a running compute, those of the segments of its log
         that are complete, and all until somebody last asked for a moment."""
-        if not self.chains:
-            return None
-        last = self.chains[-1]
-        writer = self.branch.endpoints.filter(deleted_at=None).first()
-        is_read = writer is None or (
-            writer.current_state == EndpointState.IDLE
-            and (writer.suspended_at is None or writer.suspended_at < last.updated_at)
-        )
-        return self.latest if is_read else last.last_at
+        running = self.branch.endpoints.filter(current_state=EndpointState.ACTIVE, deleted_at=None)
+        return self.chains[-1].last_at if self.chains and running.exists() else self.latest
 
     @property
     def copied_at(self) -> datetime | None:

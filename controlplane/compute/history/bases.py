@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from controlplane import clock, durable
-from controlplane.compute.accounts import account_of, own_account
+from controlplane.compute.accounts import own_account
 from controlplane.compute.base_backup import OF_THE_BRANCH, back_up, positions_in
 from controlplane.compute.branch_data import data_dir, require_space
 from controlplane.compute.filesystem import remove_tree, sync_tree
@@ -28,9 +28,8 @@ from controlplane.compute.history.chain import (
     new_chain,
     open_chain,
 )
-from controlplane.compute.history.control_data import read_control_data
 from controlplane.compute.history.log import Record, record_at
-from controlplane.compute.session import session, values_of
+from controlplane.compute.recovery import read_control
 from controlplane.compute.tree import clone_tree, open_directory, tree_size
 
 # Names in a data directory that a base of a stopped compute leaves out.
@@ -52,11 +51,11 @@ def base_of_stopped(
 
     `at` is the moment since when the data has been as it is, by default now. A chain that begins
     `follows` the position of an earlier one. The caller holds the branch's lock and its history
-    lock, and has copied the log of an open chain. Raises NoBase, ControlDataUnreadable,
-    LogUnreadable, NotEnoughSpace, TreeUntrusted, OSError.
+    lock, and has copied the log of an open chain. Raises NoBase, LogUnreadable,
+    NotEnoughSpace, TreeUntrusted, OSError.
     """
     data = data_dir(branch_id)
-    control = read_control_data(data, account_of(data.parent))
+    control = read_control(data)
     # A copy of a running branch: it has the checkpoint that the copy began with.
     label = read_regular(data / "backup_label", LONGEST_LABEL).decode()
     redo, lsn = positions_in(label) if label else (control.redo, control.checkpoint)
@@ -72,7 +71,6 @@ def base_of_stopped(
         at=at or clock.now(),
         checkpoint=checkpoint,
         size=tree_size(data, skip=NOT_IN_A_BASE),
-        max_prepared_transactions=control.max_prepared_transactions,
     )
 
     def copy(target: Path) -> Base:
@@ -91,44 +89,32 @@ def base_of_running(branch_id: str, sockets: Path) -> Chain:
     psycopg.Error, OSError.
     """
     data = data_dir(branch_id)
-    with session(sockets) as connection:
-        system_id, timeline, prepared = values_of(
-            connection.execute(
-                "SELECT (SELECT system_identifier::text FROM pg_control_system()),"
-                " (SELECT timeline_id FROM pg_control_checkpoint()),"
-                " current_setting('max_prepared_transactions')::int"
-            ).fetchone(),
-            str,
-            int,
-            int,
-        )
+    control = read_control(data)
     size = tree_size(data, skip=NOT_IN_A_BASE)
 
     def copy(target: Path) -> Base:
         require_space(data, target.parent, skip=NOT_IN_A_BASE)
         done = back_up(data, sockets, target, own_account())
         at = clock.now()
-        checkpoint = _checkpoint_in(target, timeline, done.checkpoint)
+        checkpoint = _checkpoint_in(target, control.timeline, done.checkpoint)
         for segment in (target / "pg_wal").iterdir():
             if segment.is_file():
                 segment.unlink()
         return Base(
             redo=done.redo,
             end=done.end,
-            timeline=timeline,
+            timeline=control.timeline,
             at=at,
             checkpoint=checkpoint,
             size=size,
-            max_prepared_transactions=prepared,
         )
 
-    return _put_in_place(branch_id, int(system_id), copy)
+    return _put_in_place(branch_id, control.system_id, copy)
 
 
 def begin_with_template(staging: Path, template: Path) -> None:
     """Begin the history of a branch that is being created from the template in the directory
-    `staging`. The template is its base, so this copies nothing. Raises OSError,
-    ControlDataUnreadable."""
+    `staging`. The template is its base, so this copies nothing. Raises OSError."""
     base, system_id = _template_base(template)
     chain = new_chain(staging / HISTORY, base=replace(base, at=clock.now()), system_id=system_id)
     place = chain.place_of(base)
@@ -139,7 +125,7 @@ def begin_with_template(staging: Path, template: Path) -> None:
 
 @functools.cache
 def _template_base(template: Path) -> tuple[Base, int]:
-    control = read_control_data(template, own_account())
+    control = read_control(template)
     if not control.is_shut_down:
         raise NoBase("the template was not shut down in order")
     checkpoint = _checkpoint_in(template, control.timeline, control.checkpoint)
@@ -150,7 +136,6 @@ def _template_base(template: Path) -> tuple[Base, int]:
         at=clock.now(),
         checkpoint=checkpoint,
         size=0,
-        max_prepared_transactions=control.max_prepared_transactions,
         template=template.name,
     )
     return base, control.system_id

@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from django.conf import settings
 
@@ -67,7 +67,7 @@ class Base:
     checkpoint: Record
     # Bytes that the copy would take if it shared no blocks.
     size: int
-    # Recovery fails with a lower setting.
+    # Only an earlier release wrote and used it.
     max_prepared_transactions: int = 0
     # The template that the branch was created from, by its version, if that is the base.
     template: str = ""
@@ -86,10 +86,9 @@ class Base:
         )
 
 
-@dataclass(frozen=True)
-class Follows:
-    """Where a chain goes on that began with a past moment of its branch: by the number of an
-    earlier chain, and the position in its log."""
+class Follows(NamedTuple):
+    """A past moment of a branch that a chain goes on with: the number of an earlier chain, and the
+    position in its log."""
 
     chain: int
     lsn: int
@@ -176,7 +175,7 @@ class Chain:
             "beside_next": self.beside_next,
             "beside_branch": self.beside_branch,
             "measured": self.measured,
-            "follows": self.follows and asdict(self.follows),
+            "follows": self.follows,
         }
         durable.write(self.place / "chain.json", json.dumps(stored).encode(), 0o600)
 
@@ -314,5 +313,5 @@ def _read(place: Path) -> Chain:
         {int(end): taken for end, taken in stored.get("beside_next", {}).items()},
         stored.get("beside_branch", 0),
         stored.get("measured"),
-        Follows(**follows) if follows else None,
+        Follows(*follows) if follows else None,
     )
