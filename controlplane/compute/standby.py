@@ -54,7 +54,7 @@ def standby_line(branch_id: str) -> str:
         text = (branch_dir(branch_id) / CONFIGURATION).read_text()
     except FileNotFoundError:
         return ""
-    return next((line + "\n" for line in text.splitlines() if line.startswith(_SETTING)), "")
+    return next((line + "\n" for line in text.split("\n") if line.startswith(_SETTING)), "")
 
 
 def receiver_named(branch_id: str) -> str | None:
