@@ -277,7 +277,7 @@ def begin_history(operation: Operation, branch: Branch, follows: Follows | None 
     nothing if a chain is open. The caller holds the branch's lock and its history lock.
     """
     chains, retention = chains_of(branch.id), operation.project.history_retention_seconds
-    if retention and not branch.hidden and not open_of(chains) and not host_space().is_short:
+    if retention and not open_of(chains) and not host_space().is_short:
         ended_at = (
             chains[-1].ended_at if chains and chains[-1].end_reason in chain.NO_LOSS else None
         )

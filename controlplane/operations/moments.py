@@ -48,16 +48,14 @@ def find_moment(branch_id: str, details: CreateBranchDetails) -> Moment:
     return find_time(branch_id, datetime.fromisoformat(details.at_time))
 
 
-def position_of(recovered: Branch) -> Follows | None:
-    """Where the recovered past of a branch begins in that branch's history; None if the source is
-    none, or if the history does not have the moment any more."""
-    if not (recovered.is_recovered_past and recovered.parent_id):
-        return None
-    at, lsn = recovered.parent_timestamp, recovered.parent_lsn
-    details = CreateBranchDetails(at_time=at.isoformat() if at else None, at_lsn=lsn)
-    with suppress(NoSuchMoment):
-        moment = find_moment(recovered.parent_id, details)
-        return Follows(moment.chain.number, moment.stop)
+def position_of(source: Branch, *, of: Branch) -> Follows | None:
+    """Where in the branch's history the source is, if it has that branch's recovered past."""
+    if source.is_recovered_past and source.parent_id == of.id:
+        at, lsn = source.parent_timestamp, source.parent_lsn
+        details = CreateBranchDetails(at_time=at.isoformat() if at else None, at_lsn=lsn)
+        with suppress(NoSuchMoment):  # it may have become too old
+            moment = find_moment(of.id, details)
+            return Follows(moment.chain.number, moment.stop)
     return None
 
 

@@ -122,10 +122,17 @@ def create_branch(attempt: Attempt) -> None:
             "the branch that it was to be created from does not exist any more; delete it"
         )
     if details.names_moment:
-        _make_from_moment(attempt.operation, branch, source, details)
-        return
+        _make_from_moment(branch, source, details)
+    else:
+        _make_from_present(attempt.operation, branch, source)
+    if not branch.hidden:
+        with holding_history(branch.id):
+            begin_history(attempt.operation, branch)
+
+
+def _make_from_present(operation: Operation, branch: Branch, source: Branch) -> None:
     try:
-        size = _make_from(attempt.operation, branch, source)
+        size = _make_from(operation, branch, source)
     except (NoSuchBranchData, NotEnoughSpace, SchemaUnreadable, OtherMajorVersion) as error:
         raise Refused(words_of(error)) from error
     # The data contains the source's roles and databases as last applied there. If an earlier
@@ -133,8 +140,6 @@ def create_branch(attempt: Attempt) -> None:
     # so their revisions cannot be compared: apply everything anew.
     revision = 0 if _was_given_up(branch) else source.applied_catalog_revision
     Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision, logical_size=size)
-    with holding_history(branch.id):
-        begin_history(attempt.operation, branch)
 
 
 def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | None:
@@ -149,9 +154,7 @@ def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | No
     return source.logical_size
 
 
-def _make_from_moment(
-    operation: Operation, branch: Branch, source: Branch, details: CreateBranchDetails
-) -> None:
+def _make_from_moment(branch: Branch, source: Branch, details: CreateBranchDetails) -> None:
     try:
         create_from_moment(branch, source, details)
     except (NoSuchMoment, NotEnoughSpace, OtherMajorVersion) as error:
@@ -161,8 +164,6 @@ def _make_from_moment(
     others = source.protected or branch.is_time_travel
     revision = 0 if others else F("catalog_revision")
     Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision, logical_size=None)
-    with holding_history(branch.id):
-        begin_history(operation, branch)
 
 
 def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_as: str) -> None:
@@ -176,7 +177,7 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
     try:
         with holding_history(branch.id):
             copy_log(branch.id)
-            follows = position_of(source) if source.parent_id == branch.id else None
+            follows = position_of(source, of=branch)
             branch_data.replace(
                 branch.id,
                 source_id,
