@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -42,16 +41,6 @@ LABEL = re.compile(
 CHECKPOINT_BOUND = 600.0
 
 
-@dataclass(frozen=True)
-class BackedUp:
-    """A base backup of a running Postgres: positions in its log."""
-
-    # Where redo begins, the record of the checkpoint, and where the backup is consistent.
-    redo: int
-    checkpoint: int
-    end: int
-
-
 def back_up(
     parent: Path,
     socket_dir: Path,
@@ -60,13 +49,13 @@ def back_up(
     *,
     at_end: AbstractContextManager[object] | None = None,
     to_copy: Mapping[str, int] = MappingProxyType({}),
-) -> BackedUp:
+) -> int:
     """Take a low-level base backup of the running `parent`, in a single session as Postgres
     requires: if that Postgres ends meanwhile, the backup fails.
 
     The copy shows the moment when the backup ends: all that was committed before is in it.
-    Returns where it lies in the log. `at_end` is entered around that moment. `to_copy` is recorded
-    as the copying step's detail.
+    Returns the position of that moment in the log. `at_end` is entered around that moment.
+    `to_copy` is recorded as the copying step's detail.
     Raises TreeUntrusted, psycopg.Error, OSError, and what `at_end` raises.
     """
     with session(socket_dir, bound=CHECKPOINT_BOUND) as connection:
@@ -83,13 +72,13 @@ def back_up(
     with os.fdopen(descriptor, "w") as file:
         file.write(label)
         give(descriptor, account)
-    return BackedUp(*positions_in(label), parse_lsn(end))
+    return parse_lsn(end)
 
 
 def positions_in(label: str) -> tuple[int, int]:
-    """Where redo begins, and the record of the checkpoint. Raises ValueError."""
-    if (found := LABEL.match(label)) is None:
-        raise ValueError("the backup label has no positions")
+    """Where redo begins in the log, and the record of the checkpoint."""
+    found = LABEL.match(label)
+    assert found is not None
     return parse_lsn(found[1]), parse_lsn(found[3])
 
 

@@ -28,7 +28,7 @@ from controlplane.compute.history.chain import (
     new_chain,
     open_chain,
 )
-from controlplane.compute.history.log import Record, record_at
+from controlplane.compute.history.log import record_at
 from controlplane.compute.recovery import read_control
 from controlplane.compute.tree import clone_tree, open_directory, tree_size
 
@@ -55,30 +55,14 @@ def base_of_stopped(
     NotEnoughSpace, TreeUntrusted, OSError.
     """
     data = data_dir(branch_id)
-    control = read_control(data)
-    # A copy of a running branch: it has the checkpoint that the copy began with.
-    label = read_regular(data / "backup_label", LONGEST_LABEL).decode()
-    redo, lsn = positions_in(label) if label else (control.redo, control.checkpoint)
-    checkpoint = _checkpoint_in(data, control.timeline, lsn)
-    with pulling.log_of(branch_id) as log:
-        end = pulling.end_of_stopped(branch_id, log, since=redo)
-    if end is None or end < checkpoint.end:
-        raise NoBase("the log has no end")
-    base = Base(
-        redo=redo,
-        end=end,
-        timeline=control.timeline,
-        at=at or clock.now(),
-        checkpoint=checkpoint,
-        size=tree_size(data, skip=NOT_IN_A_BASE),
-    )
+    base, system_id = _base_in(data, at or clock.now())
 
     def copy(target: Path) -> Base:
         require_space(data, target.parent, skip=NOT_IN_A_BASE)
         clone_tree(data, target, owner=own_account(), skip=NOT_IN_A_BASE)
         return base
 
-    return _put_in_place(branch_id, control.system_id, copy, follows)
+    return _put_in_place(branch_id, system_id, copy, follows)
 
 
 def base_of_running(branch_id: str, sockets: Path) -> Chain:
@@ -89,27 +73,17 @@ def base_of_running(branch_id: str, sockets: Path) -> Chain:
     psycopg.Error, OSError.
     """
     data = data_dir(branch_id)
-    control = read_control(data)
-    size = tree_size(data, skip=NOT_IN_A_BASE)
 
     def copy(target: Path) -> Base:
         require_space(data, target.parent, skip=NOT_IN_A_BASE)
-        done = back_up(data, sockets, target, own_account())
-        at = clock.now()
-        checkpoint = _checkpoint_in(target, control.timeline, done.checkpoint)
+        end = back_up(data, sockets, target, own_account())
+        base, _ = _base_in(target, clock.now(), end=end)
         for segment in (target / "pg_wal").iterdir():
             if segment.is_file():
                 segment.unlink()
-        return Base(
-            redo=done.redo,
-            end=done.end,
-            timeline=control.timeline,
-            at=at,
-            checkpoint=checkpoint,
-            size=size,
-        )
+        return base
 
-    return _put_in_place(branch_id, control.system_id, copy)
+    return _put_in_place(branch_id, read_control(data).system_id, copy)
 
 
 def begin_with_template(staging: Path, template: Path) -> None:
@@ -125,29 +99,24 @@ def begin_with_template(staging: Path, template: Path) -> None:
 
 @functools.cache
 def _template_base(template: Path) -> tuple[Base, int]:
-    control = read_control(template)
-    if not control.is_shut_down:
-        raise NoBase("the template was not shut down in order")
-    checkpoint = _checkpoint_in(template, control.timeline, control.checkpoint)
-    base = Base(
-        redo=control.redo,
-        end=checkpoint.end,
-        timeline=control.timeline,
-        at=clock.now(),
-        checkpoint=checkpoint,
-        size=0,
-        template=template.name,
-    )
-    return base, control.system_id
+    base, system_id = _base_in(template, clock.now())
+    return replace(base, size=0, template=template.name), system_id
 
 
-def _checkpoint_in(data: Path, timeline: int, lsn: int) -> Record:
-    """The checkpoint's record in the log of a data directory. Raises NoBase."""
+def _base_in(data: Path, at: datetime, *, end: int | None = None) -> tuple[Base, int]:
+    """What a data directory that does not run is as a base, and its system identifier. Its log ends
+    at `end`; None if that is to be found out. Raises NoBase, LogUnreadable, OSError."""
+    control = read_control(data)
+    # The copy of a running branch has the checkpoint that the copy began with.
+    label = read_regular(data / "backup_label", LONGEST_LABEL).decode()
+    redo, lsn = positions_in(label) if label else (control.redo, control.checkpoint)
     with open_directory(data) as inside, open_directory("pg_wal", within=inside) as log:
-        found = record_at(log, timeline, lsn)
-    if found is None:
-        raise NoBase("the log has no checkpoint")
-    return found
+        checkpoint = record_at(log, control.timeline, lsn)
+        end = end or pulling.end_of_stopped(data, log, since=redo)
+    if checkpoint is None or end is None or end < checkpoint.end:
+        raise NoBase("the log of the data is not complete")
+    size = tree_size(data, skip=NOT_IN_A_BASE)
+    return Base(redo, end, control.timeline, at, checkpoint, size), control.system_id
 
 
 def _put_in_place(

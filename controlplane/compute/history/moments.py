@@ -4,7 +4,7 @@ A moment is a time or a position (LSN). A time names all commits before the firs
 by the compute's clock. A position names all log before it, on the line of the present data.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -68,14 +68,9 @@ def find_time(branch_id: str, at: datetime) -> Moment:
             raise NoSuchMoment(
                 f"the history has a gap from {_text(chain.until)}: {chain.end_reason}"
             )
-        last = following = None
-        for commit in commits_from(chain, bases[0].end):
-            if commit.at > at:
-                following = commit
-                break
-            last = commit
+        last, following = _around(chain, lambda commit: commit.at > at)
         stop = _end_of(chain, last) if last else bases[0].end
-        return _moment(chain, bases, stop, last, following)
+        return _moment(chain, stop, last, following)
     raise NoSuchMoment("the history begins later")
 
 
@@ -123,13 +118,19 @@ def _present_line(chains: dict[int, Chain]) -> Iterator[tuple[Chain, int, str]]:
 
 
 def _moment_at(chain: Chain, lsn: int) -> Moment:
-    last = following = None
+    return _moment(chain, lsn, *_around(chain, lambda commit: commit.lsn >= lsn))
+
+
+def _around(
+    chain: Chain, is_later: Callable[[Commit], bool]
+) -> tuple[Commit | None, Commit | None]:
+    """The last commit before the first later one, and that one."""
+    last = None
     for commit in commits_from(chain, chain.bases()[0].end):
-        if commit.lsn >= lsn:
-            following = commit
-            break
+        if is_later(commit):
+            return last, commit
         last = commit
-    return _moment(chain, chain.bases(), lsn, last, following)
+    return last, None
 
 
 def check_log(moment: Moment) -> list[str]:
@@ -149,9 +150,8 @@ def check_log(moment: Moment) -> list[str]:
     return names
 
 
-def _moment(
-    chain: Chain, bases: list[Base], stop: int, last: Commit | None, following: Commit | None
-) -> Moment:
+def _moment(chain: Chain, stop: int, last: Commit | None, following: Commit | None) -> Moment:
+    bases = chain.bases()
     usable = [base for base in bases if base.end <= stop]
     if not usable:
         raise NoSuchMoment(f"the history begins at {_text(bases[0].at)}")

@@ -93,7 +93,7 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
         try:
             _hold_slot(connection)
             until = flushed if whole else segment_start(flushed)
-            with log_of(branch_id) as source:
+            with _log_of(branch_id) as source:
                 complete_at = at if whole else None
                 # Postgres soon overwrites a recycled segment, which is slow if the disk must first
                 # copy each of its blocks.
@@ -117,8 +117,8 @@ def pull_stopped(chain: Chain, branch_id: str) -> bool:
     ended. Raises LogUnreadable, NotEnoughSpace, OSError.
     """
     at = clock.now()
-    with log_of(branch_id) as source:
-        until = end_of_stopped(branch_id, source, since=chain.copied)
+    with _log_of(branch_id) as source:
+        until = end_of_stopped(data_dir(branch_id), source, since=chain.copied)
         if until is None:
             return False
         flushed_logs[branch_id] = Flushed(chain.number, until, at)
@@ -129,11 +129,10 @@ def pull_stopped(chain: Chain, branch_id: str) -> bool:
             return False
 
 
-def end_of_stopped(branch_id: str, log: int, *, since: int) -> int | None:
+def end_of_stopped(data: Path, log: int, *, since: int) -> int | None:
     """Where the log in the open directory of a stopped branch ends: after its shutdown checkpoint,
     or after its last valid record behind `since` if the compute did not shut down in order, as the
     next start recovers to there. None if the log is lost. Raises LogUnreadable, OSError."""
-    data = data_dir(branch_id)
     control = read_control(data)
     if control.is_shut_down:
         last = record_at(log, control.timeline, control.checkpoint)
@@ -159,7 +158,7 @@ def read_flushed(chain: Chain, branch_id: str, start: int, stop: int) -> bytes:
     chain, OSError.
     """
     name = segment_name(chain.timeline, start)
-    with log_of(branch_id) as source, open_directory(chain.log) as target:
+    with _log_of(branch_id) as source, open_directory(chain.log) as target:
         _check_continues(chain, source, target)
         _check(chain, source, name)
         try:
@@ -233,7 +232,7 @@ def _advance(connection: Session, lsn: int) -> None:
 
 
 @contextmanager
-def log_of(branch_id: str) -> Iterator[int]:
+def _log_of(branch_id: str) -> Iterator[int]:
     """The descriptor of the compute's directory of log, which its account can write to."""
     with (
         open_directory(data_dir(branch_id)) as data,
