@@ -285,7 +285,10 @@ def begin_history(operation: Operation, branch: Branch, follows: Follows | None 
         window, room = timedelta(seconds=retention), room_of(branch)
         try:
             with step("taking_base"):
-                _copy(branch.id, None, None, window, room, at=at, follows=follows)
+                begun = _copy(branch.id, None, None, window, room, at=at, follows=follows)
+                # Where blocks are shared, it takes none of its own yet.
+                if begun is not None and not shares_blocks(data_dir(branch.id).parent.parent):
+                    _measure(begun, branch.id)
         except UNTAKEN as error:
             log.warning("no first base", extra={"branch": branch.id, "error": str(error)})
     publish(branch.id, chains_of(branch.id))
