@@ -32,7 +32,7 @@ from controlplane.compute.branch_data import NoSuchBranchData, branch_dir, data_
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches, remove_tree
 from controlplane.compute.foreign_files import read_regular
-from controlplane.compute.history.control_data import read_control_data
+from controlplane.compute.history.recovering import PREPARED
 from controlplane.compute.limits import end_group, forget_limits, limit_compute
 from controlplane.compute.occupants import end_processes_in
 from controlplane.compute.patience import heed_cancel, progressed
@@ -206,9 +206,7 @@ def _served(branch_id: str, account: Account) -> Iterator[Path]:
     """Run Postgres on the data in the staging directory, for ourselves alone."""
     workshop = branch_data.staging_id(branch_id)
     data = data_dir(workshop)
-    # Recovery fails with a lower setting.
-    prepared = read_control_data(data, account).max_prepared_transactions
-    chosen = {**UNSAFE, "max_prepared_transactions": str(prepared)}
+    chosen = {**UNSAFE, "max_prepared_transactions": str(PREPARED)}
     with serving(workshop, sockets_of(branch_id), chosen) as sockets:
         yield sockets
     if is_to_recover(data):
