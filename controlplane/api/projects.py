@@ -7,7 +7,7 @@ from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.key_limits import check_passwords
-from controlplane.api.pagination import ConnectionQuery, ProjectsQuery
+from controlplane.api.pagination import ConnectionQuery, ProjectsQuery, SharedProjectsQuery
 from controlplane.api.requests.hosts import MoveProject
 from controlplane.api.requests.projects import CreateProject, UpdateProject
 from controlplane.api.responses.connections import ConnectionUri
@@ -60,7 +60,9 @@ def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) ->
 
 
 @router.get("/projects/shared", response=ProjectsPage, exclude_none=True)
-def list_shared_projects(request: AuthenticatedRequest) -> dict[str, Any]:
+def list_shared_projects(
+    request: AuthenticatedRequest, query: Query[SharedProjectsQuery]
+) -> dict[str, Any]:
     """Lists the projects that others share with the caller. Always empty, as projects cannot be
     shared."""
     return {"projects": []}

@@ -25,12 +25,12 @@ class AllowedIps:
 
     def over(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """The value to store after a request sent this."""
-        stored = {"ips": [], "protected_branches_only": False} | stored
+        value = {"ips": [], "protected_branches_only": False, **stored}
         if self.ips is not None:
-            stored = {"ips": list(self.ips), "protected_branches_only": False}
+            value = {"ips": list(self.ips), "protected_branches_only": False}
         if self.protected_branches_only is not None:
-            stored["protected_branches_only"] = self.protected_branches_only
-        return stored
+            value["protected_branches_only"] = self.protected_branches_only
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)

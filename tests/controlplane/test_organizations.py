@@ -67,6 +67,19 @@ def test_the_account_is_its_only_member(alice: Client) -> None:
     assert alice.get(f"/organizations/{org_id}/members")["members"] == [only]
 
 
+def test_pages_of_members(alice: Client) -> None:
+    path = f"/organizations/{organization(alice)['id']}/members"
+    (only,) = alice.get(path, sort_by="email", sort_order="desc", limit=1)["members"]
+    assert alice.get(path, cursor="behind the only one")["members"] == []
+    for wrong in ({"sort_by": "height"}, {"sort_order": "up"}, {"limit": 0}):
+        refused = alice.call("GET", path, params=wrong)
+        (field,) = wrong
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (400, field)
+    assert alice.get(f"{path}/{only['member']['id']}") == only["member"]
+    refused = alice.call("GET", f"{path}/{THEIRS}")
+    assert refusal(refused) == (404, "member not found")
+
+
 def test_its_api_keys_are_those_of_the_account(alice: Client) -> None:
     path = f"/organizations/{organization(alice)['id']}/api_keys"
     made = alice.post(path, {"key_name": "by the organization"})
