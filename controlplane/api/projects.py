@@ -34,6 +34,7 @@ from controlplane.services import (
 )
 from controlplane.services.account_management import acting_for
 from controlplane.services.connections import Connection, connection_to
+from controlplane.services.placement import largest_endpoint
 from controlplane.services.project_settings import MOST_ALLOWED_IPS
 
 router = Router(tags=["projects"])
@@ -111,8 +112,9 @@ def get_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any
 
 @router.get("/projects/{project_id}/limits", response=OneProjectsLimits)
 def get_project_limits(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
-    """Returns the limits of the account's plan. -1 stands for no limit."""
-    projects.find_project(request.auth, project_id)
+    """Returns the limits of the account's plan, and of the hosts of the project's region. -1 stands
+    for no limit."""
+    project = projects.find_project(request.auth, project_id)
     limits = request.auth.limits
     return {
         "limits": {
@@ -120,7 +122,7 @@ def get_project_limits(request: AuthenticatedRequest, project_id: str) -> dict[s
             "cpu_seconds": UNLIMITED,
             "max_projects": as_limit(limits.projects),
             "max_branches": as_limit(limits.branches_of_project),
-            "max_autoscaling_cu": limits.largest_compute,
+            "max_autoscaling_cu": min(limits.largest_compute, largest_endpoint(project)),
             "max_active_endpoints": as_limit(limits.endpoints_of_project),
             "max_read_only_endpoints": 0,
             "max_allowed_ips": MOST_ALLOWED_IPS,

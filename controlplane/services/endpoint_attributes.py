@@ -60,9 +60,7 @@ def check_endpoint(endpoint: Endpoint, changed: Collection[str]) -> None:
     """
     project = endpoint.project
     if "autoscaling_limit_min_cu" in changed or "autoscaling_limit_max_cu" in changed:
-        check_limits(
-            project.account, endpoint.autoscaling_limit_min_cu, endpoint.autoscaling_limit_max_cu
-        )
+        check_limits(project, endpoint.autoscaling_limit_min_cu, endpoint.autoscaling_limit_max_cu)
     if "settings" in changed:
         check_json_size("settings", endpoint.settings)
         check_pg_settings(endpoint)

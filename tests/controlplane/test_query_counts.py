@@ -45,7 +45,7 @@ BUDGET = {
     "/branches/{branch}/triggers": 3,
     "/permissions": 2,
     "/jwks": 2,
-    "/limits": 2,
+    "/limits": 3,
     "/snapshots": 3,
     "/operations": 3,
     "/operations?limit=1": 3,
