@@ -391,11 +391,15 @@ DECLARED: dict[str, Fields] = {
             for mark in ("", "?")
             for name, test in (
                 ("name", "test_it_works"),
+                ("slug", "test_slugs"),
                 ("expires_at", "test_a_snapshot_is_deleted_when_it_expires"),
                 ("lsn", "test_refusals"),
                 ("timestamp", "test_refusals"),
             )
         },
+    },
+    "POST /projects/{project_id}/branches/{branch_id}/finalize_restore": {
+        "name": CheckedBy(f"{SNAPSHOTS}::test_a_restore_in_two_steps"),
     },
     "PATCH /projects/{project_id}/snapshots/{snapshot_id}": {
         "snapshot.name": CheckedBy(f"{SNAPSHOTS}::test_changes"),

@@ -18,6 +18,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/projects/{project_id}/branches/{branch_id}/restore"): {
         "source_branch_id": "br-no-where-123456"
     },
+    ("POST", "/projects/{project_id}/branches/{branch_id}/finalize_restore"): {"name": "old"},
     ("POST", "/projects/{project_id}/branches/{branch_id}/time_travel"): {"lsn": "0/1"},
     ("PATCH", "/projects/{project_id}/snapshots/{snapshot_id}"): {"snapshot": {"name": "taken"}},
     ("POST", "/projects/{project_id}/endpoints"): {

@@ -43,6 +43,9 @@ def ids(account: Account, host: Host) -> dict[str, str]:
     for one in (branch, bare):
         Role.objects.create(branch=one, name="neondb_owner", verifier="-")
         Database.objects.create(branch=one, name="neondb", owner_name="neondb_owner")
+    # What the example of a finalized restore replaces.
+    replaced = Branch.objects.create(project=project, name="replaced", current_state="ready")
+    Branch.objects.filter(id=branch.id).update(restores_over=replaced.id)
     now = clock.now()
     # Where the example of a move leads to.
     make_host(

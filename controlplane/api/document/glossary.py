@@ -459,6 +459,7 @@ REQUESTS: dict[str, Any] = {
     "createSnapshot": {"name": "before"},
     "updateSnapshot": {"snapshot": {"name": "before the migration"}},
     "restoreSnapshot": {"name": "as it was before"},
+    "finalizeRestoreBranch": {"name": "before the restore"},
     "createApiKey": {"key_name": "deploy"},
     "createOrgApiKey": {"key_name": "deploy"},
     "createAccount": {"account": {"name": "acme", "plan": "standard"}},
