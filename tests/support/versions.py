@@ -28,7 +28,7 @@ PREVIOUS = "0be7c31a0ecc9ad0b9a28b835f168bf61dd38462"
 # The version that the previous release calls itself, whatever its pyproject.toml says.
 PREVIOUS_VERSION = "0.1.99"
 NEXT_VERSION = "99.0"
-PRESENT_VERSION = importlib.metadata.version("perch")
+PRESENT_VERSION = importlib.metadata.version("perch-postgres")
 
 # The migration of the next release.
 NEXT = """
