@@ -1,12 +1,12 @@
 """Lists of Neon's API that are always empty on this server: clients request some of them before
-they go on. The project, branch or organization must exist.
+they go on. The project, branch, organization or region must exist.
 
 A branch's `credentials` are deliberately not among them. If that list answered, `neonctl env pull`
 would try to create a credential; as the list is not offered, it continues without one.
 """
 
-from collections.abc import Callable
-from functools import wraps
+import re
+from inspect import Parameter, Signature
 from typing import Any
 
 from ninja import Field, Query, Schema
@@ -22,88 +22,66 @@ from controlplane.services.organizations import check_organization
 from controlplane.services.projects import find_project
 
 router = Router()
+PROJECT, ORGANIZATION = "/projects/{project_id}", "/organizations/{org_id}"
+BRANCH = f"{PROJECT}/branches/{{branch_id}}"
+SHARING = (
+    "projects cannot be shared. To give somebody else access to a project, create an API key that "
+    "is limited to it."
+)
+LIBRARIES = "callers choose none. Endpoints load pg_stat_statements if their Postgres has it."
+FUNCTIONS, VPC = "this server runs no functions.", "this server has no VPC endpoints."
+# Path, the list's field, the call's id, and the reason.
+EMPTY = f"""
+{PROJECT}/permissions|project_permissions|listProjectPermissions|{SHARING}
+{PROJECT}/available_preload_libraries|libraries|getAvailablePreloadLibraries|{LIBRARIES}
+{PROJECT}/jwks|jwks|getProjectJWKS|clients sign in with the passwords of roles.
+{PROJECT}/vpc_endpoints|endpoints|listProjectVPCEndpoints|{VPC}
+{BRANCH}/functions|functions|listProjectBranchFunctions|{FUNCTIONS}
+{BRANCH}/triggers|triggers|listProjectBranchTriggers|{FUNCTIONS}
+{BRANCH}/custom-domains|custom_domains|listProjectBranchCustomDomains|{FUNCTIONS}
+{BRANCH}/buckets|buckets|listProjectBranchBuckets|this server stores no objects.
+{ORGANIZATION}/invitations|invitations|getOrganizationInvitations|the account is the only member.
+{ORGANIZATION}/vpc/vpc_endpoints|endpoints|listOrganizationVPCEndpointsAllRegions|{VPC}
+{ORGANIZATION}/vpc/region/{{region_id}}/vpc_endpoints|endpoints|listOrganizationVPCEndpoints|{VPC}
+"""
 
 
 class Nothing(Schema):
     """A resource that this server never has."""
 
 
-def _project(request: AuthenticatedRequest, project_id: str) -> None:
-    find_project(request.auth, project_id)
+def _check(request: AuthenticatedRequest, ids: dict[str, str]) -> None:
+    if "org_id" in ids:
+        check_organization(request.auth, ids["org_id"])
+        if ids.get("region_id") not in (None, *(one.id for one in regions.list_regions())):
+            raise NotFound("region not found", fields=["region_id"])
+        return
+    project = find_project(request.auth, ids["project_id"])
+    if "branch_id" in ids:
+        find_branch(project, ids["branch_id"])
 
 
-def _branch(request: AuthenticatedRequest, project_id: str, branch_id: str) -> None:
-    find_branch(find_project(request.auth, project_id), branch_id)
-
-
-def _paged(
-    request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[PageQuery]
-) -> None:
-    _branch(request, project_id, branch_id)
-
-
-def _organization(request: AuthenticatedRequest, org_id: str) -> None:
-    check_organization(request.auth, org_id)
-
-
-def _region(request: AuthenticatedRequest, org_id: str, region_id: str) -> None:
-    check_organization(request.auth, org_id)
-    if region_id not in [region.id for region in regions.list_regions()]:
-        raise NotFound("region not found", fields=["region_id"])
-
-
-# What checks the ids, the rest of the path, the list's field, the call's id, and the reason.
-EMPTY = (
-    (_project, "permissions", "project_permissions", "listProjectPermissions",
-     "projects cannot be shared. To give somebody else access to a project, create an API key that "
-     "is limited to it."),
-    (_project, "available_preload_libraries", "libraries", "getAvailablePreloadLibraries",
-     "callers cannot choose libraries. Every endpoint loads pg_stat_statements where its Postgres "
-     "has it."),
-    (_project, "jwks", "jwks", "getProjectJWKS", "clients sign in with the password of a role."),
-    (_project, "vpc_endpoints", "endpoints", "listProjectVPCEndpoints",
-     "this server has no VPC endpoints."),
-    (_paged, "functions", "functions", "listProjectBranchFunctions",
-     "this server runs no functions."),
-    (_branch, "triggers", "triggers", "listProjectBranchTriggers",
-     "this server runs no functions, which triggers would call."),
-    (_paged, "custom-domains", "custom_domains", "listProjectBranchCustomDomains",
-     "this server runs no functions, which custom domains would lead to."),
-    (_branch, "buckets", "buckets", "listProjectBranchBuckets",
-     "this server stores no objects."),
-    (_organization, "invitations", "invitations", "getOrganizationInvitations",
-     "the account is its organization's only member."),
-    (_organization, "vpc/vpc_endpoints", "endpoints", "listOrganizationVPCEndpointsAllRegions",
-     "this server has no VPC endpoints."),
-    (_region, "vpc_endpoints", "endpoints", "listOrganizationVPCEndpoints",
-     "this server has no VPC endpoints."),
-)  # fmt: skip
-PLACES = {
-    _project: ("/projects/{project_id}", "projects"),
-    _branch: ("/projects/{project_id}/branches/{branch_id}", "branches"),
-    _paged: ("/projects/{project_id}/branches/{branch_id}", "branches"),
-    _organization: ("/organizations/{org_id}", "organizations"),
-    _region: ("/organizations/{org_id}/vpc/region/{region_id}", "organizations"),
-}
-
-
-def _add(check: Callable[..., None], rest: str, field: str, call: str, reason: str) -> None:
-    @wraps(check)
-    def empty(request: AuthenticatedRequest, **parameters: Any) -> dict[str, Any]:
-        check(request, **parameters)
+def _add(path: str, field: str, call: str, reason: str) -> None:
+    def empty(request: AuthenticatedRequest, query: PageQuery, **ids: str) -> dict[str, Any]:
+        _check(request, ids)
         return {field: []}
 
-    place, tag = PLACES[check]
+    # ninja reads the parameters of the path from the signature.
+    types = {"request": AuthenticatedRequest, "query": Query[PageQuery]}
+    types |= dict.fromkeys(re.findall(r"\{(\w+)\}", path), str)
+    empty.__signature__ = Signature(  # type: ignore[attr-defined] # what `inspect` looks for
+        [Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in types.items()]
+    )
     listed: Any = (list[Nothing], Field(description="Always empty"))
     router.get(
-        f"{place}/{rest}",
+        path,
         response=create_model(f"{call[0].upper()}{call[1:]}", __base__=Schema, **{field: listed}),
         operation_id=call,
-        summary=f"List {rest.split('/')[-1].replace('_', ' ')}",
+        summary=f"List {field.replace('_', ' ')}",
         description=f"Always empty: {reason}",
-        tags=[tag],
+        tags=[path.split("/")[1] if "branch_id" not in path else "branches"],
     )(empty)
 
 
-for _one in EMPTY:
-    _add(*_one)
+for _line in EMPTY.strip().splitlines():
+    _add(*_line.split("|"))

@@ -29,21 +29,16 @@ def finalize_restore(
 ) -> tuple[Branch, list[Operation]]:
     """Give the restored branch the name and the endpoint of the branch that it was restored for,
     and make it the default branch if that one was. The other branch keeps its id, data and children
-    under `name`, by default `<name>_old_<time>`. No data is copied.
+    under `name`, by default `<name>_old_<time>`. No data is copied (specification, section 3.4).
 
-    An endpoint of the restored branch, by which its data was looked at, is deleted if the other
-    branch has one. Returns the restored branch, and the operations that end with the endpoint in
-    the state that it had.
+    Returns the restored branch, and the operations that bring the endpoint back to its state.
 
     Raises NotFound, Conflict, Locked, Unprocessable, QuotaExceeded.
     """
     with changing_project(account, project_id) as project:
         restored = find_branch(project, branch_id)
         if restored.restores_over is None:
-            raise Unprocessable(
-                "the branch is not a restore that waits to be finalized: restore a snapshot with "
-                "finalize_restore: false first"
-            )
+            raise Unprocessable("the branch is not a restore that waits to be finalized")
         try:
             replaced = find_branch(project, restored.restores_over)
         except NotFound:

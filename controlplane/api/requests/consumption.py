@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 from controlplane.api.fields import PointInTime, Stated, Text, several
 
 MOST_PROJECTS = 100
-MetricName = Literal[
+METRICS = (
     "compute_unit_seconds",
     "root_branch_bytes_month",
     "child_branch_bytes_month",
@@ -18,8 +18,7 @@ MetricName = Literal[
     "private_network_transfer_bytes",
     "extra_branches_month",
     "snapshot_storage_bytes_month",
-]
-METRICS: Sequence[str] = MetricName.__args__  # type: ignore[attr-defined]
+)
 # Of the first version. The latter are only returned if a request asks for them.
 TOTALS = (
     *("active_time_seconds", "compute_time_seconds", "written_data_bytes"),

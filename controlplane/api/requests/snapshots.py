@@ -17,19 +17,24 @@ EXPIRES_AT = (
 
 
 Slug = Annotated[Text, Field(max_length=63, pattern="^[a-z](?:[a-z0-9-]*[a-z0-9])?$")]
-SLUG = "Another id for it, unique in the project: lower-case letters, digits and hyphens"
 
 
-class CreateSnapshotQuery(MomentQuery):
+class _Wanted(BaseModel):
     name: Name | None = None
-    slug: Slug | None = Field(None, description=SLUG)
+    slug: Slug | None = Field(
+        None,
+        description="Another id for it, unique in the project: lower-case letters, digits and "
+        "hyphens",
+    )
     expires_at: PointInTime | None = Field(None, description=EXPIRES_AT)
 
 
-class NewSnapshot(NamesMoment, Attributes):
-    name: Name | None = None
-    slug: Slug | None = Field(None, description=SLUG)
-    expires_at: PointInTime | None = Field(None, description=EXPIRES_AT)
+class CreateSnapshotQuery(_Wanted, MomentQuery):
+    pass
+
+
+class NewSnapshot(_Wanted, NamesMoment, Attributes):
+    pass
 
 
 def snapshot_spec(query: CreateSnapshotQuery, body: NewSnapshot | None) -> SnapshotSpec:
