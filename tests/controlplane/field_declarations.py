@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.api.looked_for import EMPTY
 from controlplane.models import ATTRIBUTES, Attribute, Endpoint
 
 # The value to send, or a function that returns it. The function gets what the fixture `ids` of
@@ -184,11 +185,12 @@ DECLARED: dict[str, Fields] = {
         for name in ("cursor", "limit", "search", "timeout")
     },
     **{
-        f"GET /projects/{{project_id}}/branches/{{branch_id}}/{rest}": {
+        f"GET {line.split('|')[0]}": {
             f"?{name}": CheckedBy(f"{NOT_OFFERED}::test_lists_of_what_this_server_never_has")
             for name in ("cursor", "limit")
         }
-        for rest in ("functions", "custom-domains")
+        for line in EMPTY.split()
+        if line.startswith("/")
     },
     "GET /organizations/{org_id}/members": {
         f"?{name}": CheckedBy("test_organizations.py::test_pages_of_members")
