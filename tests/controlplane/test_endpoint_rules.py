@@ -388,3 +388,14 @@ class TestHosts:
         assert send(api, "PATCH", path, body).status_code == 200
         body = {"endpoint": {"autoscaling_limit_max_cu": 4}}
         assert send(api, "PATCH", path, body).status_code == 422
+
+    def test_a_default_that_does_not_fit_any_more_is_lowered(
+        self, api: DjangoClient, account: Account, host: Host
+    ) -> None:
+        project = make_project(account, host)
+        defaults = {"autoscaling_limit_min_cu": 4, "autoscaling_limit_max_cu": 8}
+        Project.objects.filter(id=project.id).update(default_endpoint_settings=defaults)
+        Host.objects.filter(id=host.id).update(cpus=2, memory_bytes=8 << 30)
+        body = {"endpoints": [{"type": "read_write"}]}
+        (made,) = send(api, "POST", f"/{project.id}/branches", body).json()["endpoints"]
+        assert [made[name] for name in defaults] == [2, 2]
