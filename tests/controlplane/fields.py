@@ -199,6 +199,7 @@ PROJECT_AT_TIMES = PROJECT_LISTED_AT_TIMES
 SNAPSHOT: Mapping[str, Check] = {
     "id": like(r"snap-[a-z]+-[a-z]+-\d{6}"),
     "name": text,
+    "slug": like(r"[a-z](?:[a-z0-9-]*[a-z0-9])?"),
     "created_at": timestamp,
     "manual": flag,
 }
