@@ -14,7 +14,6 @@ import psycopg
 
 from controlplane.compute.extensions import has_extension
 from controlplane.compute.patience import progressed
-from controlplane.compute.schema_only import STAND_INS
 from controlplane.compute.session import Session, session
 
 MOST_NAMED = 5
@@ -26,6 +25,22 @@ WHERE datname <> 'template0' AND (NOT datallowconn OR datconnlimit = -2) ORDER B
 DATABASES = "SELECT datname FROM pg_database WHERE datname <> 'template0' ORDER BY oid"
 EXTENSIONS = "SELECT extname FROM pg_extension ORDER BY extname"
 PREPARED = "SELECT count(*), min(gid) FROM pg_prepared_xacts"
+# Statements that create functions of the same signatures, by the functions' oids. plpgsql is in
+# every database and takes all types that a client's function may have. Its validator does not
+# compile the body while `check_function_bodies` is off.
+STAND_INS = """
+SELECT f.oid, format(
+    'CREATE %s %I.%I(%s)%s LANGUAGE plpgsql%s AS $body$BEGIN RETURN%s; END$body$;',
+    CASE prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, nspname, proname,
+    pg_get_function_arguments(f.oid), ' RETURNS ' || pg_get_function_result(f.oid),
+    CASE WHEN prokind = 'f' THEN
+        CASE provolatile WHEN 'i' THEN ' IMMUTABLE' WHEN 's' THEN ' STABLE' ELSE ' VOLATILE' END
+    END,
+    CASE WHEN prokind = 'f' AND NOT proretset AND prorettype <> 'void'::regtype
+        AND NOT coalesce(proargmodes && '{o,b}'::"char"[], false) THEN ' NULL' END)
+FROM pg_proc f JOIN pg_namespace n ON n.oid = pronamespace
+WHERE f.oid >= 16384 AND prokind IN ('f', 'p')
+"""
 # Functions that a client could have written, with a statement that takes their bodies and one that
 # gives them back. Those of the platform's role were made by an extension's script. A partition key
 # must not become constant, as it would with NULL in place of what such a function returns.
