@@ -45,7 +45,7 @@ class Commands(ManagementUtility):
 def main() -> None:
     arguments = sys.argv[1:]
     if arguments in (["--version"], ["version"]):
-        print(metadata.version("perch"))
+        print(metadata.version("perch-postgres"))
         return
     has_controlplane = find_spec("procrastinate") is not None
     if arguments and not arguments[0].startswith("-"):
@@ -90,7 +90,7 @@ def controlplane_commands() -> list[str]:
 
 
 def how_to_install() -> str:
-    return "The rest comes with: pip install 'perch[controlplane]'"
+    return "Install the extra `controlplane` too: pip install 'perch_postgres-….whl[controlplane]'"
 
 
 def take_place(arguments: list[str]) -> None:

@@ -234,7 +234,10 @@ class SignInMiddleware:
             return show_problem(request, AnotherSignIn(words))
         request.keeps_awake = _is_by_a_person(request)
         request.api = ManagementAPI(
-            sign_in.key, sign_in.shown_server, has_batches=sign_in.account.is_perch
+            sign_in.key,
+            sign_in.shown_server,
+            has_batches=sign_in.account.is_perch,
+            once=request.POST.get("once", ""),
         )
         if request.is_out_of_date:
             request.api.refuse_changes()

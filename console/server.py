@@ -1,6 +1,8 @@
 """The console's gunicorn worker. It ends its event streams when it is told to stop."""
 
+import ctypes
 import gc
+import signal
 
 import gevent
 from gunicorn.workers.ggevent import GeventWorker
@@ -9,9 +11,17 @@ from gunicorn.workers.ggevent import GeventWorker
 LOOK_EVERY = 0.2
 # New objects between two garbage collections.
 COLLECT_AFTER = 50_000
+# linux/prctl.h: PR_SET_PDEATHSIG
+KILL_WITH_PARENT = 1
 
 
 class StreamingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
+    def init_process(self) -> None:
+        # The kernel kills this process when its parent dies. Otherwise a worker that is still
+        # loading, on a busy host for a minute, would hold the port, which the next parent needs.
+        ctypes.CDLL(None).prctl(KILL_WITH_PARENT, signal.SIGKILL)
+        super().init_process()
+
     def load_wsgi(self) -> None:
         super().load_wsgi()
         # Objects that exist by now stay for the life of the process, so that collections can skip

@@ -56,7 +56,7 @@ def envsecrets(name: str) -> list[str]:
     `<name>_FILE` names, one a line. A file that is missing holds none."""
     path = Path(env(f"{name}_FILE"))
     text = env(name).replace(",", "\n") or (path.read_text() if path.is_file() else "")
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip() for line in text.split("\n") if line.strip()]
 
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -162,7 +162,7 @@ def envsecrets(name: str, path: Path) -> list[str]:
     if not text:
         with suppress(OSError):
             text = Path(os.environ.get(f"{name}_FILE") or path).read_text()
-    found = (line.strip() for line in text.splitlines())
+    found = (line.strip() for line in text.split("\n"))
     return list(dict.fromkeys(one + end for one in found if one for end in ("", "\n")))
 
 

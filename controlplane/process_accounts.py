@@ -86,8 +86,19 @@ KINDS = {
 _KEEP_CAPABILITIES, _DROP_BOUND, _NO_NEW_PRIVILEGES, _AMBIENT = 8, 24, 38, 47
 _RAISE, _CLEAR_ALL = 2, 4
 _VERSION = 0x20080522
+_SET_NAME = 15
+# The kernel's name of the proxy's processes that go on when its main process ends. Programs that
+# are executed get another name.
+SERVES_UNTIL_REPLACED = "perch-proxy"
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+
+
+def serve_until_replaced() -> None:
+    """Give this process, and those that it forks, the name by which `up` tells a proxy that serves
+    clients until the next one takes over from a main process, which it ends."""
+    name = ctypes.create_string_buffer(SERVES_UNTIL_REPLACED.encode())
+    _prctl(_SET_NAME, ctypes.addressof(name))
 
 
 def in_use() -> bool:

@@ -156,6 +156,8 @@ DEFAULT_SUSPEND_TIMEOUT = envint("PERCH_DEFAULT_SUSPEND_TIMEOUT", 300)
 RECOVERY_HOURS = envint("PERCH_RECOVERY_HOURS", 24)
 # Days that the rows of deleted projects, branches and endpoints are kept.
 DELETED_RETENTION = envint("PERCH_DELETED_RETENTION", 30)
+# Days that operations are kept.
+OPERATION_RETENTION = envint("PERCH_OPERATION_RETENTION", 180)
 
 # A problem of /healthz, once there was a backup: the last complete one is older than so many hours,
 # or the last verified one than so many days; 0 for never.

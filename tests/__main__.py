@@ -29,7 +29,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tests.outcomes import Outcomes
-from tests.support.stack import DIRECTORY, SHARED, shared_stacks
+from tests.support.stack import DIRECTORY, SHARED, remove_abandoned, shared_stacks
 from tests.support.waiting import slowness
 
 TESTS = Path(__file__).resolve().parent
@@ -50,8 +50,8 @@ BOUNDS = {"fast": 60, "default": 600}
 HANGS_AFTER = 1800
 # With this variable every process that a test starts would compile all modules again.
 NO_COMPILED = "PYTHONDONTWRITEBYTECODE"
-# A filesystem in memory, and the bytes that must be free there.
-MEMORY, MEMORY_BYTES = Path("/dev/shm"), 4 << 30
+# A filesystem in memory, and the bytes of it that a run may need.
+MEMORY, MEMORY_BYTES = Path("/dev/shm"), 5 << 30
 # pytest's exit statuses.
 PASSED, TESTS_FAILED, NOTHING_COLLECTED = 0, 1, 5
 
@@ -76,6 +76,12 @@ def main(arguments: Sequence[str]) -> int:
     options = arguments[len(named) :]
     suites = [suite for suite in SUITES if suite in named] or list(SUITES)
     at_once = AT_ONCE[tier]
+    remove_abandoned(MEMORY)
+    if tier != "thorough" and not uses_memory(tier):
+        print(
+            f"The tests use the disk, which takes longer: {MEMORY} lacks the {MEMORY_BYTES >> 30} "
+            "GB that they need there."
+        )
     if at_once > 1:
         suites.sort(key=[*LONGEST_FIRST, *SUITES].index)
     with services(tier, suites) as free, ThreadPoolExecutor(at_once) as side_by_side:

@@ -116,9 +116,10 @@ def revoke(request: ConsoleRequest, key_id: int) -> HttpResponse:
         return done(request, url, "API key revoked.", is_live=False)
 
     def page() -> FormPage:
-        keys = {key.id: key for key in choices(request, request.api.api_keys)}
-        name = f"“{keys[key_id].name}”" if key_id in keys else f"number {key_id}"
-        created = keys[key_id].created_at if key_id in keys else None
+        keys = choices(request, request.api.api_keys)
+        key = next((one for one in keys if one.id == key_id), None)
+        name = f"“{key.name}”" if key else f"number {key_id}"
+        created = key.created_at if key else None
         since = f", created {localtime(created):%Y-%m-%d %H:%M:%S}," if created else ""
         sign_in = sessions.present(request)
         own = sign_in.account.key_id if sign_in else None

@@ -125,10 +125,11 @@ def declare_lost(request: ConsoleRequest, host_id: str) -> HttpResponse:
 def remove(request: ConsoleRequest, host_id: str) -> HttpResponse:
     def page() -> FormPage:
         host, _ = _host(request, host_id)
-        why = _why_not_removed(host) if host else ""
+        # For a form that was sent, the server's own refusal is shown.
+        why = _why_not_removed(host) if host and request.method != "POST" else ""
         return FormPage(
             title=f"Remove host {host_id}",
-            intro="" if why else "It has no projects, so nothing is lost.",
+            intro="" if why else "The server refuses this as long as the host has projects.",
             submit="Remove host",
             danger=True,
             back=reverse("status"),

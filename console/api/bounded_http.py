@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
-from requests.exceptions import InvalidURL, ProxyError, SSLError
+from requests.exceptions import ConnectTimeout, InvalidURL, ProxyError, SSLError
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import NewConnectionError, ReadTimeoutError
@@ -80,7 +80,7 @@ def _whole(data: Any) -> Any:
 
 def never_sent(error: requests.RequestException) -> bool:
     """Whether the request cannot have arrived, because no connection was made."""
-    if isinstance(error, SSLError | ProxyError | InvalidURL):
+    if isinstance(error, SSLError | ProxyError | InvalidURL | ConnectTimeout):
         return True
     reason = getattr(error.args[0] if error.args else None, "reason", None)
     return isinstance(reason, NewConnectionError)

@@ -18,7 +18,7 @@ class APIError(Exception):
 
     title = "The management API refused"
     advice = ""
-    # The advice after a request that changes nothing, if it differs.
+    # The advice if the request to the API would have changed nothing, if it differs.
     advice_to_readers = ""
     # False if the answer did not come from the API itself but from something in front of it.
     is_told = True

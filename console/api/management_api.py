@@ -21,7 +21,7 @@ from console.api.resources.service_status import StatusCalls
 from console.api.resources.snapshots import SnapshotCalls
 from console.api.resources.webhooks import WebhookCalls
 from console.api.servers import Server, default_server
-from console.api.transport import Transport, may_be_missing
+from console.api.transport import Transport, may_be_missing, new_once
 
 # What is cancelled or retried: ("operations", its id), or ("chains", a chain's id).
 Target = tuple[Literal["operations", "chains"], str]
@@ -40,13 +40,14 @@ class ManagementAPI:
     """
 
     def __init__(
-        self, key: str, server: Server | None = None, *, has_batches: bool = False
+        self, key: str, server: Server | None = None, *, has_batches: bool = False, once: str = ""
     ) -> None:
         """`server` is by default the one of MANAGEMENT_API_URL. Without a key nothing is sent:
         every call then raises Unauthorized. `has_batches` says whether the server may answer the
-        requests of parallel calls together (`console.api.batches`)."""
+        requests of parallel calls together (`console.api.batches`). `once` is of the form that was
+        sent (`Transport.once`)."""
         self.server = server or default_server()
-        self._transport = Transport(key, self.server, has_batches=has_batches)
+        self._transport = Transport(key, self.server, has_batches=has_batches, once=once)
         self.branching = BranchCalls(self._transport)
         self.catalog = CatalogCalls(self._transport)
         self.history = HistoryCalls(self._transport)
@@ -54,6 +55,11 @@ class ManagementAPI:
         self.webhooks = WebhookCalls(self._transport)
         self.changes = ChangeCalls(self._transport)
         self.status = StatusCalls(self._transport)
+
+    @property
+    def once(self) -> str:
+        """What the next form has as its `once`."""
+        return self._transport.once or new_once()
 
     def answers_in_order(self) -> bool:
         """Whether the server answers parallel calls in their order, as far as is known."""
@@ -266,15 +272,9 @@ class ManagementAPI:
         data = self._transport.get("projects", project_id, "operations", operation_id)
         return Operation.read(one(data, "operation"))
 
-    def steer(self, project_id: str, target: Target, verb: Verb, *, once: str) -> list[Operation]:
-        """Cancel or retry. Returns the operations concerned; for a retry, the new ones.
-
-        `once` is an idempotency key, for one press of a button.
-        """
-        key = f"{verb}-{target[0]}-{once}" if once else ""
-        data = self._transport.send(
-            "POST", "projects", project_id, *target, verb, body={}, once=key
-        )
+    def steer(self, project_id: str, target: Target, verb: Verb) -> list[Operation]:
+        """Cancel or retry. Returns the operations concerned; for a retry, the new ones."""
+        data = self._transport.send("POST", "projects", project_id, *target, verb, body={})
         return [Operation.read(item) for item in objects(data, "operations")]
 
     # Activity

@@ -1,6 +1,10 @@
 """Sends the management API's calls over HTTP, and turns each failure into its own exception."""
 
+import hashlib
+import json
 import logging
+import re
+import secrets
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
@@ -49,17 +53,31 @@ LONG_FACTOR = 5
 UNSENDABLE = frozenset((".", "..", ""))
 
 
+ONCE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def new_once() -> str:
+    """Return a value for the field `once` of a form."""
+    return secrets.token_urlsafe(16)
+
+
 class Transport:
     """Sends one user's requests to one server, with the user's key. Raises an `APIError` for every
     failure."""
 
-    def __init__(self, key: str, server: Server, *, has_batches: bool = False) -> None:
+    def __init__(
+        self, key: str, server: Server, *, has_batches: bool = False, once: str = ""
+    ) -> None:
         """Without a key nothing is sent: every call then raises Unauthorized. `has_batches` says
         whether the server may have the call `/batch`."""
+        # Of the form whose request this is; "" for none. It is part of the idempotency keys, so
+        # that a form that is sent twice makes one thing. It changes if the server refuses, as it
+        # would repeat its refusal; if no answer arrived, the request may have taken effect.
+        self.once = once if ONCE.fullmatch(once) else ""
         self._key = key
         self._server = server
         self._has_batches = has_batches
-        self._too_slow: TooSlow | None = None
+        self._too_slow: Unreachable | None = None
         # True if the page that sends the request was made before the last sign-in or sign-out.
         # Such a page may read, but not change anything.
         self.is_out_of_date = False
@@ -135,19 +153,25 @@ class Transport:
         *path: str,
         query: Mapping[str, str | int] | None = None,
         body: Mapping[str, Any] | None = None,
-        once: str = "",
     ) -> object:
-        """Send a change. Returns the decoded answer; None if it has no content.
-
-        `once` is an idempotency key: a server that knows such keys answers a repeated request as
-        it did the first, and does nothing more. Raises OutOfDate for a page that is out of date.
-        """
+        """Send a change. Returns the decoded answer; None if it has no content. Raises OutOfDate
+        for a page that is out of date."""
         self.require_current()
         batches.leave()
         # Use a fresh connection: if a kept one turned out to be closed, it would be unknown
         # whether the change took effect, and sending it again would not be safe.
-        with closing(BoundedAdapter()) as fresh:
-            return self._call(fresh, method, path, query=query, body=body, once=once)
+        once = ""
+        if self.once and method == "POST":
+            # Another request of the same form, as with another name after going back, is another
+            # one to the server.
+            sent = json.dumps([path, query, body]).encode()
+            once = f"{self.once}-{hashlib.sha256(sent).hexdigest()[:16]}"
+        try:
+            with closing(BoundedAdapter()) as fresh:
+                return self._call(fresh, method, path, query=query, body=body, once=once)
+        except Refused:
+            self.once = ""
+            raise
 
     def require_current(self) -> None:
         """Raise OutOfDate if the page that sends the request was made for an earlier sign-in."""
@@ -244,24 +268,34 @@ class Transport:
         except TooLong as error:
             log.warning("API response too long", extra={"method": method, "url": url})
             raise NonsenseAnswer(f"The answer is {error}.", status=answer.status_code) from error
-        except requests.Timeout as error:
-            log.warning("API too slow", extra={"method": method, "url": url})
-            self._too_slow = TooSlow(f"No answer within {seconds:g} seconds.")
-            raise self._too_slow from error
         except requests.RequestException as error:
             # Log the text of connection errors only. Other errors may quote a header with the key.
             words = str(error) if isinstance(error, requests.ConnectionError) else ""
             fields = {"method": method, "url": url, "kind": type(error).__name__, "error": words}
             log.warning("API unreachable", extra=fields)
-            if never_sent(error):
-                raise Unreachable(f"No connection to {self._server.url}.") from error
-            raise BrokenOff(
-                f"{self._server.url} closed the connection before the response was complete."
-            ) from error
+            raise self._unreachable(error, seconds, is_reading=method == "GET") from error
         is_good = answer.status_code < 300
         return result_of(
             answer.status_code, answer.reason, decoded(answer, content, is_needed=is_good)
         )
+
+    def _unreachable(
+        self, error: requests.RequestException, seconds: float, *, is_reading: bool
+    ) -> Unreachable:
+        url, is_slow = self._server.url, isinstance(error, requests.Timeout)
+        problem: Unreachable
+        if never_sent(error):
+            problem = Unreachable(f"No connection to {url}.")
+        elif is_slow:
+            problem = TooSlow(f"No answer within {seconds:g} seconds.")
+        else:
+            problem = BrokenOff(f"{url} closed the connection before the response was complete.")
+        if is_reading:
+            # What a page reads before or after a change says nothing about the change.
+            problem.advice = problem.advice_to_readers or problem.advice
+        if is_slow:
+            self._too_slow = problem
+        return problem
 
 
 _pooled = BoundedAdapter(pool_connections=4, pool_maxsize=32)

@@ -48,7 +48,7 @@ def read_diff(diff: str) -> Difference:
     lines: list[Line] = []
     base = own = 0
     is_in_hunk = False
-    for text in diff.splitlines():
+    for text in diff.removesuffix("\n").split("\n"):
         if hunk := HUNK.match(text):
             base, own = int(hunk[1]), int(hunk[2])
             is_in_hunk = True

@@ -18,15 +18,24 @@ from console.request import ConsoleRequest
 
 Call = Callable[[ManagementAPI, str, str, bool], object]
 
-# For the last part of a button's URL, the API call that the button makes. `on` is the new position
-# of a switch.
-CHANGES: Mapping[str, Call] = {
-    "start": lambda api, project, endpoint, on: api.start_endpoint(project, endpoint),
-    "enable": lambda api, project, endpoint, on: api.update_endpoint(
-        project, endpoint, {"disabled": False}
+# For the last part of a button's URL, the API call that the button makes, and what is said without
+# scripts; with scripts, the live region shows the change. `on` is the new position of a switch.
+CHANGES: Mapping[str, tuple[Call, str]] = {
+    "start": (
+        lambda api, project, endpoint, on: api.start_endpoint(project, endpoint),
+        "The start of {} was requested.",
     ),
-    "pooling": lambda api, project, endpoint, on: api.update_endpoint(
-        project, endpoint, {"pooler_enabled": on}
+    "enable": (
+        lambda api, project, endpoint, on: api.update_endpoint(
+            project, endpoint, {"disabled": False}
+        ),
+        "Endpoint {} is enabled.",
+    ),
+    "pooling": (
+        lambda api, project, endpoint, on: api.update_endpoint(
+            project, endpoint, {"pooler_enabled": on}
+        ),
+        "Connection pooling of {} is switched {}.",
     ),
 }
 
@@ -39,6 +48,8 @@ class ChangeToConfirm:
     # What the change does, as the words that follow the endpoint's id.
     effect: str
     submit: str
+    # What is said without scripts.
+    done: str
     call: Call
 
 
@@ -47,6 +58,7 @@ TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
         "Suspend endpoint",
         "will be suspended. Open connections are closed; the next connection starts it again.",
         "Suspend",
+        "The suspend of {} was requested.",
         lambda api, project, endpoint, on: api.suspend_endpoint(project, endpoint),
     ),
     "restart": ChangeToConfirm(
@@ -54,6 +66,7 @@ TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
         "will be restarted. Open connections are closed, and new connections wait until it has "
         "started.",
         "Restart",
+        "The restart of {} was requested.",
         lambda api, project, endpoint, on: api.restart_endpoint(project, endpoint),
     ),
     "disable": ChangeToConfirm(
@@ -61,6 +74,7 @@ TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
         "will be suspended, and connections cannot start it until it is enabled again. Open "
         "connections are closed.",
         "Disable",
+        "Endpoint {} is disabled.",
         lambda api, project, endpoint, on: api.update_endpoint(
             project, endpoint, {"disabled": True}
         ),
@@ -72,10 +86,12 @@ TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
 def change(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str) -> HttpResponse:
     """Make a change at once; `what` is a key of CHANGES."""
     on = request.POST.get("to") == "on"
+    call, words = CHANGES[what]
     return act(
         request,
-        lambda: CHANGES[what](request.api, project_id, endpoint_id, on),
+        lambda: call(request.api, project_id, endpoint_id, on),
         otherwise=reverse("endpoint", args=[project_id, endpoint_id]),
+        message="" if request.htmx else words.format(endpoint_id, "on" if on else "off"),
     )
 
 
@@ -87,7 +103,7 @@ def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: st
 
     def go_ahead() -> HttpResponse:
         change.call(request.api, project_id, endpoint_id, True)
-        return done(request, url)
+        return done(request, url, "" if request.htmx else change.done.format(endpoint_id))
 
     def page() -> FormPage:
         if request.method != "POST":

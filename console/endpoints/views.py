@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
+from django import forms
 from django.http import HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
@@ -160,7 +161,7 @@ def create(request: ConsoleRequest, project_id: str) -> HttpResponse:
             # Go to the endpoint's page, which shows how it starts and how to connect.
             url = back(request, reverse("endpoint", args=[project_id, endpoint.id]))
             return done(request, url, f"Started creating endpoint {endpoint.id}.")
-    free = choices(request, lambda: _free_branches(request, project_id))
+    free = choices(request, lambda: _free_branches(request, project_id, form))
     form.initial["branch_id"] = request.GET.get("branch", "")
     offer_branches(form, "branch_id", free)
     page = FormPage(
@@ -183,7 +184,7 @@ def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
             changes = body_of(form, "endpoint_reassign")["endpoint"]
             request.api.update_endpoint(project_id, endpoint_id, changes)
             return done(request, url, f"Endpoint {endpoint_id} is moving to the chosen branch.")
-    free = choices(request, lambda: _free_branches(request, project_id))
+    free = choices(request, lambda: _free_branches(request, project_id, form))
     offer_branches(form, "branch_id", free)
     page = FormPage(
         title="Reassign endpoint",
@@ -196,13 +197,15 @@ def reassign(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
     return show_form(request, form, page)
 
 
-def _free_branches(request: ConsoleRequest, project_id: str) -> list[Branch]:
+def _free_branches(request: ConsoleRequest, project_id: str, form: forms.Form) -> list[Branch]:
+    """Return the branches without an endpoint, and the chosen one: it may have one meanwhile."""
     branches, endpoints = in_parallel(
         lambda: request.api.branches(project_id),
         lambda: request.api.endpoints(project_id),
     )
     taken = {endpoint.branch_id for endpoint in endpoints}
-    return [branch for branch in branches if branch.id not in taken]
+    chosen = form.data.get("branch_id")
+    return [branch for branch in branches if branch.id not in taken or branch.id == chosen]
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -1,8 +1,6 @@
 """The console's forms. They check only what a user can mistype; the API checks what is allowed."""
 
-import secrets
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -11,7 +9,6 @@ from django import forms
 from django.utils import timezone
 from django.utils.choices import BaseChoiceIterator
 
-from console.api.errors import Refused
 from console.api.fields import stamp
 from console.api.resources.branches import Branch
 from console.api.resources.projects import Project
@@ -66,7 +63,7 @@ def branch_in_list(branch: Branch) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip() for line in text.split("\n") if line.strip()]
 
 
 class LinesField(forms.CharField):
@@ -139,30 +136,6 @@ class ConfirmForm(forms.Form):
 
 class EmptyForm(forms.Form):
     """Has no fields: it only confirms an action."""
-
-
-class OnceForm(forms.Form):
-    """Confirms an action that is to happen once, however often the form is sent."""
-
-    once = forms.RegexField(r"\A[A-Za-z0-9_-]{1,64}\Z", required=False, widget=forms.HiddenInput)
-
-    def __init__(self, data: Any = None) -> None:
-        super().__init__(data, initial={"once": new_once()})
-
-    @contextmanager
-    def renewed_when_refused(self) -> Generator[None]:
-        """Make a new idempotency key if the server refuses, as it would repeat its refusal for the
-        old one. If no answer arrived, the key stays: the request may have taken effect."""
-        try:
-            yield
-        except Refused:
-            self.data = {"once": new_once()}
-            raise
-
-
-def new_once() -> str:
-    """Return a new idempotency key, for one press of a button."""
-    return secrets.token_urlsafe(16)
 
 
 def split_lines(text: str) -> list[tuple[str, str, str]]:

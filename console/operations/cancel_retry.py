@@ -5,21 +5,20 @@ from collections.abc import Sequence
 from django.contrib import messages
 from django.http import HttpResponse
 from django.urls import reverse
+from django.utils.text import capfirst
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.errors import APIError, Unauthorized
 from console.api.management_api import Target
 from console.api.parallel import in_parallel, or_none
 from console.api.resources.operations import Operation
-from console.forms.fields import OnceForm
 from console.operations.run_rows import run_url
 from console.operations.run_views import run_of_chain
 from console.operations.runs import Run, asked
 from console.operations.views import names_of
 from console.pages.addresses import back
-from console.pages.form_errors import problems_beside
 from console.pages.problems import spell_out
-from console.pages.responses import FormPage, done, show_form
+from console.pages.responses import FormPage, done, show_confirmation
 from console.pages.statuses import action_name, is_unfinished, operation_status
 from console.request import ConsoleRequest
 
@@ -65,7 +64,7 @@ def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Htt
         if run and (not names.lacks(run) or names.snapshot(run)):
             name = f"“{asked(run, names)}”"
         if run and not run.is_unfinished:
-            blocked = f"{name[0].upper()}{name[1:]} has already ended: {run.status.label}."
+            blocked = f"{capfirst(name)} has already ended: {run.status.label}."
     page = FormPage(
         title="Cancel run",
         intro="" if blocked else f"All operations of {name} are cancelled. {WHAT_CANCELLING_DOES}",
@@ -80,13 +79,11 @@ def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> Htt
 def _confirm_cancel(
     request: ConsoleRequest, project_id: str, target: Target, page: FormPage
 ) -> HttpResponse:
-    form = OnceForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        once = form.cleaned_data["once"]
-        with problems_beside(form), form.renewed_when_refused():
-            concerned = request.api.steer(project_id, target, "cancel", once=once)
-            return done(request, page.back, _what_was_cancelled(concerned))
-    return show_form(request, form, page)
+    def go_ahead() -> HttpResponse:
+        concerned = request.api.steer(project_id, target, "cancel")
+        return done(request, page.back, _what_was_cancelled(concerned))
+
+    return show_confirmation(request, lambda: page, go_ahead)
 
 
 def _what_was_cancelled(concerned: Sequence[Operation]) -> str:
@@ -113,10 +110,8 @@ def _retry(
     request: ConsoleRequest, project_id: str, target: Target, *, otherwise: str
 ) -> HttpResponse:
     """Retry, and go to the new run. A refusal is shown on the page of the button."""
-    form = OnceForm(request.POST)
-    once = form.cleaned_data["once"] if form.is_valid() else ""
     try:
-        anew = request.api.steer(project_id, target, "retry", once=once)
+        anew = request.api.steer(project_id, target, "retry")
     except Unauthorized:
         raise
     except APIError as problem:

@@ -20,8 +20,8 @@ from console.api.resources.endpoints import Endpoint
 from console.api.resources.events import Event
 from console.api.resources.operations import Operation
 from console.api.resources.projects import Project
+from console.api.transport import new_once
 from console.events.rows import EventRow, event_row
-from console.forms.fields import new_once
 from console.operations.run_rows import (
     change_by,
     log_lines,

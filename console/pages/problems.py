@@ -18,6 +18,7 @@ from console.pages import live_regions
 from console.pages.addresses import page_shown
 from console.pages.notices import show_notices
 from console.request import ConsoleRequest
+from console.templatetags import console_tags
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -78,7 +79,7 @@ def show_problem(request: ConsoleRequest, problem: APIError) -> HttpResponse:
         return show_notices(request, status=problem.page_status)
     context = {
         "problem": problem,
-        "advice": (request.method == "GET" and problem.advice_to_readers) or problem.advice,
+        "advice": problem.advice,
         "retry_url": request.get_full_path() if request.method == "GET" else page_shown(request),
         "is_gone": isinstance(problem, NotFound | NotOffered) and problem.is_told,
         "sign_in_url": sign_in_url(request) if isinstance(problem, Forbidden) else "",
@@ -136,4 +137,4 @@ def quoted(words: str) -> str:
 
 
 def sentence(words: str) -> str:
-    return words[:1].upper() + words[1:].rstrip(".")
+    return console_tags.sentence(words).rstrip(".")

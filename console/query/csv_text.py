@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 Row = Sequence[str | None]
 
-NEEDS_QUOTES = re.compile(r'[",\r\n]|\A\s|\s\Z|\A\\\.\Z|\A\Z')
+NEEDS_QUOTES = re.compile(r'[",\r\n]|\A[\s\ufeff]|\s\Z|\A\\\.\Z|\A\Z')
 FIELD = re.compile(
     r'(?:"(?P<quoted>(?:[^"]|"")*+)"|(?P<plain>[^",\r\n]*+))(?P<end>,|\r\n|\r|\n|\Z)'
 )
@@ -26,8 +26,9 @@ def _field(value: str | None) -> str:
 
 
 def read_csv(text: str) -> Iterator[tuple[int, list[str | None]]]:
-    """Yield the number of the line, from 1, and the fields of each row. Raises UnreadableCsv."""
-    position, line = 0, 1
+    """Yield the number of the line, from 1, and the fields of each row. A blank line is a row with
+    one field, NULL; but not at the end, if rows have several fields. Raises UnreadableCsv."""
+    position, line, width = 0, 1, 0
     row: list[str | None] = []
     begins_at = line
     while position < len(text) or row:
@@ -40,8 +41,8 @@ def read_csv(text: str) -> Iterator[tuple[int, list[str | None]]]:
         position = found.end()
         if found["end"] == ",":
             continue
-        # A blank line at the end is no row.
-        if row != [None] or position < len(text):
+        width = width or len(row)
+        if row != [None] or position < len(text) or width == 1:
             yield begins_at, row
         line += found["end"] != ""
         row, begins_at = [], line

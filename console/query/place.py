@@ -13,7 +13,7 @@ from console.api.resources.endpoints import Endpoint
 from console.api.resources.projects import Project
 from console.api.resources.roles import Database
 from console.forms.fields import OpenChoiceField, offer
-from console.pages.problems import words_beside
+from console.pages.problems import sentence, words_beside
 from console.query import sql_over_http
 from console.query.sql_over_http import Query, Result, SqlFailed
 from console.request import ConsoleRequest
@@ -143,6 +143,7 @@ def run(
     queries: Sequence[Query],
     *,
     read_only: bool = True,
+    exact: bool = False,
 ) -> list[Result]:
     """Run the queries at the place that a valid form has chosen. Raises PlaceRefused, SqlFailed."""
     uri = connection_uri(request, project_id, chosen)
@@ -153,10 +154,11 @@ def run(
         seconds=chosen.get("seconds") or USUALLY,
         read_only=read_only,
         marker=chosen.get("marker", ""),
+        exact=exact,
     )
 
 
 def failure_words(failure: SqlFailed) -> str:
     """Return the failure in one paragraph."""
-    parts = [failure.message[:1].upper() + failure.message[1:], failure.detail]
+    parts = [sentence(failure.message), failure.detail]
     return " ".join(f"{part.rstrip('.')}." for part in parts if part)

@@ -38,6 +38,11 @@ LONGEST_WAIT = 600
 LONGEST_ANSWER = 8 << 20
 # The sessions' `application_name`. That of a run that can be cancelled ends with the run's marker.
 APPLICATION = "perch-console"
+# Settings with which Postgres reads each value as it has written it.
+EXACT = (
+    "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex "
+    "-c array_nulls=on"
+)
 
 
 @dataclass(frozen=True)
@@ -160,12 +165,14 @@ def run(
     seconds: int,
     read_only: bool,
     marker: str = "",
+    exact: bool = False,
 ) -> list[Result]:
     """Run the queries at the database of `uri`, a connection string from `server`.
 
     Several queries run in one transaction. Each may take `seconds`. With `read_only`, they can
     change nothing, and nothing in their text can circumvent that. `marker` names this run to
-    `cancel`. Raises SqlFailed.
+    `cancel`. With `exact`, values are written and read as texts that lose nothing, whatever the
+    role's settings are. Raises SqlFailed.
     """
     url = _address(server, uri)
     sent = list(queries)
@@ -178,7 +185,7 @@ def run(
     statements = [{"query": one.text, "params": list(one.parameters)} for one in sent]
     headers = {
         "Neon-Connection-String": _with_options(
-            uri, seconds=seconds, read_only=read_only, marker=marker
+            uri, seconds=seconds, read_only=read_only, marker=marker, exact=exact
         ),
         # Only Perch knows this header.
         "Perch-Notices": "true",
@@ -212,7 +219,7 @@ def run(
     except (ValueError, RecursionError) as error:
         raise SqlFailed(f"{url} does not respond like a Perch proxy.") from error
     except requests.RequestException as error:
-        raise _unreachable(url, error) from error
+        raise _unreachable(url, error, read_only=read_only) from error
     if not isinstance(data, Mapping):
         raise SqlFailed(f"{url} does not respond like a Perch proxy.")
     if not answer.ok:
@@ -240,26 +247,33 @@ def _application(marker: str) -> str:
     return f"{APPLICATION} {marker}".strip()
 
 
-def _with_options(uri: str, *, seconds: int, read_only: bool, marker: str = "") -> str:
+def _with_options(
+    uri: str, *, seconds: int, read_only: bool, marker: str = "", exact: bool = False
+) -> str:
     parts = urlsplit(uri)
     query = dict(parse_qsl(parts.query))
     options = [query.get("options", ""), f"-c statement_timeout={seconds * 1000}"]
+    # What is typed has been split into statements by this rule.
+    options.append("-c standard_conforming_strings=on")
+    if exact:
+        options.append(EXACT)
     if read_only:
         options.append("-c default_transaction_read_only=on")
     query |= {"options": " ".join(options).strip(), "application_name": _application(marker)}
     return parts._replace(query=urlencode(query)).geturl()
 
 
-def _unreachable(url: str, error: requests.RequestException) -> SqlFailed:
+def _unreachable(url: str, error: requests.RequestException, *, read_only: bool) -> SqlFailed:
     log.warning("proxy not reached", extra={"url": url, "kind": type(error).__name__})
     where = urlsplit(url).netloc
     if isinstance(error, requests.exceptions.SSLError):
         return SqlFailed(f"The console does not trust the certificate of {where}.")
-    if isinstance(error, requests.Timeout):
-        return SqlFailed(f"{where} did not respond in time. The statements may still take effect.")
     if never_sent(error):
         return SqlFailed(f"The console cannot reach {where}.")
-    return SqlFailed(f"Lost the connection to {where}. The statements may have taken effect.")
+    may = "" if read_only else " The statements may still take effect."
+    if isinstance(error, requests.Timeout):
+        return SqlFailed(f"{where} did not respond in time.{may}")
+    return SqlFailed(f"Lost the connection to {where}.{may}")
 
 
 def _refused(data: Mapping[str, Any], *, step: int) -> SqlFailed:

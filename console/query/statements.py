@@ -1,18 +1,25 @@
-"""Splits SQL that a user typed into statements, as psql does: at each semicolon that is not within
-a string, a comment, parentheses or the body of a function."""
+"""Splits SQL that a user typed into statements, as psql does (psqlscan.l): at each semicolon that
+is not within a string, a comment, parentheses or the body of a function."""
 
 import re
 from dataclasses import dataclass
 
+# To Postgres, every character outside of ASCII belongs to a name, and none of them is a space. A
+# string goes on after a line break, by the rules of its beginning.
 TOKEN = re.compile(
     r"""
-      (?P<space> \s+ | --[^\n]* )
+      (?P<space> [ \t\n\r\f\v]+ | --[^\n\r]* )
     | (?P<comment> /\* )
-    | (?P<text> [eE]'(?:[^'\\]|\\.|'')*'? | '(?:[^']|'')*'? | "(?:[^"]|"")*"? )
-    | (?P<dollar> \$(?:[^\W\d]\w*)?\$ )
-    | (?P<word> [^\W\d][\w$]* )
+    | (?P<text>
+        [eE]'(?:[^'\\]|\\.|'(?:'|BREAK'))*+'?
+      | '(?:[^']|''|'BREAK')*+'?
+      | "(?:[^"]|"")*+"? )
+    | (?P<dollar> \$(?:[LETTER][LETTER0-9]*)?\$ )
+    | (?P<word> [LETTER][LETTER0-9$]* )
     | (?P<other> . )
-    """,
+    """.replace("LETTER", r"A-Za-z_\x80-\U0010ffff").replace(
+        "BREAK", r"(?:[ \t\f\v]|--[^\n\r]*)*+[\n\r](?:[ \t\n\r\f\v]|--[^\n\r]*[\n\r])*+"
+    ),
     re.DOTALL | re.VERBOSE,
 )
 COMMENT_EDGE = re.compile(r"/\*|\*/")
@@ -41,20 +48,23 @@ def split(typed: str) -> list[Statement]:
         kind, text = token.lastgroup, token[0]
         position = token.end()
         if kind == "comment":
-            position = _end_of_comment(typed, position)
+            position, is_closed = _end_of_comment(typed, position)
+            # Postgres refuses a statement with an unclosed comment.
+            kind = "space" if is_closed else kind
         if kind == "dollar":
             close = typed.find(text, position)
             position = len(typed) if close < 0 else close + len(text)
-        if kind in ("comment", "space"):
+        if kind == "space":
             continue
-        if text == ";" and parentheses <= 0 and body == 0:
+        if text == ";" and parentheses == 0 and body == 0:
             if start is not None:
                 found.append(Statement(typed[start:end], start))
-            start, parentheses, words = None, 0, []
+            start, words = None, []
             continue
-        parentheses += {"(": 1, ")": -1}.get(text, 0)
-        if kind == "word":
-            body = _depth(body, text.lower(), words)
+        parentheses = max(0, parentheses + {"(": 1, ")": -1}.get(text, 0))
+        if kind == "word" and parentheses == 0:
+            words.append(text.lower())
+            body = _depth(body, words)
         start = token.start() if start is None else start
         end = position
     if start is not None:
@@ -62,24 +72,22 @@ def split(typed: str) -> list[Statement]:
     return found
 
 
-def _depth(body: int, word: str, words: list[str]) -> int:
-    """Return the depth in a function's body after this word; `words` are the statement's first."""
-    if len(words) < 4:
-        words.append(word)
-    if not WITH_A_BODY.match(" ".join(words)):
+def _depth(body: int, words: list[str]) -> int:
+    """Return the depth in a function's body after the last one of the statement's words."""
+    if not WITH_A_BODY.match(" ".join(words[:4])):
         return 0
-    if word == "begin" or (body and word == "case"):
+    if words[-2:] == ["begin", "atomic"] or (body and words[-1] == "case"):
         return body + 1
-    return body - 1 if body and word == "end" else body
+    return body - 1 if body and words[-1] == "end" else body
 
 
-def _end_of_comment(typed: str, position: int) -> int:
-    """Return where the comment ends. Comments nest; an unclosed one reaches to the end."""
+def _end_of_comment(typed: str, position: int) -> tuple[int, bool]:
+    """Return where the comment ends, and whether it is closed. Comments nest."""
     depth = 1
     while depth:
         edge = COMMENT_EDGE.search(typed, position)
         if edge is None:
-            return len(typed)
+            return len(typed), False
         depth += 1 if edge[0] == "/*" else -1
         position = edge.end()
-    return position
+    return position, True

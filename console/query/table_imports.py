@@ -1,5 +1,6 @@
 """The import of a CSV file into a table: all of its rows or, if one is refused, none."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from console.pages.responses import READ_ONLY, crumbs
 from console.query.csv_text import UnreadableCsv, read_csv
 from console.query.place import PlaceRefused, failure_words, run
 from console.query.schema_tree import read_table
-from console.query.sql_over_http import SqlFailed
+from console.query.sql_over_http import Query, SqlFailed
 from console.query.table_changes import (
     Refused,
     back_to_table,
@@ -21,13 +22,18 @@ from console.query.table_changes import (
     described_table,
     names_no_table,
 )
-from console.query.table_pages import Description, TableColumn, insert_query
+from console.query.table_pages import Description, TableColumn
 from console.query.tables import chosen_place
 from console.query.views import require_perch
 from console.request import ConsoleRequest
 
-# Bytes of a file that is imported, values in it, and rows of a statement.
-LONGEST_IMPORT, MOST_VALUES, AT_ONCE = 8 << 20, 500_000, 500
+# Bytes of a file that is imported, values in it, and rows and values of a statement.
+LONGEST_IMPORT, MOST_VALUES, AT_ONCE, VALUES_AT_ONCE = 8 << 20, 500_000, 500, 65_535
+# Types to which Postgres cuts a longer text without a word, and what is longer.
+CUT = {
+    "name": re.compile(rb".{64}", re.DOTALL),
+    '"char"': re.compile(rb"(?!\\[0-3][0-7]{2}\Z)..", re.DOTALL),
+}
 
 
 class ImportForm(forms.Form):
@@ -58,13 +64,33 @@ def import_csv(request: ConsoleRequest, project_id: str) -> HttpResponse:
             described = described_table(request, project_id)
             columns, rows = _read(described, form.cleaned_data["file"].read())
             count = _insert(request, project_id, described, columns, rows)
-            words = f"{count} row{'' if count == 1 else 's'} imported into {described.table.name}."
-            messages.success(request, words)
+            _tell(request, described.table.name, columns, len(rows), count)
             return HttpResponseRedirect(back)
     except (Refused, UnreadableCsv) as refused:
         context["refused"] = f"{refused}"
     status = 422 if form.errors or "refused" in context else 200
     return render(request, "table_import.html", context, status=status)
+
+
+def _tell(
+    request: ConsoleRequest, table: str, columns: Sequence[TableColumn], sent: int, count: int
+) -> None:
+    """Say what was imported: `sent` rows, of which Postgres counts `count` in the table."""
+    computed = ", ".join(column.name for column in columns if _is_computed(column))
+    beside = f" Postgres computed {computed} anew." if computed else ""
+    if count == sent:
+        words = f"{count} row{'' if count == 1 else 's'} imported into {table}.{beside}"
+        messages.success(request, words)
+    else:
+        words = (
+            f"{table} took {count} of the file's {sent} rows: a trigger or a rule of the table has "
+            f"put the others elsewhere, or left them out.{beside}"
+        )
+        messages.warning(request, words)
+
+
+def _is_computed(column: TableColumn) -> bool:
+    return column.is_generated and not column.is_identity
 
 
 Numbered = tuple[int, list[str | None]]
@@ -93,6 +119,9 @@ def _read(described: Description, data: bytes) -> tuple[list[TableColumn], list[
     for line, row in lines[1:]:
         if len(row) != len(columns):
             raise Refused(f"Line {line} has {len(row)} fields instead of {len(columns)}.")
+        for column, value in zip(columns, row, strict=True):
+            if value and column.type in CUT and CUT[column.type].match(value.encode()):
+                raise Refused(f"Line {line}: the value of {column.name} is too long for its type.")
     if len(lines) * len(columns) > MOST_VALUES:
         raise Refused(f"The file has more than {MOST_VALUES:,} values. Import it by \\copy.")
     return columns, lines[1:]
@@ -105,11 +134,13 @@ def _insert(
     columns: Sequence[TableColumn],
     rows: Sequence[Numbered],
 ) -> int:
-    """Insert the rows in one transaction; return how many. Raises Refused."""
-    parts = [rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]
-    queries = [insert_query(described, columns, [row for _, row in part]) for part in parts]
+    """Insert the rows in one transaction; return how many Postgres counts. Raises Refused."""
+    size = max(1, min(AT_ONCE, VALUES_AT_ONCE // len(columns)))
+    parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+    queries = [_query(described, columns, [row for _, row in part]) for part in parts]
+    place = chosen_place(request.GET.dict())
     try:
-        run(request, project_id, chosen_place(request.GET.dict()), queries, read_only=False)
+        results = run(request, project_id, place, queries, read_only=False, exact=True)
     except PlaceRefused as refused:
         raise Refused(str(refused)) from refused
     except SqlFailed as failure:
@@ -118,4 +149,26 @@ def _insert(
             part = parts[failure.statement]
             words += f" It is in lines {part[0][0]} to {part[-1][0]}. No row was imported."
         raise Refused(words) from failure
-    return len(rows)
+    return sum(result.row_count or 0 for result in results)
+
+
+def _query(
+    described: Description, columns: Sequence[TableColumn], rows: Sequence[Sequence[str | None]]
+) -> Query:
+    """Return the query that inserts the rows. As with COPY, a text that is too long for its column
+    is refused, and an identity column gets the given values."""
+    given: list[str | None] = []
+
+    def place(column: TableColumn, value: str | None) -> str:
+        if _is_computed(column):
+            return "DEFAULT"
+        given.append(value)
+        return f"${len(given)}"
+
+    values = ", ".join(f"({', '.join(map(place, columns, row))})" for row in rows)
+    names = ", ".join(column.quoted for column in columns)
+    return Query(
+        f"INSERT INTO {described.table.quoted} ({names}) "  # noqa: S608 # quoted
+        f"OVERRIDING SYSTEM VALUE VALUES {values}",
+        given,
+    )

@@ -16,7 +16,8 @@ PAGE_ROWS = 50
 # The key is the primary one or, if there is none, a unique one of columns that are never NULL.
 DESCRIBE = """\
 SELECT a.attname, pg_catalog.format_type(a.atttypid, -1), a.attnotnull,
-  a.attgenerated <> '' OR a.attidentity = 'a', place.ordinality, c.relkind, c.reltuples::bigint
+  CASE WHEN a.attgenerated <> '' THEN 'generated' WHEN a.attidentity = 'a' THEN 'identity' END,
+  place.ordinality, c.relkind, c.reltuples::bigint
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
@@ -48,6 +49,8 @@ class TableColumn:
     is_nullable: bool = True
     # True if Postgres computes its values.
     is_generated: bool = False
+    # True if it is GENERATED ALWAYS AS IDENTITY, and so takes values from COPY and imports only.
+    is_identity: bool = False
 
     @property
     def quoted(self) -> str:
@@ -103,7 +106,10 @@ def read_description(table: Table, result: Result) -> Description | None:
     rows = [[str(value or "") for value in row] for row in result.rows if len(row) == 7]
     if not rows:
         return None
-    columns = [TableColumn(row[0], row[1], row[2] != "t", row[3] == "t") for row in rows]
+    columns = [
+        TableColumn(row[0], row[1], row[2] != "t", bool(row[3]), row[3] == "identity")
+        for row in rows
+    ]
     placed = [(int(row[4]), column) for row, column in zip(rows, columns, strict=True) if row[4]]
     key = [column for _, column in sorted(placed, key=lambda one: one[0])]
     kind, about = rows[0][5:]
@@ -237,18 +243,3 @@ def insert_sql(described: Description, given: Sequence[tuple[TableColumn, str | 
     values = ", ".join(literal(value) for _, value in given)
     what = f"({names}) VALUES ({values})" if given else "DEFAULT VALUES"
     return f"INSERT INTO {described.table.quoted} {what}"  # quoted
-
-
-def insert_query(
-    described: Description, columns: Sequence[TableColumn], rows: Sequence[Sequence[str | None]]
-) -> Query:
-    """Return the query that inserts rows of text, each with a value for each column."""
-    names = ", ".join(column.quoted for column in columns)
-    given = ", ".join(f"c{n}" for n in range(len(columns)))
-    casts = ", ".join(f"c{n}::{column.type}" for n, column in enumerate(columns))
-    arrays = ", ".join(f"pg_catalog.unnest(${n + 1}::text[])" for n in range(len(columns)))
-    return Query(
-        f"INSERT INTO {described.table.quoted} ({names}) "  # noqa: S608 # quoted
-        f"SELECT {casts} FROM ROWS FROM ({arrays}) AS given ({given})",
-        [list(values) for values in zip(*rows, strict=True)],
-    )

@@ -249,7 +249,7 @@ def _pages(request: ConsoleRequest, uri: str, table: Table, given: dict[str, str
     server = request.api.server
 
     def ask(query: Any) -> Result:
-        return run_sql(server, uri, [query], seconds=60, read_only=True)[0]
+        return run_sql(server, uri, [query], seconds=60, read_only=True, exact=True)[0]
 
     described = read_description(table, ask(describe(table)))
     if described is None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from django import template
 
+from console.templatetags.console_tags import sentence
+
 register = template.Library()
 
 # What only Postgres, its programs or libpq write.
@@ -90,7 +92,7 @@ def reason(error: str, action: str = "") -> Reason:
         return Reason(error)
     advice = ADVICE.search(error)
     words = error[: advice.start()] if advice else error
-    parts = [_sentence(words, action), f"{_capital(advice[1]).rstrip('.')}." if advice else ""]
+    parts = [_sentence(words, action), f"{sentence(advice[1]).rstrip('.')}." if advice else ""]
     return Reason(" ".join(filter(None, parts)), error.strip())
 
 
@@ -105,12 +107,8 @@ def _sentence(words: str, action: str) -> str:
             return known.format(*found.groups())
     first = words.strip().partition("\n")[0].strip(" :;,")
     if first and not RAW.search(first) and len(first) <= LONGEST_LINE:
-        return f"{_capital(first).rstrip('.')}."
+        return f"{sentence(first).rstrip('.')}."
     failed, message = FAILED.get(action, OTHERWISE), MESSAGE.search(words)
     if message is None or len(message[1]) > LONGEST_LINE:
         return failed
     return f"{failed.rstrip('.')}: {message[1].strip().rstrip('.')}."
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]

@@ -7,9 +7,11 @@ slowly holds only a socket and a buffer, and only for a limited time. The worker
 without TLS; TLS is left to a reverse proxy in front of it.
 """
 
+import ctypes
 import io
 import resource
 import select
+import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -37,6 +39,8 @@ SHORT_BODY, LONG_BODIES = 1 << 14, 64
 SPARE_DESCRIPTORS = 256
 # Seconds between two checks of whether the worker is to stop.
 LOOK_EVERY = 0.2
+# linux/prctl.h: PR_SET_PDEATHSIG
+KILL_WITH_PARENT = 1
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -59,6 +63,12 @@ class BufferingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
         # Greenlets of connections on which no request has begun, and the connections' descriptors.
         self.idle: dict[gevent.Greenlet, int] = {}
         self.long_bodies = BoundedSemaphore(LONG_BODIES)
+
+    def init_process(self) -> None:
+        # The kernel kills this process when its parent dies. Otherwise a worker that is still
+        # loading, on a busy host for a minute, would hold the port, which the next parent needs.
+        ctypes.CDLL(None).prctl(KILL_WITH_PARENT, signal.SIGKILL)
+        super().init_process()
 
     def load_wsgi(self) -> None:
         super().load_wsgi()

@@ -119,10 +119,10 @@ def verify(backup: Path) -> list[str]:
     """Read the whole backup; return a list of what is wrong with it. Raises NoBackup."""
     read_manifest(backup)
     try:
-        lines = (backup / SUMS).read_text().splitlines()
+        lines = (backup / SUMS).read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise NoBackup(f"{backup / SUMS} cannot be read: {_words_of(error)}") from error
-    listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines if line)}
     found = set(_files_of(backup))
     problems = [f"{name} is missing" for name in sorted(listed.keys() - found)]
     problems += [f"{name} is not part of the backup" for name in sorted(found - listed.keys())]

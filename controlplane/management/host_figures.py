@@ -71,7 +71,7 @@ def _families() -> Iterator[Metric]:
 
 def _samples() -> Iterator[Sample]:
     with suppress(metadata.PackageNotFoundError):
-        yield "perch_info", (metadata.version("perch"),), 1
+        yield "perch_info", (metadata.version("perch-postgres"),), 1
     with suppress(OSError):
         space = host_space()
         yield "perch_disk_size_bytes", (), space.total

@@ -16,6 +16,8 @@ from xmlrpc.client import Fault, ServerProxy
 import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
+from controlplane.process_accounts import SERVES_UNTIL_REPLACED
+
 # Marks every process of ours, so that the next `up` finds what a killed `up` left running. Computes
 # are not marked: they may keep running.
 MARK = "PERCH_UP"
@@ -201,7 +203,7 @@ def end_leftovers(state_dir: Path) -> list[int]:
     supervisors = [process for process in found if "supervisord" in " ".join(_command_of(process))]
     postgres = [process for process in found if _is_postgres(process)]
     proxies = [process for process in found if _is_proxy(process)]
-    kept = [process for process in proxies if not _is_main(process, proxies)]
+    kept = [process for process in proxies if _name_of(process) == SERVES_UNTIL_REPLACED]
     others = [process for process in found if process not in [*supervisors, *postgres, *kept]]
     for group, number in (
         (supervisors, signal.SIGKILL),
@@ -236,12 +238,11 @@ def _is_proxy(process: psutil.Process) -> bool:
     return _command_of(process)[-1:] == ["proxy"]
 
 
-def _is_main(process: psutil.Process, proxies: Sequence[psutil.Process]) -> bool:
-    """True for a main process (`proxy.processes`): only that has grandchildren."""
-    with suppress(psutil.Error):
-        children = {child.pid for child in process.children()}
-        return any(child.ppid() in children for child in proxies)
-    return False
+def _name_of(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.Error:
+        return ""
 
 
 def _is_postgres(process: psutil.Process) -> bool:

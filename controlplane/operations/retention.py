@@ -1,4 +1,5 @@
-"""Deletes the rows of what was deleted long ago, with its passwords and operations.
+"""Deletes the rows of what was deleted long ago, with its passwords and operations, and operations
+that are older than the API lists.
 
 The row of a deleted project, branch or endpoint is kept for a while, because the history of
 operations refers to it and a second DELETE is answered. After the retention it is not needed.
@@ -6,18 +7,45 @@ operations refers to it and a second DELETE is answered. After the retention it 
 
 import logging
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
+from django.db import connection
 from django.db.models import Exists, OuterRef, Q
 
 from controlplane import clock
-from controlplane.models import UNFINISHED, Account, Branch, Endpoint, Host, Operation, Project
+from controlplane.models import (
+    UNFINISHED,
+    Account,
+    Branch,
+    BranchState,
+    Endpoint,
+    Host,
+    Operation,
+    Project,
+)
 from controlplane.operations.locks import locked_project
 
 log = logging.getLogger(__name__)
 
-# The most projects that one round handles; the next round continues.
+# The most projects, and the most old operations, that one round handles; the next round continues.
 AT_ONCE = 200
+MAX_OLD_OPERATIONS = 5_000
+# By project, because the index begins with it. The operations of a branch that could not be made
+# are kept: when a client connects, it is made again by what they say.
+OLD_OPERATIONS = """
+SELECT o.id FROM controlplane_project p
+JOIN controlplane_operation o ON o.project_id = p.id AND o.created_at < %(before)s
+WHERE p.host_id = %(host)s
+    AND NOT EXISTS (
+        SELECT FROM controlplane_operation same
+        WHERE same.chain = o.chain AND same.status = ANY(%(unfinished)s)
+    )
+    AND NOT EXISTS (
+        SELECT FROM controlplane_branch b WHERE b.id = o.branch_id AND b.current_state <> %(ready)s
+    )
+LIMIT %(most)s
+"""
 
 
 def forget_deleted(host: Host) -> None:
@@ -39,6 +67,22 @@ def forget_deleted(host: Host) -> None:
     for project_id in concerned.values_list("id", flat=True)[:AT_ONCE]:
         _forget_in(project_id, before)
     _forget_accounts(before)
+
+
+def forget_operations(host: Host) -> None:
+    """Delete ended operations that began longer ago than the retention (neon-facts: "Operations
+    older than 6 months may be deleted")."""
+    values: dict[str, Any] = {
+        "before": clock.now() - timedelta(days=settings.OPERATION_RETENTION),
+        "host": host.id,
+        "unfinished": [*UNFINISHED],
+        "ready": BranchState.READY,
+        "most": MAX_OLD_OPERATIONS,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(OLD_OPERATIONS, values)
+        ids = [row[0] for row in cursor.fetchall()]
+    Operation.objects.filter(id__in=ids).delete()
 
 
 def _forget_accounts(before: datetime) -> None:

@@ -47,7 +47,7 @@ from controlplane.operations.reconcile import (
     redispatch_lost_operations,
 )
 from controlplane.operations.recovery import make_room, remove_unrecovered, try_removals_again
-from controlplane.operations.retention import forget_deleted
+from controlplane.operations.retention import forget_deleted, forget_operations
 from controlplane.operations.sampling import forget_metrics, pack_metrics
 from controlplane.operations.schemas import forget_readings
 from controlplane.operations.service_quality import count_starts, quality, sample_branches
@@ -94,9 +94,10 @@ def publish_settings(host: Host) -> None:
 
 def _publish_settings(host: Host, major: int) -> None:
     version = postgres_version(major)
-    # Settings published by an older release lack the descriptions.
-    is_complete = {"version": version, "known__work_mem__about__isnull": False}
-    if PostgresSettings.objects.filter(host=host, major=major, **is_complete).exists():
+    # Those published by an older release lack these values.
+    values = "known__default_text_search_config__values__isnull"
+    same = PostgresSettings.objects.filter(host=host, major=major, version=version)
+    if same.filter(**{values: False}).exists():
         return
     try:
         known = ask_postgres(major)
@@ -220,6 +221,7 @@ ROUNDS: Sequence[Round] = (
     Round(2, make_room, at_rest=10),
     Round(60, try_removals_again, at_rest=SELDOM),
     Round(600, forget_deleted),
+    Round(600, forget_operations),
     Round(60, forget_former_passwords, at_rest=SELDOM),
     Round(60, forget_requests, at_rest=SELDOM),
     Round(60, forget_readings, at_rest=SELDOM),

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from types import FrameType
 
+from controlplane.process_accounts import serve_until_replaced
 from controlplane.proxy.generation import LINGERS, STOP_SIGNALS, Generation, Run, exit_after
 from controlplane.proxy.handover import Handover
 
@@ -51,6 +52,7 @@ def run_processes(
     if supervisor == 0:
         os.close(main_write)
         os.close(word_read)
+        serve_until_replaced()
         generation = Generation(count, run, handover, lingers, main=main_read, word=word_write)
         exit_after(generation.supervise)
     os.close(main_read)

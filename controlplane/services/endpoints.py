@@ -53,7 +53,7 @@ from controlplane.services.endpoint_attributes import (
     assign_attributes,
     check_endpoint,
 )
-from controlplane.services.errors import Conflict, EndpointDisabled, Locked, NotFound
+from controlplane.services.errors import Conflict, EndpointDisabled, FieldError, Locked, NotFound
 from controlplane.services.projects import changing_project, find_project
 from controlplane.services.quotas import refuse_used_up
 
@@ -310,11 +310,16 @@ def delete_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endp
 def refuse_occupied(branch: Branch) -> None:
     """Raises Conflict if the branch has an endpoint already (specification, section 8)."""
     if occupant := Endpoint.objects.filter(branch=branch, deleted_at=None).first():
+        words = (
+            f'the branch "{branch.name}" already has the endpoint {occupant.id}, and a branch has '
+            "at most one: choose another branch, or first reassign or delete that endpoint"
+        )
+        # Clients of Neon know the beginning.
         raise Conflict(
             f'read_write endpoint already exists; branch_id:"{branch.id}", '
-            f'endpoint_id:"{occupant.id}"',
+            f'endpoint_id:"{occupant.id}"; {words}',
             code="ENDPOINTS_LIMIT_EXCEEDED",
-            fields=["branch_id"],
+            errors=[FieldError("branch_id", words)],
         )
 
 

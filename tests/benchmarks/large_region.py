@@ -89,7 +89,7 @@ def _made(postgres: BarePostgres, name: str, hosts: int) -> int:
         env=environment,
         check=True,
     )
-    return fill(environment["DATABASE_URL"], hosts=hosts, version=version("perch"))
+    return fill(environment["DATABASE_URL"], hosts=hosts, version=version("perch-postgres"))
 
 
 def _measure_in_a_process(postgres: BarePostgres, name: str, scratch: Path) -> Mapping[str, Any]:

@@ -33,8 +33,7 @@ def alice(stack: Stack) -> Iterator[Client]:
     """An account. What its tests leave is deleted at the end of the module."""
     client = stack.client()
     yield client
-    for project in client.get("/projects", limit=400)["projects"]:
-        client.delete(f"/projects/{project['id']}")
+    client.delete_projects()
 
 
 @pytest.fixture(scope="module")

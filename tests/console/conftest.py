@@ -87,7 +87,7 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
-def _signed_in(api: Client) -> Person:
+def signed_in(api: Client) -> Person:
     person = Person(Browser(), api)
     answer = person.post("/sign-in", {"key": api.key})
     assert answer.status_code == 302, answer.content.decode()
@@ -100,17 +100,12 @@ def left_as_new() -> list[Shop]:
     return []
 
 
-def _delete_all_of(api: Client) -> None:
-    for project in api.get("/projects")["projects"]:
-        api.call("DELETE", f"/projects/{project['id']}")
-
-
 @contextlib.contextmanager
 def _person(api: Client) -> Iterator[Person]:
-    person = _signed_in(api)
+    person = signed_in(api)
     yield person
     # A Postgres runs for each shop: too many would slow down the tests that follow.
-    _delete_all_of(person.api)
+    person.api.delete_projects()
 
 
 @pytest.fixture
@@ -122,7 +117,7 @@ def alice(
             yield person
     else:
         # The owner of the shop, which the fixture `shop` deletes.
-        yield _signed_in(left_as_new[-1].client if left_as_new else stack.client())
+        yield signed_in(left_as_new[-1].client if left_as_new else stack.client())
 
 
 @pytest.fixture
@@ -151,7 +146,7 @@ def shop(stack: Stack, alice: Person, left_as_new: list[Shop]) -> Iterator[Shop]
     if made.is_as_new():
         left_as_new.append(made)
     else:
-        _delete_all_of(alice.api)
+        alice.api.delete_projects()
 
 
 @pytest.fixture(scope="session")
@@ -295,7 +290,7 @@ def dave(misbehaving: Misbehaving, settings: Any) -> Person:
     """A user who is signed in at the server of `misbehaving`. Tests with him need no service."""
     settings.MANAGEMENT_API_URL = misbehaving.url
     misbehaving.body = b'{"login": "dave"}'
-    person = _signed_in(Client(misbehaving.url, "daves-key"))
+    person = signed_in(Client(misbehaving.url, "daves-key"))
     misbehaving.body = b"{}"
     misbehaving.asked.clear()
     return person

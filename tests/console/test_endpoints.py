@@ -48,8 +48,14 @@ def test_a_branch_that_was_taken_meanwhile_is_refused_with_the_endpoint(
     answer = carol.post(f"{still_shop.url}/new-endpoint", body)
     assert answer.status_code == 422
     page = Page(answer)
-    assert still_shop.endpoint_id in page.text
+    assert (
+        f"The branch “main” already has the endpoint {still_shop.endpoint_id}, and a branch has at"
+        " most one: choose another branch, or first reassign or delete that endpoint." in page.text
+    )
+    assert "already exists" not in page.text
+    # The branch is chosen still, by its name.
     assert page.fields["branch_id"] == still_shop.main_id
+    assert f'<option value="{still_shop.main_id}" selected>main (default)</option>' in page.html
     assert page.fields["min_cu"] == "0.5"
 
 
@@ -115,7 +121,8 @@ def test_reassigning_to_an_occupied_branch_changes_nothing(alice: Person, shop: 
     answer = alice.post(f"{shop.endpoint_url}/reassign", {"branch_id": busy["branch"]["id"]})
     assert answer.status_code == 422
     page = Page(answer)
-    assert busy["endpoints"][0]["id"] in page.text
+    assert f"The branch “busy” already has the endpoint {busy['endpoints'][0]['id']}" in page.text
+    assert f'<option value="{busy["branch"]["id"]}" selected>busy</option>' in page.html
     assert page.fields["branch_id"] == busy["branch"]["id"]
     assert endpoint(alice, shop)["branch_id"] == shop.main_id
 
@@ -124,9 +131,12 @@ def test_reassigning_to_an_occupied_branch_changes_nothing(alice: Person, shop: 
 def test_suspending_and_starting(alice: Person, shop: Shop) -> None:
     answer = alice.post(f"{shop.endpoint_url}/suspend", {"next": shop.url})
     assert answer["Location"] == shop.url
+    # A live region shows the change; without scripts, a notice says it.
+    assert f"The suspend of {shop.endpoint_id} was requested." in Page(alice.get(shop.url)).text
     wait_until_quiet(alice, shop)
     assert "Idle" in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
     alice.post(f"{shop.endpoint_url}/start")
+    assert f"The start of {shop.endpoint_id} was requested." in Page(alice.get(shop.url)).text
     wait_until_quiet(alice, shop)
     assert "Active" in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
 
@@ -162,6 +172,7 @@ def test_pooling_is_switched_or_the_reason_is_shown(alice: Person, shop: Shop) -
         assert endpoint(alice, shop)["pooler_enabled"] is False
         return
     assert f"{shop.endpoint_id}-pooler.localhost" in page.text
+    assert f"Connection pooling of {shop.endpoint_id} is switched on." in page.text
     wait_until_quiet(alice, shop)
     alice.post(f"{shop.endpoint_url}/pooling", {"to": "off", "next": shop.endpoint_url})
     assert endpoint(alice, shop)["pooler_enabled"] is False

@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 
 from console.api.bounded_http import environment_for
+from console.api.errors import BrokenOff
+from console.pages.problems import spell_out
+from console.query.place import failure_words
+from console.query.sql_over_http import SqlFailed
+from console.templatetags.reasons import reason
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 from tests.selection import first_of
@@ -173,6 +178,13 @@ def test_an_api_that_is_unreachable(dave: Person, settings: Any) -> None:
         page = Page(dave.post("/new-project", {"name": "what I typed"}))
         assert "Cannot reach the management API" in page.text
         assert page.fields["name"] == "what I typed"
+
+
+def test_an_address_is_written_as_it_is() -> None:
+    """Even if a sentence begins with it."""
+    assert "http://127.0.0.1" in spell_out(BrokenOff("http://127.0.0.1:9 closed the connection"))
+    assert failure_words(SqlFailed("ep-x:5432 did not respond in time")).startswith("ep-x:5432 ")
+    assert reason("http://[::1]:9 failed\nagain").plain == "http://[::1]:9 failed."
 
 
 @pytest.mark.thorough

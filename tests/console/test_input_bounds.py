@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from django.test import Client as Browser
 
 from console.api.answers import LONGEST_MESSAGE
 from console.api.bounded_http import read_json
-from console.api.errors import BrokenOff, NonsenseAnswer, Unprocessable
+from console.api.errors import BrokenOff, NonsenseAnswer, Unprocessable, Unreachable
 from console.api.fields import Page as Listed
 from console.api.fields import moment, number, own_id, text
 from console.api.resources.branches import BranchCalls
@@ -92,7 +93,10 @@ def hangs_up() -> Iterator[str]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+        def do_GET(self) -> None:
+            pass
 
         def log_message(self, *args: Any) -> None:
             pass
@@ -110,6 +114,28 @@ def test_a_request_without_an_answer_may_have_been_executed(hangs_up: str) -> No
     with pytest.raises(BrokenOff) as broken:
         Transport("key", Server("", hangs_up)).send("POST", "projects", body={})
     assert "may have been made" in broken.value.advice
+
+
+def test_a_request_that_only_reads_has_changed_nothing(hangs_up: str) -> None:
+    with pytest.raises(BrokenOff) as broken:
+        Transport("key", Server("", hangs_up)).get("projects")
+    assert broken.value.advice == "Try again in a moment."
+
+
+def test_a_request_that_found_no_connection_in_time_was_not_sent(settings: Any) -> None:
+    settings.MANAGEMENT_API_TIMEOUT = 0.2
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as held:
+        address = full.getsockname()
+        for _ in range(4):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        api = Transport("key", Server("", f"http://127.0.0.1:{address[1]}"))
+        for _ in range(2):
+            with pytest.raises(Unreachable) as unreachable:
+                api.send("POST", "projects", body={})
+            assert type(unreachable.value) is Unreachable
+            assert "Nothing was changed" in unreachable.value.advice
 
 
 @pytest.fixture

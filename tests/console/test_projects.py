@@ -74,6 +74,22 @@ def test_creating_leads_to_the_new_projects_page(alice: Person) -> None:
     assert "Started creating project shop" in page.text
 
 
+@pytest.mark.parametrize("name", ["twice", ""])
+def test_a_form_that_is_sent_twice_makes_one_project(alice: Person, name: str) -> None:
+    sent = Page(alice.get("/new-project")).fields | {"name": name}
+    first, second = (alice.post("/new-project", sent)["Location"] for _ in range(2))
+    assert first == second
+    # After going back, another name is another project.
+    assert alice.post("/new-project", sent | {"name": "other"})["Location"] != first
+    assert len(alice.api.get("/projects")["projects"]) == 2
+
+
+def test_a_refused_form_is_not_refused_for_ever(alice: Person) -> None:
+    sent = Page(alice.get("/new-project")).fields | {"region_id": "nowhere"}
+    refused = Page(alice.post("/new-project", sent))
+    assert refused.fields["once"] not in ("", sent["once"])
+
+
 def test_a_name_may_be_left_out(alice: Person) -> None:
     answer = alice.post("/new-project", {"name": "", "region_id": ""})
     assert answer["Location"].startswith("/projects/")

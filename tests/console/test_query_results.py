@@ -8,6 +8,29 @@ import pytest
 from console.query.results import LEAST_CELL, MOST_CHARACTERS, all_shown, mark_of
 from console.query.sql_over_http import Column, Result, SqlFailed
 from console.query.statements import Statement, split
+from tests.support.psql_statements import psql_statements
+
+A_BODY = "begin atomic insert into t values (1); select case when true then (case 1 end) end; end"
+# Each is split as psql splits it.
+HARD_TO_SPLIT = [
+    "create function days(begin date, finish date) returns int return 1; select 1",
+    f"create function f(begin int, case int) returns int {A_BODY}; select 1",
+    f"CREATE OR REPLACE PROCEDURE p(a int) {A_BODY.upper()}; select 1; select 2",
+    "create function f() returns int return case when true then 1 end; select 1",
+    "create table t (begin int); select begin from t; end; select 1",
+    "create function beginning() returns int return 1; select 1",
+    'create function "begin"() returns int return 1; select 1',
+    "create rule r as on insert to t do (insert into a values (1); delete from b); select 1",
+    "select ) ; select (1; 2",
+    r"select 'a\'; select e'\';', E'a'';b', U&'a;\0441'; select 1",
+    'select U&"a;b", "a"";b"; select x\'1f\', nameE\'a\'; select 1',
+    "select 'a' -- ; '\n  'b;c'; select 1",
+    "select $$;$$, $a$ ; $b$ $$ $a$, $é$;$é$; select a$$;$$1; select é$$; select 😀$$; select $1;",
+    "/* ; /* ; */ ; */ select 1 /* -- */; -- ; '\rselect 2; select +--;\n1; select */*;*/1",
+    "select\u00a01;\u2028select\x0b2\x0c;select\x853",
+    "select 'unclosed ; x",
+    "select 1; /* unclosed ; x",
+]
 
 
 class TestStatements:
@@ -21,6 +44,10 @@ class TestStatements:
             ("create or replace function f() returns int begin atomic select case when true "
              "then 1 end; end; select 3", None),
             ("begin; commit", ["begin", "commit"]),
+            # Postgres takes them so; psql takes the first for the begin of a body, and reads the
+            # second, which is one string, as two.
+            ("create function f(begin date) returns date return begin; select 1", None),
+            ("select E'a' -- '\n'b\\';c'; select 1", None),
             (r"select e'\';', E'a'';'; x", [r"select e'\';', E'a'';'", "x"]),
             ('select "a;b"; do $$ begin; end $$', ['select "a;b"', "do $$ begin; end $$"]),
             ("select $1; select a$b$c; x", ["select $1", "select a$b$c", "x"]),
@@ -30,6 +57,12 @@ class TestStatements:
     def test_where_a_statement_ends(self, typed: str, found: list[str] | None) -> None:
         texts = [one.text for one in split(typed)]
         assert texts == found if found is not None else len(texts) == 2
+
+    def test_statements_end_where_psql_ends_them(self) -> None:
+        for typed, sent in zip(HARD_TO_SPLIT, psql_statements(HARD_TO_SPLIT), strict=True):
+            found = [one.text for one in split(typed)]
+            assert len(found) == len(sent), typed
+            assert all(text in one for text, one in zip(found, sent, strict=True)), typed
 
     def test_each_statement_has_its_position(self) -> None:
         typed = "  -- first\n select 1 ;\n\n /* x */ select 2"

@@ -73,6 +73,12 @@ def test_the_lines_of_a_diff() -> None:
     assert (found.added, found.removed, found.left_out) == (2, 1, 0)
 
 
+@pytest.mark.parametrize("character", "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
+def test_a_line_ends_at_a_line_feed_only(character: str) -> None:
+    found = read_diff(f"@@ -1 +1 @@\n-a{character}b\n+a{character}-c\n")
+    assert [line.text for line in found.lines[1:]] == [f"a{character}b", f"a{character}-c"]
+
+
 @pytest.mark.parametrize("text", ["", "nonsense", "+", "@@", "--- a\n+++ b\n"])
 def test_text_that_is_not_a_diff_has_no_lines(text: str) -> None:
     assert read_diff(text).lines == []

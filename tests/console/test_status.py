@@ -8,7 +8,7 @@ import requests
 from django.test import Client as Browser
 
 from console.pages import service_notice
-from tests.console.conftest import Misbehaving, Person, Shop, _signed_in
+from tests.console.conftest import Misbehaving, Person, Shop, signed_in
 from tests.console.pages import Page
 from tests.support.client import Client
 from tests.support.stack import Stack
@@ -25,7 +25,7 @@ def nothing_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def operator(stack: Stack) -> Person:
-    return _signed_in(Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip()))
+    return signed_in(Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip()))
 
 
 def test_it_works(operator: Person) -> None:
@@ -155,7 +155,7 @@ class TestServiceNotice:
         """A user at a server that is Perch."""
         settings.MANAGEMENT_API_URL = misbehaving.url
         misbehaving.body = json.dumps(AUTH | DOWN).encode()
-        return _signed_in(Client(misbehaving.url, "a-key"))
+        return signed_in(Client(misbehaving.url, "a-key"))
 
     def heard(self, person: Person) -> str:
         wait_for(lambda: "does not respond" in Page(person.get("/")).text, "the word")

@@ -27,19 +27,25 @@ __all__ = ["stack", "state_dir"]
 
 
 @pytest.fixture
-def alice(stack: Stack) -> Client:
-    return stack.client()
+def alice(stack: Stack) -> Iterator[Client]:
+    client = stack.client()
+    yield client
+    client.delete_projects()
 
 
 @pytest.fixture
-def bob(stack: Stack) -> Client:
-    return stack.client()
+def bob(stack: Stack) -> Iterator[Client]:
+    client = stack.client()
+    yield client
+    client.delete_projects()
 
 
 @pytest.fixture
-def free(stack: Stack) -> Client:
+def free(stack: Stack) -> Iterator[Client]:
     """An account on the free plan."""
-    return stack.client(plan="free")
+    client = stack.client(plan="free")
+    yield client
+    client.delete_projects()
 
 
 @pytest.fixture(scope="session")

@@ -106,8 +106,12 @@ def test_settings_that_postgres_refuses_leave_it_idle(project: Project, branch_i
 def test_a_branch_with_an_endpoint_accepts_no_other(project: Project) -> None:
     status, message = create(project, wanted(project.branch_id))
     assert status == 409
-    assert "read_write endpoint already exists" in message
-    assert project.endpoint_id in message
+    # As Neon says it, and then what to do.
+    assert message.startswith(
+        f'read_write endpoint already exists; branch_id:"{project.branch_id}", '
+        f'endpoint_id:"{project.endpoint_id}"; the branch "main" already has the endpoint'
+    )
+    assert "choose another branch, or first reassign or delete that endpoint" in message
 
 
 def test_an_endpoint_may_replace_a_deleted_one(project: Project) -> None:

@@ -3,21 +3,24 @@
 import http.server
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import requests
 
 from tests.controlplane.test_fair_shares import locked_row, rename, wait_for_tries
 from tests.support.another_api import another_api, started_by_procfile
 from tests.support.project import Project
-from tests.support.stack import free_port
+from tests.support.stack import ROOT, free_port
 from tests.support.waiting import wait_for
 
 
@@ -100,3 +103,26 @@ def test_the_console_answers_what_it_has_begun(tmp_path: Path) -> None:
 def is_open(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize(
+    "worker",
+    ["controlplane.api.buffering_worker.BufferingWorker", "console.server.StreamingWorker"],
+)
+def test_a_killed_server_leaves_no_worker_that_holds_its_port(worker: str) -> None:
+    port = free_port()
+    program = (sys.executable, "-m", "gunicorn", "wsgiref.simple_server:demo_app")
+    options = ("--worker-class", worker, "--bind", f"127.0.0.1:{port}", "--no-control-socket")
+    with subprocess.Popen([*program, *options, "--log-level", "error"], cwd=ROOT) as server:
+        wait_for(lambda: answers(port), "the server")
+        (child,) = psutil.Process(server.pid).children()
+        # As slow as a worker on a very busy host, which does not notice its parent's end itself.
+        child.suspend()
+        server.kill()
+    wait_for(lambda: not is_open(port), "the end of the worker")
+
+
+def answers(port: int) -> bool:
+    with suppress(requests.ConnectionError):
+        return requests.get(f"http://127.0.0.1:{port}", timeout=5).ok
+    return False

@@ -3,12 +3,23 @@ stay."""
 
 import uuid
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
+from django.test import Client as DjangoClient
 from django.utils import timezone
 
-from controlplane.models import Account, Branch, Endpoint, Host, Operation, Project, Role
-from controlplane.operations.retention import forget_deleted
+from controlplane.models import (
+    Account,
+    Branch,
+    BranchState,
+    Endpoint,
+    Host,
+    Operation,
+    Project,
+    Role,
+)
+from controlplane.operations.retention import forget_deleted, forget_operations
 from tests.controlplane.rows import make_host, make_project
 
 LONG_AGO = timezone.now() - timedelta(days=31)
@@ -84,3 +95,57 @@ def test_another_hosts_projects_are_left_alone(account: Account, host: Host) -> 
     Project.objects.update(deleted_at=LONG_AGO)
     forget_deleted(host)
     assert Project.objects.count() == 1
+
+
+def test_old_operations_of_what_lives(
+    account: Account, host: Host, api: DjangoClient, settings: Any
+) -> None:
+    project = make_project(account, host)
+    Branch.objects.update(current_state=BranchState.READY)
+    endpoint = Endpoint.objects.get()
+    now = timezone.now()
+
+    def operation(days: float, status: str = "finished", **fields: Any) -> uuid.UUID:
+        made = Operation.objects.create(
+            **{"project": project, "branch": endpoint.branch, "endpoint": endpoint}
+            | {"action": "start_compute", "status": status, "resources": [endpoint.id]}
+            | {"chain": uuid.uuid4(), "created_at": now - timedelta(days=days)}
+            | fields
+        )
+        return made.id
+
+    Operation.objects.all().delete()
+    newer = [operation(days) for days in (1, 2, 3, 179)]
+    old, failed = operation(181), operation(300, "failed")
+    retry = operation(170, retry_of_id=old)
+    chain = uuid.uuid4()
+    waited_for = operation(200, chain=chain), operation(199, "running", chain=chain)
+    page = f"/api/v2/projects/{project.id}/operations"
+    first = api.get(page, {"limit": 3}).json()
+    forget_operations(host)
+    kept = {*newer, retry, *waited_for}
+    assert set(Operation.objects.values_list("id", flat=True)) == kept
+    assert {old, failed}.isdisjoint(kept)
+    # A cursor from before leads to what is left.
+    rest = api.get(page, {"limit": 100, "cursor": first["pagination"]["cursor"]}).json()
+    listed = [row["id"] for row in (*first["operations"], *rest["operations"])]
+    assert {*listed} == {str(one) for one in kept}
+    settings.OPERATION_RETENTION = 100
+    forget_operations(host)
+    assert {*newer[:3], *waited_for} == set(Operation.objects.values_list("id", flat=True))
+
+
+def test_the_operations_of_a_branch_that_could_not_be_made_are_kept(
+    account: Account, host: Host
+) -> None:
+    make_project(account, host, size=2)
+    first, second = Branch.objects.order_by("id")
+    Branch.objects.filter(id=first.id).update(current_state=BranchState.READY)
+    Branch.objects.filter(id=second.id).update(current_state=BranchState.INIT)
+    Operation.objects.update(status="failed")
+    for number, row in enumerate(Operation.objects.all()):
+        Operation.objects.filter(id=row.id).update(
+            created_at=timezone.now() - timedelta(days=200, seconds=number)
+        )
+    forget_operations(host)
+    assert {row.branch_id for row in Operation.objects.all()} == {second.id}

@@ -1,10 +1,13 @@
 """GET …/branches/{branch_id}/schema and compare_schema."""
 
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from controlplane.services.schemas import difference
 from tests.support.project import Project, refusal
 
 SHOP = """
@@ -124,6 +127,19 @@ def test_differences(project: Project) -> None:
     assert "\n-    id integer\n+    id integer,\n+    price numeric\n" in diff
     back = compare(project, project.branch_id, base_branch_id=child_id)
     assert "\n-    id integer,\n-    price numeric\n+    id integer\n" in back
+
+
+@pytest.mark.parametrize("character", [*"\r\v\f\x1c\x1d\x1e\x85\u2028\u2029", "\r\n"])
+def test_a_difference_with_other_line_ends_can_be_applied(tmp_path: Path, character: str) -> None:
+    base, compared = (
+        f"CREATE TABLE t ();\n\nCOMMENT ON TABLE t IS 'a{character}{word}{character}b';\n\n-- end\n"
+        for word in ("old", "new")
+    )
+    diff = difference(base, compared, database_name="neondb")
+    (tmp_path / "neondb").write_bytes(base.encode())
+    command = ["git", "apply", "--whitespace=nowarn", "-"]
+    subprocess.run(command, input=diff.encode(), cwd=tmp_path, check=True)
+    assert (tmp_path / "neondb").read_bytes() == compared.encode()
 
 
 @pytest.mark.thorough

@@ -22,7 +22,7 @@ from django.core.management.base import CommandError
 from controlplane.management import host_resources
 from controlplane.management.commands.up import stop_by_signals
 from controlplane.management.host_resources import raise_file_limit, refuse_few_processes
-from controlplane.management.supervision import Program, Supervisor
+from controlplane.management.supervision import MARK, Program, Supervisor, end_leftovers
 from tests.support.client import Client
 from tests.support.processes import is_alive, postmaster_in
 from tests.support.released_state import check, fill
@@ -348,3 +348,31 @@ class TestLowLimits:
         supervisor.start()
         wait_for(lambda: not supervisor.is_running(), "its end")
         assert "nobody-of-that-name" in supervisor.last_words()
+
+
+def test_a_proxy_that_has_not_forked_yet_is_ended_with_what_an_earlier_up_has_left(
+    tmp_path: Path,
+) -> None:
+    # It would hold the port, and every later proxy would end because the port is in use.
+    starting, serving = (
+        subprocess.Popen(
+            [sys.executable, "-c", f"{code}; print(flush=True); input()", "proxy"],
+            cwd=ROOT,
+            env={**os.environ, MARK: str(tmp_path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for code in (
+            "pass",
+            "from controlplane.process_accounts import serve_until_replaced as s; s()",
+        )
+    )
+    with starting, serving:
+        for process in (starting, serving):
+            assert process.stdout is not None
+            process.stdout.readline()
+        assert end_leftovers(tmp_path) == [starting.pid]
+        # Ended and waited for there.
+        assert not psutil.pid_exists(starting.pid)
+        assert serving.poll() is None
+        serving.communicate(b"\n")

@@ -26,7 +26,8 @@ COMMENT ON FUNCTION trap.snap(text) IS 'kept';
 CREATE FUNCTION trap.pair(OUT a int, OUT b text) RETURNS SETOF record STABLE LANGUAGE sql
     AS $$ VALUES (1, 'one') $$;
 CREATE PROCEDURE trap.tidy(INOUT n int DEFAULT 3) LANGUAGE plpgsql AS 'BEGIN n := n + 1; END';
-CREATE FUNCTION trap.at() RETURNS timestamptz IMMUTABLE LANGUAGE sql AS $$SELECT timestamptz 'epoch'$$;
+CREATE FUNCTION trap.at() RETURNS timestamptz IMMUTABLE LANGUAGE sql
+    AS $$SELECT timestamptz 'epoch'$$;
 CREATE FUNCTION trap.depends(hstore) RETURNS text SECURITY DEFINER SET search_path = ''
     LANGUAGE plpgsql AS 'BEGIN RETURN $1; END';
 ALTER FUNCTION trap.depends(hstore) DEPENDS ON EXTENSION hstore;

@@ -25,11 +25,11 @@ def wheel(place: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def console_alone(wheel: Path, place: Path) -> Installation:
-    """`pip install perch`."""
+    """The wheel without extras."""
     return install(wheel, place / "console")
 
 
 @pytest.fixture(scope="session")
 def whole(wheel: Path, place: Path) -> Installation:
-    """`pip install 'perch[controlplane]'`."""
+    """The wheel with the extra `controlplane`."""
     return install(wheel, place / "whole", "controlplane")

@@ -97,7 +97,7 @@ def install(wheel: Path, place: Path, *extras: str) -> Installation:
     options = ["--no-deps", "--no-index", "--disable-pip-version-check"]
     _run(sys.executable, "-m", "pip", "--python", python, "install", *options, wheel, cwd=place)
     (site,) = installation.path.glob("lib/python*/site-packages")
-    (perch,) = metadata.distributions(name="perch", path=[str(site)])
+    (perch,) = metadata.distributions(name="perch-postgres", path=[str(site)])
     for distribution in needed(perch.requires or (), extras):
         _link(distribution, site)
         for script in distribution.entry_points.select(group="console_scripts"):

@@ -136,3 +136,29 @@ def check_workflow(text: str, name: str) -> None:
 def check_shell(text: str, name: str) -> None:
     checked = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
     assert checked.returncode == 0, f"{name}: {checked.stderr}"
+
+
+def test_nothing_installs_the_package_of_that_name_from_an_index() -> None:
+    files = [*documents(), ROOT / "SECURITY.md", *(ROOT / "deploy").rglob("*"), ROOT / "manage.py"]
+    files += [*(ROOT / "controlplane").rglob("*.py"), *(ROOT / ".github").rglob("*.yml")]
+    texts = {path: path.read_text() for path in files if path.is_file()}
+    assert len(texts) > 100
+    # `perch` as an argument of an installer, or as a requirement with extras or a version.
+    stranger = re.compile(r"\binstall\b[^\n]*[ '\"]perch(?![\w./-])|(?<![\w/.-])perch(\[|==|>=)")
+    found = [
+        f"{path}: {line}"
+        for path, text in texts.items()
+        for line in text.splitlines()
+        if stranger.search(line) and not re.search(r"apt-get install|install -d", line)
+    ]
+    assert not found
+
+
+def test_the_readme_installs_all_that_the_tests_compare() -> None:
+    # A package that only .ci/run installs would be missing wherever the README is followed.
+    (line,) = re.findall(r"^python3 -m venv .*-m tests$", (ROOT / "README.md").read_text(), re.M)
+    extras = set(re.findall(r"\.\[([a-z,]+)\]", line)[0].split(","))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = set(project["optional-dependencies"])
+    assert named == extras
+    assert "pip install" not in (ROOT / ".ci" / "run").read_text()

@@ -113,8 +113,8 @@ def test_it_knows_its_version(wheel: Path, whole: Installation) -> None:
 
 @pytest.mark.thorough
 def test_the_base_says_which_extra_the_other_commands_need(console_alone: Installation) -> None:
-    assert "pip install 'perch[controlplane]'" in console_alone.run("perch", "--help").stdout
+    assert "whl[controlplane]'" in console_alone.run("perch", "--help").stdout
     refused = console_alone.run("perch", "up")
     assert refused.returncode == 1
-    assert "pip install 'perch[controlplane]'" in refused.stderr
+    assert "whl[controlplane]'" in refused.stderr
     assert "Traceback" not in refused.stderr

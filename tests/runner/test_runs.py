@@ -1,12 +1,18 @@
 """What `python -m tests` reports about tests that fail, pass on a second try, or are left out."""
 
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import time_machine
 
 from tests import __main__ as runner
+from tests.outcomes import Outcomes
 from tests.selection import first_of
+from tests.support.stack import held, remove_abandoned
 
 TESTS = """
 from pathlib import Path
@@ -162,3 +168,35 @@ def test_all_values_but_the_first_are_thorough() -> None:
     assert [value.values for value in others] == [(2, 3), (4,)]
     assert [value.id for value in others] == [None, "four"]
     assert all(value.marks[-1].name == "thorough" for value in others)
+
+
+def test_what_killed_runs_left_is_removed(tmp_path: Path) -> None:
+    killed, of_a_run, of_a_process, other = (
+        tmp_path / name for name in ("perch-a", "perch-b", "perch-c", "other")
+    )
+    for directory in (killed, of_a_run, of_a_process, other):
+        directory.mkdir()
+        (directory / "file").touch()
+    # A run that has just made its directory may not hold it yet.
+    remove_abandoned(tmp_path)
+    assert killed.exists()
+    wait = [sys.executable, "-c", "input()", str(of_a_process / "data")]
+    with (
+        held(of_a_run),
+        subprocess.Popen(wait, stdin=subprocess.PIPE) as process,
+        time_machine.travel(time.time() + 60),
+    ):
+        remove_abandoned(tmp_path)
+        process.communicate(b"\n")
+    assert {path.name for path in tmp_path.iterdir()} == {"perch-b", "perch-c", "other"}
+
+
+def test_a_run_says_that_memory_lacks_room(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "MEMORY_BYTES", 1 << 60)
+    monkeypatch.setattr(
+        runner, "run", lambda suite, *_: runner.Run(suite.name, 0, 0, Outcomes(), True)
+    )
+    assert runner.main(["fast", "runner"]) == 0
+    assert "The tests use the disk, which takes longer" in capsys.readouterr().out

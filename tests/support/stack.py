@@ -1,16 +1,19 @@
 """The whole service, run as users run it, for the tests of every part."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import random
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
@@ -18,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 import requests
@@ -34,6 +38,8 @@ RECEIVERS = {"PERCH_WEBHOOK_ALLOWED_NETWORKS": "127.0.0.1/32", "PERCH_WEBHOOK_TI
 PROXY_ADDRESS = "127.0.0.9"
 # The environment variable with the directory for services' state directories.
 DIRECTORY = "PERCH_TESTS_DIRECTORY"
+# How the names of these directories begin.
+PREFIX = "perch-"
 # The environment variable with the directory of `shared_stacks`.
 SHARED = "PERCH_TESTS_SHARED"
 # Deleted projects are removed soon, to make room for the next tests.
@@ -212,9 +218,36 @@ def new_directory() -> Iterator[Path]:
     """Make a directory that an unprivileged account may pass through, for tests without a
     service."""
     base = os.environ.get(DIRECTORY, "/tmp")
-    with tempfile.TemporaryDirectory(prefix="perch-", dir=base) as directory:
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=base) as directory, held(directory):
         os.chmod(directory, 0o711)
         yield Path(directory)
+
+
+@contextlib.contextmanager
+def held(directory: str | Path) -> Iterator[None]:
+    """Hold the directory's lock, by which `remove_abandoned` knows that it is in use. Raises
+    BlockingIOError if another process holds it."""
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(opened)
+
+
+def remove_abandoned(base: Path) -> None:
+    """Remove the state directories that killed test runs have left in `base`: no run holds them,
+    and no process was started on them that still runs."""
+    commands = "\n".join(
+        " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    )
+    for directory in base.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            # A run holds its directory a moment after it has made it.
+            is_old = time.time() - directory.stat().st_ctime > 10
+            if is_old and str(directory) not in commands:
+                with held(directory):
+                    shutil.rmtree(directory)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ PREVIOUS = "0be7c31a0ecc9ad0b9a28b835f168bf61dd38462"
 # The version that the previous release calls itself, whatever its pyproject.toml says.
 PREVIOUS_VERSION = "0.1.99"
 NEXT_VERSION = "99.0"
-PRESENT_VERSION = importlib.metadata.version("perch")
+PRESENT_VERSION = importlib.metadata.version("perch-postgres")
 
 # The migration of the next release.
 NEXT = """
@@ -81,9 +81,11 @@ def next_release(directory: Path) -> Path:
 
 def _name_version(tree: Path, version: str) -> None:
     """Let the code in `tree` call itself by this version."""
-    described = tree / f"perch-{version}.dist-info" / "METADATA"
-    described.parent.mkdir()
-    described.write_text(f"Metadata-Version: 2.1\nName: perch\nVersion: {version}\n")
+    # The previous release was called `perch`.
+    for name in ("perch", "perch-postgres"):
+        described = tree / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
+        described.parent.mkdir()
+        described.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 def _has(commit: str) -> bool:

@@ -27,7 +27,7 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.compute import compute
-from controlplane.compute.filesystem import LockTimeout, followed_lock, is_locked, lock_branches
+from controlplane.compute.filesystem import LockTimeout, lock_branches, pooler_lock
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler
 from controlplane.compute.pooler_settings import Version
 from controlplane.compute.session import socket_dir
@@ -36,6 +36,7 @@ from controlplane.models import Role
 from controlplane.operations import log_receivers, lost_receivers
 from controlplane.operations.catalog_import import holding_catalog, import_catalog
 from controlplane.operations.receiving_moves import connect_to_receiver
+from controlplane.process_accounts import serve_until_replaced
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.services import waking
 
@@ -56,11 +57,10 @@ class ComputeStopped(Exception):
 
 
 def _start_pooler(endpoint_id: str, branch_id: str) -> Version:
-    # A move holds the branch for long, but its compute runs on.
-    held = () if is_locked(followed_lock(branch_id)) else (branch_id,)
     # The roles are read under the locks, so that an older list never replaces a newer one.
-    with lock_branches(*held, timeout=_POOLER_LOCK_WITHIN), holding_catalog(branch_id):
-        if compute.running_endpoint(branch_id) != endpoint_id:
+    lock = lock_branches(pooler_lock(branch_id), timeout=_POOLER_LOCK_WITHIN)
+    with lock, holding_catalog(branch_id):
+        if not compute.lets_clients_in(branch_id, endpoint_id):
             raise ComputeStopped
         directory, roles = socket_dir(endpoint_id), Role.that_may_connect(branch_id)
         return ensure_pooler(branch_id, directory, roles=roles)
@@ -180,6 +180,7 @@ def _keep_answering(requests: socket.socket, become: Callable[[], object]) -> No
     # It ends once nobody can call it, and not before.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    serve_until_replaced()
     become()
     while True:
         pid = os.fork()
