@@ -17,7 +17,6 @@ import socket
 import struct
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,36 +48,36 @@ _FOREIGN = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True)
-class Paths:
-    """What may be opened, with everything below it; what does not exist is left out."""
-
-    read: Iterable[Path]
-    written: Iterable[Path]
-    executed: Iterable[Path]
-
-
 def landlock_version() -> int:
     """The version of Landlock that this kernel has; 0 without one that is of use here."""
     found = _libc.syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
     return int(found) if found >= _LINKS else 0
 
 
-def started_within(paths: Paths, start: Callable[[], Result]) -> Result:
-    """Call `start` in a thread that is confined to the paths, as everything that it starts. It must
-    not import anything. Raises OSError, and what `start` raises."""
+def started_within(
+    start: Callable[[], Result],
+    *,
+    read: Iterable[Path],
+    written: Iterable[Path],
+    executed: Iterable[Path],
+) -> Result:
+    """Call `start` in a thread that is confined, as everything that it starts. It may open what is
+    below these paths; those that do not exist are left out. It must not import anything. Raises
+    OSError, and what `start` raises."""
 
     def confined() -> Result:
         _check(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
         _restrict_calls()
-        _restrict_paths(paths)
+        _restrict_paths(read, written, executed)
         return start()
 
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(confined).result()
 
 
-def _restrict_paths(paths: Paths) -> None:
+def _restrict_paths(
+    read: Iterable[Path], written: Iterable[Path], executed: Iterable[Path]
+) -> None:
     if not (version := landlock_version()):
         log.warning("this kernel has no Landlock: pg_upgrade has all rights of its account")
         return
@@ -94,9 +93,9 @@ def _restrict_paths(paths: Paths) -> None:
     rules = _check(_libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0))
     try:
         for allowed, places in (
-            (_READ_FILE | _READ_DIR, paths.read),
-            (writes, paths.written),
-            (_EXECUTE | _READ_FILE, paths.executed),
+            (_READ_FILE | _READ_DIR, read),
+            (writes, written),
+            (_EXECUTE | _READ_FILE, executed),
         ):
             for place in filter(Path.exists, places):
                 _allow(rules, place, allowed)

@@ -24,7 +24,7 @@ from controlplane.compute.accounts import Account, give, launched_as
 from controlplane.compute.binaries import PostgresUnusable, postgres_bin
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.confinement import Paths, started_within
+from controlplane.compute.confinement import started_within
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.limits import limit_compute
 from controlplane.compute.progress import Movement, wait_while_it_gets_on
@@ -96,7 +96,7 @@ def run_pg_upgrade(branch_id: str, account: Account, *, before: int, to: int) ->
                     **run,
                 )
 
-        process = started_within(_paths(staging, sockets, before=before, to=to), start)
+        process = started_within(start, **_paths(staging, sockets, before=before, to=to))
         limit_compute(sockets.name, process.pid, max_cu=MOST)
         try:
             in_time = wait_while_it_gets_on(
@@ -111,24 +111,25 @@ def run_pg_upgrade(branch_id: str, account: Account, *, before: int, to: int) ->
             raise UpgradeRefused(f"pg_upgrade refuses it: {_words(output, data_dir(workshop))}")
 
 
-def _paths(staging: Path, sockets: Path, *, before: int, to: int) -> Paths:
+def _paths(staging: Path, sockets: Path, *, before: int, to: int) -> dict[str, list[Path]]:
     """What pg_upgrade and all that it starts may open."""
-    directories = {postgres_bin(major).resolve(): major for major in (before, to)}
-    programs = {
-        directory / name
-        for directory, major in directories.items()
-        for name in (NEW_PROGRAMS if major == to else OLD_PROGRAMS)
-    }
+    old, new = (postgres_bin(major).resolve() for major in (before, to))
+    programs = [old / name for name in OLD_PROGRAMS] + [new / name for name in NEW_PROGRAMS]
     helpers = filter(None, (shutil.which(name, path="/usr/bin:/bin") for name in HELPERS))
     # The wheel has libraries beside its package.
-    packages = [directory.parents[1] for directory in directories]
+    packages = (old.parents[1], new.parents[1])
     beside = [package.with_name(f"{package.name}.libs") for package in packages]
-    installed = [directory.parent for directory in directories]
-    return Paths(
-        read=[*map(Path, LIBRARIES), *installed, *beside, Path(settings.STATE_DIR) / HBA_FILE],
-        written=[staging, sockets, Path("/dev/null")],
-        executed=[*programs, *map(Path, helpers), *map(Path, chain(*map(glob.glob, LOADERS)))],
-    )
+    return {
+        "read": [
+            *map(Path, LIBRARIES),
+            old.parent,
+            new.parent,
+            *beside,
+            Path(settings.STATE_DIR) / HBA_FILE,
+        ],
+        "written": [staging, sockets, Path("/dev/null")],
+        "executed": [*programs, *map(Path, helpers), *map(Path, chain(*map(glob.glob, LOADERS)))],
+    }
 
 
 def _options(branch_id: str, name: str, major: int) -> str:

@@ -31,12 +31,14 @@ WHERE datname <> 'template0' AND (NOT datallowconn OR datconnlimit = -2) ORDER B
 DATABASES = "SELECT datname FROM pg_database WHERE datname <> 'template0' ORDER BY oid"
 EXTENSIONS = "SELECT extname FROM pg_extension ORDER BY extname"
 PREPARED = "SELECT count(*), min(gid) FROM pg_prepared_xacts"
-# Functions that a client could have written, with a statement that takes their bodies and one that
-# gives them back. Those of the platform's role were made by an extension's script. plpgsql is in
+# What a client could have written that is taken. Each row has its name, its owner, a statement
+# that takes it, one by which the owner gives it back, and one that the platform executes then.
+#
+# The bodies of functions. Those of the platform's role were made by an extension's script. plpgsql is in
 # every database and takes all types that such a function may have. A partition key must not become
 # constant, as it would with NULL in place of what a function returns.
 BODIES = """
-SELECT rolname, f.oid::regprocedure::text, format(
+SELECT 'the function ' || f.oid::regprocedure, rolname, format(
     'CREATE OR REPLACE %s %I.%I(%s)%s LANGUAGE plpgsql AS $body$BEGIN RETURN %s; END$body$',
     CASE prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, nspname, proname,
     pg_get_function_arguments(f.oid), ' RETURNS ' || pg_get_function_result(f.oid)
@@ -47,7 +49,7 @@ SELECT rolname, f.oid::regprocedure::text, format(
         WHEN typcategory = 'S' THEN '''''' WHEN typcategory = 'B' THEN 'false'
         WHEN t.oid IN ('date'::regtype, 'timestamp'::regtype, 'timestamptz'::regtype)
             THEN '''epoch''' ELSE 'NULL' END),
-    pg_get_functiondef(f.oid)
+    pg_get_functiondef(f.oid), ''
 FROM pg_proc f JOIN pg_namespace n ON n.oid = pronamespace
 JOIN pg_language l ON l.oid = f.prolang JOIN pg_type t ON t.oid = f.prorettype
 JOIN pg_roles r ON r.oid = f.proowner
@@ -56,15 +58,16 @@ WHERE f.oid >= 16384 AND prokind IN ('f', 'p') AND f.proowner <> 10
 """
 # CREATE OR REPLACE forgets which extensions a function depends on.
 DEPENDENCIES = """
-SELECT format('ALTER ROUTINE %s DEPENDS ON EXTENSION %I', objid::regprocedure, extname)
+SELECT '', '', '', '',
+    format('ALTER ROUTINE %s DEPENDS ON EXTENSION %I', objid::regprocedure, extname)
 FROM pg_depend JOIN pg_extension e ON e.oid = refobjid
 WHERE classid = 'pg_proc'::regclass AND refclassid = 'pg_extension'::regclass AND deptype = 'x'
 """
-# Checks of domains: statements that drop and add each, and what these leave out.
+# The checks of domains.
 CHECKS = """
-SELECT rolname, format('ALTER DOMAIN %s', contypid::regtype),
-    format(' DROP CONSTRAINT %I', conname),
-    format(' ADD CONSTRAINT %I %s NOT VALID', conname,
+SELECT 'a check of the domain ' || contypid::regtype, rolname,
+    format('ALTER DOMAIN %s DROP CONSTRAINT %I', contypid::regtype, conname),
+    format('ALTER DOMAIN %s ADD CONSTRAINT %I %s NOT VALID', contypid::regtype, conname,
         regexp_replace(pg_get_constraintdef(c.oid), ' NOT VALID$', '')),
     format('UPDATE pg_constraint SET convalidated = %L WHERE contypid = %L::regtype'
         ' AND conname = %L; COMMENT ON CONSTRAINT %I ON DOMAIN %s IS %L', convalidated,
@@ -92,22 +95,11 @@ class UpgradeFailed(Exception):
 
 
 @dataclass(frozen=True)
-class _Lost:
-    """What the copy of a database lost: statements that bring it back. `owner` executes the first,
-    the platform the second."""
-
-    what: str
-    owner: bytes
-    statement: bytes
-    rest: bytes
-
-
-@dataclass(frozen=True)
 class Disarmed:
     """What the copy of the old data contained before."""
 
-    # By the names of the databases.
-    lost: dict[str, list[_Lost]]
+    # By the names of the databases: rows as of BODIES.
+    taken: dict[str, list[tuple[bytes, ...]]]
     rights: Rights
 
 
@@ -148,48 +140,48 @@ def disarm(sockets: Path) -> Disarmed:
     return Disarmed({name: _disarm(sockets, name) for name in names}, rights)
 
 
-def _disarm(sockets: Path, name: str) -> list[_Lost]:
+def _disarm(sockets: Path, name: str) -> list[tuple[bytes, ...]]:
     # No conversion: statements are in the database's own encoding.
     with session(sockets, name, client_encoding="SQL_ASCII") as connection:
         connection.execute("SET check_function_bodies = off")
-        functions = _rows(connection, BODIES)
-        dependencies = [_bytes(row[0]) for row in connection.execute(DEPENDENCIES)]
-        checks = _rows(connection, CHECKS)
-        # First, since the arguments of functions may have literals of the domains as defaults.
-        for _, domain, drop, _, _ in checks:
-            connection.execute(domain + drop)
-        for _, _, stand_in, _ in functions:
-            connection.execute(stand_in)
+        functions, checks, dependencies = (
+            [tuple(map(_bytes, row)) for row in connection.execute(query.encode())]
+            for query in (BODIES, CHECKS, DEPENDENCIES)
+        )
+        # Checks first, since arguments of functions may have literals of domains as defaults.
+        for _, _, take, *_ in checks + functions:
+            connection.execute(take)
             progressed()
         connection.execute(FORGET_VERSIONS)
-    return [
-        *(
-            _Lost(f"the function {_text(of)}", owner, definition, b"")
-            for owner, of, _, definition in functions
-        ),
-        *(
-            _Lost(f"a check of the domain {_text(domain[13:])}", owner, domain + add, rest)
-            for owner, domain, _, add, rest in checks
-        ),
-        *(_Lost("a dependency", b"", b"", statement) for statement in dependencies),
-    ]
+    return functions + checks + dependencies
 
 
 def rearm(sockets: Path, found: Disarmed) -> None:
-    """Bring back what was lost. Raises UpgradeFailed if the rights are not those of before."""
-    for name, lost in found.lost.items():
+    """Give back what was taken. Raises UpgradeFailed if the rights are not those of before."""
+    for name, rows in found.taken.items():
         with (
             session(sockets, name, client_encoding="SQL_ASCII") as platform,
             ExitStack() as held,
         ):
             acting: dict[bytes, Session] = {}
-            for one in lost:
-                if one.owner and one.owner not in acting:
-                    acting[one.owner] = held.enter_context(
-                        _acting_for(platform, sockets, name, one.owner)
-                    )
-                _bring_back(acting.get(one.owner), platform, name, one)
-    if changed := difference(found.rights, rights_in(sockets, list(found.lost))):
+            for what, owner, _, give, rest in rows:
+                if owner and owner not in acting:
+                    acting[owner] = held.enter_context(_acting_for(platform, sockets, name, owner))
+                try:
+                    if give:
+                        # Code that was evaluated before may have changed the session's settings.
+                        acting[owner].execute(b"RESET ALL; " + give)
+                    if rest:
+                        platform.execute(rest)
+                except psycopg.Error as error:
+                    if isinstance(error, psycopg.OperationalError):
+                        raise
+                    raise UpgradeRefused(
+                        f'{_text(what)} in the database "{name}" is not valid any more: '
+                        f"{error.diag.message_primary or error}"
+                    ) from error
+                progressed()
+    if changed := difference(found.rights, rights_in(sockets, list(found.taken))):
         raise UpgradeFailed(f"the upgrade would change rights: {changed}")
 
 
@@ -206,27 +198,6 @@ def _acting_for(platform: Session, sockets: Path, database: str, owner: bytes) -
     ) as acting:
         yield acting
     platform.execute(f"{UNGUARD.format(role)}; DROP ROLE {role}".encode())
-
-
-def _bring_back(acting: Session | None, platform: Session, database: str, lost: _Lost) -> None:
-    try:
-        if acting:
-            # Code that was evaluated before may have changed the session's settings.
-            acting.execute(b"RESET ALL; " + lost.statement)
-        if lost.rest:
-            platform.execute(lost.rest)
-    except psycopg.Error as error:
-        if isinstance(error, psycopg.OperationalError):
-            raise
-        raise UpgradeRefused(
-            f'{lost.what} in the database "{database}" is not valid any more: '
-            f"{error.diag.message_primary or error}"
-        ) from error
-    progressed()
-
-
-def _rows(connection: Session, query: str) -> list[tuple[bytes, ...]]:
-    return [tuple(map(_bytes, row)) for row in connection.execute(query.encode())]
 
 
 def named(names: list[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.compute.confinement import Paths, landlock_version, started_within
+from controlplane.compute.confinement import landlock_version, started_within
 
 # Prints what it could do, one word a line.
 ATTEMPTS = """
@@ -80,7 +80,9 @@ def run(place: Path, port: int) -> set[str]:
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
         )
 
-    process = started_within(Paths(libraries, [inside, Path("/dev/null")], programs), start)
+    process = started_within(
+        start, read=libraries, written=[inside, Path("/dev/null")], executed=programs
+    )
     said, complaints = process.communicate(timeout=60)
     assert process.returncode == 0, complaints
     return set(said.splitlines())
@@ -103,7 +105,7 @@ def test_without_landlock_it_still_has_no_sockets(
 
 
 def test_the_caller_stays_free(tmp_path: Path) -> None:
-    name = started_within(Paths([], [], []), lambda: threading.current_thread().name)
+    name = started_within(lambda: threading.current_thread().name, read=[], written=[], executed=[])
     assert name != threading.current_thread().name
     (tmp_path / "new").write_text("written")
     socket.socket(socket.AF_INET).close()
