@@ -129,9 +129,9 @@ def _copy_schema(branch_id: str, source_id: str, dumps: Path) -> None:
         step("writing_schema", databases=len(databases)),
     ):
         make_roles(sockets, roles)
-        with restorer(sockets) as role:
-            for place, name in enumerate(databases):
-                entries = entries_of((dumps / str(place)).read_bytes())
+        for place, name in enumerate(databases):
+            entries = entries_of((dumps / str(place)).read_bytes())
+            with restorer(sockets) as role:
                 create_schema(sockets, name, entries, extensions[place], role)
 
 

@@ -33,6 +33,7 @@ from controlplane.compute.tree import open_directory
 
 # Seconds that a statement may take.
 STATEMENT = 50.0
+PASSES = 20
 # What the platform creates itself, or does not need.
 NOT_CREATED = {b"DATABASE", b"EXTENSION", b"ENCODING", b"STDSTRINGS", b"SEARCHPATH"}
 # What the platform executes when everything is there and has its owner.
@@ -105,8 +106,8 @@ class CopyInterrupted(Exception):
 
 @contextmanager
 def restorer(sockets: Path) -> Iterator[str]:
-    """Yields the name of a new role that may log in; it is dropped at the end. Raises
-    psycopg.Error."""
+    """Yields the name of a new role that may log in; it is dropped at the end. Use it for a single
+    database, since it may change the settings of its own next session. Raises psycopg.Error."""
     name = f"perch_restorer_{secrets.token_hex(8)}"
     with session(sockets) as platform:
         platform.execute(f"CREATE ROLE {name} LOGIN".encode())
@@ -174,10 +175,9 @@ def _running(sockets: Path, database: str, role: str | None = None) -> Iterator[
 def _create(connection: Session, entries: Sequence[Entry]) -> None:
     """Create the objects. pg_dump does not know what the body of a function needs, so what fails is
     tried again when others are there."""
-    refusal = None
     with open_directory(Path(settings.STATE_DIR) / "branches") as branches:
-        while entries:
-            put_off = []
+        for _ in range(PASSES):
+            put_off, refusals = [], []
             for entry in entries:
                 # Code that was evaluated before may have changed the session's settings. A database
                 # cannot be created together with another statement.
@@ -185,15 +185,17 @@ def _create(connection: Session, entries: Sequence[Entry]) -> None:
                 try:
                     connection.execute(first + entry.definition)
                 except psycopg.Error as error:
-                    refusal = refusal or _explained(error, entry)
-                    if connection.closed:
-                        raise refusal from error
                     put_off.append(entry)
+                    refusals.append(_explained(error, entry))
+                    if isinstance(error, psycopg.OperationalError):
+                        raise refusals[-1] from error
                 require_reserve(branches)
                 progressed()
-            if refusal and len(put_off) == len(entries):
-                raise refusal
-            entries, refusal = put_off, None
+            if len(put_off) == len(entries):
+                break
+            entries = put_off
+    if refusals:
+        raise refusals[0]
 
 
 def _explained(error: psycopg.Error, entry: Entry | None = None) -> Exception:
