@@ -89,6 +89,12 @@ END $body$;
 CREATE EVENT TRIGGER {0} ON ddl_command_start EXECUTE FUNCTION {0}.refuse();
 """
 UNGUARD = "DROP EVENT TRIGGER {0}; DROP SCHEMA {0} CASCADE; DROP OWNED BY {0}"
+# Before Postgres 17, the multirange type of a range type keeps its owner.
+MULTIRANGES = b"""
+SELECT format('ALTER TYPE %s OWNER TO %s', m.oid::regtype, t.typowner::regrole)
+FROM pg_range JOIN pg_type t ON t.oid = rngtypid JOIN pg_type m ON m.oid = rngmultitypid
+WHERE m.typowner <> t.typowner
+"""
 STILL_OWNED = """
 SELECT pg_describe_object(classid, objid, objsubid) FROM pg_shdepend
 WHERE refclassid = 'pg_authid'::regclass AND refobjid = '{0}'::regrole AND deptype = 'o'
@@ -149,6 +155,8 @@ def create_schema(
     with _running(sockets, name) as platform:
         for statement in filter(None, gifts):
             platform.execute(statement)
+        for row in platform.execute(MULTIRANGES).fetchall():
+            platform.execute(*values_of(row, bytes))
         for row in platform.execute(of(STILL_OWNED)).fetchall():
             (left,) = values_of(row, bytes)
             raise SchemaNotCopied(f"nobody owns the {left.decode(errors='replace')}")

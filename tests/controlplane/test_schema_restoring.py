@@ -3,12 +3,13 @@
 import re
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from controlplane.compute.binaries import postgres_bin
+from controlplane.compute.binaries import MAJOR
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.dump_archive import ArchiveUnreadable, entries_of
 from controlplane.compute.schema import is_lock_timeout
@@ -18,11 +19,12 @@ from controlplane.compute.schema_restoring import (
     create_schema,
     restorer,
 )
-from tests.support.bare_postgres import BarePostgres
+from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
+from tests.support.majors import debians_postgres
 from tests.support.traps import LITERALS, SPRUNG
 
 NAME = "a database"
-OWNER, OTHER = "neondb_owner", "the other"
+OWNER = "neondb_owner"
 SNAP = """
 CREATE SCHEMA trap;
 CREATE FUNCTION trap.snap(kind text) RETURNS int LANGUAGE plpgsql AS $$
@@ -121,8 +123,8 @@ FROM pg_roles r ORDER BY 1
 
 
 class Server:
-    def __init__(self, cluster: BarePostgres) -> None:
-        self.sockets = cluster.directory
+    def __init__(self, cluster: BarePostgres, programs: Programs) -> None:
+        self.sockets, self.programs = cluster.directory, programs
         self.where = f"host={cluster.directory} port={cluster.port} user={PLATFORM_ROLE}"
 
     def connect(self, name: str = "postgres") -> "psycopg.Connection[Any]":
@@ -130,7 +132,7 @@ class Server:
 
     def dump(self, *options: str) -> "subprocess.CompletedProcess[bytes]":
         conninfo = psycopg.conninfo.make_conninfo(self.where, dbname=NAME)
-        program = [str(postgres_bin() / "pg_dump"), "--schema-only", f"--dbname={conninfo}"]
+        program = [self.programs.path("pg_dump"), "--schema-only", f"--dbname={conninfo}"]
         return subprocess.run([*program, *options], capture_output=True)
 
     def as_text(self) -> str:
@@ -150,26 +152,33 @@ class Server:
             create_schema(self.sockets, NAME, entries_of(archive), extensions, role)
 
 
+@pytest.fixture(scope="module", params=[15, 18])
+def cluster(request: pytest.FixtureRequest) -> Iterator[tuple[BarePostgres, Programs]]:
+    directory = debians_postgres() if request.param == 15 else None
+    with private_directory() as scratch:
+        programs = Programs(scratch, directory)
+        with bare_postgres(programs) as made:
+            made.start()
+            (made.directory / MAJOR).write_text(str(request.param))
+            with made.connect() as session:
+                session.execute(f"CREATE ROLE {PLATFORM_ROLE} SUPERUSER LOGIN")
+                session.execute('CREATE ROLE neondb_owner; CREATE ROLE "the other"')
+                session.execute("CREATE ROLE perch_superuser")
+            yield made, programs
+
+
 @pytest.fixture
-def server(bare_cluster: BarePostgres, tmp_path: Any, settings: Any) -> Iterator[Server]:
+def server(
+    cluster: tuple[BarePostgres, Programs], tmp_path: Path, settings: Any
+) -> Iterator[Server]:
     """A server with an empty database of OWNER."""
     (tmp_path / "branches").mkdir()
     settings.STATE_DIR = tmp_path
-    with bare_cluster.connect() as session:
-        session.execute(f"DROP ROLE IF EXISTS {PLATFORM_ROLE}")
-        session.execute(f"CREATE ROLE {PLATFORM_ROLE} SUPERUSER LOGIN")
-    made = Server(bare_cluster)
-    roles = (OWNER, OTHER, "perch_superuser")
+    made = Server(*cluster)
     with made.connect() as session:
-        for role in roles:
-            session.execute(psycopg.sql.SQL("CREATE ROLE {}").format(psycopg.sql.Identifier(role)))
         session.execute('CREATE DATABASE "a database" OWNER neondb_owner TEMPLATE template0')
         yield made
         session.execute('DROP DATABASE IF EXISTS "a database" WITH (FORCE)')
-        for role in roles:
-            session.execute(psycopg.sql.SQL("DROP ROLE {}").format(psycopg.sql.Identifier(role)))
-    with bare_cluster.connect() as session:
-        session.execute(f"DROP ROLE {PLATFORM_ROLE}")
 
 
 def test_all_that_a_client_can_create_is_the_same(server: Server) -> None:
