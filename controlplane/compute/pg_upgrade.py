@@ -107,6 +107,8 @@ def run_pg_upgrade(branch_id: str, account: Account, *, before: int, to: int) ->
             process.wait()
         if not in_time:
             raise UpgradeFailed(f"pg_upgrade made no progress for {STILL:.0f} s")
+        if process.returncode < 0:
+            raise UpgradeFailed("pg_upgrade was killed")
         if process.returncode:
             raise UpgradeRefused(f"pg_upgrade refuses it: {_words(output, data_dir(workshop))}")
 
