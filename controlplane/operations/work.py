@@ -330,7 +330,7 @@ def _was_used(attempt: Attempt, endpoint: Endpoint) -> bool:
     if noted is not None and noted > attempt.operation.created_at:
         return True
     try:
-        last = observation.last_activity(endpoint.id)
+        last = observation.last_activity(endpoint.id, endpoint.heartbeats_since)
     except psycopg.Error:
         return False
     return last is not None and (noted is None or last > noted)

@@ -130,6 +130,7 @@ ENDPOINT: Fields = {
         f"{POOLER}::test_a_change_is_an_operation_that_a_running_pooler_applies"
     ),
     "settings.preload_libraries": Refused({"use_defaults": True}),
+    "ignore_heartbeats": CheckedBy("test_idleness.py::test_heartbeats_keep_an_endpoint_active"),
     "suspend_timeout_seconds": CheckedBy("test_idleness.py::test_an_unused_endpoint_is_suspended"),
 }
 EVENTS: Fields = {

@@ -30,6 +30,7 @@ OWN = {
     "POST /projects/{project_id}/move",
     "GET /projects/{project_id}/endpoints/{endpoint_id}/pg_settings",
     "GET /projects/{project_id}/endpoints/{endpoint_id}/logs",
+    "GET /projects/{project_id}/endpoints/{endpoint_id}/sessions",
     "GET /projects/{project_id}/endpoints/{endpoint_id}/metrics",
     "GET /projects/{project_id}/metrics",
     "POST /projects/{project_id}/operations/{operation_id}/cancel",
