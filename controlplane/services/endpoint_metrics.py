@@ -5,8 +5,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from django.db.models import Count, Min
+from django.db.models.functions import Extract, Floor
+
 from controlplane import clock
-from controlplane.models import Account, Endpoint, EndpointState, PastMetrics, RecentMetrics
+from controlplane.events.types import EventType
+from controlplane.models import Account, Endpoint, EndpointState, Event, PastMetrics, RecentMetrics
 from controlplane.models.endpoint_metrics import PAST_SPAN, RECENT_SPAN
 from controlplane.models.packed_samples import (
     COUNTERS,
@@ -54,7 +58,7 @@ class Series:
     until: datetime
     # Seconds.
     step: int
-    # Only steps in which there are samples.
+    # Only steps in which there are samples or starts.
     points: list[Point]
 
 
@@ -104,11 +108,31 @@ def get_series(
     for at, numbers in _samples(endpoint, since, until):
         if since <= at < until:
             steps.setdefault(_floor(at, seconds), []).append(numbers)
-    points = [
-        Point(at, dict(zip(FIELDS, merged(several), strict=True)))
-        for at, several in sorted(steps.items())
-    ]
-    return Series(endpoint, since, until, seconds, points)
+    points = {at: dict(zip(FIELDS, merged(several), strict=True)) for at, several in steps.items()}
+    _place_starts(points, endpoint, since, until, seconds)
+    return Series(endpoint, since, until, seconds, [Point(*one) for one in sorted(points.items())])
+
+
+def _place_starts(
+    points: dict[datetime, dict[str, float]],
+    endpoint: Endpoint,
+    since: datetime,
+    until: datetime,
+    seconds: int,
+) -> None:
+    """Count each start in the step in which it was. Samples count it in the next one that is taken,
+    which is later if a run was too short for a sample. Where no events are kept, this stays."""
+    kept = Event.objects.filter(endpoint_id=endpoint.id).aggregate(oldest=Min("at"))["oldest"]
+    starts = Event.objects.filter(
+        endpoint_id=endpoint.id, type=EventType.ENDPOINT_ACTIVE, at__gte=since, at__lt=until
+    )
+    number = Floor(Extract("at", "epoch") / seconds)
+    found = starts.order_by().annotate(number=number).values_list("number").annotate(Count("id"))
+    for at, numbers in points.items():
+        numbers["wakes"] *= kept is None or at < _floor(kept, seconds)
+    for number, count in found:
+        at = datetime.fromtimestamp(int(number) * seconds, UTC)
+        points.setdefault(at, dict.fromkeys(FIELDS, 0))["wakes"] = count
 
 
 def _step(wanted: int | None, since: datetime, until: datetime, *, is_coarse: bool) -> int:
