@@ -76,7 +76,7 @@ def _tell(
     request: ConsoleRequest, table: str, columns: Sequence[TableColumn], sent: int, count: int
 ) -> None:
     """Say what was imported: `sent` rows, of which Postgres counts `count` in the table."""
-    computed = ", ".join(column.name for column in columns if _is_computed(column))
+    computed = ", ".join(f"{column.name}" for column in columns if _is_computed(column))
     beside = f" Postgres computed {computed} anew." if computed else ""
     if count == sent:
         words = f"{count} row{'' if count == 1 else 's'} imported into {table}.{beside}"
