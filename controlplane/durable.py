@@ -42,9 +42,11 @@ def write(path: Path, content: bytes, mode: int) -> None:
     sync(path.parent)
 
 
-def sync(place: Path | str) -> None:
-    """Flush a file's content, or a directory's entries, to the disk. Raises OSError."""
-    descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def sync(place: Path | str, *, within: int | None = None) -> None:
+    """Flush a file's content, or a directory's entries, to the disk. With the descriptor `within`,
+    `place` is a single name in that directory. Raises OSError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(place, flags, dir_fd=within)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,6 +1,7 @@
 """The `errors` of a refusal: what is wrong with each field of the request, for programs."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,23 @@ CODE_OF: Mapping[type[ServiceError], str] = {
 }
 NOT_OFFERED_HERE = "NOT_OFFERED"
 CODES = (*dict.fromkeys((REQUIRED, *CODE_OF.values())), NOT_OFFERED_HERE)
+# The words for pydantic's error types whose own words are about Python.
+WORDS: Mapping[str, str] = {
+    "missing": "field required",
+    "string_type": "must be text",
+    "string_unicode": "not valid UTF-8",
+    "list_type": "must be a list",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be an object"),
+    **dict.fromkeys(
+        ("datetime_type", "datetime_parsing", "datetime_from_date_parsing"),
+        "must be a time such as 2027-01-31T12:00:00Z",
+    ),
+}
+# How the others begin: "Input should be …", and "Value error, " before a validator's own words.
+BEGINNING = re.compile(r"^(?:(\w+ should)|Value error,) ")
 # Pydantic's error types for values that are too large, too small, too long or too short end so.
 PAST_A_LIMIT = ("_than", "_than_equal", "_too_long", "_too_short")
 # Limits of a response to a request with many errors: the number of fields that are reported, the
@@ -81,8 +99,7 @@ def words_of(error: ValidationError) -> str:
         kind = str(problem["loc"][0])
         if kind != "body":
             source = f"decode {kind}"
-        words = "field required" if problem["type"] == "missing" else problem["msg"]
-        complaints.append(f"{field_of(problem)} ({words})")
+        complaints.append(f"{field_of(problem)} ({_words_about(problem)})")
     if more := len(error.errors) - len(complaints):
         complaints.append(f"and {more} more")
     return f"{source}: invalid: {'; '.join(complaints)}"
@@ -106,10 +123,8 @@ def _code_of(problem: Mapping[str, Any]) -> str:
 
 
 def _words_about(problem: Mapping[str, Any]) -> str:
-    if problem["type"] == "missing":
-        return "field required"
-    # pydantic puts this before the message of each ValueError.
-    return str(problem["msg"]).removeprefix("Value error, ")
+    words = WORDS.get(problem["type"], str(problem["msg"]))
+    return BEGINNING.sub(lambda found: "must " if found[1] else "", words)
 
 
 def _place_in(request: HttpRequest, error: FieldError) -> str | None:

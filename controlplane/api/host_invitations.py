@@ -1,7 +1,6 @@
 """`/hosts/join`: gives a new machine what `manage.py hosts add` has prepared for it."""
 
-import json
-
+import orjson
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_POST
 
@@ -14,7 +13,7 @@ def join_host(request: HttpRequest) -> HttpResponse:
     """Respond without authentication: who knows the invitation's name may take it, once, and only
     who has the whole token can read it. The body is {"invitation": NAME}."""
     try:
-        name = json.loads(request.body)["invitation"]
+        name = orjson.loads(request.body)["invitation"]
     except (ValueError, KeyError, TypeError):
         return error_response(request, 400, 'the body must be {"invitation": NAME}')
     content = take_invitation(name) if isinstance(name, str) else None

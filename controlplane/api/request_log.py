@@ -6,14 +6,11 @@ import re
 import time
 import uuid
 from collections.abc import Callable
-from datetime import datetime
 
 from django.http import HttpRequest, HttpResponse
 
-from controlplane import clock, logs
+from controlplane import logs
 from controlplane.metrics import figures
-from controlplane.traces import spans
-from controlplane.traces.context import TraceContext, carrying
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +35,9 @@ class RequestLogMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        began, began_at = time.perf_counter(), clock.now()
-        given = TraceContext.parse(request.headers.get("traceparent", ""))
-        span = spans.child_of(given)
+        began = time.perf_counter()
         with (
-            logs.context(request=request_id(request), trace=span.trace_id if span else ""),
-            carrying(span),
+            logs.context(request=request_id(request)),
             figures.REQUESTS_UNDER_WAY.track_inprogress(),
         ):
             response = self.get_response(request)
@@ -61,30 +55,10 @@ class RequestLogMiddleware:
                 "account": account.id if account else None,
             }
             log.info("answered", extra=fields)
-            route = route_of(request)
-            figures.note_request(request.method or "", route, response.status_code, seconds)
-            if span is not None:
-                _note_span(request, response, route, span, given, began_at)
+            figures.note_request(
+                request.method or "", route_of(request), response.status_code, seconds
+            )
         return response
-
-
-def _note_span(
-    request: HttpRequest,
-    response: HttpResponse,
-    route: str,
-    span: TraceContext,
-    given: TraceContext | None,
-    began_at: datetime,
-) -> None:
-    about = {
-        "http.request.method": request.method,
-        "http.route": f"/{route}" if route else None,
-        "http.response.status_code": response.status_code,
-        "perch.request": request_id(request),
-    }
-    error = f"status {response.status_code}" if response.status_code >= 500 else ""
-    name = f"{request.method} /{route}" if route else str(request.method)
-    spans.note(name, span, given, began_at, clock.now(), serves=True, error=error, about=about)
 
 
 def route_of(request: HttpRequest) -> str:

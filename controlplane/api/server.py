@@ -59,11 +59,9 @@ class JsonErrorsWorker(BufferingWorker):
         from controlplane.database.base import BoundedConnection
         from controlplane.events.refusals import refusals
         from controlplane.metrics import sampling
-        from controlplane.traces import spans
 
         refusals.begin()
         sampling.begin_in_thread("api")
-        spans.begin("api")
         BoundedConnection.around_waits = turns.waiting
         self.wsgi = with_client_address(TurnsByKey().around(self.wsgi), settings.TRUSTED_PROXIES)
         # Objects that exist by now stay for the life of the process, so later collections can skip

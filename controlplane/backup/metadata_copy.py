@@ -121,18 +121,20 @@ def check_can_dump() -> None:
 
 
 def dump(target: Path, *, snapshot: str) -> None:
-    """Dump the rows that the snapshot sees to the file `target`. Raises DumpFailed."""
-    _run(
-        "pg_dump",
-        f"--dbname={_database()}",
-        "--format=custom",
-        "--no-owner",
-        "--no-privileges",
-        # The last samples change every minute, and the rows of past metrics soon have them.
-        "--exclude-table-data=controlplane_recentmetrics",
-        f"--snapshot={snapshot}",
-        f"--file={target}",
-    )
+    """Dump the rows that the snapshot sees to the file `target`. Raises DumpFailed, OSError."""
+    # pg_dump itself may not create it: it has not the worker's capabilities.
+    with target.open("wb") as file:
+        _run(
+            "pg_dump",
+            f"--dbname={_database()}",
+            "--format=custom",
+            "--no-owner",
+            "--no-privileges",
+            # The last samples change every minute, and the rows of past metrics soon have them.
+            "--exclude-table-data=controlplane_recentmetrics",
+            f"--snapshot={snapshot}",
+            stdout=file,
+        )
 
 
 def check_empty() -> None:
@@ -221,8 +223,8 @@ def _copy_script(script: IO[bytes], target: IO[bytes], known: set[str]) -> None:
     shutil.copyfileobj(script, target)
 
 
-def _run(program: str, *arguments: str) -> None:
-    with _begin(program, *arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+def _run(program: str, *arguments: str, stdout: int | IO[bytes] = subprocess.DEVNULL) -> None:
+    with _begin(program, *arguments, stdout=stdout, stderr=subprocess.PIPE) as process:
         words = process.communicate()[1].decode(errors="replace").strip()
     if process.returncode:
         raise DumpFailed(f"{words}: {WHAT_TO_DO}" if "version mismatch" in words else words)
@@ -232,7 +234,7 @@ def _begin(
     program: str,
     *arguments: str,
     stdin: int = subprocess.DEVNULL,
-    stdout: int,
+    stdout: int | IO[bytes],
     stderr: int | IO[bytes],
 ) -> "subprocess.Popen[bytes]":
     try:

@@ -34,8 +34,8 @@ from controlplane.compute.base_backup import (
     OF_THE_RUNNING,
     back_up,
 )
-from controlplane.compute.binaries import postgres_bin, postgres_version
-from controlplane.compute.configuration import PLATFORM_ROLE
+from controlplane.compute.binaries import default_major, postgres_bin, postgres_version
+from controlplane.compute.configuration import LOCALE, PLATFORM_ROLE
 from controlplane.compute.filesystem import lock_branches, remove_tree, sync_tree
 from controlplane.compute.process import socket_dir_of
 from controlplane.compute.space import require, telling_of_full_disk
@@ -48,6 +48,8 @@ from controlplane.compute.tree import (
 )
 
 INITDB_BOUND = 120.0  # seconds
+# The first major version that has LOCALE itself. Before, the host has it.
+HAS_LOCALE = 17
 # Bytes that every new branch takes: its first segment of the log, and the directories.
 LEAST = 20 << 20
 # Bytes that are copied within some tenths of a second.
@@ -70,10 +72,11 @@ def create_from_template(
     branch_id: str,
     *,
     major: int | None = None,
+    locale: str = LOCALE,
     begin_history: Callable[[Path, Path], None] = lambda staging, template: None,
 ) -> None:
     """Make the branch's directory as a fresh cluster of the major version, by default this host's
-    default. Does nothing if it exists already.
+    default, and of the locale. Does nothing if it exists already.
 
     `begin_history` is called with the branch's staging directory and that of the template.
 
@@ -81,7 +84,7 @@ def create_from_template(
     """
     if branch_dir(branch_id).exists():
         return
-    source = template(major)
+    source = template(major, locale)
     with new_branch(branch_id) as (staging, account):
         to_copy = require_space(source, staging)
         with step("copying", **to_copy):
@@ -233,11 +236,17 @@ def _make_run_dir(place: Path, account: Account) -> Path:
     return run
 
 
-def template(major: int | None = None) -> Path:
-    """The cluster that new projects of the major version, by default this host's default, are
-    cloned from; the first caller makes it. We own it, since everything cloned from it trusts
-    it."""
-    place: Path = settings.STATE_DIR / "templates" / postgres_version(major)
+def template_place(major: int | None = None, locale: str = LOCALE) -> Path:
+    """Where the template is, or will be. Bases of branches' histories name its directory."""
+    name = postgres_version(major) + (f"-{locale}" if locale == LOCALE else "")
+    return Path(settings.STATE_DIR) / "templates" / name
+
+
+def template(major: int | None = None, locale: str = LOCALE) -> Path:
+    """The cluster that projects of the major version, by default this host's default, and of the
+    locale are cloned from; the first caller makes it. We own it, since everything cloned from it
+    trusts it."""
+    place = template_place(major, locale)
     if place.exists():
         return place
     with lock_branches("template"):
@@ -252,7 +261,7 @@ def template(major: int | None = None) -> Path:
                 postgres_bin(major) / "initdb",
                 *("--pgdata", staging, "--username", PLATFORM_ROLE, "--encoding", "UTF8"),
                 *("--auth", "trust", "--no-locale", "--no-sync", "--no-instructions"),
-                "--data-checksums",
+                *("--data-checksums", *_initdb_options(major or default_major(), locale)),
             ],
             capture_output=True,
             text=True,
@@ -269,6 +278,17 @@ def template(major: int | None = None) -> Path:
         sync_tree(owned)
         owned.rename(place)
     return place
+
+
+def _initdb_options(major: int, locale: str) -> list[str]:
+    if locale != LOCALE:
+        return []
+    # Texts are sorted by their bytes, so no index depends on the host. LC_CTYPE says which
+    # characters are letters; full text search before Postgres 18 looks at nothing else.
+    options = [f"--lc-ctype={LOCALE}"]
+    if major >= HAS_LOCALE:
+        options += ["--locale-provider=builtin", f"--builtin-locale={LOCALE}"]
+    return options
 
 
 @contextmanager

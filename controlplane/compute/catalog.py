@@ -18,14 +18,13 @@ import psycopg
 from psycopg import sql
 
 from controlplane.compute.catalog_reading import end_sessions_begun_before
+from controlplane.compute.configuration import BOUNDS_CREATEROLE
 from controlplane.compute.patience import progressed
 from controlplane.compute.removal import drop_database, drop_role
 from controlplane.compute.session import Session, session
 
 # Every role made through the API is a member of this group, which holds their common privileges.
 GROUP = "perch_superuser"
-# The first version in which CREATEROLE is limited to roles that its holder has made.
-BOUNDS_CREATEROLE = 160000
 
 ROLE: LiteralString = "SELECT 1 FROM pg_roles WHERE rolname = %s"
 REPLICATES: LiteralString = ROLE + " AND rolreplication"
@@ -122,7 +121,9 @@ def apply_catalog(socket_dir: Path, spec: CatalogSpec, items: Collection[Item]) 
     old, others = _made_again(spec)
     one_by_one.do((row for row in old if row in items), drop)
     one_by_one.failures |= _behind_the_old(spec, items, old, one_by_one.failures)
-    one_by_one.do((row for row in spec.roles if row in items), _apply_role)
+    first = next((role.name for role in spec.roles if not role.is_plain), "")
+    roles = [row for row in spec.roles if row in items]
+    one_by_one.do(roles, lambda found, row: _apply_role(found, row, first))
     databases = [row for row in spec.databases if row in items]
     # All renames come before any creation: a new database may take a name that another gives up.
     names = {database.name for database in spec.databases}
@@ -209,7 +210,10 @@ def _create_group(connection: Session) -> None:
             _run(connection, "GRANT {} TO {} WITH ADMIN OPTION", granted, GROUP)
 
 
-def _apply_role(connection: Session, role: RoleSpec) -> None:
+def _apply_role(connection: Session, role: RoleSpec, first: str) -> None:
+    """`first` is the branch's oldest role that the API made, usually its project's owner. It may
+    use the others as if it had made them by SQL; it may not grant them to others. So no role that
+    was made later can have it as a member, which would be a circle."""
     is_there = _exists(connection, ROLE, role.name)
     if not is_there and role.oid is not None:
         return  # SQL dropped it: its row is removed when the catalog is next read
@@ -233,6 +237,8 @@ def _apply_role(connection: Session, role: RoleSpec) -> None:
     if role.is_plain:
         return
     _run(connection, "GRANT {} TO {}", GROUP, role.name)
+    if role.name != first and _exists(connection, ROLE, first):
+        _run(connection, "GRANT {} TO {}", role.name, first)
     if role.replication and not _exists(connection, REPLICATES, role.name):
         _run(connection, "ALTER ROLE {} REPLICATION", role.name)
 
@@ -240,7 +246,7 @@ def _apply_role(connection: Session, role: RoleSpec) -> None:
 def _may_make(connection: Session) -> sql.SQL:
     """What an owner's role may create by SQL. Before Postgres 16, CREATEROLE would let it make
     itself a member of any role that is no superuser, such as `pg_execute_server_program`."""
-    has_bounds = connection.info.server_version >= BOUNDS_CREATEROLE
+    has_bounds = connection.info.server_version >= BOUNDS_CREATEROLE * 10000
     return sql.SQL("CREATEDB CREATEROLE" if has_bounds else "CREATEDB")
 
 

@@ -27,12 +27,14 @@ _VERIFIER = re.compile(
     r"SCRAM-SHA-256\$[0-9]{1,9}:[A-Za-z0-9+/]+=*\$[A-Za-z0-9+/]{43}=:[A-Za-z0-9+/]{43}="
 )
 
-# Changes with every change of a role or a database: a digest of which rows there are, and of the
-# transaction that last wrote each.
+# Changes with every change of a role, of a database, or of the settings that either gives to new
+# sessions: a digest of which rows there are, and of the transaction that last wrote each.
 MARK = """
 SELECT md5(concat(
     (SELECT string_agg(concat(oid, ':', xmin), ' ' ORDER BY oid) FROM pg_authid), '/',
-    (SELECT string_agg(concat(oid, ':', xmin), ' ' ORDER BY oid) FROM pg_database)))
+    (SELECT string_agg(concat(oid, ':', xmin), ' ' ORDER BY oid) FROM pg_database), '/',
+    (SELECT string_agg(concat(setdatabase, ':', setrole, ':', xmin), ' '
+        ORDER BY setdatabase, setrole) FROM pg_db_role_setting)))
 """
 # What decides whether a role may log in: see `RoleLogin`.
 LOGIN = """

@@ -20,7 +20,7 @@ from controlplane.compute.binaries import MAJOR, WHAT_TO_DO, major_of, majors, n
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
 from controlplane.compute.extensions import offered_extensions
-from controlplane.compute.filesystem import forget_lock, remove_tree
+from controlplane.compute.filesystem import forget_lock, lock_branches, pooler_lock, remove_tree
 from controlplane.compute.limits import end_group, forget_limits, limit_compute, most_processes
 from controlplane.compute.observation import answers
 from controlplane.compute.occupants import (
@@ -33,7 +33,9 @@ from controlplane.compute.occupants import (
 )
 from controlplane.compute.outbound import hold_compute
 from controlplane.compute.pooler import (
+    is_shut,
     open_again,
+    renew_servers,
     set_pooler_settings,
     shut,
     stop_pooler,
@@ -124,7 +126,7 @@ def stop(branch_id: str) -> None:
     """
     endpoint_id = running_endpoint(branch_id)
     if endpoint_id:
-        let_clients_go(endpoint_id)
+        let_clients_go(branch_id, endpoint_id)
     stop_pooler(branch_id)
     stop_postgres(data_dir(branch_id))
     _end_leftovers(branch_id, endpoint_id)
@@ -132,17 +134,30 @@ def stop(branch_id: str) -> None:
         forget_endpoint(endpoint_id)
 
 
-def let_clients_go(endpoint_id: str, *, still: float = STILL_LEAVING) -> None:
+def let_clients_go(branch_id: str, endpoint_id: str, *, still: float = STILL_LEAVING) -> None:
     """The first part of every end of a compute: let the pooled clients go, then shut the door. The
     pooler may need new connections into the compute until its clients have left. `still` is how
     many seconds they may stay if none leaves."""
-    let_pooled_clients_go(endpoint_id, still=still)
-    shut_door(endpoint_id)
+    let_pooled_clients_go(branch_id, endpoint_id, still=still)
+    shut_door(branch_id, endpoint_id)
 
 
-def shut_door(endpoint_id: str) -> None:
-    """Refuse new client connections into the compute; the clients wait for its next start."""
-    door.shut(socket_dir(endpoint_id))
+def shut_door(branch_id: str, endpoint_id: str) -> None:
+    """Refuse new client connections into the compute; the clients wait for its next start. No
+    pooler is being started after this."""
+    with lock_branches(pooler_lock(branch_id)):
+        door.shut(socket_dir(endpoint_id))
+
+
+def lets_clients_in(branch_id: str, endpoint_id: str) -> bool:
+    """Whether the branch's compute runs for the endpoint, and neither its door nor its pooler's is
+    shut. This stays true as long as the caller holds the pooler's lock and the compute runs."""
+    place = socket_dir(endpoint_id)
+    return (
+        running_endpoint(branch_id) == endpoint_id
+        and os.path.lexists(place / door.SOCKET)
+        and not is_shut(branch_id, place)
+    )
 
 
 def let_clients_in(endpoint_id: str) -> None:
@@ -151,12 +166,15 @@ def let_clients_in(endpoint_id: str) -> None:
     open_again(socket_dir(endpoint_id))
 
 
-def let_pooled_clients_go(endpoint_id: str, *, still: float = STILL_LEAVING) -> bool:
+def let_pooled_clients_go(
+    branch_id: str, endpoint_id: str, *, still: float = STILL_LEAVING
+) -> bool:
     """Refuse new pooled clients, and wait until no proxy has a connection to the endpoint's pooler.
     Once told that the compute will stop, a proxy closes each connection on which its client has
     nothing under way. False if that takes too long: a client is in a transaction, or a proxy
     hangs."""
-    shut(socket_dir(endpoint_id))
+    with lock_branches(pooler_lock(branch_id)):
+        shut(socket_dir(endpoint_id))
     return wait_until_left(socket_dir(endpoint_id), still=still)
 
 
@@ -210,6 +228,7 @@ def reconfigure(spec: ComputeSpec) -> None:
         part.detail["restart"] = _needs_restart(spec)
     if not part.detail["restart"]:
         set_pooler_settings(spec.branch_id, spec.pgbouncer_settings)
+        renew_servers(spec.branch_id, socket_dir(spec.endpoint_id))
         return
     stop(spec.branch_id)
     try:

@@ -12,8 +12,13 @@ RESERVED_CONNECTIONS = 7
 # The first major version that can refuse ALTER SYSTEM. Before, only a superuser can run it, or who
 # was granted that by one: no client.
 REFUSES_ALTER_SYSTEM = 17
+# The first major version in which CREATEROLE is limited to the roles that its holder has made.
+BOUNDS_CREATEROLE = 16
 # The role that owns the cluster; no client can log in as it.
 PLATFORM_ROLE = "perch_platform"
+
+# The locale of new projects. Those of earlier releases have C, in which only ASCII has case.
+LOCALE = "C.UTF-8"
 
 SETTING_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
 
@@ -85,6 +90,8 @@ def render_configuration(
         reserved["default_transaction_read_only"] = "on"
     lines = ["# Written by Perch at every start; changes here are lost."]
     defaults = default_settings(min_cu=spec.min_cu, max_cu=spec.max_cu, storage=spec.storage_limit)
+    if major < BOUNDS_CREATEROLE:
+        del defaults["createrole_self_grant"]
     for settings in (defaults, spec.pg_settings, reserved):
         lines += [f"{name} = {_quoted(value)}" for name, value in settings.items()]
     return "\n".join(lines) + "\n"
@@ -105,6 +112,8 @@ def default_settings(*, min_cu: float, max_cu: float, storage: int | None = None
         "max_replication_slots": "10",
         "max_wal_senders": "10",
         "password_encryption": "scram-sha-256",
+        # Who creates a role by SQL may also use it: `SET ROLE`, `OWNER TO`.
+        "createrole_self_grant": "set, inherit",
         "log_line_prefix": "%m [%p] ",
         "log_timezone": "UTC",
         "timezone": "UTC",

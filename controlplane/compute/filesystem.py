@@ -22,7 +22,7 @@ from controlplane.compute.tree import open_directory
 MOST_PASSES = 5
 PARALLEL_FLUSHES = 32
 # What the names of the other locks of a branch begin with.
-CATALOG, HISTORY, FOLLOWED, STANDBY = "catalog-", "history-", "followed-", "standby-"
+CATALOG, HISTORY, POOLER, STANDBY = "catalog-", "history-", "pooler-", "standby-"
 
 
 class LockTimeout(Exception):
@@ -58,8 +58,9 @@ def _start_writing(file: str) -> None:
         os.close(descriptor)
 
 
-def remove_tree(path: Path) -> None:
-    """Remove the directory `path` and all below it; no error if it, or some of it, is gone.
+def remove_tree(path: Path | str, *, within: int | None = None) -> None:
+    """Remove the directory `path` and all below it; no error if it, or some of it, is gone. With
+    the descriptor `within`, `path` is a single name in that directory.
 
     The content is untrusted: the tree may be as deep as the disk has room for, or processes may
     move entries meanwhile. So nothing is opened by a path or through a link, and there is no
@@ -67,11 +68,11 @@ def remove_tree(path: Path) -> None:
     """
     try:
         for _ in range(MOST_PASSES):
-            with open_directory(path) as top:
+            with open_directory(path, within=within) as top:
                 _empty(top)
-            if _is_removed(path):
+            if _is_removed(path, within=within):
                 return
-        path.rmdir()
+        os.rmdir(path, dir_fd=within)
     except FileNotFoundError:
         return
 
@@ -145,10 +146,11 @@ def history_lock(branch_id: str) -> str:
     return HISTORY + branch_id
 
 
-def followed_lock(branch_id: str) -> str:
-    """The name of a lock that a move holds besides the branch's own while the compute runs on, so
-    that a pooler may be started for it; see `operations.live_moves`."""
-    return FOLLOWED + branch_id
+def pooler_lock(branch_id: str) -> str:
+    """The name of the lock under which a branch's pooler is started, and its clients are shut out.
+    A start does not hold the branch's own lock, which a copy may hold for long while the compute
+    runs on. Who holds both has acquired the branch's own first."""
+    return POOLER + branch_id
 
 
 def standby_lock(branch_id: str) -> str:
@@ -156,20 +158,9 @@ def standby_lock(branch_id: str) -> str:
     return STANDBY + branch_id
 
 
-def is_locked(name: str) -> bool:
-    """True if anybody holds the lock of this name now."""
-    if not (settings.STATE_DIR / "locks" / name).exists():
-        return False
-    try:
-        with lock_branches(name, timeout=0):
-            return False
-    except LockTimeout:
-        return True
-
-
 def forget_lock(branch_id: str) -> None:
     """Remove the lock files of a branch that is gone. The caller holds the branch's lock."""
-    for kind in ("", CATALOG, HISTORY, FOLLOWED, STANDBY):
+    for kind in ("", CATALOG, HISTORY, POOLER, STANDBY):
         name = kind + branch_id
         (settings.STATE_DIR / "locks" / name).unlink(missing_ok=True)
 
@@ -201,7 +192,7 @@ def _lock_file(path: Path, deadline: float) -> Iterator[None]:
 
 def _is_of_gone_branch(lock: Path) -> bool:
     branch_id = lock.name
-    for kind in (CATALOG, HISTORY, FOLLOWED, STANDBY):
+    for kind in (CATALOG, HISTORY, POOLER, STANDBY):
         branch_id = branch_id.removeprefix(kind)
     place = settings.STATE_DIR / "branches" / branch_id
     return branch_id.startswith("br-") and not place.exists()
@@ -216,8 +207,14 @@ def _wait_for_lock(descriptor: int, name: str, deadline: float) -> None:
         except BlockingIOError:
             remaining()
             if time.monotonic() >= deadline:
-                raise LockTimeout(f"{name} is busy with other work") from None
+                raise LockTimeout(f"{_locked_by(name)} is busy with other work") from None
             time.sleep(0.01)
+
+
+def _locked_by(name: str) -> str:
+    """What a lock of this name locks, in words for users."""
+    _, is_branch, rest = name.partition("br-")
+    return f"the branch br-{rest}" if is_branch else "the host"
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -20,7 +20,9 @@ QUERY = (
     " 'values', CASE WHEN name = 'TimeZone'"
     " THEN (SELECT array_agg(z.name ORDER BY z.name) FROM pg_timezone_names z)"
     " WHEN name LIKE 'lc\\_%' THEN (SELECT array_agg(DISTINCT c.collctype) FROM pg_collation c"
-    " WHERE c.collprovider = 'c') ELSE enumvals END))) AS known"
+    " WHERE c.collprovider = 'c')"
+    " WHEN name = 'default_text_search_config' THEN (SELECT array_agg(t.cfgname)"
+    " FROM pg_ts_config t) ELSE enumvals END))) AS known"
     " FROM pg_settings\n"
 )
 BOUND = 60.0  # seconds

@@ -3,7 +3,6 @@ far its log has come. Nothing here changes the compute."""
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -32,18 +31,22 @@ DATABASES_SIZE = (
     "(SELECT sum(pg_database_size(oid))::bigint FROM pg_database"
     " WHERE datname NOT IN ('template0', 'template1', 'postgres'))"
 )
-# Bytes that clients can write beside them: in the platform's databases (a few megabytes each when
-# new), and in log that a replication slot keeps from being removed. The platform's own slots, a
-# temporary one for a copy and that of the history, do not count.
+# Bytes that clients can write beside them: in the platform's databases; in log that a replication
+# slot keeps from being removed, except the platform's own slots, a temporary one for a copy and
+# that of the history; and the directories of all databases, whose files are counted here already.
 BESIDE_DATABASES = """
-    greatest(0, (SELECT sum(pg_database_size(oid))::bigint FROM pg_database
-        WHERE datname IN ('template0', 'template1', 'postgres')) - 32 * 1024 * 1024)
-    + coalesce((SELECT max(pg_current_wal_lsn() - restart_lsn)::bigint FROM pg_replication_slots s
+    (SELECT sum(pg_database_size(oid))::bigint FROM pg_database
+        WHERE datname IN ('template0', 'template1', 'postgres')),
+    coalesce((SELECT max(pg_current_wal_lsn() - restart_lsn)::bigint FROM pg_replication_slots s
         WHERE slot_name <> 'perch_history' AND NOT EXISTS (SELECT FROM pg_stat_activity a
-            WHERE s.temporary AND a.pid = s.active_pid AND a.usename = current_user)), 0)
+            WHERE s.temporary AND a.pid = s.active_pid AND a.usename = current_user)), 0),
+    (SELECT array_agg('base/' || oid) FROM pg_database)
 """
-# In the data directory: files that queries, and logical decoding, write for themselves.
-TEMPORARY = ("base/pgsql_tmp", "pg_replslot")
+# Bytes of a new branch beside the databases of clients, and some more.
+OF_THE_PLATFORM = 32 << 20
+# Bytes of log that Postgres keeps whatever clients do: `max_wal_size` and `max_slot_wal_keep_size`,
+# where the owner and the plan have not set others.
+LOG_OF_ITS_OWN = 3 << 30
 # The last columns are clients' sessions by SESSIONS. A session that began within the given seconds
 # and has asked nothing counts as busy.
 ACTIVITY = """
@@ -184,19 +187,14 @@ def measure(endpoint_id: str, branch_id: str) -> Measures:
         row = connection.execute(
             f"SELECT {DATABASES_SIZE}, {BESIDE_DATABASES}, {WRITTEN}"
         ).fetchone()
-    size, beside, data_directory, position = values_of(row, (int, NoneType), int, str, int)
+    size, of_platform, held, databases, data_directory, position = values_of(
+        row, (int, NoneType), int, int, list, str, int
+    )
     written = written_on(branch_id, data_directory, position)
-    return Measures(size or 0, beside + _temporary(branch_id), written)
-
-
-def _temporary(branch_id: str) -> int:
-    """Bytes of the branch's temporary files."""
-    size = 0
-    for place in TEMPORARY:
-        # Postgres makes the first of these only with its first temporary file.
-        with suppress(FileNotFoundError):
-            size += tree_size(data_dir(branch_id) / place)
-    return size
+    data = data_dir(branch_id)
+    beside = of_platform + tree_size(data, skip=["pg_wal"], skip_files_in=databases)
+    log = max(held, tree_size(data / "pg_wal") - LOG_OF_ITS_OWN)
+    return Measures(size or 0, max(0, beside - OF_THE_PLATFORM) + log, written)
 
 
 def written(endpoint_id: str, branch_id: str) -> Written:

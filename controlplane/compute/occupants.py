@@ -7,8 +7,8 @@ account.
 
 Looking through all of a host's processes takes some microseconds for each. The branch's lease tells
 at once whether there is anything to look for. The lease is a file of ours which every process of a
-compute inherits, open and locked. All their children inherit it too, and the kernel releases the
-lock when the last of them ends.
+compute inherits, open for reading and locked. All their children inherit it too, and the kernel
+releases the lock when the last of them ends.
 """
 
 import fcntl
@@ -44,11 +44,16 @@ class StopFailed(Exception):
 def lease(branch_id: str) -> Iterator[int]:
     """Yields the descriptor that processes of the branch's compute should inherit.
 
-    The caller holds the branch's lock.
+    The caller holds the branch's lock. Raises StopFailed if a process of the compute lets no other
+    one share the lease, as one that was taken over may do.
     """
-    descriptor = os.open(_lease_file(branch_id), os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(_lease_file(branch_id), os.O_RDONLY | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        deadline = time.monotonic() + ENDING_BOUND
+        while not _locked(descriptor, fcntl.LOCK_SH):
+            if time.monotonic() > deadline:
+                raise StopFailed("a process of the compute does not share its lease")
+            time.sleep(0.001)
         yield descriptor
     finally:
         os.close(descriptor)
@@ -57,17 +62,22 @@ def lease(branch_id: str) -> Iterator[int]:
 def is_leased(branch_id: str) -> bool:
     """True if any process of the branch's compute is alive."""
     try:
-        descriptor = os.open(_lease_file(branch_id), os.O_RDWR)
+        descriptor = os.open(_lease_file(branch_id), os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
+        return not _locked(descriptor, fcntl.LOCK_EX)
     finally:
         os.close(descriptor)
+
+
+def _locked(descriptor: int, kind: int) -> bool:
+    """Lock the file, unless another lock is in the way. Returns whether it is locked."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def wait_for_lease(branch_id: str) -> bool:

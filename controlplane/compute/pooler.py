@@ -1,13 +1,14 @@
 """PgBouncer in transaction mode beside a compute, started when a client first needs it.
 
 Like the compute, it listens on a Unix socket in the endpoint's directory. It stops when the compute
-stops. Callers hold the branch's lock.
+stops. Callers hold the branch's lock, or for a start `pooler_lock`.
 """
 
 import functools
 import logging
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -59,9 +60,15 @@ STOP_TIMEOUT = 1.0  # seconds: it has nothing to save, only clients to drop
 # Since this version, SIGTERM makes PgBouncer wait for its clients; SIGQUIT stops it at once.
 QUITS_BY_SIGQUIT: Version = (1, 23)
 
+# Run in a server connection after each transaction, so that the next client finds nothing of the
+# client before. It spares the prepared statements that PgBouncer keeps, and Postgres's plans.
+RESET = (
+    "RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; "
+    "SELECT pg_catalog.pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES"
+)
 CONFIGURATION = """\
 [databases]
-* = host={socket_dir} port=5432
+%include {databases_file}
 
 [pgbouncer]
 listen_addr =
@@ -80,6 +87,8 @@ min_pool_size = 0
 server_idle_timeout = 60
 server_lifetime = 3600
 server_login_retry = 0
+server_reset_query = {reset}
+server_reset_query_always = 1
 ignore_startup_parameters = extra_float_digits
 log_connections = 0
 log_disconnections = 0
@@ -123,22 +132,25 @@ def ensure_pooler(branch_id: str, socket_dir: Path, *, roles: Collection[str]) -
     # A pooler that hangs or was left half started holds what the new one needs.
     try:
         end_processes_in(_config_file(branch_id))
+        # Files left by a killed pooler would be mistaken for the new one's.
+        remove_from(socket_dir, *SOCKETS)
+        remove_from(_pid_file(branch_id).parent, _pid_file(branch_id).name)
+        branch_data.run_dir(branch_id)
+        _configure(branch_id, socket_dir, program)
+        with lease(branch_id) as inherited:
+            _start(branch_id, socket_dir, program, inherited)
     except StopFailed as error:
         raise PoolerUnavailable(str(error)) from error
-    # Files left by a killed pooler would be mistaken for the new one's.
-    remove_from(socket_dir, pooler_socket(socket_dir).name)
-    remove_from(_pid_file(branch_id).parent, _pid_file(branch_id).name)
-    branch_data.run_dir(branch_id)
-    _configure(branch_id, socket_dir, program)
-    with lease(branch_id) as inherited:
-        _start(branch_id, socket_dir, program, inherited)
     return pooler_version(program)
 
 
 def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
-    text = CONFIGURATION
+    text, reset = CONFIGURATION, RESET
     if pooler_version(program) >= KEEPS_PREPARED_STATEMENTS:
         text += "max_prepared_statements = 200\n"
+    else:
+        reset += "; DEALLOCATE ALL"
+    _write_databases(branch_id, socket_dir)
     # The endpoint's own settings come last, since later lines win. A compute that an earlier
     # release started has no such file.
     if not _settings_file(branch_id).exists():
@@ -149,6 +161,8 @@ def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
         _config_file(branch_id).name,
         text.format(
             socket_dir=socket_dir,
+            databases_file=_databases_file(branch_id),
+            reset=reset,
             socket_mode=sockets_mode(),
             port=PORT,
             pid_file=_pid_file(branch_id),
@@ -204,13 +218,7 @@ def pooler_version(program: str) -> Version:
 def admit_roles(branch_id: str, roles: Collection[str]) -> None:
     """Make the branch's pooler, running or not, accept these roles and no others."""
     quoted = ('"' + role.replace('"', '""') + '"' for role in sorted(roles))
-    text = "".join(f'{role} ""\n' for role in quoted)
-    path = _auth_file(branch_id)
-    wanted = text.encode()
-    if read_regular(path, len(wanted) + 1) == wanted and path.exists():
-        return
-    branch_data.write_for(branch_id, path.name, text)
-    _reload(branch_id)
+    _change(branch_id, _auth_file(branch_id), "".join(f'{role} ""\n' for role in quoted))
 
 
 def set_pooler_settings(branch_id: str, settings: Mapping[str, str]) -> None:
@@ -224,7 +232,26 @@ def set_pooler_settings(branch_id: str, settings: Mapping[str, str]) -> None:
         if version is None or version >= ALLOWED[name].since
     }
     text = "".join(f"{name} = {value}\n" for name, value in sorted(known.items()))
-    path = _settings_file(branch_id)
+    _change(branch_id, _settings_file(branch_id), text)
+
+
+def renew_servers(branch_id: str, socket_dir: Path) -> None:
+    """Make the branch's pooler, if it runs, replace its server connections, because the defaults of
+    new sessions may have changed. No client is disconnected."""
+    if _process(branch_id):
+        _write_databases(branch_id, socket_dir)
+        _reload(branch_id)
+
+
+def _write_databases(branch_id: str, socket_dir: Path) -> None:
+    # PgBouncer replaces its server connections, and forgets the defaults that it has read from
+    # them, when this line has changed. The comment changes it.
+    line = f"* = host={socket_dir} port=5432 connect_query='/* {secrets.token_hex(8)} */'\n"
+    branch_data.write_for(branch_id, _databases_file(branch_id).name, line)
+
+
+def _change(branch_id: str, path: Path, text: str) -> None:
+    """Give a file of the pooler's this text; if that is new, let a running pooler read it."""
     wanted = text.encode()
     if path.exists() and read_regular(path, len(wanted) + 1) == wanted:
         return
@@ -257,6 +284,11 @@ def shut(socket_dir: Path) -> None:
     # The directory is untrusted: whatever is in the socket's place must not prevent a stop.
     with suppress(OSError):
         pooler_socket(socket_dir).rename(socket_dir / _SHUT_NAME)
+
+
+def is_shut(branch_id: str, socket_dir: Path) -> bool:
+    """Whether the door of the branch's pooler, which runs, is shut."""
+    return os.path.lexists(socket_dir / _SHUT_NAME) and _process(branch_id) is not None
 
 
 def open_again(socket_dir: Path) -> None:
@@ -305,6 +337,10 @@ def _config_file(branch_id: str) -> Path:
 
 def _auth_file(branch_id: str) -> Path:
     return branch_data.branch_dir(branch_id) / "pgbouncer-users.txt"
+
+
+def _databases_file(branch_id: str) -> Path:
+    return branch_data.branch_dir(branch_id) / "pgbouncer-databases.ini"
 
 
 def _settings_file(branch_id: str) -> Path:

@@ -170,7 +170,8 @@ CLIENTS = """
     default_toast_compression default_transaction_deferrable default_transaction_isolation
     default_transaction_read_only escape_string_warning extra_float_digits
     gin_fuzzy_search_limit gin_pending_list_limit icu_validation_level intervalstyle
-    lc_messages lc_monetary lc_numeric lc_time quote_all_identifiers row_security search_path
+    lc_messages lc_monetary lc_numeric lc_time output_plugin_libraries quote_all_identifiers
+    row_security search_path
     standard_conforming_strings synchronize_seqscans timezone
     timezone_abbreviations transform_null_equals xmlbinary xmloption
 """

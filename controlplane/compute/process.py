@@ -47,6 +47,10 @@ HEED_INTERVAL = 0.25  # seconds
 LOG_RECOVERY_EVERY = 5.0  # seconds
 LONGEST_PID_FILE = 4096  # bytes
 LONGEST_ERROR = 400  # characters
+# A line of a log. Postgres begins the further lines of a message, which may be a client's, by tabs.
+COMPLAINT = re.compile(
+    r"^(?:\S+ \S+ \S+ \[\d+\] )?(LOG|FATAL|PANIC|ERROR|DETAIL|HINT):  (.*)", re.MULTILINE
+)
 
 
 class StartFailed(Exception):
@@ -215,7 +219,7 @@ def last_words(log_file: Path) -> str:
 def _complaints(text: str) -> str:
     """The messages in a Postgres log that matter after a change of its settings. Each appears once,
     since Postgres logs the same one for every session that it refuses."""
-    found = re.findall(r"\b(LOG|FATAL|PANIC|ERROR|DETAIL|HINT):  (.*)", text)
+    found = COMPLAINT.findall(text)
     # "contains errors" names only the file; the errors themselves are logged before it, as LOG.
     refused = any("contains errors" in words for _, words in found)
     words = [

@@ -24,8 +24,9 @@ from controlplane.compute.patience import progressed, remaining
 POLL_SHARE, POLL_INTERVAL, LONGEST_POLL_INTERVAL = 0.02, 0.001, 0.02
 # Seconds between looks at what the processes have done; most starts and stops end before the first.
 LOOK_INTERVAL = 0.25
-# The processes that redo the log and write the memory. The cluster's name comes first.
-LABOURER = re.compile(rb"postgres: (\S+: )?(startup|checkpointer)\b(?! \S+ \[)")
+# The processes that redo the log and write the memory. The cluster's name comes first. A client's
+# backend has the names of its role and database there, any text, and then its address.
+LABOURER = re.compile(rb"postgres: (\S+: )?(startup|checkpointer)\b(?!.* \[local\])", re.DOTALL)
 PROC = Path("/proc")
 
 

@@ -10,8 +10,9 @@ from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.progress import children_of, title_of
 from controlplane.compute.tree import open_directory
 
-TITLE = re.compile(r"postgres: (\S+: )?startup recovering ([0-9A-F]{24})")
-WAITS = re.compile(r"postgres: (\S+: )?startup waiting for ")
+# The whole titles: a client's backend has a role and a database of any names there.
+TITLE = re.compile(r"postgres: (\S+: )?startup recovering ([0-9A-F]{24})[\0 ]*")
+WAITS = re.compile(r"postgres: (\S+: )?startup waiting for [0-9A-F]{24}[\0 ]*")
 # The file that makes a Postgres a standby.
 STANDBY = "standby.signal"
 SEGMENT = re.compile("[0-9A-F]{24}")
@@ -28,7 +29,7 @@ def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
     """How many bytes of its log the starting Postgres with this process id still has to redo. None
     if it is not redoing its log now, or if the log is not where Postgres keeps it."""
     for pid in children_of(postmaster):
-        if found := TITLE.match(title_of(pid).decode(errors="replace")):
+        if found := TITLE.fullmatch(title_of(pid).decode(errors="replace")):
             with (
                 suppress(OSError),
                 open_directory(data_dir) as data,
@@ -42,7 +43,7 @@ def waits_for_log(postmaster: int) -> bool:
     """True if the standby with this process id has replayed the log that it has. It may still wait
     for a moment without an overflow of subtransactions before it accepts sessions."""
     return any(
-        WAITS.match(title_of(pid).decode(errors="replace")) for pid in children_of(postmaster)
+        WAITS.fullmatch(title_of(pid).decode(errors="replace")) for pid in children_of(postmaster)
     )
 
 

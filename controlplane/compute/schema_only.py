@@ -89,9 +89,9 @@ class CopyInterrupted(Exception):
     """A Postgres that the schema was copied from or to went away meanwhile."""
 
 
-def create_schema_only(branch_id: str, source_id: str) -> None:
-    """Make the branch's directory with the source's schema as it is now. Does nothing if the
-    directory exists already.
+def create_schema_only(branch_id: str, source_id: str, *, locale: str) -> None:
+    """Make the branch's directory with the source's schema as it is now; its new databases will
+    have the locale. Does nothing if the directory exists already.
 
     A running source is read as it runs. For an idle one, a Postgres of our own is started and
     stopped again; clients of its endpoint wait meanwhile. Raises NoSuchBranchData,
@@ -109,7 +109,7 @@ def create_schema_only(branch_id: str, source_id: str) -> None:
         try:
             end_workshop(branch_id)
             with branch_data.new_branch(branch_id) as (staging, account):
-                template = branch_data.template(major_of(source))
+                template = branch_data.template(major_of(source), locale)
                 to_copy = branch_data.require_space(template, staging)
                 with step("copying", **to_copy):
                     clone_tree(template, staging / "data", owner=account)

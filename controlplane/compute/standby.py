@@ -164,7 +164,7 @@ def _find(
 ) -> int | None:
     query = sql.SQL(
         "SELECT pid FROM pg_stat_replication"
-        " WHERE application_name = %s AND state = 'streaming' AND {}"
+        " WHERE application_name = %s AND usename = current_user AND state = 'streaming' AND {}"
     ).format(sql.SQL(condition))
     row = connection.execute(query, [receiver_id, *values]).fetchone()
     if row is None:

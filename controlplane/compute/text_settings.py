@@ -17,6 +17,8 @@ ENCODINGS = frozenset(
     windows932 windows936 windows949 windows950
     """.split()
 )
+# Libraries that only read the changes of the database that their client connects to.
+OUTPUT_PLUGINS = ("pgoutput", "test_decoding", "wal2json")
 ABBREVIATIONS = ("Default", "Australia", "India")
 DATESTYLE = re.compile(
     r"iso|sql|postgres\w*|german|ymd|dmy|euro\w*|mdy|us|noneuro\w*|default", re.IGNORECASE
@@ -103,6 +105,23 @@ def _log_connections(value: str, values: Sequence[str]) -> str | None:
     return f'must be on, off, or some of {", ".join(LOGGED_OF_CONNECTIONS)}, got "{value}"'
 
 
+def _output_plugins(value: str, values: Sequence[str]) -> str | None:
+    if all(word in OUTPUT_PLUGINS for word in _words(value)):
+        return None
+    return f'must be some of {", ".join(OUTPUT_PLUGINS)}, got "{value}"'
+
+
+def _text_search(value: str, values: Sequence[str]) -> str | None:
+    """Names of Postgres's own configurations; others are known only in their database."""
+    schema, dot, name = value.lower().replace('"', "").rpartition(".")
+    if not values or name in values or (dot and schema != "pg_catalog"):
+        return None
+    return (
+        f"must be one of {', '.join(sorted(values))}, or a configuration of your own with its "
+        f'schema, such as public.mine, got "{value}"'
+    )
+
+
 def _search_path(value: str, values: Sequence[str]) -> str | None:
     if not value.strip() or re.fullmatch(f"{IDENTIFIER.pattern}(?:,{IDENTIFIER.pattern})*", value):
         return None
@@ -113,11 +132,13 @@ JUDGES: Mapping[str, Callable[[str, Sequence[str]], str | None]] = {
     "client_encoding": _encoding,
     "createrole_self_grant": _self_grant,
     "datestyle": _datestyle,
+    "default_text_search_config": _text_search,
     "lc_messages": _message_locale,
     "lc_monetary": _locale,
     "lc_numeric": _locale,
     "lc_time": _locale,
     "log_connections": _log_connections,
+    "output_plugin_libraries": _output_plugins,
     "search_path": _search_path,
     "timezone": _timezone,
     "timezone_abbreviations": _abbreviations,

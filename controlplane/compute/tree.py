@@ -86,11 +86,13 @@ def give_tree(place: Path, before: Account, after: Account) -> None:
     os.chown(place, after.uid, after.gid, follow_symlinks=False)
 
 
-def tree_size(source: Path, *, skip: Collection[str] = ()) -> int:
-    """Bytes that clone_tree would write if the copy shared no blocks. Raises TreeUntrusted,
-    OSError."""
+def tree_size(
+    source: Path, *, skip: Collection[str] = (), skip_files_in: Collection[str] = ()
+) -> int:
+    """Bytes that clone_tree would write if the copy shared no blocks, without the files, but not
+    the directories, that are in the directories `skip_files_in`. Raises TreeUntrusted, OSError."""
     with open_directory(source) as reading:
-        return _size_of(reading, "", skip)
+        return _size_of(reading, "", skip, {f"{one}/" for one in skip_files_in})
 
 
 def files_in(source: Path, *, skip: Collection[str] = ()) -> Iterator[int]:
@@ -114,7 +116,7 @@ def copy_beginning(
     allows it: whoever then overwrites one of them has each block copied first. Raises what
     clone_tree raises."""
     clone = _Clone(os.fstat(source).st_uid, owner, ())
-    with _regular(name, within=source) as (reading, found):
+    with open_regular(name, within=source) as (reading, found):
         clone.require_owner(name, found)
         writing = os.open(draft, NEW_FILE, 0o644, dir_fd=target)
         try:
@@ -149,7 +151,7 @@ class _Clone:
 
     def directory(self, reading: int, writing: int, place: str) -> None:
         give(writing, self.owner)
-        _check_depth(place)
+        check_depth(place)
         with os.scandir(reading) as entries:
             for entry in entries:
                 inner = f"{place}{entry.name}"
@@ -169,7 +171,7 @@ class _Clone:
                 self.directory(found, made, f"{place}/")
 
     def file(self, name: str, reading: int, writing: int, place: str) -> None:
-        with _regular(name, within=reading) as (source, found):
+        with open_regular(name, within=reading) as (source, found):
             if place == WAL and _is_recycled(name, source):
                 return
             self.require_owner(name, found)
@@ -215,7 +217,8 @@ def _clone_blocks(source: int, target: int) -> bool:
 
 
 @contextmanager
-def _regular(path: Path | str, *, within: int | None) -> Iterator[tuple[int, os.stat_result]]:
+def open_regular(path: Path | str, *, within: int | None) -> Iterator[tuple[int, os.stat_result]]:
+    """The descriptor of the regular file. Raises FileNotFoundError if there is something else."""
     try:
         descriptor = os.open(path, REGULAR, dir_fd=within)
     except OSError as error:
@@ -243,7 +246,7 @@ def _is_recycled(name: str, segment: int) -> bool:
 
 
 def _files_of(directory: int, place: str, skip: Collection[str]) -> Iterator[int]:
-    _check_depth(place)
+    check_depth(place)
     with os.scandir(directory) as entries:
         for entry in entries:
             inner = f"{place}{entry.name}"
@@ -254,35 +257,39 @@ def _files_of(directory: int, place: str, skip: Collection[str]) -> Iterator[int
                     with open_directory(entry.name, within=directory) as subdirectory:
                         yield from _files_of(subdirectory, f"{inner}/", skip)
                 elif entry.is_file(follow_symlinks=False):
-                    with _regular(entry.name, within=directory) as (file, _):
+                    with open_regular(entry.name, within=directory) as (file, _):
                         yield file
 
 
-def _check_depth(place: str) -> None:
+def check_depth(place: str) -> None:
+    """Raise TreeUntrusted if no directory of Postgres is nested like the path, which ends with a
+    slash."""
     if place.count("/") >= DEEPEST:
         raise TreeUntrusted(f"{place} is nested deeper than any directory of Postgres")
 
 
-def _size_of(directory: int, place: str, skip: Collection[str]) -> int:
-    _check_depth(place)
-    size = 0
+def _size_of(
+    directory: int, place: str, skip: Collection[str], skip_files_in: Collection[str]
+) -> int:
+    check_depth(place)
+    size, is_skipped = 0, place in skip_files_in
     with os.scandir(directory) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
-                size += _size_of_entry(entry, directory, place, skip)
+                inner = f"{place}{entry.name}"
+                if inner in skip:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    with open_directory(entry.name, within=directory) as found:
+                        size += _size_of(found, f"{inner}/", skip, skip_files_in)
+                elif not is_skipped:
+                    size += _size_of_file(entry, directory, place)
     return size
 
 
-def _size_of_entry(
-    entry: "os.DirEntry[str]", directory: int, place: str, skip: Collection[str]
-) -> int:
-    if f"{place}{entry.name}" in skip:
-        return 0
-    if entry.is_dir(follow_symlinks=False):
-        with open_directory(entry.name, within=directory) as inner:
-            return _size_of(inner, f"{place}{entry.name}/", skip)
+def _size_of_file(entry: "os.DirEntry[str]", directory: int, place: str) -> int:
     if place == WAL:
-        with _regular(entry.name, within=directory) as (segment, found):
+        with open_regular(entry.name, within=directory) as (segment, found):
             return 0 if _is_recycled(entry.name, segment) else found.st_size
     return entry.stat(follow_symlinks=False).st_size
 
@@ -304,7 +311,7 @@ def entries_in(
 def _entries_of(
     directory: int, place: str, owner: int, skip: Collection[str], wanted: Callable[[str], object]
 ) -> Iterator[tuple[str, int | None]]:
-    _check_depth(place)
+    check_depth(place)
     with os.scandir(directory) as entries:
         for entry in entries:
             inner = f"{place}{entry.name}"
@@ -315,7 +322,7 @@ def _entries_of(
                         with open_directory(entry.name, within=directory) as found:
                             yield from _entries_of(found, f"{inner}/", owner, skip, wanted)
                 elif inner not in skip and wanted(inner) and entry.is_file(follow_symlinks=False):
-                    with _regular(entry.name, within=directory) as (file, status):
+                    with open_regular(entry.name, within=directory) as (file, status):
                         if place == WAL and _is_recycled(entry.name, file):
                             continue
                         if status.st_uid != owner:

@@ -12,7 +12,7 @@ from typing import Any
 from django.conf import settings
 
 from controlplane.compute.filesystem import remove_tree
-from controlplane.compute.tree import REGULAR, open_directory
+from controlplane.compute.tree import TreeUntrusted, check_depth, open_directory, open_regular
 from controlplane.history_store.packing import Damaged, reader_of
 
 # Bytes read at once.
@@ -40,8 +40,8 @@ def scratch_directory(name: str) -> Iterator[Path]:
 
 def tree_stream(directory: int, *, skip: Collection[str] = ()) -> Iterator[bytes]:
     """The tar archive of the open directory, in parts. `skip` names paths in it; a skipped
-    directory is in the archive, but empty. Raises TreeChanged, OSError."""
-    yield from _directory(directory, "", skip)
+    directory is in the archive, but empty. Raises TreeChanged, TreeUntrusted, OSError."""
+    yield from _directory(directory, "", os.fstat(directory).st_uid, skip)
     yield END
 
 
@@ -69,7 +69,8 @@ def write_tree(parts: Iterable[bytes], target: Path) -> None:
         raise Damaged(f"it is no archive: {error}") from error
 
 
-def _directory(directory: int, place: str, skip: Collection[str]) -> Iterator[bytes]:
+def _directory(directory: int, place: str, owner: int, skip: Collection[str]) -> Iterator[bytes]:
+    check_depth(place)
     with os.scandir(directory) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
@@ -78,15 +79,16 @@ def _directory(directory: int, place: str, skip: Collection[str]) -> Iterator[by
             yield _header(inner, tarfile.DIRTYPE, 0)
             if inner not in skip:
                 with open_directory(entry.name, within=directory) as descriptor:
-                    yield from _directory(descriptor, f"{inner}/", skip)
+                    yield from _directory(descriptor, f"{inner}/", owner, skip)
         elif inner not in skip and entry.is_file(follow_symlinks=False):
-            yield from _file(entry.name, directory, inner)
+            yield from _file(entry.name, directory, inner, owner)
 
 
-def _file(name: str, directory: int, place: str) -> Iterator[bytes]:
-    descriptor = os.open(name, REGULAR, dir_fd=directory)
-    try:
-        size = left = os.fstat(descriptor).st_size
+def _file(name: str, directory: int, place: str, owner: int) -> Iterator[bytes]:
+    with open_regular(name, within=directory) as (descriptor, found):
+        if found.st_uid != owner:
+            raise TreeUntrusted(f'"{place}" belongs to another account')
+        size = left = found.st_size
         yield _header(place, tarfile.REGTYPE, size)
         while left:
             part = os.read(descriptor, min(CHUNK, left))
@@ -95,8 +97,6 @@ def _file(name: str, directory: int, place: str) -> Iterator[bytes]:
             left -= len(part)
             yield part
         yield bytes(-size % BLOCK)
-    finally:
-        os.close(descriptor)
 
 
 def _header(name: str, kind: bytes, size: int) -> bytes:

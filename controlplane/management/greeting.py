@@ -1,14 +1,17 @@
 """What `up` prints once the service runs: its addresses, and how to sign in."""
 
 import logging
+import re
 import shlex
 from collections.abc import Mapping
 
 from django.conf import settings
 
+from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.pooler import pgbouncer, pooler_version
 from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
 from controlplane.management.sign_in_links import make_sign_in_link, note_console_address
+from controlplane.process_accounts import in_use
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +75,7 @@ def _pooling() -> str:
 
 def _metrics() -> str:
     """The line of the greeting with the address at which Prometheus gets the figures."""
-    try:
-        return f"\n  Metrics  {settings.METRICS_ADDRESS_FILE.read_text().strip()}"
-    except FileNotFoundError:
-        return ""
+    # The account of the process that writes it may have put something else in its place.
+    place = settings.METRICS_DIR / "address" if in_use() else settings.METRICS_ADDRESS_FILE
+    found = re.fullmatch("(http://\\S+)\n", read_regular(place, 200).decode(errors="replace"))
+    return f"\n  Metrics  {found[1]}" if found else ""

@@ -201,8 +201,8 @@ def _own_directory(path: Path, kind: str) -> Path:
 
 
 def _share_figures() -> None:
-    """Let the processes that keep figures write to their directory. Others may only pass through,
-    to the address."""
+    """Let the processes that keep figures make files in their directory. Others may only pass
+    through, to the address."""
     directory = Path(settings.METRICS_DIR)
     directory.mkdir(mode=0o700, exist_ok=True)
     group = named_account(MAY_KEEP_FIGURES).gid
@@ -214,7 +214,7 @@ def _share_figures() -> None:
                 found = os.fstat(file)
                 if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
                     os.fchown(file, -1, group)
-                    os.fchmod(file, 0o660)
+                    os.fchmod(file, 0o640)
             finally:
                 os.close(file)
     give(directory, Account(0, group))

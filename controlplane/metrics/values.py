@@ -2,7 +2,9 @@
 files, from which `manage.py metrics` reads those of all processes of the host.
 
 If processes run under accounts of their own, the directory's group is that of all of them, and so
-is that of the files in it.
+is that of the files in it. Whoever takes over one of them can put links and other files there. So
+no link is followed, and only its own account can write to a file: one that becomes shorter would
+kill the process that has it mapped.
 
 A process takes the lowest free **slot** of its name, such as `api-0`, and holds the slot's lock for
 as long as it lives. Its successor takes the slot, and counts on from the values in its files. So
@@ -14,9 +16,11 @@ The files' blocks are allocated when they are made. Writing to a mapped file for
 has no block would kill the process.
 """
 
+import errno
 import fcntl
 import logging
 import os
+import stat
 import threading
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -141,7 +145,7 @@ def collect(directory: Path) -> Iterable[Metric]:
         str(path)
         for path in sorted(directory.glob("*.db"))
         # A process that was started by hand may run under another account.
-        if os.access(path, os.R_OK) and _is_current(path)
+        if path.is_file() and os.access(path, os.R_OK) and _is_current(path)
     ]
     metrics: Iterable[Metric] = _merge(found, accumulate=True)
     return metrics
@@ -150,7 +154,7 @@ def collect(directory: Path) -> Iterable[Metric]:
 def _take_slot(directory: Path, process: str) -> tuple[str, int]:
     for number in range(MOST_SLOTS):
         name = f"{process}-{number}"
-        descriptor = os.open(_lock_file(directory, name), os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = _opened(_lock_file(directory, name), os.O_RDONLY | os.O_CREAT)
         _share(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,9 +171,13 @@ def _renewed(path: Path, size: int, known: Collection[str]) -> Any:
     kept: list[tuple[str, float]] = []
     if not path.name.startswith("gauge_live"):
         try:
-            for key, value, *_ in _MappedFile.read_all_values_from_file(str(path)):
-                if any(key.startswith(f'["{name}"') for name in known):
-                    kept.append((key, value))
+            old = _opened(path, os.O_RDONLY)
+            try:
+                for key, value, *_ in _MappedFile.read_all_values_from_file(f"/proc/self/fd/{old}"):
+                    if any(key.startswith(f'["{name}"') for name in known):
+                        kept.append((key, value))
+            finally:
+                os.close(old)
         except FileNotFoundError:
             pass
         except Exception as error:
@@ -177,23 +185,33 @@ def _renewed(path: Path, size: int, known: Collection[str]) -> Any:
             log.warning("figures lost", extra={"file": str(path), "error": repr(error)})
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = _opened(new, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         _share(descriptor)
         os.posix_fallocate(descriptor, 0, size)
+        file = _MappedFile(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
-    file = _MappedFile(str(new))
     for key, value in kept:
         file.write_value(key, value, 0.0)
     new.rename(path)
     return file
 
 
+def _opened(path: Path, flags: int) -> int:
+    """Open a regular file that has no other name. Raises OSError."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file, or one with other names", str(path))
+    return descriptor
+
+
 def _share(descriptor: int) -> None:
-    """Let the group of the directory read and write the file."""
+    """Let the group of the directory read the file."""
     with suppress(PermissionError):  # another account made it
-        os.fchmod(descriptor, 0o660)
+        os.fchmod(descriptor, 0o640)
 
 
 def _is_current(path: Path) -> bool:
@@ -203,8 +221,8 @@ def _is_current(path: Path) -> bool:
 
 
 def _is_held(lock_file: Path) -> bool:
-    with suppress(FileNotFoundError, PermissionError):
-        descriptor = os.open(lock_file, os.O_RDONLY)
+    with suppress(OSError):
+        descriptor = _opened(lock_file, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

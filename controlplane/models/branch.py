@@ -59,8 +59,8 @@ class Branch(models.Model):
     # storage (`usage`).
     logical_size = models.BigIntegerField(null=True)
     # Bytes outside of its databases that its clients caused, measured together with `logical_size`:
-    # temporary files, and write-ahead log that replication slots retain. They count only towards
-    # the plan's limit.
+    # all other files of its compute, and write-ahead log that replication slots retain. They count
+    # only towards the plan's limit.
     auxiliary_size = models.BigIntegerField(default=0, db_default=0)
     # Bytes of the disk that its history takes, as last published. A trigger accounts for them as
     # the storage of history (`usage`).

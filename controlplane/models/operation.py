@@ -93,8 +93,6 @@ class Operation(models.Model):
     # The id, in the log, of the request or the client's connection that scheduled it; "" for an
     # operation that a round scheduled.
     request_id = models.CharField(max_length=64, default="", db_default="")
-    # The span that has caused the operation, as W3C's header `traceparent`; "" without a trace.
-    traceparent = models.CharField(max_length=55, default="", db_default="")
     # The lane whose slots it runs in. It moves to a more urgent lane when a client or request of
     # that lane begins to wait for it.
     lane = models.CharField(

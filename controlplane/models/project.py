@@ -33,6 +33,9 @@ class Project(models.Model):
     host = models.ForeignKey(Host, on_delete=models.PROTECT, related_name="projects")
     name = models.CharField(max_length=256)
     pg_version = models.PositiveSmallIntegerField()
+    # Of its clusters, and so of databases whose creator names no other. Earlier releases made
+    # projects of the locale C, as the previous one still does during an upgrade.
+    locale = models.CharField(max_length=32, default="C", db_default="C")
     # Also the default of its future endpoints.
     provisioner = models.CharField(
         max_length=32, default=DEFAULT_PROVISIONER, db_default=DEFAULT_PROVISIONER

@@ -34,6 +34,7 @@ from controlplane.compute.session import socket_dir
 from controlplane.compute.steps import step
 from controlplane.models import HOPEFUL, Action, Branch, Database, Endpoint, Operation, Role
 from controlplane.operations.catalog_import import admit_to_pooler, import_branch_catalog
+from controlplane.operations.details import ApplyConfigDetails
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +83,16 @@ def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
         Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision)
 
 
+def _requested_at(operation: Operation) -> datetime:
+    """Return the time of the newest change that the operation is to apply."""
+    # A start applies what it finds, and has no such field.
+    until = ApplyConfigDetails.from_json(operation.details).changed_until
+    return datetime.fromisoformat(until) if until else operation.created_at
+
+
 def _until(operation: Operation, branch: Branch) -> datetime | None:
-    """Return when the operation was requested, if a later operation will apply the changes made
-    since; None if there is no such operation.
+    """Return when the operation's changes were requested, if a later operation will apply what was
+    changed since; None if there is no such operation.
 
     A branch may be created from this one between the two. Its rows date from the moment of the
     request for it, so the data that it gets must not be ahead of them.
@@ -95,7 +103,7 @@ def _until(operation: Operation, branch: Branch) -> datetime | None:
         status__in=HOPEFUL,
         created_at__gt=operation.created_at,
     )
-    return operation.created_at if later.exists() else None
+    return _requested_at(operation) if later.exists() else None
 
 
 def _bring(operation: Operation, branch: Branch, socket_dir: Path) -> "tuple[_Rows, Failures]":
@@ -238,7 +246,7 @@ def _was_answered_for(rows: Sequence[Row], operation: Operation) -> bool:
     """Return whether earlier operations have already failed for the rows as they are now."""
     return all(
         row.catalog_error_of is not None
-        and row.updated_at <= row.catalog_error_of < operation.created_at
+        and row.updated_at <= row.catalog_error_of < _requested_at(operation)
         for row in rows
     )
 
@@ -258,13 +266,13 @@ def _keep_errors(operation: Operation, rows: _Rows, failed: Failures) -> list[It
             log.warning("catalog item not applied", extra=fields)
         for row in of_item:
             # A change made after the operation was requested has an operation of its own to come.
-            is_ours = row.updated_at <= operation.created_at
+            is_ours = row.updated_at <= _requested_at(operation)
             changes: dict[str, object] = {"catalog_error": words}
             if not words:
                 changes["catalog_error_of"] = None
             elif is_ours and not _was_answered_for([row], operation):
                 if answers:
-                    changes["catalog_error_of"] = operation.created_at
+                    changes["catalog_error_of"] = _requested_at(operation)
                 refused.append(item)
             if any(getattr(row, name) != value for name, value in changes.items()):
                 type(row)._default_manager.filter(id=row.pk).update(**changes)

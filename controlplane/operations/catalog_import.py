@@ -40,7 +40,7 @@ from controlplane.compute.filesystem import (
     forget_catalog_lock,
     lock_branches,
 )
-from controlplane.compute.pooler import admit_roles, stop_pooler
+from controlplane.compute.pooler import admit_roles, renew_servers, stop_pooler
 from controlplane.compute.session import Session, session, socket_dir
 from controlplane.models import UNFINISHED, Branch, BranchState, Endpoint, Operation, Role
 from controlplane.operations.catalog_rows import CatalogRows
@@ -89,7 +89,7 @@ def import_branch_catalog(branch: Branch, *, is_last: bool = False) -> None:
         if is_last:
             stop_pooler(branch.id)  # the pooler would open new sessions for its clients
             end_clients(connection)
-        _import(branch.id, connection)
+        _import(branch.id, connection, socket_dir(endpoint_id))
 
 
 def import_before_stop(branch: Branch) -> None:
@@ -131,7 +131,7 @@ def admit_to_pooler(branch_id: str) -> None:
         admit_roles(branch_id, Role.that_may_connect(branch_id))
 
 
-def _import(branch_id: str, connection: Session) -> None:
+def _import(branch_id: str, connection: Session, sockets: Path) -> None:
     """Read the catalog until it equals what the rows know. The caller holds the catalog lock."""
     for _ in range(MOST_READINGS):
         known = Branch.objects.values_list("catalog_mark", flat=True).get(id=branch_id)
@@ -146,6 +146,7 @@ def _import(branch_id: str, connection: Session) -> None:
         for oid, password, replacement in _write(branch_id, found):
             replace_password(connection, oid, password, replacement)
         admit_roles(branch_id, Role.that_may_connect(branch_id))
+        renew_servers(branch_id, sockets)
 
 
 def _put_placeholders(branch_id: str, connection: Session, found: Found) -> bool:

@@ -36,7 +36,8 @@ def _configuration(stored: Mapping[str, Any] | None) -> Configuration | None:
 
 @dataclass(frozen=True)
 class ApplyConfigDetails(Details):
-    """If none of these is set, the branch's roles and databases have changed."""
+    """If `before` and `from_branch_id` are not set, the branch's roles and databases have
+    changed."""
 
     # The branch that a reassigned endpoint leaves.
     from_branch_id: str | None = None
@@ -44,6 +45,9 @@ class ApplyConfigDetails(Details):
     before: Configuration | None = None
     # The new configuration, once the endpoint has gone back to the old one; a retry applies it.
     wanted: Configuration | None = None
+    # The time, in ISO 8601, of the last change of roles and databases that joined the operation
+    # while it waited. Not set if it has only the change that it was requested for.
+    changed_until: str | None = None
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:

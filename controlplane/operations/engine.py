@@ -43,7 +43,6 @@ from controlplane.operations.effects import (
     take_effect,
 )
 from controlplane.operations.locks import locked_project
-from controlplane.operations.operation_spans import note_spans, span_of
 from controlplane.operations.own_host import HostTaken, refuse_if_taken
 from controlplane.operations.queue import Run, enqueue_operation
 from controlplane.operations.replacing import replacement_of
@@ -54,7 +53,6 @@ from controlplane.operations.under_way import HandedBack, UnderWay, holding_bran
 from controlplane.operations.undoing import undo, undo_data
 from controlplane.operations.words import without_paths, words_of
 from controlplane.operations.work import Attempt
-from controlplane.traces.context import carrying
 
 log = logging.getLogger(__name__)
 
@@ -85,11 +83,8 @@ def run(operation_id: uuid.UUID, *, runs: Sequence[Run] = ()) -> None:
     operation = _read(ALONE, operation_id)
     if operation.is_finished:
         return
-    span = span_of(operation)
-    trace = span.trace_id if span else ""
     with (
-        context(request=operation.request_id, operation=str(operation.id), trace=trace),
-        carrying(span),
+        context(request=operation.request_id, operation=str(operation.id)),
         acting_as(operation.initiator),
         step_history.recording_attempt(operation, runs),
     ):
@@ -335,9 +330,6 @@ def _end(
         seconds = max(0.0, (now - operation.created_at).total_seconds())
         transaction.on_commit(
             partial(figures.note_operation, operation.action, status.value, seconds)
-        )
-        transaction.on_commit(
-            partial(note_spans, operation, status, step_history.read(steps), now, error=words or "")
         )
         if operation.action == Action.START_COMPUTE and status in ENDED_STARTS and not because:
             has_failed = status == OperationStatus.FAILED

@@ -21,7 +21,7 @@ from controlplane.compute import compute
 from controlplane.compute.accounts import own_account
 from controlplane.compute.base_backup import OF_THE_RUNNING
 from controlplane.compute.branch_data import branch_dir, data_dir
-from controlplane.compute.filesystem import followed_lock, lock_branches, remove_tree
+from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.moving.links import Link, LinkBroken
 from controlplane.compute.moving.sending import send_branch, send_what_is_not_in_the_log
 from controlplane.compute.moving.sharing import SentBlocks
@@ -72,18 +72,13 @@ CLONE = "moving"
 class Streams:
     """The running computes of a project that moves, over one link."""
 
-    def __init__(self, link: Link, branches: Iterable[str]) -> None:
-        """Of these branches, in which clients may go on to use the computes and their poolers."""
+    def __init__(self, link: Link) -> None:
         self._link = link
         self._held = ExitStack()
-        self._followed = ExitStack()
-        for branch_id in branches:
-            self._followed.enter_context(lock_branches(followed_lock(branch_id)))
         self._clones = ExitStack()
         self._running: list[tuple[Endpoint, Stream]] = []
 
     def close(self) -> None:
-        self._followed.close()
         self._held.close()
         self._clones.close()
 
@@ -125,9 +120,8 @@ class Streams:
             for endpoint, _ in self._running:
                 count_written(endpoint.id, endpoint.branch_id)
             tell_clients(StartComputeDetails(announced=True, moving=True))
-            self._followed.close()
             for endpoint, stream in self._running:
-                compute.let_clients_go(endpoint.id, still=STILL_LEAVING)
+                compute.let_clients_go(endpoint.branch_id, endpoint.id, still=STILL_LEAVING)
                 stream.end_clients()
                 stream.send_new()
             for endpoint, stream in self._running:

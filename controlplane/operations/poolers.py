@@ -5,7 +5,7 @@ import logging
 import time
 
 from controlplane.compute import compute
-from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.compute.filesystem import LockTimeout, lock_branches, pooler_lock
 from controlplane.compute.pooler import has_pooler, poolers_clients, stop_unused
 from controlplane.compute.session import socket_dir
 from controlplane.metrics import figures
@@ -45,7 +45,7 @@ def end_unused_poolers(host: Host) -> None:
     )
     for endpoint_id, branch_id in active.values_list("id", "branch_id"):
         try:
-            with lock_branches(branch_id, timeout=0):
+            with lock_branches(branch_id, pooler_lock(branch_id), timeout=0):
                 stop_unused(branch_id, socket_dir(endpoint_id))
         except LockTimeout:
             continue  # an operation works on the branch; the next round looks again

@@ -116,7 +116,7 @@ def _send(operation: Operation, details: MoveProjectDetails, branches: Sequence[
             details = replace(details, received_by=str(link.hear()["state_id"]))
         for branch_id in sorted(branches):
             held.enter_context(holding_history(branch_id))
-        sent, streams = SentBlocks(), held.enter_context(closing(Streams(link, running)))
+        sent, streams = SentBlocks(), held.enter_context(closing(Streams(link)))
         with step("copying", of_bytes=sum(map(size_of, branches))):
             for branch_id in branches:
                 if endpoint := running.get(branch_id):

@@ -7,6 +7,7 @@ operations refers to it and a second DELETE is answered. After the retention it 
 
 import logging
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import connection
@@ -71,7 +72,7 @@ def forget_deleted(host: Host) -> None:
 def forget_operations(host: Host) -> None:
     """Delete ended operations that began longer ago than the retention (neon-facts: "Operations
     older than 6 months may be deleted")."""
-    values = {
+    values: dict[str, Any] = {
         "before": clock.now() - timedelta(days=settings.OPERATION_RETENTION),
         "host": host.id,
         "unfinished": [*UNFINISHED],

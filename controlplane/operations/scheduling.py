@@ -32,7 +32,6 @@ from controlplane.operations.actions import ACTIONS
 from controlplane.operations.details import Details
 from controlplane.operations.lanes import enter_lane, move_ahead
 from controlplane.operations.queue import enqueue_operation
-from controlplane.traces.context import current_traceparent
 
 # The most operations of a project that are dispatched at once in each lane. The others stay
 # `scheduling`, and follow in order as these end.
@@ -106,7 +105,6 @@ def schedule(
             initiator_key_id=initiator.api_key_id,
             initiator_address=initiator.address,
             request_id=current("request"),
-            traceparent=current_traceparent(),
             retry_of=step.retry_of,
             created_at=created_at + timedelta(microseconds=position),
             updated_at=created_at + timedelta(microseconds=position),

@@ -1,7 +1,7 @@
 """Measures the branches of running computes, their sizes and how much is written to them, and
 enforces the limits of their account's plan.
 
-Temporary files, and the log that replication slots hold, count like databases
+All files of the compute, and the log that replication slots hold, count like databases
 (`Branch.stored_size`). A branch over its limit becomes read-only for transactions that do not
 request otherwise, so its owner can still delete data. A branch over LENIENCY times the limit is
 suspended each time it is seen to have grown further. It can be started again, to look at the data

@@ -94,9 +94,10 @@ def publish_settings(host: Host) -> None:
 
 def _publish_settings(host: Host, major: int) -> None:
     version = postgres_version(major)
-    # Settings published by an older release lack the descriptions.
-    is_complete = {"version": version, "known__work_mem__about__isnull": False}
-    if PostgresSettings.objects.filter(host=host, major=major, **is_complete).exists():
+    # Those published by an older release lack these values.
+    values = "known__default_text_search_config__values__isnull"
+    same = PostgresSettings.objects.filter(host=host, major=major, version=version)
+    if same.filter(**{values: False}).exists():
         return
     try:
         known = ask_postgres(major)

@@ -16,7 +16,7 @@ from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.filesystem import LockTimeout
-from controlplane.compute.history.commits import LogUnreadable
+from controlplane.compute.history.log import LogUnreadable
 from controlplane.compute.history.moments import NoSuchMoment
 from controlplane.compute.history.recovering import NotRecovered
 from controlplane.compute.integrity import DataDamaged

@@ -97,9 +97,11 @@ class Attempt:
 def create_timeline(attempt: Attempt) -> None:
     keeps_history = attempt.operation.project.history_retention_seconds > 0
     begin_history = {"begin_history": begin_with_template} if keeps_history else {}
-    major = attempt.operation.project.pg_version
+    project = attempt.operation.project
     try:
-        branch_data.create_from_template(attempt.branch.id, major=major, **begin_history)
+        branch_data.create_from_template(
+            attempt.branch.id, major=project.pg_version, locale=project.locale, **begin_history
+        )
         if keeps_history:
             publish(attempt.branch.id, chains_of(attempt.branch.id))
     except (NotEnoughSpace, PostgresUnusable) as error:
@@ -137,7 +139,7 @@ def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | No
     """Create the branch's data. Returns the new branch's logical size in bytes, None if unknown."""
     if branch.init_source == InitSource.SCHEMA_ONLY:
         _import_catalog(source)
-        create_schema_only(branch.id, source.id)
+        create_schema_only(branch.id, source.id, locale=operation.project.locale)
         return None
     _wake_for_a_long_copy(operation, source)
     _import_catalog(source)
@@ -239,7 +241,7 @@ def suspend_compute(attempt: Attempt) -> None:
         return
     _held.pop(endpoint.id, None)
     # Do this first: the last reading of the catalog ends every session in the compute.
-    compute.let_clients_go(endpoint.id)
+    compute.let_clients_go(attempt.branch.id, endpoint.id)
     import_before_stop(attempt.branch)
     if compute.running_endpoint(attempt.branch.id) == endpoint.id:
         count_written(endpoint.id, attempt.branch.id)
@@ -252,7 +254,7 @@ def apply_config(attempt: Attempt) -> None:
     assert isinstance(details, ApplyConfigDetails)
     left = details.from_branch_id
     if left and compute.running_endpoint(left) == endpoint.id:
-        compute.let_clients_go(endpoint.id)
+        compute.let_clients_go(left, endpoint.id)
         import_before_stop(Branch.objects.get(id=left))
         # Count now, as a compute may never run on that branch again.
         count_written(endpoint.id, left)
@@ -306,9 +308,9 @@ def _is_wanted(attempt: Attempt, endpoint: Endpoint) -> bool:
     if attempt.is_awaited() or _was_used(attempt, endpoint):
         _held.pop(endpoint.id, None)
         return True
-    if _is_held(endpoint):
+    if _is_held(attempt.branch.id, endpoint):
         return True
-    compute.shut_door(endpoint.id)
+    compute.shut_door(attempt.branch.id, endpoint.id)
     return _was_used(attempt, endpoint)
 
 
@@ -325,11 +327,11 @@ def _was_used(attempt: Attempt, endpoint: Endpoint) -> bool:
     return last is not None and (noted is None or last > noted)
 
 
-def _is_held(endpoint: Endpoint) -> bool:
+def _is_held(branch_id: str, endpoint: Endpoint) -> bool:
     """Return whether a pooled client is about to use the endpoint: its statement may have reached
     the pooler but not the compute yet. After MOST_HELD times in a row this returns False, so that
     proxies that hang do not keep a compute running forever."""
-    if not compute.let_pooled_clients_go(endpoint.id):
+    if not compute.let_pooled_clients_go(branch_id, endpoint.id):
         _held[endpoint.id] += 1
         if _held[endpoint.id] <= MOST_HELD:
             return True

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from django.db.models import QuerySet
 
 from controlplane import clock
+from controlplane.actors import current_actor
 from controlplane.events.catalog import (
     database_created,
     database_deleted,
@@ -27,10 +28,12 @@ from controlplane.models import (
     EndpointState,
     Event,
     Operation,
+    OperationStatus,
     Project,
     Role,
 )
 from controlplane.models.reading import Reading
+from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.effects import pending_state
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services import plan_limits
@@ -103,8 +106,40 @@ def _follow(
     actions = [Action.APPLY_CONFIG]
     if heading_for == EndpointState.IDLE:
         actions.append(Action.SUSPEND_COMPUTE)
+    if joined := _join_waiting(branch, endpoint, earlier, actions):
+        return joined
     steps = [Step(action, branch=branch, endpoint=endpoint) for action in actions]
     return schedule(project, steps)
+
+
+def _join_waiting(
+    branch: Branch, endpoint: Endpoint, earlier: Sequence[Operation], actions: Sequence[Action]
+) -> list[Operation]:
+    """Let the newest operations that hold the branch apply this change too, if they wait to apply
+    an earlier change for the same caller. Returns them, or [] if the change needs its own.
+
+    So however many changes follow each other, at most one waits behind the one that is applied, and
+    so do a start and a copy that are requested next.
+    """
+    held = {branch.project_id, branch.id, endpoint.id}
+    newest = [row for row in earlier if held.intersection(row.resources)][-1:]
+    waiting = [row for row in earlier if newest and row.chain == newest[0].chain]
+    place, actor = (branch.id, endpoint.id), current_actor()
+    if [row.action for row in waiting] != actions or not all(
+        row.status == OperationStatus.SCHEDULING
+        and (row.branch_id, row.endpoint_id) == place
+        and row.initiator == actor
+        for row in waiting
+    ):
+        return []
+    details = ApplyConfigDetails.from_json(waiting[0].details)
+    if details.may_restart:
+        return []
+    # Before the project's lock is released: a later change has a later time.
+    joined = replace(details, changed_until=clock.now().isoformat())
+    waiting[0].details = joined.as_json()
+    waiting[0].save(update_fields=["details"])
+    return waiting
 
 
 def list_roles(account: Account, project_id: str, branch_id: str) -> list[Role]:

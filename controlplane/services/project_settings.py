@@ -6,7 +6,7 @@ that was never set is absent. The proxy and the worker's rounds read the stored 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from controlplane.models import Durability, Host
@@ -17,9 +17,20 @@ MOST_ALLOWED_IPS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedIps:
-    # In the format of `address_ranges.parse_range`. If it is empty, all addresses are allowed.
-    ips: tuple[str, ...]
-    protected_branches_only: bool = False
+    # In the format of `address_ranges.parse_range`. If it is empty, all addresses are allowed; None
+    # if it was not sent: the stored list stays.
+    ips: tuple[str, ...] | None
+    # None if it was not sent: a list that was sent is then for all branches.
+    protected_branches_only: bool | None = None
+
+    def over(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """The value to store after a request sent this."""
+        value = {"ips": [], "protected_branches_only": False, **stored}
+        if self.ips is not None:
+            value = {"ips": list(self.ips), "protected_branches_only": False}
+        if self.protected_branches_only is not None:
+            value["protected_branches_only"] = self.protected_branches_only
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +68,7 @@ def merged_project_settings(
     if sent.quota is not None:
         merged["quota"] = {**stored.get("quota", {}), **sent.quota}
     if sent.allowed_ips is not None:
-        merged["allowed_ips"] = {**asdict(sent.allowed_ips), "ips": list(sent.allowed_ips.ips)}
+        merged["allowed_ips"] = sent.allowed_ips.over(stored.get("allowed_ips", {}))
     if sent.block_public_connections is not None:
         merged["block_public_connections"] = sent.block_public_connections
     if sent.block_outbound_connections is not None:

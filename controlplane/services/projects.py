@@ -12,6 +12,7 @@ from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 
 from controlplane import clock
+from controlplane.compute.configuration import LOCALE
 from controlplane.events.catalog import database_created, role_created
 from controlplane.events.changes import (
     branch_created,
@@ -116,14 +117,19 @@ FIRST_PROJECTS = Reading(
 )
 
 
-# The projects that a batch of requests has found, by account and id; None outside of a batch.
-_found: ContextVar[dict[tuple[int, str], Project] | None] = ContextVar("found", default=None)
+# The projects that a batch of requests has found, by account and id, and when, by the monotonic
+# clock; None outside of a batch.
+_found: ContextVar[dict[tuple[int, str], tuple[float, Project]] | None] = ContextVar(
+    "found", default=None
+)
+# Seconds. A batch may last longer than the signs of life of the project's host are good for.
+FOUND_FOR = 1.0
 
 
 @contextmanager
 def finding_once() -> Iterator[None]:
-    """Have `find_project` read each project once within the block, which serves several requests
-    that only read."""
+    """Have `find_project` read each project once, or once a second, within the block, which serves
+    several requests that only read."""
     token = _found.set({})
     try:
         yield
@@ -135,13 +141,15 @@ def find_project(account: Account, project_id: str) -> Project:
     """The account's project with this id. Raises NotFound, also for another account's project."""
     found = _found.get()
     if found is not None and (known := found.get((account.id, project_id))):
-        return known
-    project = PROJECT.first({"account": account}, project=project_id, account=account.id)
-    if project is None:
+        at, project = known
+        if time.monotonic() - at < FOUND_FOR:
+            return project
+    row = PROJECT.first({"account": account}, project=project_id, account=account.id)
+    if row is None:
         raise NotFound("project not found", fields=["project_id"])
     if found is not None:
-        found[account.id, project_id] = project
-    return project
+        found[account.id, project_id] = time.monotonic(), row
+    return row
 
 
 def get_project(account: Account, project_id: str) -> Project:
@@ -291,6 +299,7 @@ def _new_project(account: Account, spec: ProjectSpec) -> Project:
         region=region,
         host=host,
         pg_version=pg_version,
+        locale=LOCALE,
         provisioner=spec.provisioner or DEFAULT_PROVISIONER,
         default_endpoint_settings=defaults,
         settings=merged_project_settings({}, spec.settings, host=host),

@@ -41,7 +41,8 @@ def travel(account: Account, project_id: str, branch_id: str, moment: MomentSpec
             project,
             name="",
             parent=branch,
-            protected=False,
+            # So the same rules about client addresses apply.
+            protected=branch.protected,
             roles=roles,
             databases=databases,
             hidden=True,

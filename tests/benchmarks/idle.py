@@ -59,7 +59,7 @@ class Idleness:
 
 def report(conninfo: str, proxy: int, *, clients: int) -> None:
     """Print the cost of so many idle clients for the proxy: the process with this number and its
-    children."""
+    descendants, of which only the youngest serve."""
     before = look(conninfo, proxy)
     with idle_clients(conninfo, clients):
         beside = look(conninfo, proxy)
@@ -87,7 +87,9 @@ def look(conninfo: str, proxy: int) -> Idleness:
         assert client.exec_(b"SELECT 1").status == pq.ExecStatus.TUPLES_OK
         times.append(time.perf_counter() - began)
     client.finish()
-    memory = sum(each.memory_full_info().pss for each in (process, *process.children()))
+    memory = sum(
+        each.memory_full_info().pss for each in (process, *process.children(recursive=True))
+    )
     return Idleness(memory / 1e6, statistics.median(times), sorted(times)[QUERIES * 99 // 100])
 
 

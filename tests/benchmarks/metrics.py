@@ -14,7 +14,6 @@ import argparse
 import statistics
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,8 +24,6 @@ import requests
 from controlplane.metrics import figures, values
 from controlplane.proxy.directory.interface import ComputeStart
 from controlplane.proxy.sessions.wake_times import Wake, observe_parts
-from controlplane.traces import spans
-from controlplane.traces.context import TraceContext, carrying, current_traceparent
 from tests.benchmarks.wake import time_wake, uri_of
 from tests.support.processes import processes_of
 from tests.support.project import Project
@@ -113,7 +110,6 @@ def main() -> None:
         spent = time_noting()
         share = spent / statistics.median(without.found[WAIT]) * 100
         print(f"noting a wake: {spent * 1000:.1f} µs, {share:.2f} % of the client's wait")
-        print(f"its trace, if none is sent: {time_tracing() * 1000:.1f} µs")
 
 
 def alternate(measure: Callable[[Side], None], order: tuple[Side, Side]) -> None:
@@ -139,21 +135,6 @@ def time_noting() -> float:
             observe_parts({"tls": 0.01, "password": 0.01, "first_answer": 0.01})
             figures.note_operation("start_compute", "finished", 0.1)
         return (time.perf_counter() - began) / NOTED * 1000
-
-
-def time_tracing() -> float:
-    """Return the milliseconds of all that is done for the trace of one wake, if no spans are sent:
-    in the proxy, where the operation is scheduled, and in the worker."""
-    operation = uuid.uuid4()
-    began = time.perf_counter()
-    for _ in range(NOTED):
-        own = spans.new_trace()
-        with carrying(own):
-            cause = TraceContext.parse(current_traceparent())
-        assert cause == own
-        with carrying(cause.of_operation(operation)):
-            spans.is_on()
-    return (time.perf_counter() - began) / NOTED * 1000
 
 
 def show(name: str, without: list[float], kept: list[float]) -> None:

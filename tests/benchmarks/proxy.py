@@ -79,7 +79,7 @@ logfile = {directory}/log
 class Contestant:
     name: str
     conninfo: str
-    # The process whose time is counted, with its children's; None for a direct connection.
+    # The process whose time is counted, with its descendants'; None for a direct connection.
     pid: int | None = None
 
 
@@ -232,6 +232,7 @@ def measure(contestant: Contestant, options: list[str]) -> Sample:
     before = cpu_seconds(contestant.pid)
     output = run_pgbench(contestant.conninfo, "-S", "-c", str(CLIENTS), "-j", "2", *options)
     spent = cpu_seconds(contestant.pid) - before
+    assert spent > 0 or contestant.pid is None, "the process that serves is not measured"
     rate = re.search(r"tps = ([\d.]+)", output)
     count = re.search(r"actually processed: (\d+)", output)
     assert rate
@@ -254,7 +255,8 @@ def cpu_seconds(pid: int | None) -> float:
     if pid is None:
         return 0.0
     process = psutil.Process(pid)
-    times = [each.cpu_times() for each in (process, *process.children())]
+    # Only the youngest of the proxy's processes serve: a main and a supervising one are above them.
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
     return sum(each.user + each.system for each in times)
 
 

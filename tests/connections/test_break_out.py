@@ -8,6 +8,7 @@ from psycopg import errors
 
 from tests.selection import first_of
 from tests.support.place import Place
+from tests.support.stack import ROOT
 
 FORBIDDEN = {
     "a superuser": "ALTER ROLE CURRENT_USER SUPERUSER",
@@ -79,6 +80,23 @@ def test_a_role_cannot_grant_the_attribute_to_itself_or_another(shop: Place, pow
         for receiver in ("helper", "CURRENT_USER", "perch_superuser"):
             with pytest.raises(errors.InsufficientPrivilege), connection.transaction():
                 connection.execute(f"GRANT {power} TO {receiver}".encode())
+
+
+def test_only_settings_that_the_documents_name_show_paths_of_the_host(shop: Place) -> None:
+    query = b"SELECT name, setting FROM pg_settings WHERE setting ~ '(^|[^a-zA-Z0-9])/'"
+    documented = (ROOT / "SECURITY.md").read_text()
+    shown_to_owner = shop.sql(query.decode())
+    known = (str(shop.stack.state_dir), "/tmp/")
+    for name, value in shown_to_owner:
+        assert f"`{name}`" in documented, value
+        assert value.startswith(known)
+    with shop.connect() as connection, connection.transaction(force_rollback=True):
+        connection.execute("CREATE ROLE helper; GRANT helper TO CURRENT_USER WITH SET TRUE")
+        connection.execute("SET LOCAL ROLE helper")
+        assert connection.execute(query).fetchall() == []
+        for directory in ("pg_ls_waldir()", "pg_ls_tmpdir()", "pg_ls_dir('..')"):
+            with pytest.raises(errors.InsufficientPrivilege), connection.transaction():
+                connection.execute(f"SELECT {directory}".encode())
 
 
 @pytest.mark.parametrize("extension", UNTRUSTED)

@@ -182,3 +182,29 @@ def test_slots_cannot_fill_the_disk(publisher: Place) -> None:
     body = {"endpoint": wrong}
     response = publisher.client.call("PATCH", publisher.endpoint_path(), json=body)
     assert "belongs to the platform" in refusal(response)[1]
+
+
+@pytest.mark.thorough
+def test_an_owner_makes_roles_that_replicate_if_the_project_does(publisher: Place) -> None:
+    """Such a role streams changes, and cannot copy the cluster."""
+    with publisher.connect() as connection:
+        connection.execute("CREATE ROLE streams LOGIN REPLICATION PASSWORD 'streams'")
+    login: Any = {"user": "streams", "password": "streams"}
+    path = publisher.of_catalog("roles", "streams")
+    wait_for(lambda: publisher.client.call("GET", path).ok, "the role to be taken in")
+    options = ("--slot", "streams", "--plugin", "test_decoding")
+    made = receive(publisher, "--create-slot", *options, **login)
+    assert made.returncode == 0, made.stderr
+    assert receive(publisher, "--drop-slot", "--slot", "streams", **login).returncode == 0
+    json = ("--create-slot", "--slot", "json", "--plugin", "wal2json")
+    assert "output_plugin_libraries" in receive(publisher, *json, **login).stderr
+    publisher.change(settings={"pg_settings": {"output_plugin_libraries": "pgoutput, wal2json"}})
+    assert 'could not access file "wal2json"' in receive(publisher, *json, **login).stderr
+    copied = subprocess.run(
+        ["pg_basebackup", "--pgdata", "/nowhere"],
+        env={**os.environ, **environment_of(publisher.parameters(**login))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "replication" in copied.stderr

@@ -1,13 +1,16 @@
 """Many clients with few server connections: PgBouncer in transaction mode beside a compute."""
 
 import asyncio
+import fcntl
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
 
 from tests.support.place import Place, serves
+from tests.support.project import Project
 from tests.support.waiting import wait_for
 
 CLIENTS = 1000
@@ -136,6 +139,37 @@ def test_a_pooler_that_was_killed_is_started_again(shop: Place) -> None:
         assert pooler is not None
         pooler.kill()
         wait_for(lambda: shop.pooler() is None, "the pooler to die")
+
+
+def test_a_pooler_starts_while_other_work_holds_the_branch(place: Place) -> None:
+    """As a copy of the branch, a snapshot or a reading of its schema does."""
+    assert place.query("SELECT 1") == (1,)
+    place.settle()
+    assert place.pooler() is None
+    with open(place.stack.state_dir / "locks" / place.branch_id, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        began = time.monotonic()
+        with place.connect(pooled=True) as client:
+            assert serves(client)
+        assert time.monotonic() - began < 5
+    # A suspend ends this pooler as any other, and clients start another one.
+    place.suspend()
+    assert place.pooler() is None
+    assert place.query("SELECT 1", pooled=True) == (1,)
+
+
+@pytest.mark.thorough
+def test_suspends_and_first_pooled_clients_at_once_leave_no_pooler(place: Place) -> None:
+    """Each client needs a pooler, which is started while the compute may be about to stop."""
+    for _ in range(8):
+        with ThreadPoolExecutor(4) as threads:
+            asked = [
+                threads.submit(place.query, "SELECT 1", pooled=number > 0) for number in range(3)
+            ]
+            threads.submit(Project.suspend, place).result()
+            assert [one.result() for one in asked] == [(1,)] * 3
+        place.suspend()
+        assert place.pooler() is None
 
 
 def test_roles_share_no_server_connection(shop: Place) -> None:

@@ -292,3 +292,18 @@ def test_every_generated_password_works(shop: Place) -> None:
         assert shop.query("SELECT 1") == (1,)
     assert len(seen) == 11
     assert shop.psql("-c", "SELECT 1").stdout == "1\n"
+
+
+def test_a_burst_of_changes_is_applied_by_few_operations(place: Place) -> None:
+    made = [
+        place.client.post(place.branch_path(rest="/roles"), {"role": {"name": f"burst{number}"}})
+        for number in range(20)
+    ]
+    for answer in made:
+        ended = place.client.finish(answer)
+        assert {row["status"] for row in ended} == {"finished"}
+        role = answer["role"]
+        row = place.query("SELECT current_user", user=role["name"], password=role["password"])
+        assert row == (role["name"],)
+    used = {row["id"] for answer in made for row in answer["operations"]}
+    assert len(used) < len(made)

@@ -5,14 +5,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 from psycopg import errors
 
 from tests.controlplane.cancel_retry import long_copies
-from tests.support.majors import debians_postgres
+from tests.support.locales import (
+    CASES,
+    KNOWN,
+    UNKNOWN,
+    check_databases,
+    projects_as_before,
+)
+from tests.support.majors import debians_postgres, programs_of
 from tests.support.past import history, notes, with_history, write
 from tests.support.place import Place
 from tests.support.service import Service
@@ -60,11 +67,13 @@ COMMENT ON FUNCTION stamp() IS 'adds a mark';
 SELECT lo_from_bytea(4711, 'large');
 """
 
+OLDER = (15, 16, 17)
+
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     """A service for this module, in place of the shared one."""
-    bins = f"15={debians_postgres()}"
+    bins = ",".join(f"{major}={programs_of(str(major))}" for major in OLDER)
     with new_state_dir() as state_dir, running_stack(state_dir, PERCH_POSTGRES_BINS=bins) as one:
         yield one
 
@@ -182,6 +191,29 @@ def test_data_code_rights_and_branches_are_kept(stack: Stack, older: Place) -> N
     events = older.client.get(older.path + "/events")["events"]
     changes = [one["changes"] for one in events if one["type"] == "project.updated"]
     assert {"pg_version": {"from": 15, "to": 18}} in changes
+
+
+@pytest.mark.parametrize("version", OLDER)
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_each_database_keeps_its_locale(stack: Stack, version: int, locale: str) -> None:
+    """Those made later have it too, whatever the template of the new version has."""
+    with projects_as_before(stack) if locale == "C" else nullcontext():
+        place = Place.create(stack, stack.client(), pg_version=version)
+    before = place.query(CASES)
+    assert before == (KNOWN if locale == "C.UTF-8" else UNKNOWN)
+    with place.connect() as session:
+        session.execute(
+            "CREATE DATABASE other TEMPLATE template0 LC_COLLATE 'POSIX' LC_CTYPE 'POSIX'"
+        )
+        session.execute("CREATE TABLE birds AS SELECT 'Ä' AS name")
+        session.execute("CREATE INDEX ON birds (lower(name))")
+    others = place.query(CASES, dbname="other")
+    upgrade(place)
+    assert place.query("SHOW server_version_num")[0].startswith("18")
+    assert place.query(CASES) == before
+    assert place.query(CASES, dbname="other") == others
+    assert place.client.get(place.path)["project"]["locale"] == locale
+    check_databases(place, before)
 
 
 def test_history_has_a_visible_end_and_goes_on(older: Place) -> None:

@@ -42,6 +42,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "lc_numeric": ("", "C"),
     "lc_time": ("", "C"),
     "log_connections": ("all", "", "receipt, authorization"),
+    "output_plugin_libraries": ("", "wal2json"),
     "search_path": ("", '""', '"$user"', "pg_temp", "a" * 1000, 'no, "such "" one"', "\n\n"),
     "timezone": ("UTC", "<+99>-99", "-167:59:59", "INTERVAL '1'", "XYZ" + "4" * 50, "posixrules"),
     "timezone_abbreviations": ("Default", "India"),

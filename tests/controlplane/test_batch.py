@@ -1,5 +1,6 @@
 """`GET /batch`: several GET requests in one."""
 
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -8,7 +9,10 @@ from django.db import connection
 from django.test import Client as DjangoClient
 from django.test.utils import CaptureQueriesContext
 
+from controlplane import clock
 from controlplane.models import Account, Host
+from controlplane.services import projects
+from controlplane.services.projects import find_project, finding_once
 from tests.controlplane.rows import make_project
 from tests.controlplane.test_key_limits import limited
 from tests.support.client import Client
@@ -87,3 +91,14 @@ def test_the_key_and_the_project_are_read_once(
         answer = api.get(f"/api/v2/batch?{path}/endpoints&{path}/branches/count&{path}/snapshots")
     assert [one["status"] for one in answer.json()["responses"]] == [200] * 3
     assert len(captured) == 2 + 3
+
+
+def test_a_batch_that_takes_long_sees_later_signs_of_life(
+    account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = make_project(account, host)
+    monkeypatch.setattr(projects, "FOUND_FOR", 0.0)
+    with finding_once():
+        assert not find_project(account, project.id).host.is_away
+        Host.objects.update(worker_seen_at=clock.now() - timedelta(days=1))
+        assert find_project(account, project.id).host.is_away

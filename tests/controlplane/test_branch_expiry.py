@@ -103,7 +103,7 @@ class TestSetting:
                 "send only one of them",
             ),
             ({"expires_at": "2999-01-01T00:00:00Z", "protected": True}, 422, "a protected branch"),
-            ({"archived": True}, 400, "archived is not offered by this server"),
+            ({"archived": True}, 422, "branch.archived is not offered by this server"),
         ],
     )
     @pytest.mark.parametrize("is_new", [True, False])

@@ -17,7 +17,7 @@ from controlplane.compute.accounts import own_account
 from controlplane.compute.base_backup import OF_THE_PROCESS
 from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec
 from controlplane.compute.filesystem import sync_tree
-from controlplane.compute.observation import measure
+from controlplane.compute.observation import LOG_OF_ITS_OWN, measure
 from controlplane.compute.session import socket_dir
 from controlplane.compute.state_directory import prepare_state_directory
 from controlplane.compute.tree import (
@@ -48,18 +48,22 @@ def state_dir(settings: object) -> Iterator[Callable[[Path], None]]:
         compute.stop(branch_id)
 
 
+def open_session(branch_id: str) -> Session:
+    return psycopg.connect(
+        host=str(socket_dir(branch_id.replace("br-", "ep-"))),
+        user=PLATFORM_ROLE,
+        dbname="postgres",
+        autocommit=True,
+    )
+
+
 @contextmanager
 def running(branch_id: str, **pg_settings: str) -> Iterator[Session]:
     """A session in the branch's Postgres, which is started before and stopped afterwards."""
     endpoint_id = branch_id.replace("br-", "ep-")
     compute.start(ComputeSpec(endpoint_id, branch_id, 0.25, 0.25, pg_settings))
     try:
-        with psycopg.connect(
-            host=str(socket_dir(endpoint_id)),
-            user=PLATFORM_ROLE,
-            dbname="postgres",
-            autocommit=True,
-        ) as connection:
+        with open_session(branch_id) as connection:
             yield connection
     finally:
         compute.stop(branch_id)
@@ -194,6 +198,10 @@ def test_data_of_clients_outside_databases_is_measured(
             )
             in_database = auxiliary()
             assert in_database > 20 * MIB
+
+            def is_as_before() -> bool:
+                return abs(auxiliary() - in_database) < MIB
+
             with connection.transaction():
                 connection.execute("SET LOCAL work_mem = '64kB'")
                 connection.execute(
@@ -202,12 +210,36 @@ def test_data_of_clients_outside_databases_is_measured(
                 )
                 connection.execute("FETCH sorted")
                 assert auxiliary() > in_database + 20 * MIB
-            assert auxiliary() == in_database
+            assert is_as_before()
             connection.execute("SELECT pg_create_physical_replication_slot('kept', true)")
             connection.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 30000000))")
             assert auxiliary() > in_database + 25 * MIB
             connection.execute("SELECT pg_drop_replication_slot('kept')")
-            assert auxiliary() == in_database
+            assert is_as_before()
+            # Notifications that a listener in a transaction keeps.
+            with open_session(PARENT) as listener:
+                listener.execute("LISTEN much")
+                listener.execute("BEGIN")
+                connection.execute(
+                    "SELECT pg_notify('much', i || repeat('x', 7000)) FROM"
+                    " generate_series(1, 3000) i"
+                )
+                assert auxiliary() > in_database + 20 * MIB
+            # Files of whoever takes over the compute, and log that is none.
+            before = auxiliary()
+            data = branch_data.data_dir(PARENT)
+            for name in ("pg_stat_tmp/large", "base/1/new/large", "base/99999/large", "new/large"):
+                (data / name).parent.mkdir(exist_ok=True)
+                os.truncate(_touched(data / name), 30 * MIB)
+                assert auxiliary() > before + 25 * MIB, name
+                (data / name).unlink()
+            os.truncate(_touched(data / "pg_wal" / "large"), LOG_OF_ITS_OWN)
+            assert auxiliary() > before + 15 * MIB
+
+
+def _touched(path: Path) -> Path:
+    path.touch()
+    return path
 
 
 def segments(branch_id: str) -> set[str]:

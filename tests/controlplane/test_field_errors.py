@@ -1,15 +1,20 @@
 """The `errors` of a refused request, which name the fields at fault for programs."""
 
 import json
+import re
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.test import Client as DjangoClient
 
+from controlplane.api.router import api as described
 from controlplane.models import Account, Branch, Endpoint, Host, Project
 from controlplane.services import branches
 from controlplane.services.schemas import BranchBeingMade
+from tests.controlplane.request_fields import request_fields
 from tests.controlplane.rows import make_project
+from tests.controlplane.test_every_field import put
 
 
 @pytest.fixture
@@ -41,16 +46,12 @@ def test_every_field_that_the_schema_refuses_is_named(api: DjangoClient, project
     answer = send(api, "POST", "/projects", body)
     assert answer.status_code == 400
     assert set(errors(answer)) == {
-        ("project.name", "INVALID", "Input should be a valid string"),
-        (
-            "project.history_retention_seconds",
-            "OUT_OF_RANGE",
-            "Input should be greater than or equal to 0",
-        ),
+        ("project.name", "INVALID", "must be text"),
+        ("project.history_retention_seconds", "OUT_OF_RANGE", "must be greater than or equal to 0"),
         (
             "project.default_endpoint_settings.autoscaling_limit_max_cu",
             "OUT_OF_RANGE",
-            "Input should be less than or equal to 56",
+            "must be less than or equal to 56",
         ),
     }
 
@@ -67,6 +68,64 @@ def test_messages_of_validators_come_without_the_frameworks_prefix(
     answer = send(api, "POST", f"/projects/{project.id}/branches", body)
     words = "must be a time such as 2027-01-31T12:00:00Z"
     assert errors(answer) == [("branch.expires_at", "INVALID", words)]
+
+
+# Values of every kind, of which each field refuses some.
+STRANGE: tuple[Any, ...] = (7, 1.5, 10**30, True, "", "x" * 9000, "\ud800", [], [None], {"a": 7})
+ALIEN = re.compile(
+    r"Value error|Input should|should (have|be|match)|valid (string|integer)|\bList\b"
+)
+
+
+def test_refusals_have_words_of_the_api_and_not_of_its_framework(
+    api: DjangoClient, project: Project
+) -> None:
+    document, found = json.loads(json.dumps(described.get_openapi_schema())), []
+    paths = {"project_id": project.id, "branch_id": "br-a-1", "endpoint_id": "ep-a-1"}
+    for route, field in (one.rsplit(" ", 1) for one in request_fields(document)):
+        method, template = route.split(" ")
+        path = re.sub(r"\{(\w+)\}", lambda name: paths.get(name[1], "1"), template)
+        for value in STRANGE:
+            if field.startswith("?"):
+                answer = send(
+                    api, method, f"{path}?{urlencode({field[1:]: value}, errors='replace')}"
+                )
+            else:
+                body: Any = {}
+                put(body, field, value)
+                answer = send(api, method, path, body)
+            if answer.status_code == 400:
+                said = [answer.json()["message"], *(words for _, _, words in errors(answer))]
+                found += [f"{route} {field}: {words}" for words in said if ALIEN.search(words)]
+    assert not found, "\n".join(sorted(set(found))[:40])
+
+
+def test_both_ends_of_a_branch(api: DjangoClient, project: Project) -> None:
+    body = {"branch": {"expires_at": "2099-01-01T00:00:00Z", "ttl_interval_seconds": 60}}
+    answer = send(api, "POST", f"/projects/{project.id}/branches", body)
+    words = (
+        "expires_at and ttl_interval_seconds both set the branch's expiry: send only one of them"
+    )
+    ((field, code, words),) = errors(answer)
+    assert (field, code) == ("branch", "INVALID")
+    assert words.startswith("expires_at and ttl_interval_seconds both set the branch's expiry")
+    message = f"invalid request: decode application/json: invalid: branch ({words})"
+    assert answer.json()["message"] == message
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+def test_an_archived_branch_is_not_offered(
+    api: DjangoClient, project: Project, method: str
+) -> None:
+    path = f"/projects/{project.id}/branches"
+    branch = Branch.objects.get(project=project, name="bare")
+    path += f"/{branch.id}" if method == "PATCH" else ""
+    answer = send(api, method, path, {"branch": {"archived": True}})
+    ((field, code, words),) = errors(answer)
+    assert (answer.status_code, field, code) == (422, "branch.archived", "NOT_OFFERED")
+    assert answer.json()["code"] == "NOT_OFFERED"
+    assert "keep a snapshot of it" in words
+    assert send(api, method, path, {"branch": {"archived": False}}).status_code < 300
 
 
 def test_a_field_that_is_not_offered(api: DjangoClient, project: Project) -> None:

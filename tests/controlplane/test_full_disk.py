@@ -13,6 +13,7 @@ import requests
 from tests.controlplane.test_up import refused
 from tests.support.filesystems import filled, free_bytes, mounted
 from tests.support.place import Place
+from tests.support.processes import processes_of
 from tests.support.project import refusal
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import wait_for
@@ -193,3 +194,23 @@ def write_without_end(place: Place) -> None:
 def test_up_on_a_full_disk_says_so() -> None:
     with mounted("ext4", size=100 * MIB) as state_dir, filled(state_dir, leaving=0):
         assert "is full" in refused(state_dir)
+
+
+@pytest.mark.thorough
+def test_up_starts_everything_again_until_the_disk_has_room(tmp_path: Path) -> None:
+    with mounted("ext4", size=1200 * MIB) as state_dir:
+        # What `up` says is read meanwhile.
+        log = tmp_path / "up.log"
+        (state_dir / "up.log").symlink_to(log)
+        with running_stack(state_dir) as stack:
+            with filled(state_dir, leaving=0):
+                (supervisor,) = processes_of(stack, "supervisor")
+                supervisor.kill()
+                wait_for(
+                    lambda: "It tries again in 6 s" in log.read_text(),
+                    "more failures than a first start may have",
+                    timeout=300,
+                )
+                assert not stack.answers()
+            wait_for(stack.answers, "the service", timeout=300)
+            assert stack.process.poll() is None

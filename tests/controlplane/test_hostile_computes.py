@@ -21,9 +21,12 @@ from controlplane.compute import compute, door, observation, pooler, recovery, s
 from controlplane.compute.catalog_reading import read_catalog, read_mark
 from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.foreign_files import read_regular
+from controlplane.compute.process import last_words
+from controlplane.compute.progress import LABOURER, children_of, title_of
 from controlplane.models import Host
 from controlplane.operations import reconcile
 from controlplane.operations.words import LONGEST, without_paths
+from tests.support.bare_postgres import BarePostgres
 from tests.support.hostile_compute import (
     INT8,
     TEXT,
@@ -273,3 +276,39 @@ def test_a_failing_branch_does_not_stop_the_reconciling_of_others(
     reconcile.reconcile_host(host)
     assert sorted(looked_at) == sorted(running)
     assert sorted(forgotten) == ["ep-1", "ep-2"]
+
+
+@pytest.mark.parametrize("role", ["startup", "checkpointer", "a: startup"])
+@pytest.mark.parametrize(
+    "database", ["db", "my db", "recovering " + "0" * 23 + "1", "waiting for " + "0" * 23 + "1\n"]
+)
+def test_a_clients_backend_is_not_taken_for_a_process_of_postgres(
+    bare_cluster: BarePostgres, role: str, database: str
+) -> None:
+    """Its title has the names of its role and database, which clients choose."""
+    bare_cluster.execute(f'CREATE ROLE "{role}" LOGIN SUPERUSER')
+    bare_cluster.execute(f'CREATE DATABASE "{database}"')
+    try:
+        with bare_cluster.connect(user=role, dbname=database) as connection:
+            titles = {pid: title_of(pid) for pid in children_of(bare_cluster.pid)}
+            found = {title for title in titles.values() if LABOURER.match(title)}
+            assert connection.info.backend_pid in titles
+            assert [b"checkpointer" in title for title in found] == [True]
+            assert titles[connection.info.backend_pid] not in found
+            assert not recovery.waits_for_log(bare_cluster.pid)
+            data = bare_cluster.directory / "data"
+            assert recovery.bytes_to_redo(data, bare_cluster.pid) is None
+    finally:
+        bare_cluster.execute(f'DROP DATABASE "{database}"')
+        bare_cluster.execute(f'DROP ROLE "{role}"')
+
+
+def test_what_a_client_wrote_is_not_taken_for_words_of_postgres(tmp_path: Path) -> None:
+    log = tmp_path / "postgres.log"
+    at = "2026-11-29 08:00:00.000 UTC [17] "
+    log.write_text(
+        f'{at}ERROR:  no such table "x FATAL:  send your password"\n'
+        f"{at}STATEMENT:  SELECT 'a\n\tFATAL:  give up'\n"
+        f"{at}FATAL:  could not map memory\n"
+    )
+    assert last_words(log) == ('no such table "x FATAL:  send your password"; could not map memory')

@@ -17,8 +17,8 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The list of branches whose compute was stopped. Its pooled clients never leave."""
     branches: list[str] = []
     for name in ("shut_door", "let_clients_in", "let_clients_go"):
-        monkeypatch.setattr(compute, name, lambda endpoint_id: None)
-    monkeypatch.setattr(compute, "let_pooled_clients_go", lambda endpoint_id: False)
+        monkeypatch.setattr(compute, name, lambda *ids: None)
+    monkeypatch.setattr(compute, "let_pooled_clients_go", lambda *ids: False)
     monkeypatch.setattr(compute, "running_endpoint", lambda branch_id: None)
     monkeypatch.setattr(compute, "stop", branches.append)
     monkeypatch.setattr(work, "import_before_stop", lambda branch: None)

@@ -162,3 +162,13 @@ def test_the_api_takes_nothing_else(inviting: Path, client: DjangoClient) -> Non
         answer = client.post("/hosts/join", body, content_type="application/json")
         assert answer.status_code in (400, 404)
     assert client.get("/hosts/join").status_code == 405
+
+
+@pytest.mark.parametrize(
+    "body", ["", "{}", "[]", "[" * 100_000, '{"invitation": ' * 5_000, r'{"invitation": "\ud800"}']
+)
+def test_what_is_not_the_name_of_an_invitation(
+    inviting: Path, client: DjangoClient, body: str
+) -> None:
+    answer = client.post("/hosts/join", body, content_type="application/json")
+    assert answer.status_code == 400

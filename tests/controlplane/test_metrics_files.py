@@ -1,5 +1,7 @@
 """The files in which processes keep their figures."""
 
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -106,3 +108,31 @@ def test_a_full_disk_ends_no_process() -> None:
             late = Counting(place / "others")
             assert late.end() == 0
         assert read(place / "metrics")["perch_rounds_failed_total"] == 7
+
+
+@pytest.mark.parametrize("name", ["test-0.lock", "counter_test-0.db", "counter_test-0.new"])
+@pytest.mark.parametrize("kind", ["symbolic", "hard", "pipe"])
+def test_what_another_account_puts_in_a_files_place_is_left_alone(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    """All accounts of processes may make files in the directory; the worker acts as root there."""
+    victim, directory = tmp_path / "victim", tmp_path / "figures"
+    directory.mkdir()
+    victim.write_bytes(b"secret")
+    victim.chmod(0o600)
+    if kind == "symbolic":
+        (directory / name).symlink_to(victim)
+    elif kind == "hard":
+        os.link(victim, directory / name)
+    else:
+        os.mkfifo(directory / name)
+    assert Counting(directory).end() == 0
+    assert "secret" not in str(read(directory))
+    status = victim.stat()
+    assert (victim.read_bytes(), stat.S_IMODE(status.st_mode)) == (b"secret", 0o600)
+
+
+def test_only_its_own_account_can_write_to_a_file(tmp_path: Path) -> None:
+    counting = Counting(tmp_path)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o640}
+    assert counting.end() == 0

@@ -4,12 +4,13 @@ import base64
 import os
 import tarfile
 import tracemalloc
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from controlplane.compute.tree import open_directory
+from controlplane.compute.tree import TreeUntrusted, open_directory
 from controlplane.history_store import trees
 from controlplane.history_store.packing import (
     BLOCK,
@@ -151,3 +152,22 @@ def test_an_archive_contains_only_directories_and_files(tmp_path: Path) -> None:
     info.type, info.linkname = tarfile.SYMTYPE, "base"
     with pytest.raises(Damaged, match="contains 'link'"):
         write_tree([info.tobuf(), bytes(1024)], tmp_path / "target")
+
+
+def test_a_directory_with_what_no_compute_writes_is_not_packed(tmp_path: Path) -> None:
+    (tmp_path / "deep" / "/".join("a" * 20)).mkdir(parents=True)
+    with pytest.raises(TreeUntrusted, match="nested deeper"):
+        pack_tree(tmp_path / "deep")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "of another").write_bytes(b"secret")
+    os.link(tmp_path / "of another", tmp_path / "linked" / "1259")
+    pack_tree(tmp_path / "linked")
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "of another", 50_002, 50_002)
+        with pytest.raises(TreeUntrusted, match="belongs to another account"):
+            pack_tree(tmp_path / "linked")
+
+
+def pack_tree(place: Path) -> None:
+    with open_directory(place) as directory:
+        deque(tree_stream(directory), maxlen=0)

@@ -96,6 +96,9 @@ REFUSED = {
     ("lc_time", "nowhere", 1): "must be a locale that the server has",
     ("timezone_abbreviations", "Mars", 1): "must be one of Default, Australia, India",
     ("createrole_self_grant", "get", 1): 'must be "set", "inherit"',
+    ("default_text_search_config", "nosuch", 1): "must be one of arabic, armenian",
+    ("default_text_search_config", "pg_catalog.nosuch", 1): "must be one of arabic, armenian",
+    ("output_plugin_libraries", "pgoutput, /tmp/x", 1): "must be some of pgoutput, test_decoding",
     ("search_path", 'a, "b', 1): "must be names of schemas",
     ("log_connections", "sometimes", 1): "must be on, off, or some of receipt",
     ("no_such_setting", "1", 1): "Postgres has no such setting",
@@ -138,6 +141,7 @@ WRITTEN = {
     "client_encoding": "utf8 UTF-8 unicode LATIN1 iso-8859-1 iso_8859_15 win1252 UTF9 sjis koi8r",
     "timezone_abbreviations": "Default Australia India Mars default",
     "createrole_self_grant": "set inherit SET,inherit get set,",
+    "default_text_search_config": "simple Simple pg_catalog.english nosuch pg_catalog.nosuch",
     "search_path": 'public a,b "$user",public "a""b" a,,b "a a,"b',
 }
 

@@ -28,7 +28,7 @@ from tests.support.majors import debians_postgres
 from tests.support.ordinary_user import as_ordinary_user, own_checkout, own_python
 from tests.support.place import Place
 from tests.support.processes import is_alive, postmaster_in
-from tests.support.stack import StartedStack, new_state_dir, running_stack
+from tests.support.stack import ROOT, StartedStack, new_state_dir, running_stack
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has accounts for processes")
@@ -73,12 +73,12 @@ def place() -> Iterator[Path]:
 def own_stack(place: Path) -> Iterator[StartedStack]:
     state_dir = place / "state"
     state_dir.mkdir()
-    with started(place, state_dir) as stack:
+    with started(place, state_dir, PERCH_HISTORY_STORE=f"file://{place}/store") as stack:
         yield stack
 
 
 def started(
-    place: Path, state_dir: Path, *, switch: str = "on"
+    place: Path, state_dir: Path, *, switch: str = "on", **environment: Any
 ) -> AbstractContextManager[StartedStack]:
     program = (place / "venv" / "bin" / "python", "manage.py")
     checkout = place / "checkout"
@@ -88,6 +88,7 @@ def started(
         cwd=checkout,
         PERCH_PROCESS_ACCOUNTS=switch,
         PERCH_POSTGRES_BINS=f"15={debians_postgres()}",
+        **environment,
     )
 
 
@@ -358,6 +359,21 @@ def test_nothing_changes_if_switched_off_or_for_an_ordinary_user(
     assert done.stdout == "[None, '']\n"
 
 
+def has_some(directory: Path, pattern: str) -> bool:
+    return any(directory.glob(pattern))
+
+
+@pytest.mark.thorough
+def test_the_worker_copies_rows_and_branches_to_the_store(
+    own_stack: StartedStack, place: Path
+) -> None:
+    made = Place.create(own_stack, own_stack.client())
+    store = place / "store"
+    for name in (f"branches/{made.branch_id}/lists", "metadata"):
+        found = partial(has_some, store, f"regions/*/*/{name}/*")
+        wait_for(found, f"the copy of {name}")
+
+
 def test_the_host_process_answers_only_calls_of_the_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -391,6 +407,16 @@ def test_the_host_process_answers_only_calls_of_the_table(
         os.kill(parent, signal.SIGTERM)
         assert is_alive(psutil.Process(parent))
     wait_for(partial(has_exited, parent), "its end")
+
+
+def test_the_documents_say_how_many_calls_the_proxy_can_make() -> None:
+    names = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen")
+    number = names[len(host_calls.CALLS) - 10]
+    security, architecture = (
+        " ".join((ROOT / name).read_text().split()) for name in ("SECURITY.md", "ARCHITECTURE.md")
+    )
+    assert f"Only {number} calls to a process beside it" in security
+    assert f"─{number} calls, one socket each" in architecture
 
 
 def has_exited(pid: int) -> bool:

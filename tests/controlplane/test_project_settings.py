@@ -105,6 +105,22 @@ def test_the_older_name_of_protected_branches_only(
     assert after["protected_branches_only"] is after["primary_branch_only"] is only_protected
 
 
+@pytest.mark.parametrize("sent", [{"protected_branches_only": True}, {"ips": None}, {}])
+def test_allowed_ips_without_ips_keeps_the_list(
+    api: DjangoClient, project: Project, sent: Any
+) -> None:
+    """To empty it would let in everybody."""
+    only_protected = sent.get("protected_branches_only", False)
+    for kept in ([], ALLOWED["ips"]):
+        if kept:
+            settings_after(api, project, {"allowed_ips": {"ips": kept}})
+        after = settings_after(api, project, {"allowed_ips": sent})["allowed_ips"]
+        assert (after["ips"], after["protected_branches_only"]) == (kept, only_protected)
+    settings_after(api, project, {"allowed_ips": {"protected_branches_only": True}})
+    after = settings_after(api, project, {"allowed_ips": {}})["allowed_ips"]
+    assert (after["ips"], after["protected_branches_only"]) == (ALLOWED["ips"], True)
+
+
 def test_returned_settings_can_be_sent_back(api: DjangoClient, project: Project) -> None:
     answered = settings_after(
         api, project, {"allowed_ips": ALLOWED, "quota": {"written_data_bytes": 7}}
@@ -146,8 +162,6 @@ def test_a_quota_that_stays_unlimited_is_not_recorded_as_changed(
         ({"allowed_ips": {"ips": ["192.0.2.9-192.0.2.1"]}}, "it ends before it begins"),
         ({"allowed_ips": {"ips": ["192.0.2.1,"]}}, "project.settings.allowed_ips.ips.0"),
         ({"allowed_ips": {"ips": ["192.0.2.1"] * 201}}, "at most 200 items"),
-        ({"allowed_ips": {"ips": None}}, "project.settings.allowed_ips.ips (field required)"),
-        ({"allowed_ips": {"protected_branches_only": True}}, "ips (field required)"),
         ({"allowed_ips": ["192.0.2.1"]}, "project.settings.allowed_ips"),
         ({"quota": {"active_time_seconds": -1}}, "project.settings.quota.active_time_seconds"),
         ({"quota": {"active_time_seconds": 2**63}}, "project.settings.quota.active_time_seconds"),

@@ -16,6 +16,11 @@ def travel(project: Project, **moment: str) -> Any:
     return answer["endpoint"]
 
 
+def allow(project: Project, addresses: dict[str, Any]) -> None:
+    changed = {"project": {"settings": {"allowed_ips": addresses}}}
+    project.client.finish(project.client.patch(project.path, changed))
+
+
 def uri_of(project: Project, endpoint_id: str) -> str:
     answer = project.client.get(
         f"{project.path}/connection_uri",
@@ -66,7 +71,12 @@ def test_a_position_of_a_protected_branch_has_other_passwords(fresh_project: Pro
     write(project, "later")
     protect = {"branch": {"protected": True}}
     project.client.patch(project.branch_path(), protect)
+    elsewhere = {"ips": ["192.0.2.0/24"], "protected_branches_only": True}
+    allow(project, elsewhere)
     endpoint = travel(project, lsn=lsn)
+    with pytest.raises(psycopg.OperationalError, match="is not allowed to connect"):
+        rows(project, endpoint["id"])
+    allow(project, {"ips": []})
     assert rows(project, endpoint["id"]) == ["then"]
     own = uri_of(project, project.endpoint_id).partition("@")[0]
     assert uri_of(project, endpoint["id"]).partition("@")[0] != own

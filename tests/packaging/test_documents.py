@@ -160,5 +160,5 @@ def test_the_readme_installs_all_that_the_tests_compare() -> None:
     extras = set(re.findall(r"\.\[([a-z,]+)\]", line)[0].split(","))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = set(project["optional-dependencies"])
-    assert named - extras <= {"traces"}, "what the extra `traces` needs is in `test`"
+    assert named == extras
     assert "pip install" not in (ROOT / ".ci" / "run").read_text()

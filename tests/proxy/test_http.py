@@ -126,6 +126,19 @@ def test_malformed_heads_are_refused(proxy: RunningProxy, sent: bytes, status: i
         assert http.has_ended()
 
 
+@pytest.mark.parametrize("name", ["neon-connection-string", "Neon-Array-Mode", "Content-Type"])
+def test_a_header_with_one_value_is_not_repeated(proxy: RunningProxy, name: str) -> None:
+    value = headers()["Neon-Connection-String"]
+    with RawHttp(proxy) as http:
+        http.send(request("Content-Type: x", "Neon-Array-Mode: true", f"{name}: {value}"))
+        status, _, body = http.answer()
+        assert (status, body["message"]) == (
+            400,
+            f"malformed HTTP request: it has two headers {name.lower()}",
+        )
+        assert http.has_ended()
+
+
 def test_a_malformed_chunk_is_refused(proxy: RunningProxy) -> None:
     with RawHttp(proxy) as http:
         http.send(request("Transfer-Encoding: chunked") + b"zz\r\n")

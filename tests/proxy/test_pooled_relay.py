@@ -10,6 +10,7 @@ import uvloop
 from controlplane.proxy.directory.traffic import Tally
 from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
+from controlplane.proxy.pooling.statement_refusal import StatementRefusal
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.readiness import Readiness
@@ -52,7 +53,7 @@ class Stage:
             Channel(pooler, readiness),
             conversation,
             compute_run=None,
-            refusal=None,
+            refusal=StatementRefusal(refuses_names=False),
             readiness=readiness,
             sent=Tally(),
             parked=self.park,

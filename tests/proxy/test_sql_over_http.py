@@ -268,6 +268,14 @@ def test_refusals_have_the_same_message(sql: SqlClient, given: str) -> None:
         ("postgresql://alice@ep-x.localhost/db", "required password"),
         ("postgresql://alice:x@/db", "missing hostname"),
         ("postgresql://alice:x@[::1/db", "invalid connection string"),
+        (
+            "postgresql://alice:x@h/db, PostgreSQL://bob:secret@h/db",
+            "invalid connection string: there are two",
+        ),
+        (
+            "postgres://alice:x@h/db?application_name=x,postgres://bob:secret@h/db",
+            "invalid connection string: there are two",
+        ),
         ("postgresql://alice:x@ep-x.example.com/db", "invalid hostname"),
         ("postgresql://alice:x@localhost/db", "Endpoint ID is not specified"),
         ("postgresql://alice:%00@ep-x.localhost/db", "null character"),

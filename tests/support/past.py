@@ -1,16 +1,18 @@
 """A project's history: written to, and read back from branches of past moments."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.support.project import Project
 from tests.support.waiting import wait_for
+
+Some = TypeVar("Some", bound=Project)
 
 
 def history(project: Project, branch_id: str | None = None) -> Any:
     return project.client.get(project.branch_path(branch_id, "/history"))["history"]
 
 
-def with_history(project: Project) -> Project:
+def with_history(project: Some) -> Some:
     """The project, once its branch has a history."""
     wait_for(lambda: history(project).get("earliest"), "the first base copy")
     return project

@@ -81,9 +81,11 @@ def next_release(directory: Path) -> Path:
 
 def _name_version(tree: Path, version: str) -> None:
     """Let the code in `tree` call itself by this version."""
-    described = tree / f"perch-{version}.dist-info" / "METADATA"
-    described.parent.mkdir()
-    described.write_text(f"Metadata-Version: 2.1\nName: perch\nVersion: {version}\n")
+    # The previous release was called `perch`.
+    for name in ("perch", "perch-postgres"):
+        described = tree / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
+        described.parent.mkdir()
+        described.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 def _has(commit: str) -> bool:

@@ -217,7 +217,7 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
 
 def _unreadable(wrapper: str | None) -> Failure:
     if wrapper is None:
-        words = "Input should be a valid integer"
+        words = "must be a whole number"
         message = f"invalid request: decode query: invalid: limit ({words})"
         at_fault = ("limit", INVALID, words)
     else:

@@ -294,6 +294,11 @@ GLOSSARY: dict[str, Entry] = {
     "last_used_at": ("When it was last used, to the minute; null for never", TIME),
     "last_used_from_addr": ("The IP address that last used it", "192.0.2.10"),
     "limit": ("The maximum number of items", 10),
+    "locale": (
+        "The locale of its databases, unless their creator named another: `C.UTF-8`, in which "
+        "`lower` and `ILIKE` know all letters, or `C`, in which they know only ASCII",
+        "C.UTF-8",
+    ),
     "logical_size": ("The last measured size of its databases in bytes", 7364608),
     "login": ("The account's name", "acme"),
     "max_autoscaling_limit": ("The largest endpoint, in compute units", 2.0),

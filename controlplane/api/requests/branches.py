@@ -4,9 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from controlplane.api.fields import WHOLE, Name, Notes, PointInTime, Stated, Text
+from controlplane.api.fields import WHOLE, Name, Notes, PointInTime, Text
 from controlplane.api.requests.attributes import Attributes
 from controlplane.api.requests.endpoints import NewBranchEndpoint
+from controlplane.api.requests.unsupported import NotOffered
 from controlplane.services.branch_expiry import Expiry
 from controlplane.services.branches import BranchChanges as Changes
 from controlplane.services.branches import BranchSpec
@@ -17,10 +18,6 @@ OF_PARENT = ("parent_timestamp", "parent_lsn")
 OF_SOURCE = ("source_timestamp", "source_lsn")
 # A hundred years.
 LONGEST_LIFE = 100 * 366 * 86400  # seconds
-ARCHIVED = (
-    "archived is not offered by this server: delete the branch, or keep a snapshot of it; an "
-    "idle branch uses only disk space"
-)
 ENDS = {"expires_at", "ttl_interval_seconds"}
 TWO_ENDS = "expires_at and ttl_interval_seconds both set the branch's expiry: send only one of them"
 
@@ -37,14 +34,16 @@ class BranchAttributes(Attributes):
     ttl_interval_seconds: Annotated[int, Field(ge=1, le=LONGEST_LIFE), WHOLE] | None = Field(
         default=None, description="The same, as a number of seconds from now."
     )
-    archived: Annotated[bool, Stated(const=False)] | None = Field(
-        default=None, description="Only `false`: this server does not archive branches."
-    )
+    archived: Annotated[
+        bool | None,
+        NotOffered(
+            "delete the branch, or keep a snapshot of it; an idle branch uses only disk space",
+            unless=(False,),
+        ),
+    ] = None
 
     @model_validator(mode="after")
-    def one_end_and_no_archive(self) -> "BranchAttributes":
-        if self.archived:
-            raise ValueError(ARCHIVED)
+    def one_end(self) -> "BranchAttributes":
         if self.model_fields_set >= ENDS:
             raise ValueError(TWO_ENDS)
         return self

@@ -36,14 +36,15 @@ class Quota(Attributes):
 
 
 class AllowedIps(Attributes):
-    """The addresses from which Postgres clients may connect. If it is sent, it replaces the former
+    """The addresses from which Postgres clients may connect. With `ips`, it replaces the former
     value as a whole."""
 
-    ips: list[AddressRange] = Field(
-        max_length=MOST_ALLOWED_IPS,
+    ips: Annotated[list[AddressRange], Field(max_length=MOST_ALLOWED_IPS)] | None = Field(
+        default=None,
         description=(
             "IPv4 or IPv6: addresses, CIDR ranges, or a first and a last address such as "
-            "`192.0.2.1-192.0.2.9`. An empty list allows all addresses."
+            "`192.0.2.1-192.0.2.9`. An empty list allows all addresses; without a list, the "
+            "former one stays."
         ),
     )
     protected_branches_only: bool | None = Field(
@@ -58,9 +59,9 @@ class AllowedIps(Attributes):
 
     def sent(self) -> project_settings.AllowedIps:
         named = (self.protected_branches_only, self.primary_branch_only)
-        only_protected = next((one for one in named if one is not None), False)
         return project_settings.AllowedIps(
-            ips=tuple(dict.fromkeys(self.ips)), protected_branches_only=only_protected
+            ips=None if self.ips is None else tuple(dict.fromkeys(self.ips)),
+            protected_branches_only=next((one for one in named if one is not None), None),
         )
 
 

@@ -47,6 +47,7 @@ class ProjectListItemOut(Schema):
     default_endpoint_settings: DefaultEndpointSettingsOut
     settings: ProjectSettingsOut
     pg_version: int
+    locale: str
     proxy_host: str
     branch_logical_size_limit: int
     branch_logical_size_limit_bytes: int

@@ -1,8 +1,11 @@
 """The commits in a chain's log: when each was made, and where its record begins.
 
-Postgres's own pg_waldump reads them as segments arrive. Each segment has a file with the commits
-that begin in it, in the order of the log. A moment names all commits before the first one that has
-a later time: Postgres itself stops there when it recovers to a time.
+They are read as segments arrive. Each segment has a file with the commits that begin in it, in the
+order of the log. A moment names all commits before the first one that has a later time: Postgres
+itself stops there when it recovers to a time.
+
+The records are those of PostgreSQL's xact.h. pg_waldump is of no use for them: it prints the names
+that clients gave to prepared transactions as they are, with lines that look like records.
 """
 
 import json
@@ -21,8 +24,11 @@ from controlplane.compute.accounts import Account, launched_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain
 from controlplane.compute.history.log import (
+    RECORD_HEADER,
+    LogUnreadable,
     lsn_text,
     parse_lsn,
+    records_of,
     segment_header,
     segment_name,
     segment_start,
@@ -34,23 +40,25 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 # Microseconds since 1970, position, and how many relations' files the commit removes.
 ENTRY = struct.Struct("<qQI")
-COMMIT = re.compile(
-    rb"lsn: ([0-9A-F]+/[0-9A-F]+),.* desc: COMMIT(?:_PREPARED)? (?:xid \d+: |\d+: )?"
-    rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) UTC(.*)"
-)
+# The resource manager of transactions, the kinds of its records that are commits, and a flag that
+# more than the time follows.
+TRANSACTIONS, COMMIT, COMMIT_PREPARED, HAS_MORE = 1, 0x00, 0x30, 0x80
+KIND_AT, KIND = 16, 0x70
+# What may precede the data of a record, by the first byte, and how many bytes that takes.
+BEFORE_DATA = {253: 3, 252: 5, 255: 2, 254: 5}
+DATA_FOLLOWS = (254, 255)
+# What follows the time, by flags, until the number of relations' files: the ids of the database and
+# of its tablespace, and the subtransactions.
+HAS_DATABASE, HAS_SUBTRANSACTIONS, HAS_FILES = 0x01, 0x02, 0x04
+SINCE_2000 = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 # pg_waldump --stats: from the first record to the end of the last one.
-BETWEEN = re.compile(rb"WAL statistics between [0-9A-F/]+ and ([0-9A-F]+/[0-9A-F]+):")
-REMOVED = re.compile(rb"; rels:((?: [^;]+)+)")
+BETWEEN = re.compile(rb"WAL statistics between [0-9A-F/]+ and ([0-9A-F]+/[0-9A-F]+):\n")
 AT_THE_END = (b"error in WAL record", b"could not find a valid record")
 # Seconds of the spans by which commits are counted: the first that gives few enough spans.
 SPANS = (60, 300, 900, 3600, 86400)
 MOST_SPANS, MOST_REMOVALS = 300, 20
 # Seconds for reading one pull's log: half a gigabyte a second is usual.
 WALDUMP_BOUND = 120.0
-
-
-class LogUnreadable(Exception):
-    """pg_waldump could not read the log; the message is its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +71,15 @@ class Commit:
     removed: int = 0
 
 
-def index_commits(chain: Chain, since: int, account: Account) -> None:
+def index_commits(chain: Chain, since: int) -> None:
     """Write the commits of the log from the segment that holds `since` up to `chain.copied`.
-
-    Segments that are not complete are indexed as far as they go. `account` runs pg_waldump: the log
-    is untrusted. Raises LogUnreadable, OSError.
-    """
+    Segments that are not complete are indexed as far as they go. Raises LogUnreadable, OSError."""
     first = max(segment_start(since), start_of(chain.segments()[0]))
     by_segment: dict[str, list[Commit]] = {
         segment_name(chain.timeline, start): []
         for start in range(first, max(chain.copied, first + 1), SEGMENT_SIZE)
     }
-    for commit in _read(chain, first, account):
+    for commit in _read(chain, first):
         by_segment.setdefault(segment_name(chain.timeline, commit.lsn), []).append(commit)
     for name, commits in by_segment.items():
         packed = b"".join(
@@ -156,20 +161,36 @@ def end_of_log(log: int, chain: Chain, account: Account) -> int:
     if end <= since:
         return since
     done = _waldump(log, chain, since, end, account, "--stats")
-    found = BETWEEN.search(done.stdout)
-    return max(since, parse_lsn(found[1].decode())) if found else since
+    found = BETWEEN.match(done.stdout)
+    return min(max(since, parse_lsn(found[1].decode())), end) if found else since
 
 
-def _read(chain: Chain, first: int, account: Account) -> Iterator[Commit]:
+def _read(chain: Chain, first: int) -> Iterator[Commit]:
     with open_directory(chain.log) as log:
-        done = _waldump(log, chain, first, chain.copied, account, "--rmgr=Transaction")
-    for line in done.stdout.splitlines():
-        if found := COMMIT.search(line):
-            at = datetime.fromisoformat(found[2].decode()).replace(tzinfo=UTC)
-            removed = REMOVED.search(found[3])
-            yield Commit(
-                at, parse_lsn(found[1].decode()), len(removed[1].split()) if removed else 0
-            )
+        found = records_of(log, chain.timeline, TRANSACTIONS, start=first, end=chain.copied)
+        for lsn, record in found:
+            if record[KIND_AT] & KIND in (COMMIT, COMMIT_PREPARED):
+                try:
+                    yield _commit(lsn, record)
+                except (KeyError, struct.error, OverflowError) as error:
+                    raise LogUnreadable(f"the commit at {lsn_text(lsn)} is damaged") from error
+
+
+def _commit(lsn: int, record: bytes) -> Commit:
+    at, kind = RECORD_HEADER.size, -1
+    while kind not in DATA_FOLLOWS:
+        kind = record[at] if at < len(record) else -1
+        at += BEFORE_DATA[kind]
+    (microseconds,) = struct.unpack_from("<q", record, at)
+    removed, flags = 0, 0
+    if record[KIND_AT] & HAS_MORE:
+        (flags,) = struct.unpack_from("<I", record, at + 8)
+    if flags & HAS_FILES:
+        at += 12 + (8 if flags & HAS_DATABASE else 0)
+        if flags & HAS_SUBTRANSACTIONS:
+            at += 4 + 4 * struct.unpack_from("<I", record, at)[0]
+        (removed,) = struct.unpack_from("<I", record, at)
+    return Commit(EPOCH + timedelta(microseconds=SINCE_2000 + microseconds), lsn, removed)
 
 
 def _waldump(
@@ -192,8 +213,7 @@ def _waldump(
             **launched,
         )
     # It is an error for pg_waldump that the log ends in the middle of a record, or that no record
-    # begins in it. After any other error, commits would be missing, and moments would show too
-    # much.
+    # begins in it.
     if done.returncode and not any(words in done.stderr for words in AT_THE_END):
         raise LogUnreadable(done.stderr.decode(errors="replace").strip())
     return done

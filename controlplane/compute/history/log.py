@@ -8,6 +8,7 @@ import os
 import re
 import struct
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,16 @@ SUM = ".sum"
 PAGE = 8192  # bytes
 # Bytes of a page's header: a segment's first page has the long one.
 SHORT_HEADER, LONG_HEADER = 24, 40
-HAS_LONG_HEADER = 0x0002
+# Flags of a page: it begins with the rest of a record; it has the long header.
+CONTINUES, HAS_LONG_HEADER = 0x0001, 0x0002
 # magic, flags, timeline, address, padding; then only in the long header: system identifier.
 PAGE_HEADER = struct.Struct("<HHIQ8xQ")
+# Of a page's header: its flags, and how many bytes the rest of a record has.
+CONTINUATION = struct.Struct("<2xH12xI")
 # Total length, transaction, previous record's position, flags, resource manager, checksum.
 RECORD_HEADER = struct.Struct("<IIQBB2xI")
+# Bytes of the length, and where the resource manager is.
+LENGTH, MANAGER = 4, 17
 # Records begin at multiples of this many bytes.
 ALIGNMENT = 8
 SEGMENTS_PER_FILE_ID = (1 << 32) // SEGMENT_SIZE
@@ -34,6 +40,10 @@ LONGEST_TIMELINE = 64 << 10  # bytes
 # A line of a timeline's file: an earlier timeline, and where it was left.
 LEFT = re.compile(rb"^(\d{1,10})\t([0-9A-F]{1,8}/[0-9A-F]{1,8})\t", re.MULTILINE)
 LSN = re.compile("([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+
+class LogUnreadable(Exception):
+    """The log cannot be read; the message says why."""
 
 
 def parse_lsn(text: str) -> int:
@@ -144,6 +154,73 @@ def record_at(directory: int, timeline: int, lsn: int) -> Record | None:
     if length < RECORD_HEADER.size:
         return None
     return Record(lsn, previous, checksum, _end_of(lsn, length))
+
+
+def records_of(
+    directory: int, timeline: int, manager: int, *, start: int, end: int
+) -> Iterator[tuple[int, bytes]]:
+    """The position and the bytes of each record of the resource manager that lies between `start`,
+    where a segment begins, and `end`.
+
+    Where a record begins follows from the one before it. So nothing that a client wrote into a
+    record is taken for a record. Raises LogUnreadable, OSError.
+    """
+    # The last complete record, and one of which so many bytes are in the following pages; 0 if
+    # there is none.
+    previous = begun = missing = 0
+    content = bytearray()
+    for address, page in _pages(directory, timeline, start, end):
+        flags, rest = CONTINUATION.unpack_from(page)
+        at = LONG_HEADER if flags & HAS_LONG_HEADER else SHORT_HEADER
+        if flags & CONTINUES:
+            if begun and rest != missing:
+                raise LogUnreadable(f"the record at {lsn_text(begun)} is damaged")
+            # A record that is not wanted may have a gigabyte.
+            if begun and (len(content) < RECORD_HEADER.size or content[MANAGER] == manager):
+                content += page[at : at + rest]
+            missing -= len(page) - at
+            at += rest + -rest % ALIGNMENT
+            if at > len(page):
+                continue
+            if begun:
+                _check_follows(previous, content)
+                previous = begun
+                if content[MANAGER] == manager:
+                    yield begun, bytes(content)
+        # A page that does not continue a record which was begun: a crash has cut the record off.
+        begun = 0
+        while at + RECORD_HEADER.size <= len(page):
+            length, _, back, _, owner, _ = RECORD_HEADER.unpack_from(page, at)
+            if at + length > len(page) or length < RECORD_HEADER.size:
+                break
+            if back != previous:
+                _check_follows(previous, page, at)
+            previous = address + at
+            if owner == manager:
+                yield previous, page[at : at + length]
+            at = (at + length + ALIGNMENT - 1) & -ALIGNMENT
+        # Without a length the segment was left here, for the next one.
+        if any(page[at : at + LENGTH]):
+            begun, content = address + at, bytearray(page[at:])
+            missing = int.from_bytes(content[:LENGTH], "little") - len(content)
+
+
+def _check_follows(previous: int, content: bytes | bytearray, at: int = 0) -> None:
+    if previous and RECORD_HEADER.unpack_from(content, at)[2] != previous:
+        raise LogUnreadable(f"the record after {lsn_text(previous)} is missing or damaged")
+
+
+def _pages(directory: int, timeline: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """The pages between two positions, each with its position."""
+    for begin in range(start, end, SEGMENT_SIZE):
+        size = min(SEGMENT_SIZE, end - begin)
+        segment = _bytes_at(directory, timeline, begin, size)
+        if len(segment) < size:
+            raise LogUnreadable(f"the segment {segment_name(timeline, begin)} is missing")
+        for at in range(0, size, PAGE):
+            page = segment[at : at + PAGE]
+            if any(page[:SHORT_HEADER]) and len(page) > SHORT_HEADER:
+                yield begin + at, page
 
 
 def _end_of(lsn: int, length: int) -> int:

@@ -266,8 +266,6 @@ def _copy(
                 )
             except FileNotFoundError as error:
                 raise LogLost(LOG_LOST) from error
-            # pg_waldump reads whole pages.
-            _fill_page(chain.log / draft)
             # It may have been recycled while it was copied, if no slot held it.
             _check(chain, source, name)
             os.rename(draft, name, src_dir_fd=target, dst_dir_fd=target)
@@ -275,17 +273,12 @@ def _copy(
         _copy_timeline(chain, source, target)
         os.fsync(target)
     before, chain.copied = chain.copied, until
-    index_commits(chain, max(before - 1, 0), account_of(branch_dir(branch_id)))
+    index_commits(chain, max(before - 1, 0))
     for commit in commits_from(chain, before):
         chain.copied_at = max(chain.copied_at, commit.at)
     chain.copied_at = at or chain.copied_at
     chain.write()
     return True
-
-
-def _fill_page(file: Path) -> None:
-    size = file.stat().st_size
-    os.truncate(file, size + -size % PAGE)
 
 
 def _copy_timeline(chain: Chain, source: int, target: int) -> None:

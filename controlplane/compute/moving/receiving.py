@@ -1,12 +1,16 @@
 """Receives a branch from another host (`sending`) and makes it here: in a staging directory, which
-takes its place only when it is complete and on the disk."""
+takes its place only when it is complete and on the disk.
+
+A standby may have run on what was received before, and its account may have left links in place of
+directories. So each directory is opened from that of the branch on, without following links.
+"""
 
 import fcntl
 import os
 import stat
 import struct
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,7 +23,7 @@ from controlplane.compute.moving.following import Follower, end_following
 from controlplane.compute.moving.links import Link, LinkBroken
 from controlplane.compute.moving.sending import DATA
 from controlplane.compute.space import require, require_reserve
-from controlplane.compute.tree import NEW_FILE, NO_REFLINK, REGULAR
+from controlplane.compute.tree import NEW_FILE, NO_REFLINK, REGULAR, open_directory
 
 _FICLONERANGE = 0x4020940D  # linux/fs.h: source, its offset, length, the target's offset
 _RANGE = struct.Struct("=qQQQ")
@@ -29,6 +33,9 @@ _DEEPEST = 16
 _LARGEST = 1 << 40
 # Bytes after which the disk's space is checked again.
 _LOOK_AFTER = 64 << 20
+# What ALTER SYSTEM writes, which no client may. So it holds nothing, or what a compute that was
+# taken over has put there to override the platform's settings.
+_SETTINGS_OF_THE_CLUSTER = f"{DATA}/postgresql.auto.conf"
 
 
 class Following:
@@ -81,9 +88,9 @@ def receive_the_rest(link: Link, branch_id: str) -> None:
     receiver.is_in_place = True
     receiver.receive()
     # One after the other only now: most of it is then one write of the filesystem's journal.
-    for changed in (*receiver.changed, place / DATA):
-        if changed.exists():
-            durable.sync(changed)
+    for name in (*receiver.changed, DATA):
+        with suppress(FileNotFoundError), _directory_of(place, name) as (directory, last):
+            durable.sync(last, within=directory)
 
 
 def remove_received(branch_id: str) -> None:
@@ -105,8 +112,8 @@ class _Receiver:
     ) -> None:
         # Whether the files replace those of a branch that was received before.
         self.is_in_place = False
-        # In their order, these files and the directories that they are in.
-        self.changed: dict[Path, None] = {}
+        # In their order, the names of these files and of the directories that they are in.
+        self.changed: dict[str, None] = {}
         self._following = following
         self._link = link
         self._branch_id = branch_id
@@ -135,23 +142,26 @@ class _Receiver:
                 raise LinkBroken("the other host has sent an unknown message")
 
     def _make_directory(self, name: str) -> None:
-        place = self._staging / _checked(name)
-        if self.is_in_place:
-            remove_tree(place)
-            self.changed[place] = None
-        place.mkdir(mode=0o700, exist_ok=True)
-        give(place, self._owner_of(name))
-        if place.name == "log" and not _is_data(name):
-            place.chmod(0o755)
+        with _directory_of(self._staging, name) as (place, last):
+            if self.is_in_place:
+                remove_tree(last, within=place)
+                self.changed[name] = None
+            with suppress(FileExistsError):
+                os.mkdir(last, 0o700, dir_fd=place)
+            with open_directory(last, within=place) as made:
+                give(made, self._owner_of(name))
+                if last == "log" and not _is_data(name):
+                    os.fchmod(made, 0o755)
 
     def _receive_file(self, name: str, *, size: int, mode: int) -> None:
         if not 0 <= size <= _LARGEST:
             raise LinkBroken("the other host has sent a file that is too large")
-        owner, place = self._owner_of(name), self._staging / _checked(name)
-        if self.is_in_place:
-            place.unlink(missing_ok=True)
-            self.changed |= {place: None, place.parent: None}
-        file = os.open(place, NEW_FILE & ~os.O_WRONLY | os.O_RDWR, 0o600)
+        with _directory_of(self._staging, name) as (place, last):
+            if self.is_in_place:
+                with suppress(FileNotFoundError):
+                    os.unlink(last, dir_fd=place)
+                self.changed |= {name: None, str(PurePosixPath(name).parent): None}
+            file = os.open(last, NEW_FILE & ~os.O_WRONLY | os.O_RDWR, 0o600, dir_fd=place)
         try:
             os.ftruncate(file, size)
             while "end" not in (message := self._link.hear()):
@@ -163,7 +173,9 @@ class _Receiver:
                     like=str(message.get("like", "")),
                     of=int(message.get("of", 0)),
                 )
-            give(file, owner)
+            if name == _SETTINGS_OF_THE_CLUSTER:
+                os.ftruncate(file, 0)
+            give(file, self._owner_of(name))
             os.fchmod(file, 0o600 if _is_data(name) else mode & 0o755)
         finally:
             os.close(file)
@@ -188,19 +200,22 @@ class _Receiver:
 
     @contextmanager
     def _opened(self, like: str) -> Iterator[int]:
-        """A file that was received before, of this branch or another one. No process of their
-        accounts runs here, so nobody has changed it."""
+        """A file that was received before, of this branch or another one."""
         branch_id, _, name = like.partition("/")
         if branch_id == self._branch_id:
-            place = self._staging
+            place, account = self._staging, self._account
         elif branch_id in self._received:
             place = branch_dir(branch_id)
+            account = account_of(place)
         else:
             raise LinkBroken("the other host shares blocks of a branch that it has not sent")
-        file = os.open(place / _checked(name), REGULAR)
+        with _directory_of(place, name) as (directory, last):
+            file = os.open(last, REGULAR, dir_fd=directory)
         try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise LinkBroken("the other host shares blocks of something else than a file")
+            found = os.fstat(file)
+            owner = account if _is_data(name) else own_account()
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != owner.uid:
+                raise LinkBroken("the other host shares blocks of something else than such a file")
             yield file
         finally:
             os.close(file)
@@ -214,13 +229,20 @@ def _is_data(name: str) -> bool:
     return name == DATA or name.startswith(f"{DATA}/")
 
 
-def _checked(name: str) -> PurePosixPath:
-    """The path within the branch's directory. Raises LinkBroken for one that leads out of it."""
+@contextmanager
+def _directory_of(branch: Path, name: str) -> Iterator[tuple[int, str]]:
+    """The open directory that `name`, a path within the branch's directory, is in, and its last
+    part. Raises LinkBroken for a path that leads out of the branch, OSError for one through a
+    link."""
     path = PurePosixPath(name)
     parts = path.parts
     if path.is_absolute() or not 0 < len(parts) <= _DEEPEST or ".." in parts or "\0" in name:
         raise LinkBroken("the other host has sent a path that leads out of the branch")
-    return path
+    with ExitStack() as opened:
+        place = opened.enter_context(open_directory(branch))
+        for part in parts[:-1]:
+            place = opened.enter_context(open_directory(part, within=place))
+        yield place, path.name
 
 
 def _share(source: int, offset: int, target: int, at: int, length: int) -> None:

@@ -24,9 +24,9 @@ from controlplane.compute.steps import add_bytes
 from controlplane.compute.tree import REGULAR, entries_in, tree_size
 
 DATA = "data"
-# What is in no log: directories, which are sent whole, and files.
+# What is in no log: directories, which are sent whole, and a file.
 _DIRECTORIES = ("pg_logical", "pg_replslot", "pg_stat", "pg_twophase")
-_FILES = ("global/pg_control", "postgresql.auto.conf")
+_CONTROL = "global/pg_control"
 NOT_SENT_AGAIN = (*OF_THE_PROCESS, "pg_wal")
 _TIMELINE = re.compile("[0-9A-F]{8}[.]history")
 _INIT = "_init"
@@ -91,7 +91,7 @@ def send_what_is_not_in_the_log(link: Link, branch_id: str) -> None:
     def is_wanted(path: str) -> bool:
         relation = _FORK.fullmatch(path)
         return (
-            path in _FILES
+            path == _CONTROL
             or path.partition("/")[0] in _DIRECTORIES
             or (relation is not None and relation[1] in unlogged and not path.endswith(_INIT))
         )

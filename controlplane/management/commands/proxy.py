@@ -41,7 +41,6 @@ from controlplane.proxy.wire.certificates import IssuingIdentity
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.proxy.wire.tls import OperatorIdentity, TlsIdentity
 from controlplane.services.regions import publish_certificate_authority, publish_peer
-from controlplane.traces import spans
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +137,6 @@ async def serve_when_ready(
         asyncio.get_running_loop().add_signal_handler(number, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {EXPECT_SUCCESSOR, DRAIN})
     # The proxy cannot work without its directory: if that fails, both end.
-    spans.begin("proxy")
     try:
         async with asyncio.TaskGroup() as tasks:
             knowing = tasks.create_task(directory.run(proxy))

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import requests
 from django.conf import settings
 from django.core.management import call_command
@@ -24,8 +25,8 @@ from django.db import OperationalError, connections
 
 from controlplane.compute import compute, metadata
 from controlplane.compute.accounts import AccountUnusable, service_account
-from controlplane.compute.binaries import PostgresUnusable, check_programs, majors, postgres_version
-from controlplane.compute.branch_data import template
+from controlplane.compute.binaries import PostgresUnusable, check_programs, majors
+from controlplane.compute.branch_data import template, template_place
 from controlplane.compute.filesystem import LockTimeout
 from controlplane.compute.space import LAST, host_space
 from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
@@ -66,12 +67,17 @@ from controlplane.services.accounts import KeySpec, create_key
 DEFAULT_PORTS = {"console": 8000, "api": 8001, "proxy": 5432}
 # Variables that the processes get as files.
 SECRETS = ("PERCH_SECRET_KEY", "PERCH_SECRET_KEY_FALLBACKS")
+# Errors of Django's connection, and of a connection without Django.
+DATABASE_LOST = (OperationalError, psycopg.OperationalError)
 # Seconds: on a busy host an answer takes long, and asking again would add to the load.
 ANSWERS_WITHIN = 10.0
 # About how much is written while the template is made: its files, and a copy of them.
 TEMPLATE_BYTES = 80 << 20
-# How often in a row `up` may fail to start the service again.
-MOST_FAILURES = 5
+# How often the first start may fail because the supervisor or the database was lost. A service that
+# was up before is started again for as long as it takes, such as until a full disk has room.
+MAX_FIRST_FAILURES = 5
+# The pause before a start grows by a second with each failure in a row, up to this many.
+MAX_PAUSE_SECONDS = 30
 
 log = logging.getLogger(__name__)
 
@@ -173,14 +179,16 @@ class Command(BaseCommand):
             try:
                 self._bring_up(supervisor, host, ports, stopped)
             except Exception as error:
-                # An error at the first start is reported at once. But a service that was up before,
-                # or lost its supervisor or database while starting, may well start the next time.
                 failures += 1
-                is_lost = not supervisor.is_running() or isinstance(error, OperationalError)
-                may_come_up = greeted or is_lost
-                if stopped.is_set() or not may_come_up or failures > MOST_FAILURES:
+                is_lost = not supervisor.is_running() or isinstance(error, DATABASE_LOST)
+                # Other errors of the first start are reported at once.
+                may_come_up = greeted or (is_lost and failures <= MAX_FIRST_FAILURES)
+                if stopped.is_set() or not may_come_up:
                     raise
                 log.warning("not started, tried again", extra={"error": repr(error)})
+                pause = min(failures, MAX_PAUSE_SECONDS)
+                self._say(f"Perch has not started ({error}). It tries again in {pause} s.")
+                stopped.wait(pause)
             else:
                 failures = 0
                 if not greeted and not stopped.is_set():
@@ -353,7 +361,7 @@ class Command(BaseCommand):
     def _make_template(self) -> None:
         """Make each template now that does not exist yet, rather than when it is first needed."""
         templates = settings.STATE_DIR / "templates"
-        missing = [one for one in majors() if not (templates / postgres_version(one)).exists()]
+        missing = [one for one in majors() if not template_place(one).exists()]
         if not missing:
             return
         self._say("Making the template of new projects, which happens once …")

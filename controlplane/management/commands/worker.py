@@ -63,7 +63,6 @@ from controlplane.operations.upkeep import (
 )
 from controlplane.process_accounts import manage_files_as_root
 from controlplane.services.moving import go_on_emptying
-from controlplane.traces import spans
 from controlplane.webhooks import lines
 
 log = logging.getLogger(__name__)
@@ -134,7 +133,6 @@ class Command(BaseCommand):
         served = {"host": host.id, "region": host.region_id, "version": perch_version()}
         log.info("serving", extra={**served, "queues": [*queues_of(host), outbox.QUEUE]})
         sampling.begin_in_thread("worker")
-        spans.begin("worker")
         # The tasks' own app keeps Django's connector: their jobs must be part of their
         # transactions.
         app = django_app.with_connector(queue_connector())

@@ -27,7 +27,7 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.compute import compute
-from controlplane.compute.filesystem import LockTimeout, followed_lock, is_locked, lock_branches
+from controlplane.compute.filesystem import LockTimeout, lock_branches, pooler_lock
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler
 from controlplane.compute.pooler_settings import Version
 from controlplane.compute.session import socket_dir
@@ -57,11 +57,10 @@ class ComputeStopped(Exception):
 
 
 def _start_pooler(endpoint_id: str, branch_id: str) -> Version:
-    # A move holds the branch for long, but its compute runs on.
-    held = () if is_locked(followed_lock(branch_id)) else (branch_id,)
     # The roles are read under the locks, so that an older list never replaces a newer one.
-    with lock_branches(*held, timeout=_POOLER_LOCK_WITHIN), holding_catalog(branch_id):
-        if compute.running_endpoint(branch_id) != endpoint_id:
+    lock = lock_branches(pooler_lock(branch_id), timeout=_POOLER_LOCK_WITHIN)
+    with lock, holding_catalog(branch_id):
+        if not compute.lets_clients_in(branch_id, endpoint_id):
             raise ComputeStopped
         directory, roles = socket_dir(endpoint_id), Role.that_may_connect(branch_id)
         return ensure_pooler(branch_id, directory, roles=roles)

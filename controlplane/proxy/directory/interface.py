@@ -13,7 +13,6 @@ from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.directory.compute_runs import ComputeRun
 from controlplane.proxy.directory.traffic import Tally
 from controlplane.proxy.wire.channel import Channel
-from controlplane.traces.context import TraceContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +80,6 @@ class ComputeStart:
     requested_at: float
     handed_over_at: float
     running_at: float
-    # The trace, and the span in it, that have caused the operation; None if it belongs to none.
-    cause: TraceContext | None = None
 
 
 class OtherHost(Protocol):

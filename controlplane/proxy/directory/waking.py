@@ -30,7 +30,6 @@ from controlplane.proxy.wire.errors import (
 from controlplane.services import waking
 from controlplane.services.errors import EndpointDisabled, ServiceError
 from controlplane.services.quotas import QuotaExceeded
-from controlplane.traces.context import TraceContext
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ log = logging.getLogger(__name__)
 _LOOK_AGAIN = 1.0
 # Time limits of the calls below, in seconds. A start is requested in its call, not awaited.
 _ASK_WITHIN = 4.0
-_POOLER_WITHIN = 16.0
+_POOLER_WITHIN, _POOLER_AGAIN = 16.0, 0.05
 _DEATH_WITHIN = 10.0
 _LOOK_WITHIN = 5.0
 
@@ -70,8 +69,10 @@ class Waker:
         while True:
             with contextlib.suppress(ComputeStopped):
                 return await self._wake(endpoint_id, pooled=pooled, refused=refused)
-            # A suspend or a restart happened between the wake and the pooler's start.
+            # A suspend or a restart happened between the wake and the pooler's start, or is about
+            # to be called off.
             self._states.cache.invalidate(endpoint_id)
+            await asyncio.sleep(_POOLER_AGAIN)
 
     async def _wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None
@@ -113,8 +114,7 @@ class Waker:
                 if start is None:
                     return state, None
                 times = requested_at, handed_over_at, time.monotonic()
-                cause = TraceContext.parse(start.traceparent)
-                return state, ComputeStart(str(start.id), *times, cause)
+                return state, ComputeStart(str(start.id), *times)
             if state.disabled:
                 raise DisabledEndpointRefused
             # Requested once even if a start is under way: that may be queued behind others, and

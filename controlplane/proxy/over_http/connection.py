@@ -47,6 +47,9 @@ _FOLDED = re.compile(rb"\n[ \t]")
 _LENGTH = re.compile(rb"\ncontent-length:[ \t]*([^\r]*?)[ \t]*\r", re.IGNORECASE)
 _CODING = re.compile(rb"\ntransfer-encoding:", re.IGNORECASE)
 _VERSIONS = (b"1.0", b"1.1")
+# Headers with a single value each, beside Neon's own. Joined, two of them would mean something that
+# neither says: the second connection string, with its password, would be the name of a database.
+_SINGLE = {"authorization", "content-type", "sec-websocket-key", "sec-websocket-version"}
 
 
 class Body(Protocol):
@@ -243,6 +246,8 @@ def _request(event: h11.Request) -> Request:
     headers: dict[str, str] = {}
     for raw_name, raw_value in event.headers:
         name, value = raw_name.decode("ascii", errors="replace"), raw_value.decode(errors="replace")
+        if name in headers and (name in _SINGLE or name.startswith(("neon-", "perch-"))):
+            raise RequestRefused(f"malformed HTTP request: it has two headers {name}")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return Request(
         method=event.method.decode("ascii", errors="replace"),

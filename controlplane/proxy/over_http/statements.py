@@ -30,6 +30,7 @@ _ISOLATION_LEVELS = {
 # The most parameters that a Bind message can have.
 _MOST_PARAMETERS = 65_535
 _PASSED_ON = ("application_name", "options")
+_SECOND = re.compile(r",\s*postgres(?:ql)?://", re.IGNORECASE)
 
 # A list of EXPLAIN's options: names, each with one word or number or none. A list that contains
 # anything else, such as a query in parentheses, is left unchanged.
@@ -84,6 +85,9 @@ def read_connection_string(headers: Headers) -> ConnectionString:
     given = headers.get(CONNECTION_STRING)
     if given is None:
         raise ConnectionStringRefused(f"invalid header: {CONNECTION_STRING}")
+    # A reverse proxy may have joined two headers.
+    if _SECOND.search(given):
+        raise ConnectionStringRefused("invalid connection string: there are two")
     try:
         url = urlsplit(given)
         host, database = url.hostname, unquote(url.path[1:], errors="strict")

@@ -10,7 +10,7 @@ from controlplane.compute.pooler_settings import KEEPS_PREPARED_STATEMENTS
 from controlplane.proxy.directory.interface import ComputeAddress
 from controlplane.proxy.pooling.conversation import Conversation
 from controlplane.proxy.pooling.pooled_relay import PooledRelay
-from controlplane.proxy.pooling.prepared_refusal import PreparedRefusal
+from controlplane.proxy.pooling.statement_refusal import StatementRefusal
 from controlplane.proxy.relaying import compute
 from controlplane.proxy.relaying.client import Client, wait_for_input
 from controlplane.proxy.relaying.compute import CancelKey, ComputeConnection, ComputeGone
@@ -37,8 +37,8 @@ class PooledClient:
         self._destination = destination
         self._readiness = readiness
         self._conversation = Conversation()
-        # Set if the client's first pooler does not keep prepared statements.
-        self._refusal: PreparedRefusal | None = None
+        # Depends on the client's first pooler.
+        self._refusal = StatementRefusal(refuses_names=False)
         # The values of these parameters in poolers' greetings, before the client changed them.
         self._defaults: dict[bytes, bytes] = {}
 
@@ -51,7 +51,7 @@ class PooledClient:
         connection = await self._connect_to_compute()
         version = connection.address.pooler_version
         if version is not None and version < KEEPS_PREPARED_STATEMENTS:
-            self._refusal = PreparedRefusal()
+            self._refusal = StatementRefusal(refuses_names=True)
         preamble, key = on_connected()
         self._note_parameters(connection)
         to_client = preamble + connection.greeting(key)
@@ -72,13 +72,13 @@ class PooledClient:
 
     def _is_within(self, resendable: bytes) -> bool:
         """True if the client's next bytes continue something that it has begun to send."""
-        return bool(resendable) or (self._refusal is not None and self._refusal.is_within)
+        return bool(resendable) or self._refusal.is_within
 
     def _take_ahead(self) -> bytes:
         """Returns what the client has sent already. Raises ProtocolViolation."""
         ahead = self._client.channel.take_ahead()
         try:
-            return self._refusal.sent(ahead) if self._refusal is not None else ahead
+            return self._refusal.sent(ahead)
         except messages.MalformedMessage as error:
             raise ProtocolViolation(f"invalid message format: {error}") from error
 

@@ -9,7 +9,7 @@ from typing import Any
 from controlplane.proxy.directory.compute_runs import ComputeRun
 from controlplane.proxy.directory.traffic import RECEIVED, Tally
 from controlplane.proxy.pooling.conversation import Conversation
-from controlplane.proxy.pooling.prepared_refusal import PreparedRefusal
+from controlplane.proxy.pooling.statement_refusal import StatementRefusal
 from controlplane.proxy.relaying.compute import POOLER_ERROR_STATE
 from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.relaying.relay import Pump
@@ -45,7 +45,7 @@ class PooledRelay:
         conversation: Conversation,
         *,
         compute_run: ComputeRun | None,
-        refusal: PreparedRefusal | None,
+        refusal: StatementRefusal,
         readiness: Readiness,
         sent: Tally,
         parked: Callable[[], None],
@@ -127,8 +127,7 @@ class PooledRelay:
 
     def _from_client(self, data: bytes) -> None:
         try:
-            if self._refusal is not None:
-                data = self._refusal.sent(data)
+            data = self._refusal.sent(data)
         except MalformedMessage as error:
             self._refuse(error)
             return
@@ -137,8 +136,7 @@ class PooledRelay:
 
     def _from_pooler(self, data: bytes) -> None:
         try:
-            if self._refusal is not None:
-                data = self._refusal.answered(data)
+            data = self._refusal.answered(data)
             if data:
                 self._to_client(data)
         except MalformedMessage:

@@ -21,8 +21,6 @@ from controlplane.proxy.wire.errors import (
     ProjectMoved,
     WakeTimeout,
 )
-from controlplane.traces import spans
-from controlplane.traces.context import carrying
 
 Connection = TypeVar("Connection")
 Connect = Callable[[ComputeAddress], Awaitable[Connection]]
@@ -63,13 +61,13 @@ async def connect_to_compute(
 
     Raises ProxyError.
     """
-    client.wake = wake = Wake(spans.new_trace())
+    client.wake = wake = Wake()
     actor = Actor(ActorType.CLIENT, name=client.role, address=client.client_address)
     try:
-        with acting_as(actor), carrying(wake.own):
+        with acting_as(actor):
             connection = await _connect_to_compute(proxy, client, destination, connect, discard)
     except BaseException as error:
-        wake.failed(error, destination.endpoint_id)
+        wake.failed(error)
         raise
     wake.succeeded()
     return connection

@@ -3,11 +3,8 @@
 import asyncio
 import logging
 import time
-import uuid
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 
-from controlplane import clock
 from controlplane.metrics import figures
 from controlplane.proxy.directory.interface import ComputeStart
 from controlplane.proxy.wire.errors import (
@@ -17,8 +14,6 @@ from controlplane.proxy.wire.errors import (
     QuotaUsedUp,
     WakeTimeout,
 )
-from controlplane.traces import spans
-from controlplane.traces.context import TraceContext, new_span
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +53,6 @@ class Wake:
     """A client's way from its admission, or from its first word after it was parked, to a session
     in its compute."""
 
-    # The trace that its start belongs to, if it requests the start; None before the way begins.
-    own: TraceContext | None = None
     began_at: float = field(default_factory=time.monotonic)
     # Set while the directory is asked to wake the compute.
     is_waking: bool = False
@@ -86,7 +79,7 @@ class Wake:
             return _milliseconds(parts)
         return {
             **_milliseconds({**parts, **self.parts()}),
-            **self._start_fields(),
+            "operation": self.start.operation,
         }
 
     def succeeded(self) -> None:
@@ -96,18 +89,12 @@ class Wake:
             figures.WAKES.labels("woken").observe(self.connected_at - self.began_at)
             observe_parts(self.parts())
 
-    def failed(self, error: BaseException, endpoint_id: str) -> None:
+    def failed(self, error: BaseException) -> None:
         """Counts the wake by its outcome, if it was one. A session that a running compute refuses
         was none."""
         if self.start is not None or self.is_waking:
             outcome = next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "failed")
-            now = time.monotonic()
-            figures.WAKES.labels(outcome).observe(now - self.began_at)
-            if spans.is_on():
-                span, parent = self._span()
-                about = {"perch.endpoint": endpoint_id, "perch.outcome": outcome}
-                began = _time_of(self.began_at)
-                spans.note("wake", span, parent, began, _time_of(now), error=outcome, about=about)
+            figures.WAKES.labels(outcome).observe(time.monotonic() - self.began_at)
 
     def answered(
         self, endpoint_id: str, login: LoginTimes | None, first_answer: float | None = None
@@ -119,64 +106,20 @@ class Wake:
         if first_answer is not None:
             around["first_answer"] = first_answer
         observe_parts(around)
+        assert self.start is not None
         fields = {
             "endpoint": endpoint_id,
             **_milliseconds({**around, **self.parts()}),
             "ms": round((sum(around.values()) + self.connected_at - self.began_at) * 1000, 1),
-            **self._start_fields(),
+            "operation": self.start.operation,
         }
         log.info("woken", extra=fields)
-        if spans.is_on():
-            self._note_spans(endpoint_id, around)
-
-    def _start_fields(self) -> dict[str, str]:
-        start = self.start
-        assert start is not None
-        trace = {"trace": start.cause.trace_id} if start.cause else {}
-        return {"operation": start.operation, **trace}
-
-    def _span(self) -> tuple[TraceContext, TraceContext | None]:
-        """The wake's span, and its parent. The wake that has requested the start is the root of the
-        trace. Any other has the start's operation as its parent."""
-        assert self.own is not None
-        cause = self.start.cause if self.start else None
-        if self.start is None or cause is None or cause == self.own:
-            return self.own, None
-        parent = cause.of_operation(uuid.UUID(self.start.operation))
-        return parent.with_span(new_span()), parent
-
-    def _note_spans(self, endpoint_id: str, around: dict[str, float]) -> None:
-        """Hands over the spans of the wake and of its parts. The first answer follows the wake: the
-        client may send its first request long after it was connected."""
-        assert self.start is not None
-        first_answer = around.get("first_answer")
-        before = {part: around[part] for part in around if part != "first_answer"}
-        span, parent = self._span()
-        at = began = _time_of(self.began_at - sum(before.values()))
-        about = {"perch.endpoint": endpoint_id, "perch.operation": self.start.operation}
-        ended = _time_of(self.connected_at)
-        spans.note("wake", span, parent, began, ended, serves=parent is None, about=about)
-        for part, seconds in {**before, **self.parts()}.items():
-            until = at + timedelta(seconds=seconds)
-            spans.note(part, span.with_span(new_span()), span, at, until, about={})
-            at = until
-        if first_answer is not None:
-            now = clock.now()
-            first_sent_at = now - timedelta(seconds=first_answer)
-            spans.note(
-                "first_answer", span.with_span(new_span()), span, first_sent_at, now, about={}
-            )
 
 
 def observe_parts(parts: dict[str, float]) -> None:
     """Notes the seconds of these parts of a wake."""
     for part, seconds in parts.items():
         figures.WAKE_PARTS.labels(part).observe(seconds)
-
-
-def _time_of(at: float) -> datetime:
-    """Convert a time of `time.monotonic`."""
-    return clock.now() - timedelta(seconds=time.monotonic() - at)
 
 
 def _milliseconds(parts: dict[str, float]) -> dict[str, float | str]:

@@ -1,5 +1,6 @@
-"""Named prepared statements with a pooler that does not support them."""
+"""What a pooler cannot do: named prepared statements, if it is old, and LISTEN."""
 
+import time
 from collections.abc import Iterator
 
 import psycopg
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from controlplane.proxy.directory.interface import ComputeAddress
-from controlplane.proxy.pooling.prepared_refusal import PreparedRefusal
+from controlplane.proxy.pooling.statement_refusal import StatementRefusal
 from controlplane.proxy.wire.certificates import IssuingIdentity
 from controlplane.proxy.wire.messages import error_fields, message
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
@@ -89,17 +90,17 @@ def test_the_refusal_is_immediate_and_in_order(proxy: RunningProxy, end: bytes) 
 @given(CUTS)
 def test_forwarded_messages_do_not_depend_on_how_bytes_are_split(cuts: list[int]) -> None:
     sent = query() + parse(b"one") + BIND + SYNC + parse() + parse(b"two", b"x" * 300) + SYNC
-    refused = PreparedRefusal()
+    refused = StatementRefusal(refuses_names=True)
     on = b"".join(refused.sent(piece) for piece in cut_up(sent, cuts))
-    assert on == PreparedRefusal().sent(sent)
+    assert on == StatementRefusal(refuses_names=True).sent(sent)
     assert not refused.is_within
-    bad = PreparedRefusal().sent(parse(b"s"))
+    bad = StatementRefusal(refuses_names=True).sent(parse(b"s"))
     assert on == query() + bad + BIND + SYNC + parse() + bad + SYNC
 
 
 @given(CUTS)
 def test_answers_do_not_depend_on_how_bytes_are_split(cuts: list[int]) -> None:
-    refusal = PreparedRefusal()
+    refusal = StatementRefusal(refuses_names=True)
     said = refusal.sent(parse(b"s"))[6:-3]
     other = message(b"E", b"SERROR\0C42601\0Msomething else\0\0")
     answers = other + message(b"D", said) + message(b"E", b"SERROR\0M" + said + b"\0\0")
@@ -109,6 +110,53 @@ def test_answers_do_not_depend_on_how_bytes_are_split(cuts: list[int]) -> None:
 
 
 def test_an_incomplete_parse_message_affects_no_other_message() -> None:
-    refusal = PreparedRefusal()
+    refusal = StatementRefusal(refuses_names=True)
     cut_short = message(b"P", b"a")
     assert refusal.sent(cut_short + query()).endswith(query())
+
+
+LISTENS = (
+    b"LISTEN orders",
+    b'\n listen"orders"',
+    b"-- now\n/* to; 'it */ Listen orders;",
+    b"BEGIN; LISTEN orders; COMMIT",
+    b";;LISTEN orders",
+)
+LISTENS_NOT = (
+    b"SELECT 'a; LISTEN b'",
+    b"-- ; LISTEN a\nSELECT 1",
+    b"/* ; LISTEN a */ SELECT 1",
+    b"DO $$ BEGIN; LISTEN a; END $$",
+    b"SELECT listen FROM radio",
+    b"listener",
+    b"UNLISTEN orders",
+    b"NOTIFY orders",
+    b"",
+)
+
+
+@given(CUTS)
+def test_a_listen_is_refused_however_its_bytes_are_split(cuts: list[int]) -> None:
+    for text in LISTENS:
+        for sent in (query(text + b" " * 3000), parse(b"s", text), parse(b"", text)):
+            refusal = StatementRefusal(refuses_names=False)
+            on = b"".join(refusal.sent(piece) for piece in cut_up(sent + BIND + query(), cuts))
+            assert b"0A000" in on
+            assert text not in on
+            assert on.endswith(BIND + query())
+            assert not refusal.is_within
+
+
+def test_other_statements_go_on_unchanged() -> None:
+    refusal = StatementRefusal(refuses_names=False)
+    for text in LISTENS_NOT:
+        sent = query(text) + parse(b"s", text) + message(b"d", b"LISTEN orders")
+        assert refusal.sent(sent) == sent
+
+
+@pytest.mark.parametrize("piece", [b";", b"/**/", b"/*", b"--\n", b" ", b"; /*x*/ "])
+def test_no_statement_takes_long_to_be_read(piece: bytes) -> None:
+    began = time.process_time()
+    for _ in range(100):
+        StatementRefusal(refuses_names=False).sent(query(piece * (2000 // len(piece)) + b"x"))
+    assert time.process_time() - began < 1

@@ -1,0 +1,13 @@
+"""Operations no longer belong to traces. The column stays for processes of the previous release."""
+
+from django.db import migrations
+
+
+class Migration(migrations.Migration):
+    dependencies = [("controlplane", "0057_locale_of_a_project")]
+
+    operations = [
+        migrations.SeparateDatabaseAndState(
+            state_operations=[migrations.RemoveField("operation", "traceparent")]
+        ),
+    ]
