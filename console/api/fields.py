@@ -27,12 +27,8 @@ SHORTEST_PAGE = 100
 LAST_YEAR = 9999
 
 
-def text(data: JSONObject, name: str) -> str:
-    """Return the text of a field; "" if it is absent or is no text."""
-    value = data.get(name)
-    return value if isinstance(value, str) else ""
-
-
+# The fields that hold what somebody has called something.
+NAMES = ("name", "owner_name")
 # Letters that are written from right to left, and marks that say in which direction to write.
 TURNING = re.compile(
     r"[\u0590-\u08ff\u200e\u200f\u202a-\u202e\u2066-\u2069\ufb1d-\ufdff\ufe70-\ufeff"
@@ -61,9 +57,12 @@ def isolated(name: str) -> str:
     return Name(name) if TURNING.search(name) else name
 
 
-def name_in(data: JSONObject, name: str = "name") -> str:
-    """Return a name that somebody gave; "" if it is absent."""
-    return isolated(text(data, name))
+def text(data: JSONObject, name: str) -> str:
+    """Return the text of a field; "" if it is absent or is no text."""
+    value = data.get(name)
+    if not isinstance(value, str):
+        return ""
+    return isolated(value) if name in NAMES else value
 
 
 def required(data: JSONObject, name: str) -> str:

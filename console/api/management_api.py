@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from console.api.changes import ChangeCalls
 from console.api.errors import NonsenseAnswer, NotFound, NotOffered
-from console.api.fields import JSONObject, Page, inner, name_in, objects, one, required, stamp, text
+from console.api.fields import JSONObject, Page, inner, objects, one, required, stamp, text
 from console.api.resources.api_keys import ApiKey, KeyLimits, NewApiKey, OwnKey, User
 from console.api.resources.branches import Branch, BranchCalls
 from console.api.resources.endpoints import Endpoint, PgSetting
@@ -98,7 +98,7 @@ class ManagementAPI:
         key_id = data.get("id")
         return NewApiKey(
             id=key_id if isinstance(key_id, int) else 0,
-            name=name_in(data) or text(body, "key_name"),
+            name=text(data, "name") or text(body, "key_name"),
             key=required(data, "key"),
             limits=KeyLimits.read(data),
         )

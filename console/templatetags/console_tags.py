@@ -57,18 +57,6 @@ def _memoized(
     return render_to_string(template_name, dict(values))
 
 
-@register.filter
-def in_words(name: str) -> str:
-    """Return a name for where no markup is possible, such as an attribute."""
-    return f"{name}"
-
-
-@register.simple_tag
-def zone() -> str:
-    """The name of the zone in which the page shows times, and takes them."""
-    return get_current_timezone_name()
-
-
 @register.simple_tag
 def bundle(name: str) -> str:
     """The address of the stylesheet ("css"), the script ("js") or the icon ("svg")."""

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from django.db.models import Count, Min
-from django.db.models.functions import Extract, Floor
+from django.db.models import Min
 
 from controlplane import clock
 from controlplane.events.types import EventType
@@ -109,30 +108,16 @@ def get_series(
         if since <= at < until:
             steps.setdefault(_floor(at, seconds), []).append(numbers)
     points = {at: dict(zip(FIELDS, merged(several), strict=True)) for at, several in steps.items()}
-    _place_starts(points, endpoint, since, until, seconds)
+    # Samples count a start in the next one that is taken, which is later if a run was too short for
+    # one. Events say when it was, as far back as they are kept.
+    events = Event.objects.filter(endpoint_id=endpoint.id)
+    known = events.aggregate(since=Min("at"))["since"] or until
+    for at in points:
+        points[at]["wakes"] *= at < _floor(known, seconds)
+    starts = events.filter(type=EventType.ENDPOINT_ACTIVE, at__gte=since, at__lt=until)
+    for at in starts.values_list("at", flat=True):
+        points.setdefault(_floor(at, seconds), dict.fromkeys(FIELDS, 0))["wakes"] += 1
     return Series(endpoint, since, until, seconds, [Point(*one) for one in sorted(points.items())])
-
-
-def _place_starts(
-    points: dict[datetime, dict[str, float]],
-    endpoint: Endpoint,
-    since: datetime,
-    until: datetime,
-    seconds: int,
-) -> None:
-    """Count each start in the step in which it was. Samples count it in the next one that is taken,
-    which is later if a run was too short for a sample. Where no events are kept, this stays."""
-    kept = Event.objects.filter(endpoint_id=endpoint.id).aggregate(oldest=Min("at"))["oldest"]
-    starts = Event.objects.filter(
-        endpoint_id=endpoint.id, type=EventType.ENDPOINT_ACTIVE, at__gte=since, at__lt=until
-    )
-    number = Floor(Extract("at", "epoch") / seconds)
-    found = starts.order_by().annotate(number=number).values_list("number").annotate(Count("id"))
-    for at, numbers in points.items():
-        numbers["wakes"] *= kept is None or at < _floor(kept, seconds)
-    for number, count in found:
-        at = datetime.fromtimestamp(int(number) * seconds, UTC)
-        points.setdefault(at, dict.fromkeys(FIELDS, 0))["wakes"] = count
 
 
 def _step(wanted: int | None, since: datetime, until: datetime, *, is_coarse: bool) -> int:

@@ -178,8 +178,7 @@ def test_a_name_changes_the_direction_of_nothing_around_it(
     ):
         html = dave.get(path).content.decode()
         assert name in html, path
-        # Of the kinds in which a name may stand: the value of a field or an option, which nobody
-        # sees, and else isolated.
+        # Attributes, options, titles and commands are texts of their own: nothing is beside a name.
         shown = re.sub(
             r' (?:value|data-[a-z]+|href|hx-get)="[^"]*"|<option[^<]*</option>', "", html
         )

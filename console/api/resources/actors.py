@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from console.api.fields import name_in, text, whole
+from console.api.fields import text, whole
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Actor:
         if not isinstance(data, Mapping) or not text(data, "type"):
             return None
         key_id = whole(data, "api_key_id")
-        return cls(text(data, "type"), name_in(data), text(data, "address"), key_id)
+        return cls(text(data, "type"), text(data, "name"), text(data, "address"), key_id)
 
     def words(self, own_key: int | None = None) -> str:
         """Return the words that follow “by”. `own_key` is the id of the reader's own API key."""

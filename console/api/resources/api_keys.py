@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from console.api.errors import NonsenseAnswer
-from console.api.fields import JSONObject, limiting_id, moment, name_in, text, whole
+from console.api.fields import JSONObject, limiting_id, moment, text, whole
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ApiKey:
             raise NonsenseAnswer("The response has an API key without an id.")
         return cls(
             id=key_id,
-            name=name_in(data),
+            name=text(data, "name"),
             created_at=moment(data, "created_at"),
             last_used_at=moment(data, "last_used_at"),
             last_used_from=text(data, "last_used_from_addr"),

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from console.api.errors import NonsenseAnswer
-from console.api.fields import JSONObject, identifier, moment, name_in, one, own_id, text, whole
+from console.api.fields import JSONObject, identifier, moment, one, own_id, text, whole
 from console.api.resources.history import PastMoment
 from console.api.resources.projects import Usage
 from console.api.transport import Transport, may_be_missing
@@ -44,7 +44,7 @@ class Branch:
         creator = data.get("created_by")
         return cls(
             id=branch_id,
-            name=name_in(data) or branch_id,
+            name=text(data, "name") or branch_id,
             parent_id=identifier(data, "parent_id"),
             current_state=text(data, "current_state"),
             pending_state=text(data, "pending_state"),
@@ -57,7 +57,7 @@ class Branch:
             schema_only=text(data, "init_source") == "schema-only",
             last_reset_at=moment(data, "last_reset_at"),
             parent_timestamp=moment(data, "parent_timestamp"),
-            created_by=name_in(creator) if isinstance(creator, Mapping) else "",
+            created_by=text(creator, "name") if isinstance(creator, Mapping) else "",
         )
 
 

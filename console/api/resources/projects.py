@@ -4,17 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from console.api.fields import (
-    JSONObject,
-    inner,
-    moment,
-    name_in,
-    number,
-    own_id,
-    required,
-    text,
-    whole,
-)
+from console.api.fields import JSONObject, inner, moment, number, own_id, required, text, whole
 
 
 @dataclass(frozen=True)
@@ -32,7 +22,7 @@ class Region:
         versions = data.get("pg_versions")
         return cls(
             region_id,
-            name_in(data) or region_id,
+            text(data, "name") or region_id,
             data.get("default") is True,
             [one for one in versions if type(one) is int] if isinstance(versions, list) else [],
         )
@@ -86,7 +76,7 @@ class Project:
         project_id = own_id(data)
         return cls(
             id=project_id,
-            name=name_in(data) or project_id,
+            name=text(data, "name") or project_id,
             region_id=text(data, "region_id"),
             pg_version=int(number(data, "pg_version")),
             created_at=moment(data, "created_at"),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from console.api.fields import JSONObject, isolated, moment, name_in, objects, one, required
+from console.api.fields import JSONObject, moment, objects, one, required, text
 from console.api.transport import Transport
 
 
@@ -16,7 +16,7 @@ class Database:
 
     @classmethod
     def read(cls, data: JSONObject) -> "Database":
-        return cls(name=isolated(required(data, "name")), owner_name=name_in(data, "owner_name"))
+        return cls(name=required(data, "name"), owner_name=text(data, "owner_name"))
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Role:
     @classmethod
     def read(cls, data: JSONObject) -> "Role":
         return cls(
-            name=isolated(required(data, "name")),
+            name=required(data, "name"),
             protected=data.get("protected") is True,
             created_at=moment(data, "created_at"),
         )

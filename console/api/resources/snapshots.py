@@ -9,11 +9,11 @@ from console.api.fields import (
     JSONObject,
     identifier,
     moment,
-    name_in,
     objects,
     one,
     own_id,
     required,
+    text,
     whole,
 )
 from console.api.transport import Transport, may_be_missing
@@ -37,7 +37,7 @@ class Snapshot:
         snapshot_id = own_id(data)
         return cls(
             id=snapshot_id,
-            name=name_in(data) or snapshot_id,
+            name=text(data, "name") or snapshot_id,
             source_branch_id=identifier(data, "source_branch_id"),
             timestamp=moment(data, "timestamp"),
             created_at=moment(data, "created_at"),
