@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.forms import ValidationError
+from django.utils import timezone
 
 from console.api.resources.history import History
 from console.branches.history_band import Band, band, summary, time_and_day
@@ -396,6 +397,13 @@ def test_the_schema_is_compared_with_that_of_a_moment(dave: Person, kept: Misbeh
 )
 def test_moments_as_people_type_them(typed: str, text: str) -> None:
     assert read_moment(typed).text == text
+
+
+def test_a_time_without_a_zone_is_in_the_readers() -> None:
+    with timezone.override(KOLKATA):
+        assert read_moment("2026-01-31 14:03").text == "2026-01-31T08:33:00Z"
+        at = (datetime.now(KOLKATA) - timedelta(hours=23)).replace(microsecond=0)
+        assert read_moment(f"{at:%H:%M:%S}").at == at
 
 
 def test_a_time_without_a_day_is_the_last_that_has_passed() -> None:
