@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("controlplane", "0051_rows_of_a_host")]
+    dependencies = [("controlplane", "0058_release_of_a_compute")]
 
     operations = [
         migrations.AddField(

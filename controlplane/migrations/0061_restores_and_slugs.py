@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("controlplane", "0064_forget_traces")]
+    dependencies = [("controlplane", "0059_ignore_heartbeats")]
 
     operations = [
         migrations.AddField("branch", "restores_over", models.CharField(max_length=60, null=True)),

@@ -4,7 +4,7 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-    dependencies = [("controlplane", "0058_release_of_a_compute")]
+    dependencies = [("controlplane", "0061_restores_and_slugs")]
 
     operations = [
         migrations.SeparateDatabaseAndState(
