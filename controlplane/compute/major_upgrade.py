@@ -46,8 +46,8 @@ from controlplane.compute.workshop import end_workshop, serving, sockets_of
 
 # Files by which a server's settings or its recovery could be changed.
 STEERING = (
-    *("postgresql.auto.conf", "standby.signal", "recovery.signal", "backup_label"),
-    "tablespace_map",
+    *("postgresql.auto.conf", "standby.signal", "recovery.signal"),
+    *("backup_label", "tablespace_map"),
 )
 LOOK_UP = 0.5  # seconds between two looks whether the work was cancelled
 # Slots that the platform makes for itself.

@@ -132,8 +132,10 @@ class Server:
 
     def dump(self, *options: str) -> "subprocess.CompletedProcess[bytes]":
         conninfo = psycopg.conninfo.make_conninfo(self.where, dbname=NAME)
-        program = [str(self.programs.path("pg_dump")), "--schema-only", f"--dbname={conninfo}"]
-        return subprocess.run([*program, *options], capture_output=True)
+        program = str(self.programs.path("pg_dump"))
+        return subprocess.run(
+            [program, "--schema-only", f"--dbname={conninfo}", *options], capture_output=True
+        )
 
     def as_text(self) -> str:
         done = self.dump("--create")
