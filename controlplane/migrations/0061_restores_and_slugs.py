@@ -9,12 +9,4 @@ class Migration(migrations.Migration):
     operations = [
         migrations.AddField("branch", "restores_over", models.CharField(max_length=60, null=True)),
         migrations.AddField("snapshot", "slug", models.CharField(max_length=63, null=True)),
-        migrations.AddConstraint(
-            "snapshot",
-            models.UniqueConstraint(
-                fields=["project", "slug"],
-                condition=models.Q(slug__isnull=False),
-                name="snapshot_slug_is_unique",
-            ),
-        ),
     ]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -29,7 +30,7 @@ def stack() -> Iterator[Stack]:
     command = (ROOT / "docs" / "how-to" / "production.md").read_text()
     found = re.search(r"echo (PERCH_POSTGRES_BINS)=(\S+) >> /etc/perch/environment", command)
     assert found is not None
-    variables = {found[1]: found[2]}
+    variables: dict[str, Any] = {found[1]: found[2]}
     with new_state_dir() as state_dir, running_stack(state_dir, **variables) as one:
         yield one
 

@@ -132,7 +132,7 @@ class Server:
 
     def dump(self, *options: str) -> "subprocess.CompletedProcess[bytes]":
         conninfo = psycopg.conninfo.make_conninfo(self.where, dbname=NAME)
-        program = [self.programs.path("pg_dump"), "--schema-only", f"--dbname={conninfo}"]
+        program = [str(self.programs.path("pg_dump")), "--schema-only", f"--dbname={conninfo}"]
         return subprocess.run([*program, *options], capture_output=True)
 
     def as_text(self) -> str:

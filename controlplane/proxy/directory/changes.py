@@ -1,5 +1,5 @@
 """Receives every change of an endpoint by the database's notifications (see the migration
-`0003_notify_of_changes`). Passes it on to the caches and to those that wait for the endpoint, and
+`0001_squashed_0029`). Passes it on to the caches and to those that wait for the endpoint, and
 ends clients' sessions that the change no longer permits."""
 
 import asyncio
