@@ -77,7 +77,7 @@ def test_computes_are_counted_by_their_state(
 
 
 @pytest.mark.usefixtures("runs_the_service")
-@pytest.mark.parametrize(("path", "budget"), [("status", 3), ("status/hosts", 5)])
+@pytest.mark.parametrize(("path", "budget"), [("status", 3), ("status/hosts", 6)])
 def test_the_number_of_queries_is_constant(
     api: DjangoClient, account: Account, host: Host, path: str, budget: int
 ) -> None:
