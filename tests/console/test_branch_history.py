@@ -167,6 +167,17 @@ def test_the_summary_and_the_band() -> None:
     assert found.slider.steps <= 1500
 
 
+def test_a_time_whose_commits_are_not_read_yet_is_not_shown_as_one_without_commits() -> None:
+    found = drawn(commits_until=hours(18).isoformat())
+    assert found.kept == "M0 14h1080v36H0z"
+    assert found.unread == "M1080 14h360v36H1080z"
+    assert found.summary.endswith(f"; commits since {time_and_day(hours(18))} are not read yet.")
+    for until in (NOW.isoformat(), hours(25).isoformat(), None):
+        found = drawn(commits_until=until)
+        assert (found.unread, found.kept) == ("", "M0 14h1440v36H0z")
+        assert "not read" not in found.summary
+
+
 def test_a_history_that_has_ended_says_until_when() -> None:
     found = drawn(latest=hours(10).isoformat(), gaps=[gap(10)])
     assert f"to {time_and_day(hours(10))}, 3 full copies" in found.summary
@@ -179,7 +190,7 @@ def test_a_history_that_has_ended_says_until_when() -> None:
         (0, "No history: history_retention_seconds is 0."),
         (
             86400,
-            "No history yet. It begins at the first start.",
+            "No history yet. It begins with the first full copy of the data.",
         ),
     ],
 )
