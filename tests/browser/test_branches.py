@@ -150,7 +150,7 @@ def test_a_time_is_required_only_if_the_choice_needs_one(at_grove: Page, grove: 
     dialog = page.locator("dialog[open]")
     page.goto(grove.page_of(grove.deep_id))
     page.locator(f"[id='expiry-{grove.deep_id}']").click()
-    until = dialog.get_by_label("Time (UTC)")
+    until = dialog.get_by_label("Time")
     expect(until).to_be_hidden()
     dialog.get_by_label("Expires").select_option("at")
     until.fill("2999-01-31T12:00")

@@ -5,9 +5,9 @@ import re
 
 import psycopg
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import Elsewhere, copied
+from tests.browser.conftest import Elsewhere, copied, opened
 from tests.browser.looking import expect_accessible, expect_fits
 from tests.browser.test_journey import sign_in, sign_out
 from tests.support.client import Client
@@ -228,3 +228,23 @@ def test_a_long_id_fits_beside_the_name_on_the_narrowest_phone(pages: Page, shop
         "one => { one.textContent = 'fortunate-starfish-16906386' }"
     )
     expect_fits(pages, [320])
+
+
+def test_times_are_typed_and_kept_in_the_zone_of_the_page(
+    browser: Browser, stack: Stack, shop: Project
+) -> None:
+    with opened(browser, stack.console_url, timezone_id="Asia/Kolkata") as page:
+        sign_in(page, shop.client.key)
+        page.goto(f"/projects/{shop.id}/operations")
+        page.locator("summary", has_text="Filter").click()
+        since = page.get_by_label("Since (Asia/Kolkata)")
+        since.fill("2020-01-31T14:03")
+        # The address means the same to a reader in another zone.
+        expect(page).to_have_url(re.compile(r"since=2020-01-31T08%3A33%3A00Z"))
+        page.reload()
+        expect(since).to_have_value("2020-01-31T14:03")
+        page.goto("/api-keys/new")
+        page.get_by_label("Name").fill("of a day")
+        page.get_by_label("Expires after (Asia/Kolkata)").fill("2999-01-31")
+        page.locator("summary", has_text="curl").first.click()
+        expect(page.locator("code[data-kind=curl]")).to_contain_text("2999-01-31T18:30:00Z")
