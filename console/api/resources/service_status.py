@@ -55,6 +55,7 @@ class Host:
     # All major versions of Postgres that it has, the default first.
     pg_versions: Sequence[int]
     pooler_version: str
+    pooler_prepares: bool
     version: str
     cpus: int | None
     # The load average of the last minute.
@@ -82,6 +83,7 @@ class Host:
             proxy_seen=whole(data, "proxy_seen_seconds_ago"),
             pg_versions=_versions(data),
             pooler_version=text(data, "pooler_version"),
+            pooler_prepares=data.get("pooler_prepares") is not False,
             version=text(data, "version"),
             cpus=whole(data, "cpus"),
             cpu_load=number(data, "cpu_load"),
