@@ -29,6 +29,7 @@ ROLE, DATABASE = "neondb_owner", "neondb"
 # Names of addresses that are not pages of their own, and why.
 NO_PAGES = {
     **dict.fromkeys(("changes", "project_changes"), "a stream"),
+    "endpoint_sessions": "it is a part of the endpoint's page",
     **dict.fromkeys(
         (
             *(
