@@ -75,6 +75,7 @@ urlpatterns = [
     path(f"{PROJECT}/new-endpoint", endpoints.create, name="endpoint_create"),
     path(ENDPOINT, endpoints.show, name="endpoint"),
     path(f"{ENDPOINT}/live", endpoints.live, name="endpoint_live"),
+    path(f"{ENDPOINT}/sessions", endpoints.sessions, name="endpoint_sessions"),
     path(f"{ENDPOINT}/monitoring", monitoring.show, name="endpoint_monitoring"),
     path(f"{ENDPOINT}/monitoring/live", monitoring.live, name="endpoint_monitoring_live"),
     path(f"{PROJECT}/connect", connecting.of_branch, name="project_connect"),

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from console.api.changes import ChangeCalls
 from console.api.errors import NonsenseAnswer, NotFound, NotOffered
-from console.api.fields import JSONObject, Page, inner, objects, one, required, stamp, text
+from console.api.fields import JSONObject, Page, inner, moment, objects, one, required, stamp, text
 from console.api.resources.api_keys import ApiKey, KeyLimits, NewApiKey, OwnKey, User
 from console.api.resources.branches import Branch, BranchCalls
-from console.api.resources.endpoints import Endpoint, PgSetting
+from console.api.resources.endpoints import Endpoint, PgSetting, Session
 from console.api.resources.events import Event
 from console.api.resources.history import HistoryCalls
 from console.api.resources.metrics import Metrics
@@ -212,6 +212,14 @@ class ManagementAPI:
         with may_be_missing("The server does not list Postgres settings."):
             data = self._transport.get(*path)
         return [PgSetting.read(item) for item in objects(data, "pg_settings")]
+
+    def sessions(self, project_id: str, endpoint_id: str) -> tuple[list[Session], datetime | None]:
+        """Return the sessions in the endpoint's compute, and when it will be suspended; None if it
+        will not be."""
+        with may_be_missing("The server does not list sessions."):
+            data = self._transport.get("projects", project_id, "endpoints", endpoint_id, "sessions")
+        found = [Session.read(item) for item in objects(data, "sessions")]
+        return found, moment(data if isinstance(data, dict) else {}, "suspends_at")
 
     def metrics(self, project_id: str, endpoint_id: str, *, since: datetime, step: int) -> Metrics:
         """Return the endpoint's metrics from `since` to now, in steps of about `step` seconds."""

@@ -8,10 +8,12 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.http import HttpResponse
+from django.shortcuts import render
 from django.urls import reverse
 from django.utils.html import format_html
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
+from console.api.errors import APIError, Unauthorized
 from console.api.fields import Page, stamp
 from console.api.management_api import ManagementAPI
 from console.api.parallel import first_problem, in_parallel, part
@@ -133,6 +135,19 @@ def _contents(
 
 
 show, live = page_and_region(_contents, "endpoint.html", "_endpoint.html")
+
+
+@require_safe
+def sessions(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
+    """Show what keeps the endpoint active, as a part of its page."""
+    context: dict[str, Any] = {"project_id": project_id, "endpoint_id": endpoint_id}
+    try:
+        context["sessions"], context["suspends_at"] = request.api.sessions(project_id, endpoint_id)
+    except Unauthorized:
+        raise
+    except APIError as problem:
+        context["problem"] = problem
+    return render(request, "_endpoint_sessions.html", context)
 
 
 def read_turns(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Event]:

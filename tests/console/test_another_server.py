@@ -18,7 +18,7 @@ NOT_THERE = (
     *("account_activity", "project_activity", "query", "table", "status", "host", "webhook", "run"),
     "branch_history",
     # Only later versions of the API have these.
-    *("endpoint_connect", "endpoint_pg_settings", "snapshot"),
+    *("endpoint_connect", "endpoint_pg_settings", "endpoint_sessions", "snapshot"),
     # These are named by a parameter that is not given here.
     *("database", "role"),
 )

@@ -72,7 +72,11 @@ def test_only_changed_values_are_sent() -> None:
     form = EndpointSettingsForm()
     form.fill_in(endpoint(**PRESENT))
     assert list(form.fields) == [
-        *("min_cu", "max_cu", "suspend_timeout", "ignore_heartbeats", "pg_settings")
+        "min_cu",
+        "max_cu",
+        "suspend_timeout",
+        "ignore_heartbeats",
+        "pg_settings",
     ]
     page = {f"{start}{name}": form.initial[name] for name in form.fields for start in ("", START)}
     for changed, sent in (

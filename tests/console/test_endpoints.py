@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.console.conftest import Person, Shop
@@ -361,3 +362,17 @@ def test_an_endpoint_whose_last_start_failed_is_not_shown_as_calm(
     assert all("start failed" not in Page(alice.get(each)).text for each in pages)
     shop.suspend()
     assert all("start failed" not in Page(alice.get(each)).text for each in pages)
+
+
+def test_the_page_shows_what_keeps_the_endpoint_active(carol: Person, still_shop: Shop) -> None:
+    address = f"{still_shop.endpoint_url}/sessions"
+    assert address in carol.get(still_shop.endpoint_url).content.decode()
+    directory = still_shop.stack.state_dir / "sockets" / still_shop.endpoint_id
+    with psycopg.connect(host=str(directory), user="neondb_owner", dbname="neondb") as client:
+        client.execute("SELECT '<b>bold</b>'")
+        part = Page(carol.get(address))
+        assert "neondb_owner" in part.text
+        assert "idle in transaction" in part.text
+        # A statement is a stranger's text.
+        assert "<b>bold</b>" in part.text
+        assert "Suspended" in part.text

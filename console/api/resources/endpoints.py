@@ -66,6 +66,25 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
+class Session:
+    role: str
+    database: str
+    application_name: str
+    state: str
+    # Since when it is in that state.
+    since: datetime | None
+    pooled: bool
+    # The beginning of its last statement; "" if it is unknown.
+    last_statement: str
+
+    @classmethod
+    def read(cls, data: JSONObject) -> "Session":
+        names = ("role", "database", "application_name", "state", "last_statement")
+        words = {name: text(data, name) for name in names}
+        return cls(**words, since=moment(data, "state_change"), pooled=data.get("pooled") is True)
+
+
+@dataclass(frozen=True)
 class PgSetting:
     name: str
     description: str

@@ -57,6 +57,7 @@ class Host:
     # The ids of active endpoints.
     on_replaced_postgres: Sequence[str]
     pooler_version: str
+    pooler_prepares: bool
     version: str
     cpus: int | None
     # The load average of the last minute.
@@ -85,6 +86,7 @@ class Host:
             pg_versions=_versions(data),
             on_replaced_postgres=texts(data, "on_replaced_postgres"),
             pooler_version=text(data, "pooler_version"),
+            pooler_prepares=data.get("pooler_prepares") is not False,
             version=text(data, "version"),
             cpus=whole(data, "cpus"),
             cpu_load=number(data, "cpu_load"),

@@ -126,11 +126,19 @@ class SessionOut(Schema):
         "statement is then unknown",
         examples=[False],
     )
-    backend_start: Moment | None = Field(None, description="When it began")
-    xact_start: Moment | None = Field(
-        None, description="When its open transaction began; absent if it has none"
+    backend_start: Moment | None = Field(
+        None, description="When it began", examples=["2026-01-31T12:00:00.123000Z"]
     )
-    state_change: Moment | None = Field(None, description="Since when it has been in its state")
+    xact_start: Moment | None = Field(
+        None,
+        description="When its open transaction began; absent if it has none",
+        examples=["2026-01-31T12:00:00.123000Z"],
+    )
+    state_change: Moment | None = Field(
+        None,
+        description="Since when it has been in its state",
+        examples=["2026-01-31T12:00:00.123000Z"],
+    )
     last_statement: str | None = Field(
         None, description="The beginning of its last statement", examples=["SELECT 1"]
     )
@@ -140,9 +148,12 @@ class EndpointSessions(Schema):
     sessions: list[SessionOut] = Field(
         description="The clients' sessions, at most 100: the busy and the last used ones first"
     )
-    last_active: Timestamp | None = Field(None, description="The time of the last activity")
+    last_active: Timestamp | None = Field(
+        None, description="The time of the last activity", examples=["2026-01-31T12:00:00Z"]
+    )
     suspends_at: Timestamp | None = Field(
         None,
         description="When the endpoint will be suspended if there is no more activity; absent if "
         "it is not active or is never suspended",
+        examples=["2026-01-31T12:05:00Z"],
     )
