@@ -199,7 +199,8 @@ def get_connection_uri(
     `uselibpqcompat=true`.
 
     With `password=false` the string has no password. As no secret is read then, a read-only API key
-    may request it, and no event `role.password_revealed` is recorded."""
+    may request it, and no event `role.password_revealed` is recorded. Otherwise one is, unless the
+    same key has read the same password from the same address within an hour."""
     if query.password:
         check_passwords(request.api_key)
     found = connections.find_connection(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from django.db.models import QuerySet
 
@@ -53,6 +54,8 @@ from controlplane.services.passwords import decrypt, new_password, set_password
 from controlplane.services.projects import changing_project, find_project
 from controlplane.services.reserved_names import check_database_name, check_role_name
 
+# How long a caller may read a password again without another event.
+REVEALED_WITHIN = timedelta(hours=1)
 OF_BRANCH = "WHERE t.branch_id = %(branch)s AND t.deleted_at IS NULL"
 ROLES = Reading(Role, f"{OF_BRANCH} ORDER BY t.name")
 DATABASES = Reading(Database, f"{OF_BRANCH} ORDER BY t.id")
@@ -195,11 +198,19 @@ def reveal_password(account: Account, project_id: str, branch_id: str, name: str
     return reveal(project, branch, find_role(branch, name))
 
 
-def reveal(project: Project, branch: Branch, role: Role) -> str:
-    """The role's password, to be shown to the caller; records that it was revealed. Raises
-    PasswordNotStored."""
+def reveal(project: Project, branch: Branch, role: Role, *, once: bool = False) -> str:
+    """The role's password, to be shown to the caller; records that it was revealed. With `once`,
+    nothing is recorded if the same caller was recorded within REVEALED_WITHIN for this password.
+    Raises PasswordNotStored."""
     password = password_of(project, role)
-    record(password_revealed(project, branch, role))
+    event = password_revealed(project, branch, role)
+    alike = ("account_id", "type", "branch_id", "summary", "actor_type", "api_key_id", "address")
+    before = Event.objects.filter(
+        **{name: getattr(event, name) for name in alike},
+        at__gt=max(role.updated_at, branch.updated_at, clock.now() - REVEALED_WITHIN),
+    )
+    if not (once and before.exists()):
+        record(event)
     return password
 
 

@@ -99,7 +99,7 @@ def find_connection(
         endpoint,
         role,
         find_database(endpoint.branch, database_name),
-        password=reveal(project, endpoint.branch, role) if with_password else None,
+        password=reveal(project, endpoint.branch, role, once=True) if with_password else None,
         pooled=pooled,
     )
 
