@@ -144,6 +144,7 @@ urlpatterns = [
     path(f"{PROJECT}/query/cancel", query.cancel, name="query_cancel"),
     path(f"{PROJECT}/tables", tables.index, name="tables"),
     path(f"{PROJECT}/tables/row", table_changes.edit, name="table_row"),
+    path(f"{PROJECT}/tables/value", table_changes.value, name="table_value"),
     path(f"{PROJECT}/tables/new-row", table_changes.add, name="table_row_add"),
     path(f"{PROJECT}/tables/import", table_imports.import_csv, name="table_import"),
     path(f"{PROJECT}/tables/export", tables.export, name="table_export"),

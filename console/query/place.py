@@ -98,7 +98,7 @@ def offer_places(request: ConsoleRequest, project_id: str, form: PlaceForm) -> d
             if name in request.GET:
                 form.initial[name] = request.GET[name]
         form.offer_place(databases, roles)
-    is_awake = any(one.branch_id == chosen and one.current_state == "active" for one in endpoints)
+    is_awake = is_active(endpoints, chosen) or bool(form["past_endpoint"].value())
     return {
         "project": project,
         "has_branch": bool(chosen),
@@ -108,6 +108,10 @@ def offer_places(request: ConsoleRequest, project_id: str, form: PlaceForm) -> d
             (one for one in branches if one.id == requested and one.id not in offered), None
         ),
     }
+
+
+def is_active(endpoints: Iterable[Endpoint], branch_id: str) -> bool:
+    return any(one.branch_id == branch_id and one.current_state == "active" for one in endpoints)
 
 
 def without_choices(project_id: str, form: PlaceForm) -> dict[str, Any]:

@@ -24,8 +24,11 @@ class Cell:
     text: str
     is_null: bool = False
     is_number: bool = False
-    # The number of characters of the value if `text` is only its beginning; otherwise 0.
+    # The number of characters, or bytes in a page of a table, of the value if `text` is only its
+    # beginning; otherwise 0.
     whole: int = 0
+    # The name of the column of a table.
+    column: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,25 @@ of the chosen role."""
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from console.query.sql_over_http import Query, Result
 
 # The most tables that are listed.
 MOST_TABLES = 1000
-TABLES = Query(f"""\
-SELECT n.nspname, c.relname, c.relkind, (
+COLUMNS = """(
   SELECT pg_catalog.json_agg(pg_catalog.json_build_array(
     a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
   FROM pg_catalog.pg_attribute a
-  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)"""
+# One more than are listed, to know whether there are more.
+LISTED = f"""\
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
-ORDER BY n.nspname, c.relname LIMIT {MOST_TABLES}""")  # noqa: S608 # a number
+ORDER BY n.nspname, c.relname LIMIT {MOST_TABLES + 1}"""
+TABLES = Query(f"SELECT n.nspname, c.relname, c.relkind, {COLUMNS} {LISTED}")
+TABLE_NAMES = Query(f"SELECT n.nspname, c.relname, c.relkind, NULL {LISTED}")
 KINDS = {"v": "view", "m": "materialized view", "f": "foreign table", "p": "partitioned"}
 
 
@@ -52,10 +56,17 @@ def read_table(value: str) -> Table | None:
     return Table(schema, name) if is_valid else None
 
 
+def listed_tables(result: Result) -> dict[str, Any]:
+    """Return the context of a list of tables: those of `TABLES`, by schema, and their number if
+    there are more."""
+    is_cut = len(result.rows) > MOST_TABLES
+    return {"schemas": by_schema(result), "most_tables": MOST_TABLES if is_cut else 0}
+
+
 def by_schema(result: Result) -> list[tuple[str, list[Table]]]:
     """Return the tables of `TABLES`, by schema. What cannot be read is left out."""
     found: dict[str, list[Table]] = {}
-    for row in result.rows:
+    for row in result.rows[:MOST_TABLES]:
         if len(row) == 4 and isinstance(row[0], str) and isinstance(row[1], str):
             table = Table(row[0], row[1], KINDS.get(str(row[2]), ""), _columns(row[3]))
             found.setdefault(row[0], []).append(table)

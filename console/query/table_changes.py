@@ -2,35 +2,44 @@
 added. The form is a dialog or, without scripts, a page of its own."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from django.contrib import messages
 from django.http import HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
 from console.api.errors import APIError
 from console.pages.responses import crumbs, done, heading
-from console.query.place import PlaceRefused, failure_words, run
+from console.query.place import PlaceRefused, failure_words, is_active, run
 from console.query.schema_tree import read_table
-from console.query.sql_over_http import Query, SqlFailed
-from console.query.table_pages import (
+from console.query.sql_over_http import LONGEST_ANSWER, Query, SqlFailed
+from console.query.table_description import (
     Description,
-    delete_sql,
+    TableColumn,
     describe,
-    insert_sql,
     read_description,
+)
+from console.query.table_pages import (
+    insert_sql,
     read_row_name,
+    read_sizes,
     row_query,
+    still_there,
     update_sql,
 )
 from console.query.tables import PLACE, ROWS, chosen_place, query_of
 from console.query.views import require_perch
 from console.request import ConsoleRequest
 
+# Bytes of a value that can be changed in a form, and of one that is shown alone.
+LONGEST_TYPED, LONGEST_ALONE = 30_000, LONGEST_ANSWER - (1 << 20)
 # What the buttons send: show the statement that deletes the row, and run it.
 DELETIONS = REVIEW_DELETION, RUN_DELETION = "review_deletion", "run_deletion"
+LINE_BREAK = re.compile(r"\r\n|\r|\n")
 GONE = "The row has been changed or deleted meanwhile. Nothing was changed."
 
 
@@ -43,16 +52,16 @@ def described_table(request: ConsoleRequest, project_id: str) -> Description:
     table = read_table(request.GET.get("table", ""))
     if require_perch(request) or table is None:
         raise Refused("Choose a table.")
+    place = chosen_place(request.GET.dict())
+    # Opening an address starts no endpoint.
+    is_opened = request.method != "POST" and not place["past_endpoint"]
+    if is_opened and not is_active(request.api.endpoints(project_id), place["branch"]):
+        raise Refused("The endpoint is idle. Show the tables first, which starts it.")
     (result,) = _run(request, project_id, [describe(table)])
     described = read_description(table, result)
     if described is None:
-        raise Refused(f"There is no table {table.schema}.{table.name}.")
+        raise Refused(f"There is no table {table.schema}.{table.name} with columns.")
     return described
-
-
-def names_no_table(request: ConsoleRequest) -> bool:
-    """True if the address has no table, as one that was typed or cut off."""
-    return read_table(request.GET.get("table", "")) is None
 
 
 def back_to_table(request: ConsoleRequest, project_id: str) -> str:
@@ -65,70 +74,110 @@ def _run(
 ) -> Any:
     try:
         place = chosen_place(request.GET.dict())
-        return run(request, project_id, place, queries, read_only=read_only)
+        return run(request, project_id, place, queries, read_only=read_only, exact=True)
     except PlaceRefused as refused:
         raise Refused(str(refused)) from refused
     except SqlFailed as failure:
         raise Refused(failure_words(failure)) from failure
 
 
+def _row(
+    request: ConsoleRequest,
+    project_id: str,
+    described: Description,
+    columns: Sequence[TableColumn],
+    longest: int,
+) -> tuple[list[str | None], list[int]]:
+    """Return the values of the row in the address, None for one longer than `longest` bytes, and
+    their sizes. Raises Refused."""
+    name = request.GET.get("key", "")
+    if not name or not described.key:
+        raise Refused("Choose a row of a table that has a key.")
+    query = row_query(described, columns, described.key, name, longest=longest)
+    (result,) = _run(request, project_id, [query])
+    if len(result.rows) != 1:
+        raise Refused("There is no such row any more.")
+    *values, sizes = result.rows[0]
+    return values, read_sizes(sizes)
+
+
+@require_safe
+def value(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    """Answer with one value alone, of which the page of its row shows the beginning."""
+    request.shows_secrets = True
+    try:
+        described = described_table(request, project_id)
+        column = described.column(request.GET.get("of", ""))
+        if column is None:
+            raise Refused("Choose a column of the table.")
+        (text,), (size,) = _row(request, project_id, described, [column], LONGEST_ALONE)
+        if size > LONGEST_ALONE:
+            most = f"{LONGEST_ALONE >> 20} MiB"
+            raise Refused(f"The value has {size:,} bytes, of which a page shows at most {most}.")
+    except Refused as refused:
+        return not_possible(request, project_id, str(refused))
+    return HttpResponse("NULL" if text is None else text, content_type="text/plain; charset=utf-8")
+
+
 @require_http_methods(["GET", "HEAD", "POST"])
 def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Change or delete a row: the values are typed, then the SQL is shown, then it runs."""
     request.shows_secrets = True
-    if names_no_table(request):
-        return redirect(back_to_table(request, project_id))
     try:
         described = described_table(request, project_id)
-        key = read_row_name(request.GET.get("key", ""), len(described.key))
-        if not described.is_editable or key is None:
+        if not described.is_editable:
             raise Refused("This row cannot be changed here: its table has no key.")
         if request.method != "POST":
-            (result,) = _run(request, project_id, [row_query(described, key)])
-            if len(result.rows) != 1:
-                raise Refused("There is no such row any more.")
-            before = result.rows[0]
-            return _show(request, project_id, described, before, typed=before)
-        sent = read_row_name(request.POST.get("before", ""), len(described.columns))
-        if sent is None:
-            raise Refused(GONE)
+            before, sizes = _row(request, project_id, described, described.columns, LONGEST_TYPED)
+        else:
+            sent = read_row_name(request.POST.get("before", ""), len(described.columns))
+            if sent is None:
+                raise Refused(GONE)
+            before, sizes = sent, []
+        key = [before[described.columns.index(column)] for column in described.key]
+        if None in key:
+            raise Refused("The key of this row is too long to be changed here.")
     except Refused as refused:
         return not_possible(request, project_id, str(refused))
-    before, typed = sent, _typed(request, described, sent)
-    if request.POST.get("act") in DELETIONS:
-        sql = delete_sql(described, key)
-        if request.POST["act"] == RUN_DELETION:
-            return _run_shown(request, project_id, described, sql, before, typed)
-        return _show(request, project_id, described, before, typed=typed, sql=sql)
+    if request.method != "POST":
+        return _show(request, project_id, described, before, typed=before, sizes=sizes)
+    typed, refused_words = _typed(request, described, before)
     changes = [
         (column, was, now)
         for column, was, now in zip(described.columns, before, typed, strict=True)
         if was != now
     ]
-    if not changes:
-        words = "Nothing is changed yet."
+    act = request.POST.get("act")
+    if act in DELETIONS:
+        # A row is deleted whatever its other values are by then.
+        where = still_there(described, key, [])
+        sql = f"DELETE FROM {described.table.quoted} WHERE {where}"  # noqa: S608 # quoted
+    elif refused_words or not changes:
+        words = refused_words or "Nothing is changed yet."
         return _show(request, project_id, described, before, typed=typed, refused=words)
-    sql = update_sql(described, key, changes)
-    if request.POST.get("act") == "run":
-        return _run_shown(request, project_id, described, sql, before, typed)
-    return _show(request, project_id, described, before, typed=typed, sql=sql)
+    else:
+        where = still_there(described, key, changes)
+        sql = update_sql(described, changes, where)
+    if act not in ("run", RUN_DELETION):
+        return _show(request, project_id, described, before, typed=typed, sql=sql)
+    still = Query(f"SELECT 1 FROM {described.table.quoted} WHERE {where}")  # noqa: S608 # quoted
+    return _run_shown(request, project_id, described, [still, Query(sql)], before, typed)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def add(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Add a row, in the same way. Columns that are left empty get their defaults."""
     request.shows_secrets = True
-    if names_no_table(request):
-        return redirect(back_to_table(request, project_id))
     try:
         described = described_table(request, project_id)
-        if not described.key:
-            raise Refused("Rows cannot be added to a view here.")
+        if not described.is_insertable:
+            raise Refused("Postgres adds no rows here.")
     except Refused as refused:
         return not_possible(request, project_id, str(refused))
+    empty = [""] * len(described.columns)
     if request.method != "POST":
-        return _show(request, project_id, described, None, typed=[""] * len(described.columns))
-    typed = _typed(request, described, [""] * len(described.columns))
+        return _show(request, project_id, described, None, typed=empty)
+    typed, refused_words = _typed(request, described, empty)
     given = [
         (column, value)
         for n, (column, value) in enumerate(zip(described.columns, typed, strict=True))
@@ -136,9 +185,11 @@ def add(request: ConsoleRequest, project_id: str) -> HttpResponse:
         if not column.is_generated and (value != "" or f"default{n}" not in request.POST)
     ]
     sql = insert_sql(described, given)
-    if request.POST.get("act") == "run":
-        return _run_shown(request, project_id, described, sql, None, typed)
-    return _show(request, project_id, described, None, typed=typed, sql=sql)
+    if refused_words or request.POST.get("act") != "run":
+        return _show(
+            request, project_id, described, None, typed=typed, sql=sql, refused=refused_words
+        )
+    return _run_shown(request, project_id, described, [Query(sql)], None, typed)
 
 
 def not_possible(request: ConsoleRequest, project_id: str, words: str) -> HttpResponse:
@@ -155,42 +206,58 @@ def _run_shown(
     request: ConsoleRequest,
     project_id: str,
     described: Description,
-    sql: str,
+    queries: Sequence[Query],
     before: Sequence[str | None] | None,
     typed: Sequence[str | None],
 ) -> HttpResponse:
-    """Run the statement that was shown, and go back to the table."""
+    """Run the statement that was shown, the last one of the queries, and go back to the table. The
+    one before it finds the row that is changed."""
     try:
-        (result,) = _run(request, project_id, [Query(sql)], read_only=False)
-        if result.row_count != 1:
-            raise Refused(GONE if before else "No row was added.")
+        *found, result = _run(request, project_id, queries, read_only=False)
+        if found and not found[0].rows and not result.row_count:
+            raise Refused(GONE)
     except Refused as refused:
         return _show(request, project_id, described, before, typed=typed, refused=str(refused))
-    name = described.table.name
-    if before is None:
-        words = f"A row was added to {name}."
-    else:
-        is_deleted = request.POST["act"] == RUN_DELETION
-        words = f"The row of {name} was {'deleted' if is_deleted else 'changed'}."
+    name, count = described.table.name, result.row_count
+    is_deletion = request.POST["act"] == RUN_DELETION
+    done_to = "added" if before is None else "deleted" if is_deletion else "changed"
+    words = f"The row of {name} was {done_to}." if before else f"A row was added to {name}."
+    if count != 1 or described.has_rules:
+        # Triggers, rules and policies decide what happens, and with how many rows.
+        rows = f"{count or 0} row{'' if count == 1 else 's'}"
+        messages.warning(
+            request,
+            f"The statement ran without an error. Postgres reports {rows} {done_to} in {name}, "
+            "where a trigger, a rule or a policy may have done something else. Look at the rows.",
+        )
+        words = ""
     return done(request, back_to_table(request, project_id), words, is_live=False)
 
 
 def _typed(
     request: ConsoleRequest, described: Description, before: Sequence[str | None]
-) -> list[str | None]:
-    """Return the value of each column as typed. A browser sends every line break as two characters,
-    so a value that differs only in this counts as unchanged."""
+) -> tuple[list[str | None], str]:
+    """Return the value of each column as typed, and why the form is refused, or "". A browser makes
+    all line breaks alike: a value that differs only in these counts as unchanged, and one that is
+    changed keeps those that it had."""
     typed: list[str | None] = []
+    refused = ""
     for n, (column, was) in enumerate(zip(described.columns, before, strict=True)):
         text = request.POST.get(f"value{n}")
         if column.is_generated or text is None:
             typed.append(was)
-        elif f"null{n}" in request.POST:
-            typed.append(None)
-        else:
-            text = text.replace("\r\n", "\n").replace("\0", "")
-            typed.append(was if was is not None and was.replace("\r\n", "\n") == text else text)
-    return typed
+            continue
+        text = LINE_BREAK.sub("\n", text).replace("\0", "")
+        breaks = set(LINE_BREAK.findall(was or ""))
+        value = text.replace("\n", breaks.pop()) if len(breaks) == 1 else text
+        if was is not None and LINE_BREAK.sub("\n", was) == text:
+            value = was
+        is_null = f"null{n}" in request.POST
+        if is_null and text and value != was and f"shown_null{n}" not in request.POST:
+            refused = f"Both a value and NULL are given for {column.name}. Decide which is meant."
+        # A typed value replaces the NULL that the form had before.
+        typed.append(None if is_null and (not text or value == was) else value)
+    return typed, refused
 
 
 def _show(
@@ -202,19 +269,23 @@ def _show(
     typed: Sequence[str | None],
     sql: str = "",
     refused: str = "",
+    sizes: Sequence[int] = (),
 ) -> HttpResponse:
     """Show the form. `before` are the row's values; None for a new row. `sql` is the statement that
-    has been made of `typed`."""
+    has been made of `typed`. Values whose sizes are too large are left out of the form, which then
+    sends nothing of them."""
     is_new = before is None
+    is_sent, act = request.method == "POST", request.POST.get("act")
     fields = [
         {
             "n": n,
             "column": column,
             "value": value or "",
             "is_null": value is None,
-            "is_default": is_new
-            and value == ""
-            and (request.method != "POST" or f"default{n}" in request.POST),
+            "is_default": is_new and value == "" and (not is_sent or f"default{n}" in request.POST),
+            "is_left_out": f"value{n}" not in request.POST
+            if is_sent
+            else n < len(sizes) and sizes[n] > LONGEST_TYPED,
             "rows": min(8, (value or "").count("\n") + 1),
         }
         for n, (column, value) in enumerate(zip(described.columns, typed, strict=True))
@@ -227,8 +298,8 @@ def _show(
         "is_new": is_new,
         "before": json.dumps(list(before or ()), ensure_ascii=False),
         "sql": sql,
-        "is_reviewed": bool(sql) and request.POST.get("act") in ("review", REVIEW_DELETION),
-        "is_deletion": request.POST.get("act") == REVIEW_DELETION,
+        "is_reviewed": sql and not refused and act in ("review", REVIEW_DELETION),
+        "is_deletion": act == REVIEW_DELETION,
         "refused": refused,
         "place": place,
         "branch_name": branch_name(request, project_id, place["branch"]),

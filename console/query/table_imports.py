@@ -20,9 +20,8 @@ from console.query.table_changes import (
     back_to_table,
     branch_name,
     described_table,
-    names_no_table,
 )
-from console.query.table_pages import Description, TableColumn
+from console.query.table_description import Description, TableColumn
 from console.query.tables import chosen_place
 from console.query.views import require_perch
 from console.request import ConsoleRequest
@@ -51,9 +50,9 @@ def import_csv(request: ConsoleRequest, project_id: str) -> HttpResponse:
     is_sent = request.method == "POST"
     form = ImportForm(request.POST, request.FILES) if is_sent else ImportForm()
     context: dict[str, Any] = {"form": form, "back": back, "here": request.get_full_path()}
-    if names_no_table(request):
+    if (table := read_table(request.GET.get("table", ""))) is None:
         return redirect(back)
-    context["table"] = read_table(request.GET.get("table", ""))
+    context["table"] = table
     context |= {"crumbs": crumbs(request), "place": (place := chosen_place(request.GET.dict()))}
     context["branch_name"] = branch_name(request, project_id, place["branch"])
     try:

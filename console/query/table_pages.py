@@ -1,80 +1,23 @@
 """SQL for the rows of a table: pages by keyset, filters, and changes with their values written out.
 
 A page begins after a row, which is named by its values in the sorted column and in the key. So the
-thousandth page costs as much as the first.
+thousandth page costs as much as the first. Names are in addresses: a long value is named by its
+digest there.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from console.query.schema_tree import Table, quoted
-from console.query.sql_over_http import Query, Result
+from console.query.sql_over_http import Query
+from console.query.table_description import USUAL, Description, TableColumn
 
-# The most rows of a page.
-PAGE_ROWS = 50
-# The key is the primary one or, if there is none, a unique one of columns that are never NULL.
-DESCRIBE = """\
-SELECT a.attname, pg_catalog.format_type(a.atttypid, -1), a.attnotnull,
-  CASE WHEN a.attgenerated <> '' THEN 'generated' WHEN a.attidentity = 'a' THEN 'identity' END,
-  place.ordinality, c.relkind, c.reltuples::bigint
-FROM pg_catalog.pg_class c
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
-LEFT JOIN LATERAL (
-  SELECT i.indkey, i.indnkeyatts FROM pg_catalog.pg_index i
-  WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
-    AND i.indexprs IS NULL AND NOT EXISTS (
-      SELECT FROM pg_catalog.unnest(i.indkey) WITH ORDINALITY AS one (attnum, ordinality)
-      JOIN pg_catalog.pg_attribute b ON b.attrelid = c.oid AND b.attnum = one.attnum
-      WHERE one.ordinality <= i.indnkeyatts AND NOT b.attnotnull)
-  ORDER BY i.indisprimary DESC, i.indnkeyatts, i.indexrelid LIMIT 1
-) AS k ON true
-LEFT JOIN LATERAL pg_catalog.unnest(k.indkey) WITH ORDINALITY AS place (attnum, ordinality)
-  ON place.attnum = a.attnum AND place.ordinality <= k.indnkeyatts
-WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped
-ORDER BY a.attnum"""
-# Types without an equality operator.
-NOT_COMPARED = frozenset({"json", "xml", "jsonpath", "point", "polygon", "path", "line"})
 OPERATORS = {
     "eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
     "has": "contains", "null": "is NULL", "some": "is not NULL",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TableColumn:
-    name: str
-    type: str
-    is_nullable: bool = True
-    # True if Postgres computes its values.
-    is_generated: bool = False
-    # True if it is GENERATED ALWAYS AS IDENTITY, and so takes values from COPY and imports only.
-    is_identity: bool = False
-
-    @property
-    def quoted(self) -> str:
-        return quoted(self.name)
-
-
-CTID = TableColumn("ctid", "tid", is_nullable=False, is_generated=True)
-
-
-@dataclass(frozen=True)
-class Description:
-    table: Table
-    columns: Sequence[TableColumn]
-    # The columns that identify a row, in order; none for a view without them.
-    key: Sequence[TableColumn]
-    # The planner's estimate; -1 if the table was never analyzed.
-    estimated_rows: int
-
-    @property
-    def is_editable(self) -> bool:
-        return bool(self.key) and CTID not in self.key
-
-    def column(self, name: str) -> TableColumn | None:
-        return next((one for one in self.columns if one.name == name), None)
+# Bytes of the list that names a row.
+LONGEST_NAME = 500
 
 
 @dataclass(frozen=True)
@@ -96,50 +39,36 @@ class PageOf:
     # The page is before that row.
     is_backward: bool = False
 
-
-def describe(table: Table) -> Query:
-    return Query(DESCRIBE, (table.schema, table.name))
-
-
-def read_description(table: Table, result: Result) -> Description | None:
-    """Return what `DESCRIBE` answers; None if there is no such table."""
-    rows = [[str(value or "") for value in row] for row in result.rows if len(row) == 7]
-    if not rows:
-        return None
-    columns = [
-        TableColumn(row[0], row[1], row[2] != "t", bool(row[3]), row[3] == "identity")
-        for row in rows
-    ]
-    placed = [(int(row[4]), column) for row, column in zip(rows, columns, strict=True) if row[4]]
-    key = [column for _, column in sorted(placed, key=lambda one: one[0])]
-    kind, about = rows[0][5:]
-    if not key and kind in ("r", "m"):
-        key = [CTID]
-    return Description(table, columns, key, int(about))
+    def order(self, described: Description) -> list[TableColumn]:
+        """Return the columns by which the rows are sorted."""
+        return [*([self.sort] if self.sort else []), *described.key]
 
 
-def page_query(described: Description, page: PageOf, *, rows: int) -> Query:
-    """Return the query for at most `rows` rows of a page. Each row has the values of the columns
-    and then those that name it: of the sorted column, if there is one, and of the key. A page
-    before a row comes in reverse."""
-    ordered = [*([page.sort] if page.sort else []), *described.key]
+def page_query(described: Description, page: PageOf, *, rows: int, longest: int = 0) -> Query:
+    """Return the query for at most `rows` rows of a page; all if it is 0. A page before a row comes
+    in reverse.
+
+    Each row has the values of the columns and then those of `page.order`. With `longest`, values
+    are cut to so many characters; then come the names of the row in this order and by its key, and
+    the sizes of the values.
+    """
+    ordered = page.order(described)
     goes_up = page.is_descending == page.is_backward
     parameters: list[str] = []
-
-    def value(text: str, column: TableColumn) -> str:
-        parameters.append(text)
-        return f"${len(parameters)}::{column.type}"
-
     where = []
     if page.only:
         where.append(_condition(page.only, parameters))
     if page.behind and described.key:
-        where.append(_behind(page, described.key, goes_up, value))
+        where.append(_behind(page, described.key, goes_up, parameters))
     direction = "" if goes_up else " DESC"
-    order = ", ".join(f"{column.quoted}{direction}" for column in ordered)
-    shown = ", ".join(column.quoted for column in (*described.columns, *ordered))
+    # Without `this`, it might name a result, as "left" for a column that is cut.
+    order = ", ".join(f"this.{column.quoted}{direction}" for column in ordered)
+    shown = [column.quoted for column in (*described.columns, *ordered)]
+    if longest:
+        shown = [_beginning(column, longest) for column in described.columns]
+        shown += [_name(ordered), _name(described.key), _sizes(described.columns)]
     return Query(
-        f"SELECT {shown} FROM {described.table.quoted}"  # noqa: S608 # quoted
+        f"SELECT {', '.join(shown)} FROM {described.table.quoted} AS this"  # noqa: S608 # quoted
         + (f" WHERE {' AND '.join(where)}" if where else "")
         + (f" ORDER BY {order}" if order else "")
         + (f" LIMIT {rows}" if rows else ""),
@@ -147,39 +76,132 @@ def page_query(described: Description, page: PageOf, *, rows: int) -> Query:
     )
 
 
+def row_query(
+    described: Description,
+    columns: Sequence[TableColumn],
+    order: Sequence[TableColumn],
+    name: str,
+    *,
+    longest: int,
+) -> Query:
+    """Return the query for the values of `columns` in the row whose values of `order` this name
+    has, and for their sizes. A value of more than `longest` bytes is NULL."""
+    parameters: list[str] = []
+    if values := read_row_name(name, len(order)):
+        where = [
+            f"{column.quoted} IS NOT DISTINCT FROM NULL" if value is None
+            else f"{column.compared} {column.operator('=')} {_given(column, value, parameters)}"
+            for column, value in zip(order, values, strict=True)
+        ]  # fmt: skip
+    else:
+        where, parameters = [f"{_name(order)} = $1"], [name]
+    shown = ", ".join(
+        f"CASE WHEN {_size(one)} > {longest} THEN NULL ELSE {one.quoted} END" for one in columns
+    )
+    # Were there two such rows, neither would be meant.
+    return Query(
+        f"SELECT {shown}, {_sizes(columns)} FROM {described.table.quoted} "  # noqa: S608 # quoted
+        f"WHERE {' AND '.join(where)} LIMIT 2",
+        parameters,
+    )
+
+
+def _text(column: TableColumn) -> str:
+    """Return the value as Postgres writes it; a cast to text writes some types in another way."""
+    if column.base in ("text", "character varying"):
+        return column.quoted
+    # IS NOT NULL is false for a composite value with a field that is NULL.
+    text = f"pg_catalog.format('%s', {column.quoted})"
+    return f"CASE WHEN {column.quoted} IS DISTINCT FROM NULL THEN {text} END"
+
+
+def _size(column: TableColumn) -> str:
+    """Return the number of bytes of the value's text."""
+    if column.base == "bytea":
+        return f"pg_catalog.octet_length({column.quoted})::bigint * 2 + 2"
+    return f"pg_catalog.octet_length({_text(column)})"
+
+
+def _sizes(columns: Sequence[TableColumn]) -> str:
+    return f"ARRAY[{', '.join(_size(column) for column in columns)}]::bigint[]"
+
+
+def read_sizes(text: str | None) -> list[int]:
+    """Return the sizes that a query has selected: the bytes of each value as Postgres writes it."""
+    return [int(size) if size.isdecimal() else 0 for size in (text or "").strip("{}").split(",")]
+
+
+def _beginning(column: TableColumn, longest: int) -> str:
+    if not column.is_long:
+        return column.quoted
+    if column.base == "bytea":
+        # Postgres reads no more of the value than this.
+        start = f"pg_catalog.substr({column.quoted}, 1, {longest // 2})"
+        return f"'\\x' || pg_catalog.encode({start}, 'hex')"
+    return f"pg_catalog.left({_text(column)}, {longest})"
+
+
+def _name(columns: Sequence[TableColumn]) -> str:
+    """Return what names a row by its values in these columns: a list of them or, as addresses
+    cannot be longer, its digest."""
+    values = f"pg_catalog.json_build_array({', '.join(map(_text, columns))})::text"
+    digest = f"pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to({values}, 'UTF8')), 'hex')"
+    return (
+        f"CASE WHEN pg_catalog.octet_length({values}) > {LONGEST_NAME} THEN {digest} "
+        f"ELSE {values} END"
+    )
+
+
+def _given(column: TableColumn, value: str | None, parameters: list[str]) -> str:
+    parameters.append(value or "")
+    return f"${len(parameters)}::{column.base}"
+
+
 def _condition(only: Filter, parameters: list[str]) -> str:
-    column = only.column.quoted
+    column, sign = only.column, OPERATORS[only.operator]
     if only.operator in ("null", "some"):
-        return f"{column} IS {'NOT ' if only.operator == 'some' else ''}NULL"
-    parameters.append(only.value)
+        return f"{column.quoted} IS {'' if only.operator == 'some' else 'NOT '}DISTINCT FROM NULL"
     if only.operator == "has":
-        return f"pg_catalog.strpos(lower({column}::text), lower(${len(parameters)})) > 0"
-    return f"{column} {OPERATORS[only.operator]} ${len(parameters)}::{only.column.type}"
+        parameters.append(only.value)
+        searched = f'pg_catalog.lower({_text(column)}) COLLATE "C"'
+        return f"pg_catalog.strpos({searched}, pg_catalog.lower(${len(parameters)})) > 0"
+    if not column.operators and only.operator in ("eq", "ne"):
+        # The type has no `=`, or one that compares something else, as that of boxes does.
+        parameters.append(only.value)
+        return f"{_text(column)} {sign} ${len(parameters)}"
+    return f"{column.compared} {column.operator(sign)} {_given(column, only.value, parameters)}"
 
 
-def _behind(page: PageOf, key: Sequence[TableColumn], goes_up: bool, value: object) -> str:
+def _behind(page: PageOf, key: Sequence[TableColumn], goes_up: bool, parameters: list[str]) -> str:
     """Return the condition for the rows after the page's row, in the direction of reading. NULL
     comes after every value in ascending order, and before every value in descending order."""
-    assert callable(value)
     sign = ">" if goes_up else "<"
 
     def is_behind(columns: Sequence[TableColumn], values: Sequence[str | None]) -> str:
-        names = ", ".join(column.quoted for column in columns)
-        given = ", ".join(value(text or "", one) for one, text in zip(columns, values, strict=True))
-        return f"({names}) {sign} ({given})"
+        if all(column.operators == USUAL for column in columns):
+            names = ", ".join(column.compared for column in columns)
+            row = ", ".join(_given(*pair, parameters) for pair in zip(columns, values, strict=True))
+            return f"({names}) {sign} ({row})"
+        # A comparison of rows has one operator for all columns.
+        (column, *others), (value, *rest) = columns, values
+        after = f"{column.compared} {column.operator(sign)} {_given(column, value, parameters)}"
+        if not others:
+            return after
+        among = f"{column.compared} {column.operator('=')} {_given(column, value, parameters)}"
+        return f"({after} OR ({among} AND {is_behind(others, rest)}))"
 
     if page.sort is None:
         return is_behind(key, page.behind)
     sort, (first, *rest) = page.sort, page.behind
     if not sort.is_nullable:
         return is_behind([sort, *key], page.behind)
-    name, among_equals = sort.quoted, is_behind(key, rest)
+    name = sort.quoted
     if first is None:
-        other = f"{name} IS NULL AND " if goes_up else f"{name} IS NOT NULL OR "
-        return f"({other}{among_equals})"
-    after = value(first, sort)
-    nulls = f" OR {name} IS NULL" if goes_up else ""
-    return f"({name} {sign} {after} OR ({name} = {after} AND {among_equals}){nulls})"
+        among_equals = is_behind(key, rest)
+        is_null = "IS NOT DISTINCT FROM NULL AND" if goes_up else "IS DISTINCT FROM NULL OR"
+        return f"({name} {is_null} {among_equals})"
+    ends = f" OR {name} IS NOT DISTINCT FROM NULL" if goes_up else ""
+    return f"({is_behind([sort, *key], page.behind)}{ends})"
 
 
 def read_row_name(text: str, length: int) -> list[str | None] | None:
@@ -192,40 +214,46 @@ def read_row_name(text: str, length: int) -> list[str | None] | None:
     return values if is_list and all(v is None or isinstance(v, str) for v in values) else None
 
 
-def row_query(described: Description, key: Sequence[str | None]) -> Query:
-    names = ", ".join(column.quoted for column in described.columns)
-    return Query(
-        f"SELECT {names} FROM {described.table.quoted} WHERE {_is_row(described, key)}"  # noqa: S608
-    )
-
-
-def update_sql(
+def still_there(
     described: Description,
     key: Sequence[str | None],
     changed: Sequence[tuple[TableColumn, str | None, str | None]],
 ) -> str:
-    """Return the statement that changes a row. `changed` has each column with its old and its new
-    value. The statement changes nothing if a column has another value than the old one by then."""
-    sets = ", ".join(f"{column.quoted} = {literal(new)}" for column, _, new in changed)
+    """Return the condition for the row of this key. `changed` has columns with the old and the new
+    value: the condition is false if one has another value than the old one by then."""
     still = [_is(column, before) for column, before, _ in changed]
-    where = " AND ".join([_is_row(described, key), *still])
+    return " AND ".join([_is_row(described, key), *still])
+
+
+def update_sql(
+    described: Description,
+    changed: Sequence[tuple[TableColumn, str | None, str | None]],
+    where: str,
+) -> str:
+    sets = ", ".join(f"{column.quoted} = {literal(new)}" for column, _, new in changed)
     return f"UPDATE {described.table.quoted} SET {sets} WHERE {where}"  # noqa: S608 # quoted
 
 
-def delete_sql(described: Description, key: Sequence[str | None]) -> str:
-    """Return the statement that deletes a row, whatever its other values are by then."""
-    return f"DELETE FROM {described.table.quoted} WHERE {_is_row(described, key)}"  # noqa: S608
-
-
 def _is_row(described: Description, key: Sequence[str | None]) -> str:
-    return " AND ".join(_is(*pair) for pair in zip(described.key, key, strict=True))
+    """Compare by the order of the key, so that Postgres uses its index."""
+    return " AND ".join(
+        f"{one.compared} {one.operator('=')} {literal(value)}"
+        # Some types, and operators that are named in full, need the type.
+        + ("" if one.is_exact else f"::{one.base}")
+        for one, value in zip(described.key, key, strict=True)
+    )
 
 
 def _is(column: TableColumn, value: str | None) -> str:
+    """Compare the value's whole text, as the type's `=` may hold between different ones."""
     if value is None:
-        return f"{column.quoted} IS NULL"
-    as_text = "::text" if column.type in NOT_COMPARED else ""
-    return f"{column.quoted}{as_text} = {literal(value)}"
+        # IS NULL is true for a composite value whose fields are NULL.
+        return f"{column.quoted} IS {'' if column.is_exact else 'NOT DISTINCT FROM '}NULL"
+    if column.is_exact:
+        return f"{column.quoted} = {literal(value)}"
+    # The text of NULL is empty.
+    given = "" if value else f"{column.quoted} IS DISTINCT FROM NULL AND "
+    return f"{given}pg_catalog.format('%s', {column.quoted}) COLLATE \"C\" = {literal(value)}"
 
 
 def literal(value: str | None) -> str:

@@ -4,18 +4,18 @@ before it runs; CSV is imported and exported.
 The place, the table and the page are in the address, so that it can be kept and sent to others.
 """
 
-import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST
 
 from console.query.csv_text import Row, write_csv
 from console.query.place import (
@@ -26,20 +26,24 @@ from console.query.place import (
     offer_places,
     run,
 )
-from console.query.results import ShownResult, all_shown
-from console.query.schema_tree import TABLES, Table, by_schema, read_table
+from console.query.results import LEAST_CELL, LONGEST_VALUE, MOST_CHARACTERS, Cell
+from console.query.schema_tree import TABLE_NAMES, Table, listed_tables, read_table
 from console.query.sql_over_http import Result, SqlFailed, TooLarge
 from console.query.sql_over_http import run as run_sql
+from console.query.table_description import (
+    Description,
+    TableColumn,
+    describe,
+    read_description,
+)
 from console.query.table_pages import (
     OPERATORS,
-    PAGE_ROWS,
-    Description,
     Filter,
     PageOf,
-    describe,
     page_query,
-    read_description,
     read_row_name,
+    read_sizes,
+    row_query,
 )
 from console.query.views import require_perch
 from console.request import ConsoleRequest
@@ -47,8 +51,10 @@ from console.request import ConsoleRequest
 # The parameters that name the place, and those that name the rows.
 PLACE = ("past_endpoint", "moment", "branch", "database", "role")
 ROWS = ("table", "sort", "desc", "column", "op", "value")
-# The rows of an export that are requested at once.
-EXPORT_ROWS = 1000
+# The most rows of a page, and the rows of an export that are requested at once.
+PAGE_ROWS, EXPORT_ROWS = 50, 1000
+# Characters of a value that is shown in its row.
+LONGEST_BESIDE = 300
 
 
 def chosen_place(given: Mapping[str, str]) -> dict[str, str]:
@@ -67,46 +73,34 @@ def read_page(described: Description, given: Mapping[str, str]) -> PageOf:
     operator = given.get("op", "")
     value = given.get("value", "").replace("\0", "")
     only = Filter(column, operator, value) if column and operator in OPERATORS else None
-    page = PageOf(described.column(given.get("sort", "")), bool(given.get("desc")), only)
-    length = len(described.key) + (page.sort is not None)
-    for name in ("after", "before"):
-        behind = read_row_name(given.get(name, ""), length)
-        if behind:
-            return replace(page, behind=behind, is_backward=name == "before")
-    return page
-
-
-@dataclass(frozen=True)
-class Heading:
-    name: str
-    type: str
-    is_number: bool
-    # The parameters that sort by this column, or the other way round.
-    query: str
-    # "ascending" or "descending", if the rows are sorted by it.
-    order: str
+    sort = described.column(given.get("sort", ""))
+    return PageOf(
+        sort if sort and sort.operators else None,
+        bool(given.get("desc")),
+        only,
+        is_backward=not given.get("after") and bool(given.get("before")),
+    )
 
 
 @dataclass(frozen=True)
 class RowsPage:
-    described: Description
-    shown: ShownResult
-    headings: Sequence[Heading]
-    # The parameters of the form that changes each row; "" if it cannot be changed.
-    edits: Sequence[str]
-    # Those of the pages beside; "" if there is none.
+    # Each column, with the parameters that sort by it, or the other way round, and "ascending" or
+    # "descending" if the rows are sorted by it. The parameters are "" if nothing can do that.
+    headings: Sequence[tuple[TableColumn, str, str]]
+    # The cells of each row, and the parameters that name it; "" if nothing does.
+    rows: Sequence[tuple[Sequence[Cell], str]]
+    # The parameters of the pages beside; "" if there is none.
     previous: str
     following: str
+    # True if there are more rows, and no page has them.
+    is_cut: bool
     # How many rows there are, in words; "" if nothing is known.
     count: str
 
-    @property
-    def rows(self) -> Iterator[tuple[Any, str]]:
-        return zip(self.shown.rows, self.edits, strict=False)
 
-
-@require_safe
+@require_http_methods(["GET", "HEAD", "POST"])
 def index(request: ConsoleRequest, project_id: str) -> HttpResponse:
+    """Show the tables and the rows of one. A request that is not a POST starts no endpoint."""
     # The rows may be secrets.
     request.shows_secrets = True
     is_read_only = require_perch(request)
@@ -124,83 +118,126 @@ def index(request: ConsoleRequest, project_id: str) -> HttpResponse:
         "query": query_of(given, (*PLACE, *ROWS)),
         "hidden": {name: given.get(name, "") for name in (*PLACE, *ROWS)},
     }
-    if context["has_branch"] and not is_read_only:
+    is_starting = request.method == "POST"
+    if context["has_branch"] and not is_read_only and (context["is_awake"] or is_starting):
         try:
-            context |= _rows(request, project_id, given, table)
+            # The parts that were read are shown, even if the next one fails.
+            for part in _parts(request, project_id, given, table):
+                context |= part
         except PlaceRefused as refused:
             context["refused"] = str(refused)
         except SqlFailed as failure:
             context["failure"] = failure
+        else:
+            if is_starting:
+                return HttpResponseRedirect(request.get_full_path())
     return render(request, "tables.html", context)
 
 
-def _rows(
+def _parts(
     request: ConsoleRequest, project_id: str, given: dict[str, str], table: Table | None
-) -> dict[str, Any]:
-    """Return the list of tables and, if one is chosen, its page. Raises as `run` does."""
+) -> Iterator[dict[str, Any]]:
+    """Yield the list of tables and, if one is chosen, what is known of it and its page. Raises as
+    `run` does."""
     place = chosen_place(given)
-    queries = [TABLES, *([describe(table)] if table else [])]
-    listed, *about = run(request, project_id, place, queries)
-    found: dict[str, Any] = {"schemas": by_schema(listed)}
-    described = read_description(table, about[0]) if table else None
+    queries = [TABLE_NAMES, *([describe(table)] if table else [])]
+    listed, *about = run(request, project_id, place, queries, exact=True)
+    yield listed_tables(listed)
+    if table is None:
+        return
+    described = read_description(table, about[0])
     if described is None:
-        missing = {"refused": f"There is no table {table.schema}.{table.name}."} if table else {}
-        return found | missing
-    found["described"] = described
+        raise PlaceRefused(f"There is no table {table.schema}.{table.name} with columns.")
+    yield {
+        "described": described,
+        "is_editable": described.is_editable and not given.get("past_endpoint"),
+    }
     page = read_page(described, given)
-    (result,) = run(request, project_id, place, [page_query(described, page, rows=PAGE_ROWS + 1)])
-    return found | {"page": _shown(described, page, result, given)}
+    order = page.order(described)
+    if order and (name := given.get("after") or given.get("before")):
+        behind: Sequence[str | None] | None = read_row_name(name, len(order))
+        if behind is None:
+            # The name is a digest.
+            query = row_query(described, order, order, name, longest=sys.maxsize)
+            (found,) = run(request, project_id, place, [query], exact=True)
+            if len(found.rows) != 1:
+                raise PlaceRefused("The row beside this page was changed or deleted meanwhile.")
+            behind = found.rows[0][:-1]
+        page = replace(page, behind=behind)
+    rows, longest = _extent(described)
+    query = page_query(described, page, rows=rows + 1, longest=longest)
+    (result,) = run(request, project_id, place, [query], exact=True)
+    yield {"page": _shown(described, page, result, given, most=rows)}
 
 
-def _shown(described: Description, page: PageOf, result: Result, given: dict[str, str]) -> RowsPage:
-    rows = list(result.rows[:PAGE_ROWS])
-    has_more = len(result.rows) > PAGE_ROWS
+def _extent(described: Description) -> tuple[int, int]:
+    """Return how many rows are on a page, and how many characters of a value, so that every row of
+    the page can be shown. A value of a row that has a name can be opened alone."""
+    width = len(described.columns)
+    rows = max(1, min(PAGE_ROWS, MOST_CHARACTERS // (LEAST_CELL * width)))
+    longest = LONGEST_BESIDE if described.key else LONGEST_VALUE
+    return rows, min(longest, MOST_CHARACTERS // (rows * width))
+
+
+def _shown(
+    described: Description, page: PageOf, result: Result, given: dict[str, str], *, most: int
+) -> RowsPage:
+    width = len(described.columns)
+    complete = [row for row in result.rows if len(row) == width + 3]
+    rows, has_more = complete[:most], len(complete) > most
     if page.is_backward:
         rows.reverse()
-    width, base = len(described.columns), query_of(given, (*PLACE, *ROWS))
-    names = [json.dumps(row[width:], ensure_ascii=False) for row in rows]
-    # The key comes last.
-    at = width + (page.sort is not None)
-    keys = [json.dumps(row[at:], ensure_ascii=False) for row in rows]
+    base = query_of(given, (*PLACE, *ROWS))
     has_previous = has_more if page.is_backward else bool(page.behind)
     has_next = True if page.is_backward else has_more
     can_turn = bool(rows and described.key)
-    columns = result.columns[:width]
-    (shown,) = all_shown([replace(result, columns=columns, rows=[row[:width] for row in rows])])
     is_all = not (has_previous or has_next)
-    edit = f"{base}&" if described.is_editable and not given.get("past_endpoint") else ""
+
+    def at(parameter: str, name: str | None) -> str:
+        return f"{base}&{urlencode({parameter: name})}"
+
     return RowsPage(
-        described,
-        shown,
-        [_heading(one.name, one.type, one.is_number, page, given) for one in columns],
-        [edit and edit + urlencode({"key": key}) for key in keys],
-        f"{base}&{urlencode({'before': names[0]})}" if can_turn and has_previous else "",
-        f"{base}&{urlencode({'after': names[-1]})}" if can_turn and has_next else "",
-        _count(described, len(rows) if is_all else None, is_filtered=page.only is not None),
+        [_heading(one, page, given) for one in described.columns],
+        [(_cells(described, row), at("key", row[-2]) if described.key else "") for row in rows],
+        at("before", rows[0][-3]) if can_turn and has_previous else "",
+        at("after", rows[-1][-3]) if can_turn and has_next else "",
+        has_more and not described.key,
+        _count(described, len(rows), is_all=is_all, is_filtered=page.only is not None),
     )
 
 
-def _count(described: Description, whole: int | None, *, is_filtered: bool) -> str:
-    """Return how many rows there are, in words. `whole` is their number if all are on the page.
-    Otherwise it is Postgres's estimate, because to count the rows of a large table takes long."""
-    if whole is not None:
-        rows, match = ("1 row", " matches") if whole == 1 else (f"{whole} rows", " match")
+def _cells(described: Description, row: Sequence[str | None]) -> list[Cell]:
+    cells = []
+    for column, value, size in zip(described.columns, row, read_sizes(row[-1]), strict=False):
+        text = "NULL" if value is None else str(value)
+        is_cut = column.is_long and size > len(text.encode(errors="replace"))
+        whole = size if is_cut else 0
+        cells.append(Cell(text, value is None, column.is_number, whole, column.name))
+    return cells
+
+
+def _count(described: Description, shown: int, *, is_all: bool, is_filtered: bool) -> str:
+    """Return how many rows there are, in words. `shown` are on the page. If these are not all, it
+    is Postgres's estimate, because to count the rows of a large table takes long."""
+    if is_all:
+        rows, match = ("1 row", " matches") if shown == 1 else (f"{shown} rows", " match")
         return f"{rows}{match if is_filtered else ''}"
     if is_filtered:
         return ""
-    if described.estimated_rows < PAGE_ROWS:
+    if described.estimated_rows <= shown:
         # It has not been analyzed, or not since it was small.
-        return f"more than {PAGE_ROWS} rows"
+        return f"more than {shown} rows"
     return f"about {described.estimated_rows:,} rows (an estimate)"
 
 
 def _heading(
-    name: str, type_: str, is_number: bool, page: PageOf, given: dict[str, str]
-) -> Heading:
-    is_sorted = page.sort is not None and page.sort.name == name
+    column: TableColumn, page: PageOf, given: dict[str, str]
+) -> tuple[TableColumn, str, str]:
+    is_sorted = page.sort is not None and page.sort.name == column.name
     order = ("descending" if page.is_descending else "ascending") if is_sorted else ""
-    turned = {"sort": name, "desc": "1" if order == "ascending" else ""}
-    return Heading(name, type_, is_number, query_of(given, (*PLACE, *ROWS), **turned), order)
+    turned = {"sort": column.name, "desc": "1" if order == "ascending" else ""}
+    query = query_of(given, (*PLACE, *ROWS), **turned) if column.operators else ""
+    return column, query, order
 
 
 @require_POST

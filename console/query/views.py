@@ -31,7 +31,7 @@ from console.query.place import (
     without_choices,
 )
 from console.query.results import ANALYZE, EXPLAIN, all_shown, mark_of
-from console.query.schema_tree import TABLES, by_schema
+from console.query.schema_tree import TABLES, listed_tables
 from console.query.sql_over_http import Query, SqlFailed
 from console.query.statements import MOST_STATEMENTS, split
 from console.request import ConsoleRequest
@@ -150,7 +150,7 @@ def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str)
             names = ("past_endpoint", "moment", "branch", "database", "role")
             place = urlencode({name: chosen[name] for name in names if chosen[name]})
             rows_url = f"{reverse('tables', args=[project_id])}?{place}"
-            return {"schemas": by_schema(answer["results"][0]), "rows_url": rows_url}
+            return listed_tables(answer["results"][0]) | {"rows_url": rows_url}
         return answer
     typed: str = chosen["sql"].replace("\r\n", "\n")
     statements = split(typed)

@@ -198,6 +198,40 @@ def test_the_chosen_branch_is_shown_at_once(tables: Page, shop: Project) -> None
     expect(page.get_by_label("Branch")).to_have_value(dev_id)
 
 
+def test_a_value_that_is_typed_unticks_null(tables: Page, shop: Project) -> None:
+    page, dialog = tables, tables.locator("dialog[open]")
+    page.get_by_role("link", name="Edit row 3", exact=True).click()
+    expect(dialog.get_by_label("NULL for note")).to_be_checked()
+    dialog.get_by_label("note text", exact=True).press_sequentially("fed")
+    expect(dialog.get_by_label("NULL for note")).not_to_be_checked()
+    dialog.get_by_role("button", name="Review SQL…").click()
+    expect(dialog.locator("pre")).to_contain_text("SET \"note\" = 'fed'")
+    dialog.get_by_role("button", name="Save row", exact=True).click()
+    expect(page.locator("#notices")).to_contain_text("was changed")
+    assert shop.sql("SELECT note FROM birds WHERE id = 3") == [("fed",)]
+    shop.sql("UPDATE birds SET note = NULL WHERE id = 3")
+
+
+def test_an_idle_endpoint_is_started_by_a_button_and_large_values_are_opened_alone(
+    tables: Page, shop: Project
+) -> None:
+    page = tables
+    shop.sql("CREATE TABLE songs (id int PRIMARY KEY, notes text)")
+    shop.sql("INSERT INTO songs VALUES (1, repeat('tweet ', 50000))")
+    shop.suspend()
+    page.reload()
+    expect(page.get_by_role("heading", name="The endpoint is idle")).to_be_visible()
+    expect_accessible(page)
+    page.get_by_role("button", name="Show tables").click()
+    page.get_by_role("link", name="songs").click()
+    page.get_by_role("link", name="Edit row 1", exact=True).click()
+    expect(page.get_by_label("notes text", exact=True)).to_be_disabled()
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="Open all 300 kB").click()
+    expect(page.locator("body")).to_have_text("tweet " * 50000)
+    shop.sql("DROP TABLE songs")
+
+
 @pytest.mark.thorough
 def test_tables_work_without_scripts_and_without_a_key(
     browser: Browser, stack: Stack, shop: Project
@@ -212,3 +246,9 @@ def test_tables_work_without_scripts_and_without_a_key(
         expect(page.get_by_text("cannot be changed here")).to_be_visible()
         page.get_by_role("link", name="few").click()
         expect(page.get_by_role("cell", name="seen")).to_be_visible()
+        page.get_by_role("link", name="birds").click()
+        page.get_by_role("link", name="Edit row 3", exact=True).click()
+        # Nothing unticks the box of NULL, but the typed value counts.
+        page.get_by_label("note text", exact=True).fill("fed")
+        page.get_by_role("button", name="Review SQL…").click()
+        expect(page.locator("pre")).to_contain_text("SET \"note\" = 'fed'")

@@ -29,6 +29,7 @@ ROLE, DATABASE = "neondb_owner", "neondb"
 # Names of addresses that are not pages of their own, and why.
 NO_PAGES = {
     **dict.fromkeys(("changes", "project_changes"), "a stream"),
+    "table_value": "a text",
     **dict.fromkeys(
         (
             *(
@@ -419,4 +420,8 @@ STATES = {
         PROJECT + "/query", _ask("CREATE TABLE mine ()", shows="#run-writing")
     ),
     "tables": State(PROJECT + "/query", _tables),
+    "tables of an endpoint that sleeps": State(PROJECT + "/tables?branch={branch_id}"),
+    "a filter that is refused": State(
+        PROJECT + "/tables" + ONE_TABLE + "&column=id&op=eq&value=first"
+    ),
 }

@@ -19,6 +19,14 @@ BIRDS = """
 CREATE TABLE birds AS SELECT n AS id, (array['heron', 'wren', 'robin', 'kite'])[1 + n % 4] AS name,
     round((10 + 300 * sin(n) ^ 2)::numeric, 1) AS grams FROM generate_series(1, 40) n
 """
+# Values that are too long for a page, and one that is too long for a form.
+LETTERS = """
+CREATE TABLE IF NOT EXISTS letters (
+    id int PRIMARY KEY, at timestamptz, note text, photo bytea, data jsonb);
+INSERT INTO letters SELECT n, '2026-01-31 12:00+00', repeat('To whom it may concern. ', 40 * n),
+    decode(repeat('ffd8', 90000 * n), 'hex'), '{"read": true}' FROM generate_series(1, 60) n
+    ON CONFLICT DO NOTHING
+"""
 # The statements that the query page is sent.
 QUERY = "SELECT name, count(*), avg(grams)::numeric(6, 1) AS grams\nFROM birds GROUP BY name;"
 WRONG = "SELECT name, count(*)\nFROM birds GRUOP BY name;"
@@ -215,6 +223,20 @@ def tables(page: Page, world: World, shoot: Shoot) -> None:
         page.get_by_role("button", name="Review SQL…").click()
         page.locator("pre.review").wait_for()
         shoot("tables_reviewed")
+    path = f"/projects/{world.shop.id}/tables"
+    world.shop.sql(LETTERS)
+    table = f"{path}?branch={world.shop.branch_id}&table=%5B%22public%22%2C%22letters%22%5D"
+    page.goto(table)
+    shoot("tables_large_values")
+    page.goto(f"{table}&column=id&op=eq&value=first")
+    shoot("tables_filter_refused")
+    page.goto(table)
+    page.get_by_role("link", name="Edit row 1", exact=True).click()
+    page.locator("dialog[open] form").wait_for()
+    shoot("tables_left_out")
+    world.shop.suspend(world.ids["asleep_id"])
+    page.goto(f"{path}?branch={world.ids['branch_id']}")
+    shoot("tables_asleep")
 
 
 def secrets(page: Page, world: World, shoot: Shoot) -> None:
