@@ -151,6 +151,11 @@ class ZoneMiddleware:
         with timezone.override(_zone(request.COOKIES.get("perch_zone", ""))):
             return self.get_response(request)
 
+    def process_view(self, request: ConsoleRequest, *view: Any) -> None:
+        # What was typed is in the zone that its form named. The browser's may be another since.
+        if "zone" in request.POST:
+            timezone.activate(_zone(request.POST["zone"]))
+
 
 def _zone(name: str) -> tzinfo:
     try:

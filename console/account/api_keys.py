@@ -1,20 +1,20 @@
 """The pages of API keys. A new key is shown once."""
 
 from collections.abc import Iterable
-from datetime import UTC, date, datetime
+from datetime import date
 
 from django import forms
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
-from django.utils.timezone import localtime
+from django.utils.timezone import localdate, localtime
 from django.views.decorators.http import require_http_methods, require_safe
 
 from console.api.parallel import in_parallel
 from console.api.resources.api_keys import KeyLimits
 from console.api.resources.projects import Project
 from console.forms.api_requests import body_of
-from console.forms.fields import PLAIN, OpenChoiceField, offer, project_in_list
+from console.forms.fields import PLAIN, OpenChoiceField, in_zone, offer, project_in_list
 from console.pages.form_errors import problems_beside
 from console.pages.responses import (
     FormPage,
@@ -45,17 +45,17 @@ class ApiKeyForm(forms.Form):
         help_text="The key can read everything but passwords, and change nothing.",
     )
     expires_at = forms.DateField(
-        label="Expires after",
+        label=in_zone("Expires after"),
         required=False,
         widget=forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d"),
-        help_text="Valid until the end of this day (UTC). Leave empty for no expiry.",
+        help_text="Valid until the end of this day. Leave empty for no expiry.",
     )
 
     def clean_expires_at(self) -> date | None:
         last_day: date | None = self.cleaned_data["expires_at"]
         if last_day and last_day.year > LAST_YEAR:
             raise forms.ValidationError("This date is too far in the future.")
-        if last_day and last_day < datetime.now(UTC).date():
+        if last_day and last_day < localdate():
             raise forms.ValidationError("This date is in the past.")
         return last_day
 

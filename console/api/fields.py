@@ -5,6 +5,7 @@ are ignored, absent ones get a harmless value, and enum values stay strings. An 
 only if a resource in it lacks its id, or another field that the console cannot do without.
 """
 
+import html
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +27,42 @@ SHORTEST_PAGE = 100
 LAST_YEAR = 9999
 
 
+# The fields that hold what somebody has called something.
+NAMES = ("name", "owner_name")
+# Letters that are written from right to left, and marks that say in which direction to write.
+TURNING = re.compile(
+    r"[\u0590-\u08ff\u200e\u200f\u202a-\u202e\u2066-\u2069\ufb1d-\ufdff\ufe70-\ufeff"
+    r"\U00010800-\U00010fff\U0001e800-\U0001efff]"
+)
+ISOLATE, END = "\u2068", "\u2069"
+
+
+class Name(str):
+    """A name with letters or marks of another direction. It is isolated where it is shown, so that
+    it changes nothing around it: by `bdi` on a page, by Unicode's isolates in a sentence."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return f"<bdi>{html.escape(self)}</bdi>"
+
+    def __format__(self, spec: str) -> str:
+        # What the name leaves open is closed, and what it closes is opened.
+        opened, closed = len(re.findall(r"[\u2066-\u2068]", self)), self.count(END)
+        return format(f"{ISOLATE * (1 + closed)}{self!s}{END * (1 + opened)}", spec)
+
+
+def isolated(name: str) -> str:
+    """Return the name so that it can be shown. It compares, and is sent, as it is."""
+    return Name(name) if TURNING.search(name) else name
+
+
 def text(data: JSONObject, name: str) -> str:
     """Return the text of a field; "" if it is absent or is no text."""
     value = data.get(name)
-    return value if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    return isolated(value) if name in NAMES else value
 
 
 def required(data: JSONObject, name: str) -> str:

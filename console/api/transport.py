@@ -113,12 +113,15 @@ class Transport:
         self, path: Sequence[str], query: Mapping[str, Any] | None, within: float
     ) -> object:
         try:
-            return self._call(_pooled, "GET", path, query=query, within=within)
-        except TooSlow:
+            try:
+                return self._call(_pooled, "GET", path, query=query, within=within)
+            except BrokenOff:
+                # The server may have closed a kept connection just now. Reading twice is safe.
+                return self._call(_pooled, "GET", path, query=query, within=within)
+        except Unreachable as problem:
+            # This says nothing about a change that the page makes.
+            problem.advice = problem.advice_to_readers or problem.advice
             raise
-        except Unreachable:
-            # The server may have closed a kept connection at this moment. Reading twice is safe.
-            return self._call(_pooled, "GET", path, query=query, within=within)
 
     def answers_in_order(self) -> bool:
         """Whether the requests of parallel calls are sent together, as far as is known, and then
@@ -162,8 +165,7 @@ class Transport:
         # whether the change took effect, and sending it again would not be safe.
         once = ""
         if self.once and method == "POST":
-            # Another request of the same form, as with another name after going back, is another
-            # one to the server.
+            # With another name, as after going back, the same form makes another thing.
             sent = json.dumps([path, query, body]).encode()
             once = f"{self.once}-{hashlib.sha256(sent).hexdigest()[:16]}"
         try:
@@ -268,34 +270,25 @@ class Transport:
         except TooLong as error:
             log.warning("API response too long", extra={"method": method, "url": url})
             raise NonsenseAnswer(f"The answer is {error}.", status=answer.status_code) from error
+        except requests.Timeout as error:
+            log.warning("API too slow", extra={"method": method, "url": url})
+            kind = Unreachable if never_sent(error) else TooSlow
+            self._too_slow = kind(f"No answer within {seconds:g} seconds.")
+            raise self._too_slow from error
         except requests.RequestException as error:
             # Log the text of connection errors only. Other errors may quote a header with the key.
             words = str(error) if isinstance(error, requests.ConnectionError) else ""
             fields = {"method": method, "url": url, "kind": type(error).__name__, "error": words}
             log.warning("API unreachable", extra=fields)
-            raise self._unreachable(error, seconds, is_reading=method == "GET") from error
+            if never_sent(error):
+                raise Unreachable(f"No connection to {self._server.url}.") from error
+            raise BrokenOff(
+                f"{self._server.url} closed the connection before the response was complete."
+            ) from error
         is_good = answer.status_code < 300
         return result_of(
             answer.status_code, answer.reason, decoded(answer, content, is_needed=is_good)
         )
-
-    def _unreachable(
-        self, error: requests.RequestException, seconds: float, *, is_reading: bool
-    ) -> Unreachable:
-        url, is_slow = self._server.url, isinstance(error, requests.Timeout)
-        problem: Unreachable
-        if never_sent(error):
-            problem = Unreachable(f"No connection to {url}.")
-        elif is_slow:
-            problem = TooSlow(f"No answer within {seconds:g} seconds.")
-        else:
-            problem = BrokenOff(f"{url} closed the connection before the response was complete.")
-        if is_reading:
-            # What a page reads before or after a change says nothing about the change.
-            problem.advice = problem.advice_to_readers or problem.advice
-        if is_slow:
-            self._too_slow = problem
-        return problem
 
 
 _pooled = BoundedAdapter(pool_connections=4, pool_maxsize=32)

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.http import HttpResponse
 from django.urls import reverse
+from django.utils.timezone import localtime
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.errors import APIError, NotFound
@@ -54,7 +55,7 @@ def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
             changes = body_of(form, "branch_expiry")["branch"]
             request.api.branching.update(project_id, branch_id, changes)
             words = (
-                f"The branch expires at {end:%Y-%m-%d %H:%M} UTC."
+                f"The branch expires at {localtime(end):%Y-%m-%d %H:%M %Z}."
                 if end
                 else "The branch does not expire."
             )

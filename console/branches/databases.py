@@ -8,6 +8,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from console.api.errors import NotFound
+from console.api.fields import isolated
 from console.api.parallel import in_parallel
 from console.api.resources.roles import Database
 from console.branches.forms import DatabaseForm
@@ -43,7 +44,7 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def edit(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    name = request.GET.get("name", "")
+    name = isolated(request.GET.get("name", ""))
     url = reverse("branch", args=[project_id, branch_id])
     form = DatabaseForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
@@ -71,7 +72,7 @@ def edit(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    name = request.GET.get("name", "")
+    name = isolated(request.GET.get("name", ""))
     url = reverse("branch", args=[project_id, branch_id])
     form = ConfirmForm(request.POST or None, expected=name, what="name")
     if request.method == "POST" and form.is_valid():

@@ -15,6 +15,7 @@ from console.forms.fields import (
     LifetimeFields,
     OpenChoiceField,
     branch_in_list,
+    in_zone,
     offer,
     offer_branches,
 )
@@ -87,7 +88,7 @@ class BranchForm(LifetimeFields):
 
 def name_for_current_data(branch: Branch) -> str:
     """Suggest a name for the branch that keeps the data which another replaces now."""
-    return f"{branch.name}-until-{localtime(datetime.now(UTC)):%Y-%m-%d-%H%M%S}"
+    return branch.name + f"-until-{localtime(datetime.now(UTC)):%Y-%m-%d-%H%M%S}"
 
 
 class ResetForm(forms.Form):
@@ -183,7 +184,7 @@ class ComparisonForm(forms.Form):
     database = OpenChoiceField(label="Database", required=False)
     base = OpenChoiceField(label="Compare with", required=False)
     moment = forms.CharField(
-        label="As of (time in UTC, or LSN)",
+        label=in_zone("As of: a time or an LSN"),
         required=False,
         widget=forms.TextInput(attrs={**PLAIN, "placeholder": "now"}),
     )
@@ -208,6 +209,6 @@ MOST_NAMES = 5
 
 def named(branches: Sequence[Branch]) -> str:
     """Return the branches' names, as words of a sentence."""
-    shown = ", ".join(branch.name for branch in branches[:MOST_NAMES])
+    shown = ", ".join(f"{branch.name}" for branch in branches[:MOST_NAMES])
     more = len(branches) - MOST_NAMES
     return f"{shown} and {more} more" if more > 0 else shown

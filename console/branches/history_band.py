@@ -24,7 +24,7 @@ SHORTEST_STEP, MOST_STEPS = 1, 1440
 # A latest moment this near to now counts as now.
 NOW_WITHIN = timedelta(minutes=1)
 NO_HISTORY = "No history: history_retention_seconds is 0."
-NO_HISTORY_YET = "No history yet. It begins at the first start."
+NO_HISTORY_YET = "No history yet. It begins with the first full copy of the data."
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Band:
     latest: str
     # SVG paths, in units of WIDTH across and 64 down.
     kept: str
+    unread: str
     gaps: str
     commits: str
     # The places of marks, in percent of the width.
@@ -74,10 +75,12 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
     end = datetime.fromtimestamp(ceil(history.latest.timestamp() / step) * step, UTC)
     scale = Scale(history.earliest, max(end, history.earliest + timedelta(seconds=step)))
     gaps = [_ends(scale, gap) for gap in history.gaps]
+    read = _x(scale, history.commits_until or scale.end) if _is_unread(history) else WIDTH
     return Band(
         earliest=PastMoment(history.earliest).text,
         latest=PastMoment(history.latest).text,
-        kept=boxes([(0, WIDTH)], top=TOP, height=HEIGHT),
+        kept=boxes([(0, read)], top=TOP, height=HEIGHT),
+        unread=boxes([(read, WIDTH)], top=TOP, height=HEIGHT) if _is_unread(history) else "",
         gaps=boxes(gaps, top=TOP, height=HEIGHT),
         commits=_bars(history, scale),
         bases=_places(scale, [base.at for base in history.bases]),
@@ -138,12 +141,20 @@ def summary(history: History) -> str:
         return NO_HISTORY if history.retention == 0 else NO_HISTORY_YET
     bases = len(history.bases)
     taken = "" if history.disk_bytes is None else f", {size(history.disk_bytes)} on the disk"
+    until = history.commits_until if _is_unread(history) else None
+    unread = f"; commits since {time_and_day(until)} are not read yet" if until else ""
     return (
         f"From {time_and_day(history.earliest)} to "
         f"{'now' if _is_now(history.latest) else time_and_day(history.latest)}, "
         f"{bases} full {'copy' if bases == 1 else 'copies'}, "
-        f"{size(history.log_bytes)} of log{taken}; {_gaps(history.gaps)}."
+        f"{size(history.log_bytes)} of log{taken}; {_gaps(history.gaps)}{unread}."
     )
+
+
+def _is_unread(history: History) -> bool:
+    """Whether the newest commits are not known, so that a time without any may have had some."""
+    until, latest = history.commits_until, history.latest
+    return bool(until and latest and latest - until > timedelta(seconds=SHORTEST_STEP))
 
 
 def _is_now(latest: datetime) -> bool:

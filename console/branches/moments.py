@@ -12,6 +12,7 @@ from django import forms
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.timezone import get_current_timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from console.api.errors import APIError, Unauthorized
@@ -40,8 +41,8 @@ UNREADABLE = "Enter a time such as 2026-01-31 14:03:00Z or 14:03:00, or an LSN s
 
 
 def read_moment(text: str) -> PastMoment:
-    """Read a time or an LSN as people type it. A time without a zone is in UTC, and one without a
-    day is the last one that has passed.
+    """Read a time or an LSN as people type it. A time without a zone is in the reader's, and one
+    without a day is the last one that has passed.
 
     Raises ValidationError.
     """
@@ -53,14 +54,14 @@ def read_moment(text: str) -> PastMoment:
         if TIME_OF_DAY.fullmatch(zoned):
             return PastMoment(_last(time.fromisoformat(zoned)))
         at = datetime.fromisoformat(zoned)
-        return PastMoment(at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC))
+        return PastMoment(at.replace(tzinfo=at.tzinfo or get_current_timezone()).astimezone(UTC))
     except (ValueError, OverflowError) as error:
         raise forms.ValidationError(UNREADABLE) from error
 
 
 def _last(of_day: time) -> datetime:
-    """Return when it was this time of day the last time; a time without a zone is in UTC."""
-    zoned = of_day.replace(tzinfo=of_day.tzinfo or UTC)
+    """Return when it was this time of day the last time."""
+    zoned = of_day.replace(tzinfo=of_day.tzinfo or get_current_timezone())
     now = datetime.now(zoned.tzinfo)
     at = datetime.combine(now.date(), zoned)
     return (at if at <= now else at - timedelta(days=1)).astimezone(UTC)

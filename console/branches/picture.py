@@ -74,7 +74,8 @@ class Drawn(NamedTuple):
         branch, state = row.branch, row.endpoint.state if row.endpoint else None
         return cls(
             id=branch.id,
-            name=branch.name,
+            # SVG has no `bdi`.
+            name=f"{branch.name}",
             is_default=branch.default,
             parent_id=row.parent.id if row.parent else "",
             level=row.level,

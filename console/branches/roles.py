@@ -10,6 +10,7 @@ from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
+from console.api.fields import isolated
 from console.api.parallel import in_parallel, part
 from console.branches.forms import RoleForm
 from console.forms.api_requests import body_of
@@ -48,7 +49,7 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
 def password(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
     """Show the password after the user has pressed a button, so that only the response to a POST
     request contains it."""
-    name = request.GET.get("name", "")
+    name = isolated(request.GET.get("name", ""))
     page = FormPage(
         title=f"Password of {name}",
         intro="Anyone who has this password can connect as the role.",
@@ -65,7 +66,7 @@ def password(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRe
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    name = request.GET.get("name", "")
+    name = isolated(request.GET.get("name", ""))
     page = FormPage(
         title=f"Reset password of {name}",
         intro=f"The current password stops working and the connections of {name} are closed. "
@@ -84,7 +85,7 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResponse:
-    name = request.GET.get("name", "")
+    name = isolated(request.GET.get("name", ""))
     url = reverse("branch", args=[project_id, branch_id])
 
     def remove() -> HttpResponse:
@@ -98,7 +99,7 @@ def delete(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
             lambda: request.api.branch(project_id, branch_id),
             part(lambda: request.api.catalog.databases(project_id, branch_id)),
         )
-        owned = [one.name for one in databases.items if one.owner_name == name]
+        owned = [f"{one.name}" for one in databases.items if one.owner_name == name]
         return _deletion_page(name, branch.name, url, owned)
 
     return show_confirmation(request, page, remove)

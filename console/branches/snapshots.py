@@ -48,7 +48,7 @@ def edit(request: ConsoleRequest, project_id: str, snapshot_id: str) -> HttpResp
             end = form.expires_at
             changes = body_of(form, "snapshot_edit")["snapshot"]
             request.api.snapshots.update(project_id, snapshot_id, changes)
-            words = f"expires at {end:%Y-%m-%d %H:%M} UTC" if end else "does not expire"
+            words = f"expires at {localtime(end):%Y-%m-%d %H:%M %Z}" if end else "does not expire"
             return done(request, url, f"Snapshot {changes['name']} {words}.")
     if request.method != "POST":
         (snapshot,) = _list_of_one(request, project_id, snapshot_id)

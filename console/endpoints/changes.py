@@ -18,24 +18,15 @@ from console.request import ConsoleRequest
 
 Call = Callable[[ManagementAPI, str, str, bool], object]
 
-# For the last part of a button's URL, the API call that the button makes, and what is said without
-# scripts; with scripts, the live region shows the change. `on` is the new position of a switch.
-CHANGES: Mapping[str, tuple[Call, str]] = {
-    "start": (
-        lambda api, project, endpoint, on: api.start_endpoint(project, endpoint),
-        "The start of {} was requested.",
+# For the last part of a button's URL, the API call that the button makes. `on` is the new position
+# of a switch.
+CHANGES: Mapping[str, Call] = {
+    "start": lambda api, project, endpoint, on: api.start_endpoint(project, endpoint),
+    "enable": lambda api, project, endpoint, on: api.update_endpoint(
+        project, endpoint, {"disabled": False}
     ),
-    "enable": (
-        lambda api, project, endpoint, on: api.update_endpoint(
-            project, endpoint, {"disabled": False}
-        ),
-        "Endpoint {} is enabled.",
-    ),
-    "pooling": (
-        lambda api, project, endpoint, on: api.update_endpoint(
-            project, endpoint, {"pooler_enabled": on}
-        ),
-        "Connection pooling of {} is switched {}.",
+    "pooling": lambda api, project, endpoint, on: api.update_endpoint(
+        project, endpoint, {"pooler_enabled": on}
     ),
 }
 
@@ -48,8 +39,6 @@ class ChangeToConfirm:
     # What the change does, as the words that follow the endpoint's id.
     effect: str
     submit: str
-    # What is said without scripts.
-    done: str
     call: Call
 
 
@@ -58,7 +47,6 @@ TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
         "Suspend endpoint",
         "will be suspended. Open connections are closed; the next connection starts it again.",
         "Suspend",
-        "The suspend of {} was requested.",
         lambda api, project, endpoint, on: api.suspend_endpoint(project, endpoint),
     ),
     "restart": ChangeToConfirm(
@@ -66,7 +54,6 @@ TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
         "will be restarted. Open connections are closed, and new connections wait until it has "
         "started.",
         "Restart",
-        "The restart of {} was requested.",
         lambda api, project, endpoint, on: api.restart_endpoint(project, endpoint),
     ),
     "disable": ChangeToConfirm(
@@ -74,7 +61,6 @@ TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
         "will be suspended, and connections cannot start it until it is enabled again. Open "
         "connections are closed.",
         "Disable",
-        "Endpoint {} is disabled.",
         lambda api, project, endpoint, on: api.update_endpoint(
             project, endpoint, {"disabled": True}
         ),
@@ -85,14 +71,18 @@ TO_CONFIRM: Mapping[str, ChangeToConfirm] = {
 @require_POST
 def change(request: ConsoleRequest, project_id: str, endpoint_id: str, what: str) -> HttpResponse:
     """Make a change at once; `what` is a key of CHANGES."""
-    on = request.POST.get("to") == "on"
-    call, words = CHANGES[what]
+    to = request.POST.get("to", "")
     return act(
         request,
-        lambda: call(request.api, project_id, endpoint_id, on),
+        lambda: CHANGES[what](request.api, project_id, endpoint_id, to == "on"),
         otherwise=reverse("endpoint", args=[project_id, endpoint_id]),
-        message="" if request.htmx else words.format(endpoint_id, "on" if on else "off"),
+        message=_requested(request, f"{what} {to}".strip(), endpoint_id),
     )
+
+
+def _requested(request: ConsoleRequest, what: str, endpoint_id: str) -> str:
+    """Return what to say without scripts. With scripts, the live region shows the change."""
+    return "" if request.htmx else f"{what.capitalize()} requested for {endpoint_id}."
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -103,7 +93,7 @@ def confirm(request: ConsoleRequest, project_id: str, endpoint_id: str, what: st
 
     def go_ahead() -> HttpResponse:
         change.call(request.api, project_id, endpoint_id, True)
-        return done(request, url, "" if request.htmx else change.done.format(endpoint_id))
+        return done(request, url, _requested(request, what, endpoint_id))
 
     def page() -> FormPage:
         if request.method != "POST":

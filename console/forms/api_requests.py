@@ -7,10 +7,11 @@ the form is filled in.
 
 from collections.abc import Mapping
 from copy import deepcopy
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 from django import forms
+from django.utils.timezone import make_aware
 
 from console.api.fields import stamp
 from console.forms.fields import LifetimeFields, LinesField, ScaledField, split_lines
@@ -94,4 +95,7 @@ def _for_json(kind: forms.Field, value: Any) -> Any:
 
 
 def _end_of_day(day: date | None) -> str | None:
-    return stamp(datetime.combine(day + timedelta(days=1), time(), UTC)) if day else None
+    """Return the end of the day in the reader's zone."""
+    if day is None:
+        return None
+    return stamp(make_aware(datetime.combine(day + timedelta(days=1), time())))

@@ -72,6 +72,10 @@ def _suspends_after(endpoint: Endpoint) -> str:
     return f"{seconds} s" if rest else f"{whole_minutes} min"
 
 
+def _heartbeats(endpoint: Endpoint) -> str:
+    return "Ignored" if endpoint.returned.get("ignore_heartbeats") else "Keep it active"
+
+
 def _pooling(endpoint: Endpoint) -> str:
     if not endpoint.pooler_enabled:
         return "Only the -pooler host"
@@ -104,6 +108,16 @@ ENDPOINT_SETTINGS = (
         words="suspend timeout",
         heading="Suspend after",
         shown=_suspends_after,
+    ),
+    EndpointSetting(
+        attribute="ignore_heartbeats",
+        kind=bool,
+        label="Ignore heartbeats",
+        help="Idle sessions keep the endpoint active only if they read or write a table. "
+        "SELECT 1 does not.",
+        words="ignoring heartbeats",
+        heading="Heartbeats",
+        shown=_heartbeats,
     ),
     EndpointSetting(
         attribute="pooler_enabled",

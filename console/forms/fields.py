@@ -1,6 +1,6 @@
 """The console's forms. They check only what a user can mistype; the API checks what is allowed."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from django import forms
 from django.utils import timezone
 from django.utils.choices import BaseChoiceIterator
+from django.utils.functional import lazy
 
 from console.api.fields import stamp
 from console.api.resources.branches import Branch
@@ -157,19 +158,22 @@ WORDS_OF_ATTRIBUTES = {
 ANY = ("", "Any")
 
 
-class MomentField(forms.DateTimeField):
-    """A time in UTC, to the minute as browsers ask for it, or as exact as it was given.
+# A label with the zone of what is typed: the reader's, which pages use for all times.
+in_zone: Callable[[str], str] = lazy(
+    lambda words: f"{words} ({timezone.get_current_timezone_name()})", str
+)
 
-    The time typed is in UTC, whatever zone the pages use for times; the label says so.
-    """
+
+class MomentField(forms.DateTimeField):
+    """A time in the reader's zone, to the minute as browsers ask for it, or as exact as it was
+    given. Without scripts the zone is UTC. The label says it (`in_zone`)."""
 
     def __init__(self, **named: Any) -> None:
         widget = forms.DateTimeInput(attrs={"type": "datetime-local"})
         super().__init__(required=False, widget=widget, **named)
 
     def to_python(self, value: Any) -> datetime | None:
-        with timezone.override(UTC):
-            moment = super().to_python(value)
+        moment = super().to_python(value)
         try:
             return moment and moment.astimezone(UTC)
         except OverflowError as error:
@@ -184,15 +188,15 @@ class MomentField(forms.DateTimeField):
             moment = self.to_python(value)
         except forms.ValidationError:
             return value
-        return moment and moment.strftime("%Y-%m-%dT%H:%M:%S").removesuffix(":00")
+        return moment and f"{timezone.localtime(moment):%Y-%m-%dT%H:%M:%S}".removesuffix(":00")
 
 
 class FilterForm(forms.Form):
     """The fields have the API's names for the filters. The form is always usable: a field that
     cannot be read shows an error and is left out."""
 
-    since = MomentField(label="Since (UTC)")
-    until = MomentField(label="Until (UTC)")
+    since = MomentField(label=in_zone("Since"))
+    until = MomentField(label=in_zone("Until"))
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -232,7 +236,7 @@ class LifetimeFields(forms.Form):
     """When something expires. The time field is shown if “At a specific time…” is chosen."""
 
     lifetime = OpenChoiceField(label="Expires", required=False)
-    until = MomentField(label="Time (UTC)")
+    until = MomentField(label=in_zone("Time"))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -99,5 +99,5 @@ def _counted(what: str, read: Part[object], names: Sequence[str], plural: str = 
 
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - MOST_NAMED
-    shown = ", ".join(names[:MOST_NAMED])
+    shown = ", ".join(f"{name}" for name in names[:MOST_NAMED])
     return f"{shown} and {more} more" if more > 0 else shown

@@ -27,6 +27,7 @@ STEPS = {
     "catching_up": "Catching up with what clients write",
     "handing_over": "Handing over to the other host",
     "copying_base": "Copying the newest full copy before the moment",
+    "taking_base": "Taking the first full copy",
     "adding_log": "Adding the log since the full copy",
     "reading_schema": "Reading the schema",
     "writing_schema": "Writing the schema",

@@ -77,7 +77,6 @@ def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> Http
     status = 422 if form.errors else 200
     example = request_example(request, form, page.sent_too)
     context = {"form": form, "page": page, "example": example, "heading": heading(request)}
-    context["once"] = request.api.once
     if not request.htmx:
         context["crumbs"] = crumbs(request)
     return render(request, template, context, status=status)

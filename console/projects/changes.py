@@ -141,7 +141,7 @@ def _with_losses(
         part(lambda: api.snapshots.list(project_id)),
         or_none(lambda: _unique_name(request, project_id)),
     )
-    names = ", ".join(branch.name for branch in branches.items if branch.protected)
+    names = ", ".join(f"{branch.name}" for branch in branches.items if branch.protected)
     protected = f"Branches are protected: {names}. Turn off protection first." if names else ""
     lost = losses.of_project(project, branches, endpoints, snapshots)
     return project, protected, lost, name or ""

@@ -17,6 +17,7 @@ from console.forms.endpoint_settings import ENDPOINT_SETTINGS, setting_rows
 from console.forms.fields import RenameForm
 from console.forms.request_table import SENT
 from console.pages.form_errors import problems_beside
+from console.pages.listing import Order, listing
 from console.pages.responses import FormPage, choices, done, show_confirmation, show_form
 from console.projects.settings_forms import (
     AddressesForm,
@@ -52,7 +53,13 @@ def show(request: ConsoleRequest, project_id: str) -> HttpResponse:
         "others": list(_named_values(project.settings, without=SHOWN)),
         "defaults": _defaults(project),
         "usage": project_usage(project, branches.items),
-        "branch_usages": branch_usages(branches.items),
+        "listing": listing(
+            request,
+            branch_usages(branches.items),
+            words=lambda used: (used[0].name,),
+            orders={"used": Order("Compute time", lambda used: -(used[0].usage.compute_time or 0))},
+        ),
+        "here": request.path,
         "protected": [one for one in branches.items if one.protected],
         "problem": branches.problem,
     }

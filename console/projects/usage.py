@@ -7,6 +7,7 @@ from console.api.fields import inner, number
 from console.api.resources.branches import Branch
 from console.api.resources.projects import Project, Usage
 from console.operations.timescale import percent
+from console.pages.listing import by_name
 from console.templatetags.console_tags import NOTHING, duration, size
 
 MINUTE, HOUR, GB = 60, 3600, 10**9
@@ -87,11 +88,7 @@ def project_usage(project: Project, branches: Sequence[Branch]) -> list[Used]:
 
 
 def branch_usages(branches: Sequence[Branch]) -> list[tuple[Branch, list[Used]]]:
-    """Return what each branch used, those with the most compute time first."""
-
-    def order(branch: Branch) -> tuple[int, str]:
-        return -(branch.usage.compute_time or 0), branch.name
-
+    """Return what each branch used, by their names."""
     most = {one.name: max((one.used_by(b) or 0 for b in branches), default=0) for one in QUOTAS}
     return [
         (
@@ -106,7 +103,7 @@ def branch_usages(branches: Sequence[Branch]) -> list[tuple[Branch, list[Used]]]
                 for one in QUOTAS
             ],
         )
-        for branch in sorted(branches, key=order)
+        for branch in sorted(branches, key=lambda branch: by_name(branch.name))
         if any(one.used_by(branch) for one in QUOTAS)
     ]
 

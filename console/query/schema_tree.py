@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from console.api.fields import isolated
 from console.query.sql_over_http import Query, Result
 
 # The most tables that are listed.
@@ -53,7 +54,7 @@ def read_table(value: str) -> Table | None:
     except (ValueError, TypeError, RecursionError):
         return None
     is_valid = isinstance(schema, str) and isinstance(name, str) and "\0" not in schema + name
-    return Table(schema, name) if is_valid else None
+    return Table(isolated(schema), isolated(name)) if is_valid else None
 
 
 def listed_tables(result: Result) -> dict[str, Any]:
@@ -68,14 +69,16 @@ def by_schema(result: Result) -> list[tuple[str, list[Table]]]:
     found: dict[str, list[Table]] = {}
     for row in result.rows[:MOST_TABLES]:
         if len(row) == 4 and isinstance(row[0], str) and isinstance(row[1], str):
-            table = Table(row[0], row[1], KINDS.get(str(row[2]), ""), _columns(row[3]))
+            table = Table(
+                isolated(row[0]), isolated(row[1]), KINDS.get(str(row[2]), ""), _columns(row[3])
+            )
             found.setdefault(row[0], []).append(table)
     return list(found.items())
 
 
 def _columns(text: str | None) -> list[tuple[str, str]]:
     try:
-        return [(str(name), str(type_)) for name, type_ in json.loads(text or "[]")]
+        return [(isolated(str(name)), str(type_)) for name, type_ in json.loads(text or "[]")]
     except (ValueError, TypeError, RecursionError):
         return []
 

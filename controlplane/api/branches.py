@@ -6,7 +6,7 @@ from ninja import Body, Query
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.fields import Text
-from controlplane.api.pagination import BranchesQuery
+from controlplane.api.pagination import BranchesQuery, DeletionQuery
 from controlplane.api.projects import connection_details
 from controlplane.api.requests.branches import CreateBranch, RestoreBranch, UpdateBranch
 from controlplane.api.requests.schemas import TimeTravel
@@ -141,7 +141,7 @@ def update_project_branch(
     "/projects/{project_id}/branches/{branch_id}", response=BranchAndOperations, exclude_none=True
 )
 def delete_project_branch(
-    request: AuthenticatedRequest, project_id: str, branch_id: str
+    request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[DeletionQuery]
 ) -> dict[str, Any]:
     """Deletes the branch permanently, with its data and its endpoint. All of it is gone once the
     operations have finished. Refused for the default branch, for a protected branch and for a

@@ -66,7 +66,7 @@ def get_consumption_history_per_account(
 ) -> dict[str, Any]:
     check_organization(request.auth, query.org_id)
     periods = consumption.account_history(request.auth, **query.as_arguments())
-    framed = with_totals(include_v1=query.include_v1_metrics)
+    framed = with_totals(query.more_totals)
     return {"periods": as_periods(request.auth, periods, framed)}
 
 
@@ -82,7 +82,7 @@ def get_consumption_history_per_project(
 ) -> dict[str, Any]:
     check_organization(request.auth, query.org_id)
     found = consumption.projects_history(request.auth, **query.as_arguments())
-    framed = with_totals(include_v1=query.include_v1_metrics)
+    framed = with_totals(query.more_totals)
     return projects_page(request.auth, found, framed)
 
 

@@ -12,7 +12,7 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 
 from controlplane.api.fair_shares import TooManyRequests
 from controlplane.api.field_errors import Entry, not_offered, of_refusal, of_validation, words_of
-from controlplane.api.not_offered import PREFIX, known_route, words_of_missing
+from controlplane.api.not_offered import PREFIX, why_not_offered, words_of_missing
 from controlplane.api.request_log import request_id
 from controlplane.services.consumption import OutsideBounds
 from controlplane.services.errors import (
@@ -124,8 +124,7 @@ def _in_json(request: HttpRequest, refused: HttpResponse) -> HttpResponse:
         code, message = words_of_missing(request)
     elif status == 405:
         message = "method not allowed"
-        known = known_route(str(request.method), request.path.removeprefix(PREFIX))
-        if known is not None:
+        if why_not_offered(str(request.method), request.path.removeprefix(PREFIX)):
             code, message = words_of_missing(request)
     response = error_response(request, status, message, code=code)
     if status == 405 and (allowed := refused.headers.get("Allow")):

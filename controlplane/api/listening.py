@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from controlplane.database.notifications import hear
 
-# OPERATIONS: a trigger of migration `0013_notify_of_events` notifies of each operation that has
+# OPERATIONS: a trigger of migration `0001_squashed_0029` notifies of each operation that has
 # ended; the payload is its id.
 # EVENTS: a trigger of the same migration notifies that there are new events; there is no payload.
 # READINGS: `operations.schemas` notifies of each schema reading that has ended; the payload is its

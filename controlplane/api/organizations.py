@@ -2,11 +2,15 @@
 
 from typing import Any
 
+from ninja import Query
+
 from controlplane.api import api_keys
 from controlplane.api.api_keys import ApiKeyOut, CreatedApiKey, RevokedApiKey
 from controlplane.api.auth import AuthenticatedRequest
+from controlplane.api.pagination import MembersQuery
 from controlplane.api.requests.api_keys import CreateApiKey
 from controlplane.api.responses.organizations import (
+    Member,
     Members,
     OrganizationOut,
     Organizations,
@@ -14,6 +18,7 @@ from controlplane.api.responses.organizations import (
 )
 from controlplane.api.routing import Router
 from controlplane.models import Account, ApiKey
+from controlplane.services.errors import NotFound
 from controlplane.services.organizations import check_organization
 
 router = Router(tags=["organizations"])
@@ -36,10 +41,24 @@ def get_organization(request: AuthenticatedRequest, org_id: str) -> Account:
 
 
 @router.get("/organizations/{org_id}/members", response=Members, summary="List its members")
-def get_organization_members(request: AuthenticatedRequest, org_id: str) -> dict[str, Any]:
+def get_organization_members(
+    request: AuthenticatedRequest, org_id: str, query: Query[MembersQuery]
+) -> dict[str, Any]:
+    """Returns the account itself, which is the only member. So a `cursor` leads to no other."""
+    check_organization(request.auth, org_id)
+    return {"members": [] if query.cursor else members_of(request.auth)}
+
+
+@router.get("/organizations/{org_id}/members/{member_id}", response=Member, summary="Get a member")
+def get_organization_member(
+    request: AuthenticatedRequest, org_id: str, member_id: str
+) -> dict[str, Any]:
     """Returns the account itself, which is the only member."""
     check_organization(request.auth, org_id)
-    return {"members": members_of(request.auth)}
+    (only,) = members_of(request.auth)
+    if only["member"]["id"] != member_id:
+        raise NotFound("member not found", fields=["member_id"])
+    return dict(only["member"])
 
 
 @router.get(

@@ -1,18 +1,20 @@
 """Query parameters: of lists (a limit and the cursor of the previous page), of a request that waits
 for an operation, and of connection strings."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from ninja import Field, Schema
 from pydantic import BeforeValidator
 
 from controlplane.actors import ActorType
 from controlplane.api.fields import UUID, Stated, Text, ids_like, one_of
+from controlplane.api.requests.unsupported import NotOffered
 from controlplane.models import Action, OperationStatus
 from controlplane.models.operation_pages import OperationFilter
 from controlplane.services.branch_pages import MOST, BranchFilters, SortBy, SortOrder
 from controlplane.services.operation_filters import MOST_IDS, filter_of
 
+NO_RECOVERY = "a deleted branch cannot be recovered; take a snapshot before you delete one"
 ORG_ID_DESCRIPTION = "The caller's organization; any other is answered 404."
 
 
@@ -21,17 +23,37 @@ def _lowercase(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
-class ProjectsQuery(Schema):
+def _flag(value: Any) -> Any:
+    """A flag of a query, before it is parsed."""
+    return {"true": True, "false": False}.get(str(value).lower(), value)
+
+
+class PageQuery(Schema):
+    cursor: Text | None = Field(None, description="The cursor of the previous page.")
+    limit: int = Field(100, ge=1, le=MOST, description="The maximum number of items.")
+
+
+class MembersQuery(PageQuery):
+    sort_by: Literal["email", "role", "joined_at"] = Field("joined_at", description="The order.")
+    sort_order: Annotated[SortOrder, BeforeValidator(_lowercase)] = Field(
+        "asc", description="Its direction."
+    )
+
+
+class SharedProjectsQuery(Schema):
     cursor: Text | None = Field(None, description="The cursor of the previous page.")
     limit: int = Field(10, ge=1, le=400, description="The maximum number of projects.")
     search: Text = Field("", description="A part of the name, or the id.")
-    org_id: Text | None = Field(None, description=ORG_ID_DESCRIPTION)
     timeout: int | None = Field(
         None,
         ge=100,
         le=30_000,
         description="Milliseconds; if the list takes longer, the response is 503.",
     )
+
+
+class ProjectsQuery(SharedProjectsQuery):
+    org_id: Text | None = Field(None, description=ORG_ID_DESCRIPTION)
     recoverable: bool = Field(
         False, description="List the deleted projects that can be recovered instead of the others."
     )
@@ -50,9 +72,20 @@ class BranchesQuery(Schema):
     sort_order: Annotated[SortOrder, BeforeValidator(_lowercase)] | None = Field(
         None, description="`desc` by default."
     )
+    include_deleted: Annotated[
+        bool | None,
+        NotOffered(NO_RECOVERY, unless=(False,)),
+        BeforeValidator(_flag),
+    ] = None
 
     def filters(self) -> BranchFilters:
-        return BranchFilters(**self.dict())
+        return BranchFilters(**self.dict(exclude={"include_deleted"}))
+
+
+class DeletionQuery(Schema):
+    hard_delete: Annotated[
+        bool | None, NotOffered(NO_RECOVERY, unless=(True,)), BeforeValidator(_flag)
+    ] = None
 
 
 class OperationsQuery(Schema):

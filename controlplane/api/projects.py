@@ -7,7 +7,7 @@ from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.key_limits import check_passwords
-from controlplane.api.pagination import ConnectionQuery, ProjectsQuery
+from controlplane.api.pagination import ConnectionQuery, ProjectsQuery, SharedProjectsQuery
 from controlplane.api.requests.hosts import MoveProject
 from controlplane.api.requests.projects import CreateProject, UpdateProject
 from controlplane.api.responses.connections import ConnectionUri
@@ -34,6 +34,7 @@ from controlplane.services import (
 )
 from controlplane.services.account_management import acting_for
 from controlplane.services.connections import Connection, connection_to
+from controlplane.services.placement import largest_endpoint
 from controlplane.services.project_settings import MOST_ALLOWED_IPS
 
 router = Router(tags=["projects"])
@@ -60,7 +61,9 @@ def list_projects(request: AuthenticatedRequest, query: Query[ProjectsQuery]) ->
 
 
 @router.get("/projects/shared", response=ProjectsPage, exclude_none=True)
-def list_shared_projects(request: AuthenticatedRequest) -> dict[str, Any]:
+def list_shared_projects(
+    request: AuthenticatedRequest, query: Query[SharedProjectsQuery]
+) -> dict[str, Any]:
     """Lists the projects that others share with the caller. Always empty, as projects cannot be
     shared."""
     return {"projects": []}
@@ -109,8 +112,9 @@ def get_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any
 
 @router.get("/projects/{project_id}/limits", response=OneProjectsLimits)
 def get_project_limits(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
-    """Returns the limits of the account's plan. -1 stands for no limit."""
-    projects.find_project(request.auth, project_id)
+    """Returns the limits of the account's plan, and of the hosts of the project's region. -1 stands
+    for no limit."""
+    project = projects.find_project(request.auth, project_id)
     limits = request.auth.limits
     return {
         "limits": {
@@ -118,7 +122,7 @@ def get_project_limits(request: AuthenticatedRequest, project_id: str) -> dict[s
             "cpu_seconds": UNLIMITED,
             "max_projects": as_limit(limits.projects),
             "max_branches": as_limit(limits.branches_of_project),
-            "max_autoscaling_cu": limits.largest_compute,
+            "max_autoscaling_cu": min(limits.largest_compute, largest_endpoint(project)),
             "max_active_endpoints": as_limit(limits.endpoints_of_project),
             "max_read_only_endpoints": 0,
             "max_allowed_ips": MOST_ALLOWED_IPS,

@@ -1,5 +1,5 @@
 """`/projects/{project_id}/branches/{branch_id}/schema`, `compare_schema` and `history/resolve`, and
-`/projects/{project_id}/endpoints/{endpoint_id}/logs`.
+`/projects/{project_id}/endpoints/{endpoint_id}/logs` and `sessions`.
 
 A worker reads the answer, which may take seconds, and the branch may still be being made. The
 request waits for both, and holds no database connection and no share of its account meanwhile.
@@ -23,7 +23,7 @@ from controlplane.api.requests.schemas import (
     MomentQuery,
     SchemaQuery,
 )
-from controlplane.api.responses.endpoints import EndpointLogs
+from controlplane.api.responses.endpoints import EndpointLogs, EndpointSessions
 from controlplane.api.responses.history import ResolvedMoment
 from controlplane.api.responses.schemas import BranchSchema, SchemaComparison
 from controlplane.api.routing import Router
@@ -129,6 +129,28 @@ def list_project_endpoint_logs(
 
     (answer,) = _once_read(request, begin, within=LOGS_WITHIN)
     return {"logs": schemas.logs_in(answer)[-query.limit :]}
+
+
+@router.get(
+    "/projects/{project_id}/endpoints/{endpoint_id}/sessions",
+    response=EndpointSessions,
+    exclude_none=True,
+    tags=["endpoints"],
+    summary="List the sessions in an endpoint's compute",
+    description="What keeps the endpoint active: its clients' sessions, with the last statement "
+    "of each, and when the endpoint will be suspended if there is no more activity. Reading this "
+    "is no activity. A suspended endpoint has no sessions.",
+)
+def list_project_endpoint_sessions(
+    request: AuthenticatedRequest, project_id: str, endpoint_id: str
+) -> dict[str, Any]:
+    endpoint, reading = schemas.begin_session_reading(request.auth, project_id, endpoint_id)
+    (answer,) = _once_read(request, lambda: [reading], within=LOGS_WITHIN)
+    return {
+        "sessions": schemas.sessions_in(answer),
+        "last_active": endpoint.last_active,
+        "suspends_at": schemas.suspends_at(endpoint),
+    }
 
 
 def _once_read(

@@ -7,6 +7,7 @@ from ninja import Body, Query
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.requests.snapshots import (
     CreateSnapshotQuery,
+    FinalizeRestore,
     NewSnapshot,
     RestoreSnapshot,
     RestoreSnapshotQuery,
@@ -17,7 +18,7 @@ from controlplane.api.responses.branches import BranchAndOperations
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.api.responses.snapshots import OneSnapshot, SnapshotAndOperations, Snapshots
 from controlplane.api.routing import Router
-from controlplane.services import snapshots
+from controlplane.services import finalizing, snapshots
 from controlplane.services.snapshots import SnapshotRestore
 
 router = Router(tags=["snapshots"])
@@ -89,8 +90,9 @@ def delete_snapshot(
     response=BranchAndOperations,
     exclude_none=True,
     summary="Restore a snapshot",
-    description="Creates a new branch without an endpoint. With `finalize_restore`, replaces a "
-    "branch's data instead: the branch keeps its id, name and endpoint, and its "
+    description="Creates a new branch without an endpoint, which can be looked at and then put in "
+    "another one's place by `finalize_restore`. With `finalize_restore` in this request and no "
+    "`name`, replaces a branch's data instead: the branch keeps its id, name and endpoint, and its "
     "previous data and its children move to a new branch `<name>_old_<time>`.",
 )
 def restore_snapshot(
@@ -102,4 +104,26 @@ def restore_snapshot(
 ) -> dict[str, Any]:
     wanted = body.wanted(name=query.name) if body else SnapshotRestore(name=query.name)
     branch, operations = snapshots.restore_snapshot(request.auth, project_id, snapshot_id, wanted)
+    return {"branch": branch, "operations": operations}
+
+
+@router.post(
+    "/projects/{project_id}/branches/{branch_id}/finalize_restore",
+    response=BranchAndOperations,
+    exclude_none=True,
+    summary="Finalize a restore",
+    description="Puts a branch that was restored from a snapshot in the place of the branch that "
+    "it was restored for: it gets that one's name and endpoint, and is the default branch if that "
+    "one was. The other branch keeps its id, data and children under another name. Clients are "
+    "disconnected. If both have an endpoint, that of the restored branch is deleted.",
+)
+def finalize_restore_branch(
+    request: AuthenticatedRequest,
+    project_id: str,
+    branch_id: str,
+    body: Body[FinalizeRestore | None] = None,
+) -> dict[str, Any]:
+    branch, operations = finalizing.finalize_restore(
+        request.auth, project_id, branch_id, name=body.name if body else None
+    )
     return {"branch": branch, "operations": operations}

@@ -30,9 +30,7 @@ def get_service_details(request: AuthenticatedRequest) -> status.ServiceDetails:
 
 
 @router.patch("/status/hosts/{host_id}", response=OneHost, summary="Drain or resume a host")
-def update_host(
-    request: AuthenticatedRequest, host_id: Text, body: UpdateHost
-) -> dict[str, status.HostStatus]:
+def update_host(request: AuthenticatedRequest, host_id: Text, body: UpdateHost) -> dict[str, Any]:
     """Decides whether new projects are placed on the host. One that is drained has its projects
     moved to the other hosts of its region, by operations. Only for the accounts that operate the
     service."""
@@ -46,7 +44,7 @@ def update_host(
 
 
 @router.delete("/status/hosts/{host_id}", response=OneHost, summary="Remove a host")
-def delete_host(request: AuthenticatedRequest, host_id: Text) -> dict[str, status.HostStatus]:
+def delete_host(request: AuthenticatedRequest, host_id: Text) -> dict[str, Any]:
     """Removes a host that has no projects and whose worker is stopped; 409 otherwise. Returns it
     as it was. Only for the accounts that operate the service."""
     hosts.check_operator(request.auth)

@@ -31,7 +31,12 @@ from controlplane.compute.state_directory import (
     prepare_state_directory,
 )
 from controlplane.database.secret_keys import refuse_other_key
-from controlplane.database.version import known_migrations, refuse_other_version
+from controlplane.database.version import (
+    TOO_OLD,
+    is_too_old,
+    known_migrations,
+    refuse_other_version,
+)
 from controlplane.environment import Unstored
 from controlplane.models import Host
 
@@ -145,6 +150,8 @@ def copy_branches(
 def check_fits(manifest: Manifest, *, has_data: bool) -> None:
     """Raise RestoreRefused if this Perch could not run what would be restored. `has_data` tells
     whether that includes data of branches."""
+    if is_too_old(set(manifest.migrations)):
+        raise RestoreRefused(f"the backup is {TOO_OLD}")
     if newer := set(manifest.migrations) - known_migrations():
         raise RestoreRefused(
             f"the backup was made by a newer Perch, {manifest.perch} (it knows {min(newer)}): "

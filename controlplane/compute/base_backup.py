@@ -5,22 +5,15 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from controlplane.compute.accounts import (
-    Account,
-    give,
-)
+from controlplane.compute.accounts import Account
+from controlplane.compute.foreign_files import put_into
+from controlplane.compute.history.log import parse_lsn
 from controlplane.compute.session import Session, session, values_of
 from controlplane.compute.steps import step
-from controlplane.compute.tree import (
-    NEW_FILE,
-    clone_file,
-    clone_tree,
-    open_directory,
-)
+from controlplane.compute.tree import clone_file, clone_tree, open_directory
 
 # Belongs to the running process, not to the data: Postgres's documentation of the low-level backup
 # says to leave these out.
@@ -33,18 +26,12 @@ OF_THE_RUNNING = (
     *("pg_wal", "pg_wal/archive_status", "pg_wal/summaries", "backup_label"),
 )
 
+# How a label begins.
+LABEL = re.compile(
+    r"START WAL LOCATION: (\S+) \(file ([0-9A-F]{24})\)\nCHECKPOINT LOCATION: (\S+)\n"
+)
 # Seconds: to begin a backup, a running parent first writes all its dirty pages.
 CHECKPOINT_BOUND = 600.0
-
-
-@dataclass(frozen=True)
-class BackedUp:
-    """A base backup of a running Postgres: positions in its log, as Postgres writes them."""
-
-    # Where redo begins, the record of the checkpoint, and where the backup is consistent.
-    redo: str
-    checkpoint: str
-    end: str
 
 
 def back_up(
@@ -55,13 +42,13 @@ def back_up(
     *,
     at_end: AbstractContextManager[object] | None = None,
     to_copy: Mapping[str, int] = MappingProxyType({}),
-) -> BackedUp:
+) -> int:
     """Take a low-level base backup of the running `parent`, in a single session as Postgres
     requires: if that Postgres ends meanwhile, the backup fails.
 
     The copy shows the moment when the backup ends: all that was committed before is in it.
-    Returns where it lies in the log. `at_end` is entered around that moment. `to_copy` is recorded
-    as the copying step's detail.
+    Returns the position of that moment in the log. `at_end` is entered around that moment.
+    `to_copy` is recorded as the copying step's detail.
     Raises TreeUntrusted, psycopg.Error, OSError, and what `at_end` raises.
     """
     with session(socket_dir, bound=CHECKPOINT_BOUND) as connection:
@@ -70,17 +57,19 @@ def back_up(
             clone_tree(parent, target, owner=account, skip=OF_THE_RUNNING)
             with at_end or nullcontext():
                 label, last, end = end_backup(connection)
-        start = re.search(r"START WAL LOCATION: (\S+) \(file ([0-9A-F]{24})\)", label)
-        checkpoint = re.search(r"CHECKPOINT LOCATION: (\S+)", label)
+        start = LABEL.match(label)
         assert start is not None
-        assert checkpoint is not None
         with step("copying_log"):
             _copy_log(parent, target, first=start[2], last=last, account=account)
-    descriptor = os.open(target / "backup_label", NEW_FILE, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(label)
-        give(descriptor, account)
-    return BackedUp(start[1], checkpoint[1], end)
+    put_into(target, "backup_label", label, account)
+    return parse_lsn(end)
+
+
+def positions_in(label: str) -> tuple[int, int]:
+    """Where redo begins in the log, and the record of the checkpoint."""
+    found = LABEL.match(label)
+    assert found is not None
+    return parse_lsn(found[1]), parse_lsn(found[3])
 
 
 def begin_backup(connection: Session) -> None:
@@ -107,12 +96,14 @@ def end_backup(connection: Session) -> tuple[str, str, str]:
 
 
 def _copy_log(parent: Path, target: Path, *, first: str, last: str, account: Account) -> None:
-    """Copy the segments of the log that recovering the copy needs."""
+    """Copy the segments of the log that recovering the copy needs, and what tells where its
+    timelines began: without that, nothing could be recovered along them later."""
     with (
         open_directory(parent) as data,
         open_directory("pg_wal", within=data) as log,
         open_directory(target / "pg_wal") as copy,
     ):
         for name in os.listdir(log):
-            if re.fullmatch("[0-9A-F]{24}", name) and first <= name <= last:
+            is_needed = re.fullmatch("[0-9A-F]{24}", name) and first <= name <= last
+            if is_needed or re.fullmatch("[0-9A-F]{8}[.]history", name):
                 clone_file(name, source=log, target=copy, owner=account)

@@ -20,14 +20,13 @@ from pathlib import Path
 from django.conf import settings
 
 from controlplane import durable
-from controlplane.compute.accounts import Account, give, running_as, service_account
+from controlplane.compute.accounts import Account, running_as, service_account
 from controlplane.compute.filesystem import sync_tree
-from controlplane.compute.foreign_files import read_regular, remove_from
-from controlplane.compute.tree import NEW_FILE, open_directory
+from controlplane.compute.foreign_files import put_into, read_regular
 
 # The major versions that Perch knows. Postgres 14 has no `pg_backup_start`, and is not maintained
-# any more.
-OLDEST, NEWEST = 15, 18
+# any more. The tests run 15 to 18.
+OLDEST, NEWEST = 15, 19
 # What Perch runs, beside `postgres` itself.
 PROGRAMS = ("initdb", "pg_checksums", "pg_controldata", "pg_dump", "pg_restore", "pg_waldump")
 # In the directory of a compute's sockets: the major version of the Postgres that listens there.
@@ -91,14 +90,8 @@ def is_bundled(major: int) -> bool:
 def note_major(sockets: Path, major: int, account: Account) -> None:
     """Note in the directory of a compute's sockets, which belongs to its account and in which
     nothing listens yet, which major version will listen there."""
-    remove_from(sockets, MAJOR)
-    with open_directory(sockets) as directory:
-        file = os.open(MAJOR, NEW_FILE, 0o600, dir_fd=directory)
-        with os.fdopen(file, "w") as opened:
-            opened.write(f"{major}\n")
-            # The proxy reads it, which may enter this directory.
-            os.fchmod(file, 0o644)
-            give(file, account)
+    # The proxy reads it, which may enter this directory.
+    put_into(sockets, MAJOR, f"{major}\n", account, mode=0o644)
 
 
 def major_behind(sockets: Path) -> int:
@@ -117,7 +110,7 @@ def check_programs() -> None:
         name = f"PERCH_POSTGRES_BINS: {major}={directory}"
         if problem := _why_unusable(Path(directory)):
             raise PostgresUnusable(f"{name}: {problem}")
-        if (found := _version_of(Path(directory))).partition(".")[0] != str(major):
+        if _major(found := _version_of(Path(directory))) != major:
             raise PostgresUnusable(f"{name}: the programs there are of Postgres {found}")
         _check(Path(directory), major, name)
 

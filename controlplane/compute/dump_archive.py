@@ -1,9 +1,4 @@
-"""Removes the functions' bodies from an archive of pg_dump's custom format that holds no rows.
-
-While Postgres restores objects that depend on immutable functions (generated columns, partition
-keys, index expressions), it calls these functions. `without_bodies` gives each function a body that
-does nothing. `functions_alone` holds the statements that create the true bodies once everything
-else is restored.
+"""Reads the table of contents of an archive of pg_dump's custom format that holds no rows.
 
 The format is that of PostgreSQL's pg_backup_archiver.c and pg_backup_custom.c, versions 1.14
 (PostgreSQL 12) to 1.16 (PostgreSQL 18): a header, then a table of contents with an entry for each
@@ -11,7 +6,6 @@ object. An integer is a sign byte and then its bytes, lowest first. A string is 
 (an integer, -1 for no string) and then its bytes.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 VERSIONS = ((1, 14), (1, 15), (1, 16))
@@ -19,9 +13,6 @@ CUSTOM_FORMAT = 1
 # The number of integers that say when the archive was made: second, minute, hour, day, month, year,
 # and whether daylight saving time was in force.
 MOMENT = 7
-FUNCTIONS = (b"FUNCTION", b"PROCEDURE")
-# Settings of the session that restores; every archive needs them.
-SETTINGS = (b"ENCODING", b"STDSTRINGS", b"SEARCHPATH")
 
 
 class ArchiveUnreadable(Exception):
@@ -30,59 +21,22 @@ class ArchiveUnreadable(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """An object in the table of contents: its statement, and the bytes before and after it."""
+    """An object, with the statements that create and drop it, in the database's own encoding. The
+    names are not quoted; those that it does not have are empty."""
 
-    oid: int
     kind: bytes
-    before: bytes
+    name: bytes
+    schema: bytes
+    owner: bytes
     definition: bytes
-    after: bytes
-
-    @property
-    def is_function(self) -> bool:
-        return self.kind in FUNCTIONS
+    drop: bytes
 
 
-class Archive:
-    """An archive whose table of contents has been read. Raises ArchiveUnreadable."""
-
-    def __init__(self, content: bytes) -> None:
-        self._reader = reader = _Reader(content)
-        reader.skip_header()
-        self._header = content[: reader.at]
-        self._entries = [reader.entry() for _ in range(reader.integer())]
-        self._rest = content[reader.at :]
-
-    def without_bodies(self, stand_ins: Mapping[int, bytes]) -> bytes:
-        """The archive with each function's definition replaced by the statement that `stand_ins`
-        has for its oid. Raises KeyError if `stand_ins` lacks a function."""
-        return self._written(
-            (entry, stand_ins[entry.oid] if entry.is_function else entry.definition)
-            for entry in self._entries
-        )
-
-    def functions_alone(self) -> bytes:
-        """An archive of the functions alone, each by CREATE OR REPLACE. Raises
-        ArchiveUnreadable."""
-        return self._written(
-            (entry, _replacing(entry.definition) if entry.is_function else entry.definition)
-            for entry in self._entries
-            if entry.is_function or entry.kind in SETTINGS
-        )
-
-    def _written(self, entries: Iterable[tuple[Entry, bytes]]) -> bytes:
-        parts = []
-        for entry, definition in entries:
-            length = self._reader.encoded(len(definition))
-            parts.append(entry.before + length + definition + entry.after)
-        return b"".join((self._header, self._reader.encoded(len(parts)), *parts, self._rest))
-
-
-def _replacing(definition: bytes) -> bytes:
-    verb, blank, rest = definition.partition(b" ")
-    if verb != b"CREATE" or not rest.startswith(FUNCTIONS):
-        raise ArchiveUnreadable(f"a function's definition begins with {definition[:20]!r}")
-    return b"CREATE OR REPLACE" + blank + rest
+def entries_of(archive: bytes) -> list[Entry]:
+    """The objects, in an order in which they can be created. Raises ArchiveUnreadable."""
+    reader = _Reader(archive)
+    reader.skip_header()
+    return [reader.entry() for _ in range(reader.integer())]
 
 
 class _Reader:
@@ -90,7 +44,7 @@ class _Reader:
 
     def __init__(self, content: bytes) -> None:
         self._content = content
-        self.at = 0
+        self._at = 0
         self._version = (0, 0)
         self._integer_size = self._offset_size = 0
 
@@ -112,42 +66,37 @@ class _Reader:
             self._string()
 
     def entry(self) -> Entry:
-        begin = self.at
         self.integer()  # its id in the archive
         if self.integer():
             raise ArchiveUnreadable("it contains rows")
-        self._string()  # the oid of the catalog table that has the object
-        oid, _tag, kind = (self._string() for _ in range(3))
+        for _ in range(2):  # the oid of the catalog table that has the object, the object's oid
+            self._string()
+        name, kind = self._string(), self._string()
         self.integer()  # section
-        before = self._content[begin : self.at]
-        definition = self._string()
-        begin = self.at
-        for _ in range(5):  # drop and copy statements; schema, tablespace, access method
+        definition, drop, _copy, schema = (self._string() for _ in range(4))
+        for _ in range(2):  # tablespace, access method
             self._string()
         if self._version >= (1, 16):
             self.integer()  # the kind of relation
-        for _ in range(2):  # owner, whether its rows have oids
-            self._string()
+        owner = self._string()
+        self._string()  # whether its rows have oids
         while self._string():  # the ids of the entries that it depends on
             pass
         self._take(1 + self._offset_size)  # the offset of its rows
-        return Entry(int(oid), kind, before, definition, self._content[begin : self.at])
+        return Entry(kind, name, schema, owner, definition, drop)
 
     def integer(self) -> int:
         sign = self._take(1)[0]
         value = int.from_bytes(self._take(self._integer_size), "little")
         return -value if sign else value
 
-    def encoded(self, number: int) -> bytes:
-        return b"\0" + number.to_bytes(self._integer_size, "little")
-
     def _string(self) -> bytes:
         """The next string; b"" also for no string."""
         return self._take(max(0, self.integer()))
 
     def _take(self, count: int) -> bytes:
-        taken = self._content[self.at : self.at + count]
+        taken = self._content[self._at : self._at + count]
         if len(taken) < count:
             raise ArchiveUnreadable("it is truncated")
-        self.at += count
+        self._at += count
         return taken

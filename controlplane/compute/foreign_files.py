@@ -1,8 +1,8 @@
 """Reads and removes files in directories that belong to a compute's account.
 
 That account may have put anything in place of a file: a link to a file of ours, a pipe without a
-writer, an endless file. So only regular files are read, up to a limit. Perch writes none of its own
-files there (`branch_data.write_for`).
+writer, an endless file. So only regular files are read, up to a limit. Files that only Perch may
+change are elsewhere (`branch_data.write_for`).
 """
 
 import errno
@@ -11,7 +11,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from controlplane.compute.tree import REGULAR, open_directory
+from controlplane.compute.accounts import Account, give
+from controlplane.compute.tree import NEW_FILE, REGULAR, open_directory
 
 # Errors of opening a missing file, a link or a socket in a file's place, and a file on which its
 # owner holds a lease (fcntl(2), F_SETLEASE), so that opening it would have to wait.
@@ -41,6 +42,19 @@ def read_regular(
         return os.pread(descriptor, limit, begin)
     finally:
         os.close(descriptor)
+
+
+def put_into(directory: Path, name: str, text: str, account: Account, *, mode: int = 0o600) -> None:
+    """Make the file `name` of the account in `directory`, in place of what is there. The account
+    may change it. Raises OSError."""
+    remove_from(directory, name)
+    with (
+        open_directory(directory) as place,
+        os.fdopen(os.open(name, NEW_FILE, mode, dir_fd=place), "w") as file,
+    ):
+        file.write(text)
+        os.fchmod(file.fileno(), mode)
+        give(file.fileno(), account)
 
 
 def remove_from(directory: Path, *names: str) -> None:

@@ -7,41 +7,31 @@ this host share `perch-upgrade`, one after the other, and its processes are kill
 The complete new data waits beside the branch until the operation that made it switches all branches
 of the project.
 
-`upgrade_catalogs` makes the copy harmless before, and brings back what it took afterwards. Sessions
-are pinned as our own are.
+pg_upgrade restores what clients wrote as a superuser. So `upgrade_catalogs` takes what Postgres
+would evaluate out of the copy before, and brings it back afterwards. pg_upgrade runs confined
+(`pg_upgrade`). If the rights in the new data are not those in the old, the upgrade fails.
 """
 
 import os
-import re
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
-
-import psutil
-from django.conf import settings
 
 from controlplane import durable
 from controlplane.compute import branch_data
 from controlplane.compute.account_processes import end_upgrade_account
-from controlplane.compute.accounts import Account, give, launched_as, upgrade_account
-from controlplane.compute.binaries import PostgresUnusable, major_of, postgres_bin
+from controlplane.compute.accounts import Account, upgrade_account
+from controlplane.compute.binaries import major_of
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir, data_dir
-from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches, remove_tree
-from controlplane.compute.foreign_files import read_regular
-from controlplane.compute.history.control_data import read_control_data
-from controlplane.compute.limits import end_group, forget_limits, limit_compute
+from controlplane.compute.foreign_files import remove_from
+from controlplane.compute.history.recovering import PREPARED
+from controlplane.compute.limits import end_group, forget_limits
 from controlplane.compute.occupants import end_processes_in
 from controlplane.compute.patience import heed_cancel, progressed
-from controlplane.compute.progress import Movement, wait_while_it_gets_on
+from controlplane.compute.pg_upgrade import OLD, WORK, require_programs, run_pg_upgrade
 from controlplane.compute.recovery import is_to_recover
 from controlplane.compute.schema_only import UNSAFE
-from controlplane.compute.session import pinned_options
-from controlplane.compute.space import require_reserve
-from controlplane.compute.state_directory import HBA_FILE
 from controlplane.compute.steps import step
 from controlplane.compute.tree import clone_tree, give_tree, open_directory
 from controlplane.compute.upgrade_catalogs import (
@@ -52,22 +42,14 @@ from controlplane.compute.upgrade_catalogs import (
     rearm,
     refuse_what_cannot_go,
 )
-from controlplane.compute.workshop import MOST, end_workshop, serving, sockets_of
+from controlplane.compute.workshop import end_workshop, serving, sockets_of
 
-# What pg_upgrade runs, of the old and of the new major version.
-OLD_PROGRAMS = ("pg_controldata", "pg_ctl", "pg_resetwal", "postgres")
-NEW_PROGRAMS = (
-    *OLD_PROGRAMS,
-    *("initdb", "pg_dump", "pg_dumpall", "pg_restore", "pg_upgrade", "psql", "vacuumdb"),
+# Files by which a server's settings or its recovery could be changed.
+STEERING = (
+    *("postgresql.auto.conf", "standby.signal", "recovery.signal", "backup_label"),
+    "tablespace_map",
 )
-# In the staging directory: the copy of the old data, and where pg_upgrade writes its own files.
-OLD, WORK = "old", "work"
 LOOK_UP = 0.5  # seconds between two looks whether the work was cancelled
-STILL = 120.0  # seconds that pg_upgrade may make no progress
-STATEMENT = 3600.0  # seconds for one of its statements
-LONGEST_WORDS, LONGEST_REPORT = 3000, 800  # bytes
-# What pg_upgrade writes about a check, and about restoring a database.
-REPORT = re.compile(r"[a-z_0-9]+\.txt|pg_upgrade_dump_[0-9]+\.log")
 # Slots that the platform makes for itself.
 OWN_SLOT = "perch_"
 
@@ -137,16 +119,6 @@ def discard(branch_id: str, key: str) -> None:
     remove_tree(upgraded_place(branch_id, key))
 
 
-def require_programs(before: int, to: int) -> None:
-    """Raise PostgresUnusable if this host lacks a program that the upgrade needs."""
-    for major, programs in ((before, OLD_PROGRAMS), (to, NEW_PROGRAMS)):
-        directory = postgres_bin(major)
-        if missing := [one for one in programs if not (directory / one).exists()]:
-            raise PostgresUnusable(
-                f"this host's Postgres {major} lacks {', '.join(missing)}, which the upgrade needs"
-            )
-
-
 def _replaced_place(branch_id: str, key: str) -> Path:
     return branch_dir(branch_id).with_name(f".{branch_id}.{key}-replaced")
 
@@ -173,9 +145,10 @@ def _upgrade(branch_id: str, account: Account, *, before: int, to: int) -> None:
         runner = Account(upgrade_account().uid, account.gid)
         give_tree(staging / OLD, account, runner)
         clone_tree(branch_data.template(to), data, owner=runner)
-        _run_pg_upgrade(branch_id, runner, before=before, to=to)
+        run_pg_upgrade(branch_id, runner, before=before, to=to)
     remove_tree(staging / OLD)
     remove_tree(staging / WORK)
+    remove_from(data, *STEERING)
     give_tree(data, runner, account)
     with _served(branch_id, account) as sockets, step("restoring_functions"):
         rearm(sockets, found)
@@ -206,117 +179,11 @@ def _served(branch_id: str, account: Account) -> Iterator[Path]:
     """Run Postgres on the data in the staging directory, for ourselves alone."""
     workshop = branch_data.staging_id(branch_id)
     data = data_dir(workshop)
-    # Recovery fails with a lower setting.
-    prepared = read_control_data(data, account).max_prepared_transactions
-    chosen = {**UNSAFE, "max_prepared_transactions": str(prepared)}
+    chosen = {**UNSAFE, "max_prepared_transactions": str(PREPARED)}
     with serving(workshop, sockets_of(branch_id), chosen) as sockets:
         yield sockets
     if is_to_recover(data):
         raise UpgradeFailed("Postgres did not shut down in order")
-
-
-def _run_pg_upgrade(branch_id: str, account: Account, *, before: int, to: int) -> None:
-    """Raises UpgradeRefused with the words of pg_upgrade's own checks."""
-    workshop, sockets = branch_data.staging_id(branch_id), sockets_of(branch_id)
-    staging = branch_dir(workshop)
-    for place in (staging / WORK, sockets):
-        place.mkdir(mode=0o700)
-        give(place, account)
-    command: list[Path | str] = [
-        postgres_bin(to) / "pg_upgrade",
-        *("--old-bindir", postgres_bin(before), "--new-bindir", postgres_bin(to)),
-        *("--old-datadir", staging / OLD, "--new-datadir", data_dir(workshop)),
-        *("--username", PLATFORM_ROLE, "--socketdir", sockets),
-        *("--old-port", "50432", "--new-port", "50433"),
-        # The new data takes over the files of the copy, which is removed.
-        *("--link", "--no-sync"),
-        *("--old-options", _options(branch_id, "old", before)),
-        *("--new-options", _options(branch_id, "new", to)),
-    ]
-    with tempfile.TemporaryFile() as output:
-        with launched_as(account, command) as run:
-            run["cwd"] = staging / WORK
-            run["env"] = {**run["env"], "PGOPTIONS": pinned_options(STATEMENT, before)}
-            process = subprocess.Popen(
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                **run,
-            )
-        limit_compute(sockets.name, process.pid, max_cu=MOST)
-        try:
-            in_time = wait_while_it_gets_on(
-                lambda: process.poll() is not None, _Watch(staging).look, still=STILL
-            )
-        finally:
-            process.kill()
-            process.wait()
-        if not in_time:
-            raise UpgradeFailed(f"pg_upgrade made no progress for {STILL:.0f} s")
-        if process.returncode:
-            raise UpgradeRefused(f"pg_upgrade refuses it: {_words(output, data_dir(workshop))}")
-
-
-def _options(branch_id: str, name: str, major: int) -> str:
-    """The options of a server that pg_upgrade starts: a configuration of ours alone."""
-    lines = {
-        "hba_file": settings.STATE_DIR / HBA_FILE,
-        "listen_addresses": "",
-        "shared_buffers": "64MB",
-        # One transaction restores up to a thousand objects.
-        "max_locks_per_transaction": "1024",
-        "fsync": "off",
-        "full_page_writes": "off",
-        "autovacuum": "off",
-        "max_logical_replication_workers": "0",
-        "dynamic_shared_memory_type": "posix",
-    }
-    if major >= 17:
-        lines["event_triggers"] = "off"
-    text = "".join(f"{key} = '{value}'\n" for key, value in lines.items())
-    workshop = branch_data.staging_id(branch_id)
-    return f"-c config_file={branch_data.write_for(workshop, f'upgrade-{name}.conf', text)}"
-
-
-class _Watch:
-    """Looks at all processes that work in the staging directory: pg_upgrade and what it starts."""
-
-    def __init__(self, staging: Path) -> None:
-        self._staging = staging
-        self._seen: set[tuple[int, float]] = set()
-
-    def look(self) -> Movement:
-        with open_directory(self._staging) as place:
-            require_reserve(place)
-        seen = set()
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.cwd().startswith(f"{self._staging}/"):
-                    times = process.cpu_times()
-                    seen.add((process.pid, times.user + times.system))
-        before, self._seen = self._seen, seen
-        return Movement.GETS_ON if seen != before else Movement.STANDS_STILL
-
-
-def _words(output: IO[bytes], data: Path) -> str:
-    """The last words of pg_upgrade, of its checks' reports, and of the restore that failed."""
-    size = output.seek(0, os.SEEK_END)
-    output.seek(max(0, size - LONGEST_WORDS))
-    said = [output.read()]
-    # A link in place of the directory is not followed.
-    for _, _, names, opened in os.fwalk(data / "pg_upgrade_output.d", follow_symlinks=False):
-        said += [
-            read_regular(name, LONGEST_REPORT, within=opened, from_end=True)
-            for name in sorted(names)
-            if REPORT.fullmatch(name)
-        ]
-    words = b"\n".join(said).decode(errors="replace")
-    # Of a restore, only what it says from its error on.
-    if error := re.search(r"pg_restore: error: .*?(?=^pg_restore: |\Z)", words, re.S | re.M):
-        words = error[0]
-    # The checks and steps that passed are not of interest.
-    return " ".join(re.sub(r"(?m)^.*\bok *$|^[-*]+$|^pg_restore: creating .*$", "", words).split())
 
 
 def _end_earlier(branch_id: str) -> None:

@@ -1,12 +1,14 @@
 """Observes a running compute: whether it answers, who uses it, how large its databases are and how
 far its log has come. Nothing here changes the compute."""
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import NoneType
+from typing import Any
 
 import psycopg
 
@@ -21,6 +23,8 @@ from controlplane.compute.tree import tree_size
 LOOK_BOUND = 2.0
 # Seconds that a compute may take to show that it can serve clients.
 ANSWER_BOUND = 5.0
+# Of what a server says that it is, such as "15.20 (Debian 15.20-1)".
+RELEASE = re.compile(rb"[0-9a-z.]{1,32}")
 # Seconds for which a new session without a query counts as busy: its client may be about to ask.
 NEW = 5
 # Seconds that connections under way may take to become sessions before a stop.
@@ -50,7 +54,7 @@ LOG_OF_ITS_OWN = 3 << 30
 # The last columns are clients' sessions by SESSIONS. A session that began within the given seconds
 # and has asked nothing counts as busy.
 ACTIVITY = """
-SELECT CASE WHEN bool_or(is_busy) THEN now() ELSE max(state_change) END, count(*),
+SELECT CASE WHEN bool_or(is_busy) THEN now() ELSE max(state_change) END, bool_or(is_busy), count(*),
     count(*) FILTER (WHERE state = 'active'),
     count(*) FILTER (WHERE state = 'idle' OR is_client AND state IS NULL),
     count(*) FILTER (WHERE state LIKE 'idle in %%'),
@@ -71,6 +75,31 @@ SESSIONS = (
     "connections_idle_in_transaction",
     "active_queries",
 )
+# Changes when a table, an index or a sequence of the database is read, written, made or altered,
+# empty or not, by whatever means: Postgres's own counters. What a statement's text says is neither
+# needed nor trusted. The catalog's relations are left out, except those of large objects.
+TABLES = """
+SELECT concat_ws(' ', count(*), sum(c.xmin::text::bigint), sum(pg_stat_get_numscans(c.oid)
+    + pg_stat_get_tuples_inserted(c.oid) + pg_stat_get_tuples_updated(c.oid)
+    + pg_stat_get_tuples_deleted(c.oid)),
+    sum(pg_stat_get_blocks_fetched(c.oid)) FILTER (WHERE relkind = 'S'))
+FROM pg_class c WHERE c.oid >= 16384 OR c.relname LIKE 'pg\\_largeobject%'
+"""
+# The databases with clients, if heartbeats are looked for in so many.
+CLIENTS_DATABASES = """
+SELECT DISTINCT datname FROM pg_stat_activity
+WHERE datname IS NOT NULL AND usename IS DISTINCT FROM current_user LIMIT %s
+"""
+MOST_DATABASES = 8
+# The clients' sessions, the busy and the most recently used ones first.
+SHOWN_SESSIONS = """
+SELECT pid, usename::text AS role, datname::text AS database, application_name, state,
+    backend_start, xact_start, state_change, left(query, %s) AS last_statement
+FROM pg_stat_activity
+WHERE backend_type IN ('client backend', 'walsender') AND usename IS DISTINCT FROM current_user
+ORDER BY state = 'idle', state_change DESC NULLS LAST LIMIT %s
+"""
+MOST_SESSIONS, LONGEST_STATEMENT = 100, 500
 # The position that is flushed to disk: a crash cannot undo it, so nothing is counted twice.
 WRITTEN = "current_setting('data_directory'), (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"
 
@@ -91,6 +120,11 @@ class Measures:
     logical_size: int
     auxiliary_size: int
     written: Written
+
+
+# For each endpoint whose heartbeats are not activity: what TABLES said of its databases, and the
+# last activity when that had changed.
+_tables: dict[str, tuple[Mapping[str, str], datetime]] = {}
 
 
 class OtherBranch(Exception):
@@ -131,28 +165,73 @@ class Look:
     catalog_mark: str
     # By SESSIONS.
     sessions: Mapping[str, int]
+    # The release of Postgres, such as "18.6", as the compute says.
+    release: str
 
 
-def look(endpoint_id: str) -> Look:
+def look(endpoint_id: str, heartbeats_since: datetime | None = None) -> Look:
     """Look at the running compute.
 
     Activity is a running query, an open transaction, or the moment when the last one ended. Idle
     connections and the platform's own sessions are none. A connection that is just being made
     counts, since its user is not known yet. So does a session that began a moment ago and has asked
-    nothing: its proxy may be slow to send the first query. Raises psycopg.OperationalError.
+    nothing: its proxy may be slow to send the first query. What ended after `heartbeats_since`
+    counts only if a table was read or written since the last call. Raises psycopg.Error.
     """
     with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
-        return look_through(connection)
+        return look_through(connection, endpoint_id, heartbeats_since)
 
 
-def look_through(connection: Session) -> Look:
+def look_through(
+    connection: Session, endpoint_id: str, heartbeats_since: datetime | None = None
+) -> Look:
     """Do the same through a session of the caller's."""
     mark = read_mark(connection)
-    last, _, sessions = _activity(connection)
-    return Look(last, mark, dict(zip(SESSIONS, sessions, strict=True)))
+    last, is_busy, _, sessions = _activity(connection)
+    if not is_busy and heartbeats_since and last and last > heartbeats_since:
+        last = _last_use_of_tables(connection, endpoint_id, last)
+    release = RELEASE.match(connection.pgconn.parameter_status(b"server_version") or b"")
+    said = release[0].decode() if release else ""
+    return Look(last, mark, dict(zip(SESSIONS, sessions, strict=True)), said)
 
 
-def last_activity(endpoint_id: str) -> datetime | None:
+def _last_use_of_tables(connection: Session, endpoint_id: str, last: datetime) -> datetime:
+    """The last activity that a call has found to read or write a table: `last`, unless nothing has
+    changed since an earlier call, or nobody can tell."""
+    found = connection.execute(CLIENTS_DATABASES, [MOST_DATABASES + 1]).fetchall()
+    names = [str(name) for (name,) in found]
+    if len(names) > MOST_DATABASES:
+        return last
+    before, used_at = _tables.get(endpoint_id, ({}, last))
+    now = dict(before)
+    for name in names:
+        with session(socket_dir(endpoint_id), name, bound=LOOK_BOUND) as other:
+            (now[name],) = values_of(other.execute(TABLES).fetchone(), str)
+    if now != before:
+        used_at = last
+    _tables[endpoint_id] = now, used_at
+    return used_at
+
+
+def forget_tables(endpoint_id: str) -> None:
+    """Drop what is remembered of an endpoint that is no longer active."""
+    _tables.pop(endpoint_id, None)
+
+
+def read_sessions(endpoint_id: str) -> list[dict[str, Any]]:
+    """The clients' sessions of the running compute, by the columns of SHOWN_SESSIONS. Raises
+    psycopg.Error."""
+    with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
+        cursor = connection.execute(SHOWN_SESSIONS, [LONGEST_STATEMENT, MOST_SESSIONS])
+        names = [column.name for column in cursor.description or ()]
+        kinds: Any = int, *((str, NoneType),) * 4, *((datetime, NoneType),) * 3, (str, NoneType)
+        rows = [dict(zip(names, values_of(row, *kinds), strict=True)) for row in cursor]
+    for row in rows:
+        row |= {k: clock.from_host(v) for k, v in row.items() if isinstance(v, datetime)}
+    return rows
+
+
+def last_activity(endpoint_id: str, heartbeats_since: datetime | None = None) -> datetime | None:
     """The last activity, as `look` defines it, after the door was shut.
 
     Connections made before that may still be in the listener's queue or authenticating, where they
@@ -164,18 +243,19 @@ def last_activity(endpoint_id: str) -> datetime | None:
         while True:
             # In this order, since a connection made in between may only raise the second number.
             made = door.connections_to(door.SOCKET).count(place)
-            last, seen, _ = _activity(connection)
+            _, _, seen, _ = _activity(connection)
             if made <= seen or time.monotonic() > deadline:
-                return last
+                return look_through(connection, endpoint_id, heartbeats_since).last_activity
             time.sleep(0.002)
 
 
-def _activity(connection: Session) -> tuple[datetime | None, int, Sequence[int]]:
-    """The last activity, the number of all sessions, the platform's included, and the numbers of
-    clients' sessions in the order of SESSIONS."""
+def _activity(connection: Session) -> tuple[datetime | None, bool, int, Sequence[int]]:
+    """The last activity, whether a session is busy, the number of all sessions, the platform's
+    included, and the numbers of clients' sessions in the order of SESSIONS."""
     row = connection.execute(ACTIVITY, [NEW]).fetchone()
-    last, seen, *sessions = values_of(row, (datetime, NoneType), *(int,) * (1 + len(SESSIONS)))
-    return last and clock.from_host(last), seen, sessions
+    kinds: Any = (datetime, NoneType), (bool, NoneType), *(int,) * (1 + len(SESSIONS))
+    last, is_busy, seen, *sessions = values_of(row, *kinds)
+    return last and clock.from_host(last), bool(is_busy), seen, sessions
 
 
 def measure(endpoint_id: str, branch_id: str) -> Measures:

@@ -7,6 +7,7 @@ worker finds a Postgres that another worker started.
 import logging
 import os
 import re
+import select
 import signal
 import subprocess
 import time
@@ -46,6 +47,7 @@ CHECK_BOUND = 30.0  # seconds for Postgres to check a configuration
 HEED_INTERVAL = 0.25  # seconds
 LOG_RECOVERY_EVERY = 5.0  # seconds
 LONGEST_PID_FILE = 4096  # bytes
+LONGEST_CHECK = 1 << 16  # bytes
 LONGEST_ERROR = 400  # characters
 # A line of a log. Postgres begins the further lines of a message, which may be a client's, by tabs.
 COMPLAINT = re.compile(
@@ -197,8 +199,6 @@ def check_configuration(data_dir: Path, config_file: Path) -> str | None:
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
         **running_as(account_of(data_dir.parent)),
     ) as check:
         try:
@@ -324,19 +324,21 @@ class _Start:
         return self._watch.look()
 
 
-def _errors_within(bound: float, check: "subprocess.Popen[str]") -> str:
-    """Return what the check of the configuration wrote to standard error until it ended. Raises
-    StartFailed after `bound` seconds, patience.Cancelled."""
-    deadline = time.monotonic() + bound
-    while True:
-        try:
-            return check.communicate(timeout=HEED_INTERVAL)[1]
-        except subprocess.TimeoutExpired as error:
-            heed_cancel()
-            if time.monotonic() >= deadline:
-                raise StartFailed(
-                    f"Postgres did not check its settings within {bound:.0f} s"
-                ) from error
+def _errors_within(bound: float, check: "subprocess.Popen[bytes]") -> str:
+    """Return the beginning of what the check of the configuration wrote to standard error until it
+    ended: a file of the compute's account may have any number of errors. Raises StartFailed after
+    `bound` seconds, patience.Cancelled."""
+    deadline, words = time.monotonic() + bound, bytearray()
+    assert check.stderr is not None
+    while time.monotonic() < deadline:
+        heed_cancel()
+        if select.select([check.stderr], [], [], HEED_INTERVAL)[0]:
+            part = os.read(check.stderr.fileno(), 1 << 16)
+            words += part[: LONGEST_CHECK - len(words)]
+            if not part:
+                check.wait(CHECK_BOUND)
+                return words.decode(errors="replace")
+    raise StartFailed(f"Postgres did not check its settings within {bound:.0f} s")
 
 
 def _pid_file(data_dir: Path) -> list[str]:

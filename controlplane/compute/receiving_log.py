@@ -31,6 +31,7 @@ from controlplane.compute.door import SOCKET
 from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches, remove_tree
 from controlplane.compute.history.log import segment_start
 from controlplane.compute.listing import Listing
+from controlplane.compute.logs import open_log
 from controlplane.compute.occupants import kill
 from controlplane.compute.reaping import reap
 from controlplane.compute.standby import SLOT
@@ -40,7 +41,6 @@ from controlplane.compute.tree import REGULAR, SEGMENT, open_directory, start_of
 # seconds between the receiver's answers.
 SENDER_TIMEOUT, STATUS_INTERVAL = 2500, 1
 PARTIAL = ".partial"
-LONGEST_WORDS = 500  # characters
 _PROCESSES = "processes"
 _receptions = Listing(lambda name: name.startswith("lr-"))
 
@@ -74,17 +74,18 @@ def receive(receiver_id: str, major: int, start_carrier: StartCarrier) -> None:
             *("--no-password", "--status-interval", str(STATUS_INTERVAL)),
             *("--dbname", _conninfo(receiver_id, sockets)),
         ]
-        with (
-            launched_as(account, command) as launched,
-            open(place / "receive.log", "ab") as words,
-        ):
-            receiver: subprocess.Popen[bytes] = subprocess.Popen(
-                stdin=subprocess.DEVNULL,
-                stdout=words,
-                stderr=words,
-                start_new_session=True,
-                **launched,
-            )
+        words = open_log(place / "receive.log")
+        try:
+            with launched_as(account, command) as launched:
+                receiver: subprocess.Popen[bytes] = subprocess.Popen(
+                    stdin=subprocess.DEVNULL,
+                    stdout=words,
+                    stderr=words,
+                    start_new_session=True,
+                    **launched,
+                )
+        finally:
+            os.close(words)
         _note_process(place, receiver)
         reap(receiver)
 

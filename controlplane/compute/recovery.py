@@ -5,24 +5,37 @@ import re
 import struct
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.progress import children_of, title_of
-from controlplane.compute.tree import open_directory
+from controlplane.compute.tree import SEGMENT, open_directory
 
 # The whole titles: a client's backend has a role and a database of any names there.
 TITLE = re.compile(r"postgres: (\S+: )?startup recovering ([0-9A-F]{24})[\0 ]*")
 WAITS = re.compile(r"postgres: (\S+: )?startup waiting for [0-9A-F]{24}[\0 ]*")
 # The file that makes a Postgres a standby.
 STANDBY = "standby.signal"
-SEGMENT = re.compile("[0-9A-F]{24}")
 # In a segment's first page: 4 bytes of magic and flags, 4 of timeline, then 8 of its address.
 PLACE = slice(8, 16)
-# In pg_control, at the same place in every version: 8 bytes of identity, 8 of versions, then the
-# state, here as an orderly shutdown leaves it; from byte 32 on, where the latest checkpoint lies in
-# the log, 8 bytes of its redo position, and its timeline.
-STATE, SHUT_DOWN = slice(16, 20), (1).to_bytes(4, "little")
-CHECKPOINT = struct.Struct("<32xQ8xI")
+# pg_control's fields that are at the same place in every version, and the state that an orderly
+# shutdown leaves.
+CONTROL, SHUT_DOWN = struct.Struct("<Q8xI12xQQI"), 1
+
+
+class Control(NamedTuple):
+    """What pg_control tells of a data directory: of the latest checkpoint, where its record and
+    where redo begins in the log, and its timeline."""
+
+    system_id: int
+    state: int
+    checkpoint: int
+    redo: int
+    timeline: int
+
+    @property
+    def is_shut_down(self) -> bool:
+        return self.state == SHUT_DOWN
 
 
 def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
@@ -53,25 +66,19 @@ def is_to_recover(data_dir: Path) -> bool:
     signals = ("backup_label", "recovery.signal", STANDBY)
     if any(os.path.lexists(data_dir / name) for name in signals):
         return True
-    return _control(data_dir)[STATE] != SHUT_DOWN
+    try:
+        return not read_control(data_dir).is_shut_down
+    except OSError:
+        return True
 
 
-def last_checkpoint(data_dir: Path) -> tuple[int, int] | None:
-    """Where the latest checkpoint of a stopped Postgres begins in its log, and its timeline. None
-    if pg_control cannot be read."""
-    control = _control(data_dir)
-    return CHECKPOINT.unpack(control) if len(control) == CHECKPOINT.size else None
-
-
-def _control(data_dir: Path) -> bytes:
-    """The beginning of pg_control; b"" if there is none."""
-    with (
-        suppress(OSError),
-        open_directory(data_dir) as data,
-        open_directory("global", within=data) as directory,
-    ):
-        return read_regular("pg_control", CHECKPOINT.size, within=directory)
-    return b""
+def read_control(data_dir: Path) -> Control:
+    """Read pg_control. Raises OSError, also if it is cut short."""
+    with open_directory(data_dir) as data, open_directory("global", within=data) as directory:
+        found = read_regular("pg_control", CONTROL.size, within=directory)
+    if len(found) < CONTROL.size:
+        raise OSError("pg_control is missing or damaged")
+    return Control(*CONTROL.unpack(found))
 
 
 def _bytes_from(log: int, current: str) -> int:

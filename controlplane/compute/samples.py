@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from types import NoneType
 
 import psycopg
@@ -61,11 +62,13 @@ class _Process:
 _postmasters: dict[str, _Process] = {}
 
 
-def look_and_sample(endpoint_id: str, branch_id: str) -> tuple[Look, Sample | None]:
+def look_and_sample(
+    endpoint_id: str, branch_id: str, heartbeats_since: datetime | None
+) -> tuple[Look, Sample | None]:
     """Look at the endpoint's compute as `observation.look` does, and sample it if it runs on the
     branch. The sample is None if that fails. Raises psycopg.OperationalError."""
     with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
-        look = observation.look_through(connection)
+        look = observation.look_through(connection, endpoint_id, heartbeats_since)
         try:
             return look, _sample(connection, look, endpoint_id, branch_id)
         except (psycopg.Error, OtherBranch, OSError) as error:

@@ -2,17 +2,9 @@
 its rows.
 
 The branch begins as the template, an empty cluster, and gets pg_dump's archive of the source. So
-none of its files ever holds a row of the source. The source's content is untrusted, yet a superuser
-restores it, since only a superuser may give each object its owner. So nothing that clients wrote
-may be executed meanwhile:
-
-- Every function is restored with a body that does nothing (`dump_archive`), and gets its own body
-  as the last step. Otherwise Postgres would evaluate immutable functions with the superuser's
-  rights when it restores generated columns, partition keys, indexes and more.
-- The archive is a list of statements. No psql reads it, so no line is taken for a psql command.
-- pg_dump runs under the source's account and pg_restore under the new branch's, so each can reach
-  only its own compute. Their sessions are pinned as our own are: a name without a schema is only
-  looked up in pg_catalog, and no event trigger fires.
+none of its files ever holds a row of the source. `schema_restoring` creates what the archive has.
+pg_dump runs under the source's account, so it can reach only its own compute. Its session is pinned
+as our own are: a name without a schema is only looked up in pg_catalog.
 
 While the branch is made, its name is that of its staging directory. The lock of that name keeps
 away the round that kills processes of no branch. Callers hold the locks of both branches.
@@ -35,7 +27,7 @@ from controlplane.compute.binaries import major_behind, major_of, postgres_bin
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir, data_dir
 from controlplane.compute.cluster_roles import make_roles, read_roles
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.dump_archive import Archive
+from controlplane.compute.dump_archive import entries_of
 from controlplane.compute.filesystem import forget_lock, lock_branches
 from controlplane.compute.progress import Movement, Watch, wait_while_it_gets_on
 from controlplane.compute.recovery import is_to_recover
@@ -45,7 +37,14 @@ from controlplane.compute.schema import (
     is_connection_lost,
     is_lock_timeout,
 )
-from controlplane.compute.session import Session, pinned_options, session, socket_dir
+from controlplane.compute.schema_restoring import (
+    EXTENSIONS,
+    CopyInterrupted,
+    SchemaNotCopied,
+    create_schema,
+    restorer,
+)
+from controlplane.compute.session import pinned_options, session, socket_dir, values_of
 from controlplane.compute.space import require_reserve
 from controlplane.compute.steps import step
 from controlplane.compute.tree import clone_tree, open_directory
@@ -56,22 +55,6 @@ STILL = 50.0
 LOCK_WAIT = "30s"  # for one table
 LONGEST_WORDS = 4096  # bytes
 LONGEST_ARCHIVE = 64 << 20  # bytes; the worker reads it whole
-# Statements that create functions of the same signatures, by the functions' oids. plpgsql is in
-# every database and takes all types that a client's function may have. Its validator does not
-# compile the body while `check_function_bodies` is off, as pg_restore sets it.
-STAND_INS = """
-SELECT f.oid, format(
-    'CREATE %s %I.%I(%s)%s LANGUAGE plpgsql%s AS $body$BEGIN RETURN%s; END$body$;',
-    CASE prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, nspname, proname,
-    pg_get_function_arguments(f.oid), ' RETURNS ' || pg_get_function_result(f.oid),
-    CASE WHEN prokind = 'f' THEN
-        CASE provolatile WHEN 'i' THEN ' IMMUTABLE' WHEN 's' THEN ' STABLE' ELSE ' VOLATILE' END
-    END,
-    CASE WHEN prokind = 'f' AND NOT proretset AND prorettype <> 'void'::regtype
-        AND NOT coalesce(proargmodes && '{o,b}'::"char"[], false) THEN ' NULL' END)
-FROM pg_proc f JOIN pg_namespace n ON n.oid = pronamespace
-WHERE f.oid >= 16384 AND prokind IN ('f', 'p')
-"""
 # Leaves out Postgres's own databases, and those whose DROP was interrupted.
 DATABASES = """
 SELECT datname, datallowconn FROM pg_database
@@ -79,14 +62,6 @@ WHERE datname NOT IN ('template0', 'template1', 'postgres') AND datconnlimit <> 
 """
 # Nothing of the new branch needs to survive a crash: its staging directory is removed then.
 UNSAFE = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
-
-
-class SchemaNotCopied(Exception):
-    """The schema could not be read or written; the message says why, in Postgres's words."""
-
-
-class CopyInterrupted(Exception):
-    """A Postgres that the schema was copied from or to went away meanwhile."""
 
 
 def create_schema_only(branch_id: str, source_id: str, *, locale: str) -> None:
@@ -144,17 +119,20 @@ def _copy_schema(branch_id: str, source_id: str, dumps: Path) -> None:
             ) from error
         with step("reading_schema", databases=len(databases)):
             account = account_of(branch_dir(source_id))
-            for place, name in enumerate(databases):
+            extensions = [
                 _dump(sockets, name, dumps / str(place), account=account)
+                for place, name in enumerate(databases)
+            ]
     workshop = branch_data.staging_id(branch_id)
     with (
         serving(workshop, sockets_of(branch_id), UNSAFE) as sockets,
         step("writing_schema", databases=len(databases)),
     ):
         make_roles(sockets, roles)
-        account = account_of(branch_dir(workshop))
         for place, name in enumerate(databases):
-            _restore(sockets, name, dumps / str(place), account=account)
+            entries = entries_of((dumps / str(place)).read_bytes())
+            with restorer(sockets) as role:
+                create_schema(sockets, name, entries, extensions[place], role)
 
 
 @contextmanager
@@ -181,10 +159,9 @@ def _databases(sockets: Path) -> list[str]:
     return [str(name) for name, _ in rows]
 
 
-def _dump(sockets: Path, name: str, dump: Path, *, account: Account) -> None:
-    """Write an archive of the database's schema without its functions' bodies to `dump`, and one
-    of its functions beside it. Raises SchemaUnreadable, SchemaNotCopied, CopyInterrupted,
-    psycopg.Error."""
+def _dump(sockets: Path, name: str, dump: Path, *, account: Account) -> list[bytes]:
+    """Write an archive of the database's schema to `dump`. Returns statements that create its
+    extensions. Raises SchemaUnreadable, SchemaNotCopied, CopyInterrupted, psycopg.Error."""
     # No conversion: statements are in the database's own encoding, as the archive is.
     with (
         session(sockets, name, client_encoding="SQL_ASCII") as connection,
@@ -193,12 +170,8 @@ def _dump(sockets: Path, name: str, dump: Path, *, account: Account) -> None:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         ((snapshot,),) = connection.execute("SELECT pg_export_snapshot()").fetchall()
         assert isinstance(snapshot, bytes)
-        stand_ins = _stand_ins(connection)
-        _run(
-            "pg_dump",
-            *("--schema-only", "--create", "--format=custom", f"--lock-wait-timeout={LOCK_WAIT}"),
-            # A copied subscription would take the source's rows out of its replication slot.
-            "--no-subscriptions",
+        extensions = [values_of(row, bytes)[0] for row in connection.execute(EXTENSIONS)]
+        _run_pg_dump(
             f"--snapshot={snapshot.decode()}",
             sockets=sockets,
             database=name,
@@ -208,59 +181,17 @@ def _dump(sockets: Path, name: str, dump: Path, *, account: Account) -> None:
         if os.fstat(written.fileno()).st_size > LONGEST_ARCHIVE:
             raise SchemaUnreadable(f"it is longer than {LONGEST_ARCHIVE >> 20} MiB")
         written.seek(0)
-        archive = Archive(written.read())
-    try:
-        dump.write_bytes(archive.without_bodies(stand_ins))
-    except KeyError as error:
-        raise SchemaUnreadable("its functions were changed while they were read") from error
-    _functions_of(dump).write_bytes(archive.functions_alone())
+        dump.write_bytes(written.read())
+    return extensions
 
 
-def _stand_ins(connection: Session) -> dict[int, bytes]:
-    found = {}
-    for oid, statement in connection.execute(STAND_INS):
-        assert isinstance(oid, int)
-        assert isinstance(statement, bytes)
-        found[oid] = statement
-    return found
-
-
-def _restore(sockets: Path, name: str, dump: Path, *, account: Account) -> None:
-    def restore(archive: Path, database: str, *options: str) -> None:
-        with archive.open("rb") as opened:
-            _run(
-                "pg_restore",
-                *("--exit-on-error", *options),
-                sockets=sockets,
-                database=database,
-                account=account,
-                stdin=opened,
-            )
-
-    restore(dump, "postgres", "--create")
-    # Last: from here on, Postgres would execute the functions that it evaluates.
-    restore(_functions_of(dump), name, "--no-owner")
-
-
-def _functions_of(dump: Path) -> Path:
-    return dump.with_suffix(".functions")
-
-
-def _run(
-    program: str,
-    *options: str,
-    sockets: Path,
-    database: str,
-    account: Account,
-    stdin: IO[bytes] | None = None,
-    stdout: IO[bytes] | None = None,
+def _run_pg_dump(
+    *options: str, sockets: Path, database: str, account: Account, stdout: IO[bytes]
 ) -> None:
-    """Run one of Postgres's own programs on the database, as long as it makes progress.
-
-    Raises SchemaUnreadable, SchemaNotCopied, CopyInterrupted, NotEnoughSpace, patience.Cancelled.
-    """
+    """Run pg_dump as long as it makes progress. Raises SchemaUnreadable, SchemaNotCopied,
+    CopyInterrupted, NotEnoughSpace, patience.Cancelled."""
     major = major_behind(sockets)
-    to = make_conninfo(host=str(sockets), port=5432, user=PLATFORM_ROLE, dbname=database)
+    source = make_conninfo(host=str(sockets), port=5432, user=PLATFORM_ROLE, dbname=database)
     options_of_run = running_as(account)
     options_of_run["env"] = {
         **options_of_run["env"],
@@ -269,9 +200,14 @@ def _run(
     }
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [postgres_bin(major) / program, "--no-password", f"--dbname={to}", *options],
-            stdin=stdin or subprocess.DEVNULL,
-            stdout=stdout or subprocess.DEVNULL,
+            [
+                *(postgres_bin(major) / "pg_dump", "--no-password", f"--dbname={source}"),
+                *("--schema-only", "--create", "--format=custom"),
+                # A copied subscription would take the source's rows out of its replication slot.
+                *("--no-subscriptions", f"--lock-wait-timeout={LOCK_WAIT}", *options),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
             stderr=errors,
             **options_of_run,
         )
@@ -281,7 +217,7 @@ def _run(
             process.kill()
             process.wait()
         if not in_time:
-            raise SchemaNotCopied(f"{program} made no progress for {STILL:.0f} s")
+            raise SchemaNotCopied(f"pg_dump made no progress for {STILL:.0f} s")
         if process.returncode:
             errors.seek(max(0, os.fstat(errors.fileno()).st_size - LONGEST_WORDS))
             words = errors.read().decode(errors="replace").strip()

@@ -177,16 +177,18 @@ def session(
     *,
     bound: float = STATEMENT_BOUND,
     client_encoding: str = "UTF8",
+    **others: str,
 ) -> Iterator[Session]:
     """A session in autocommit in the compute that listens in `socket_dir`; closed at the end.
 
     Connecting and each statement may take `bound` seconds, or less if the work under way has less
     left; the server ends a statement that takes longer. With the encoding `SQL_ASCII` nothing is
     converted: text arrives as bytes, and databases whose encoding has no conversion can be entered.
+    `others` replaces parameters: a role that is not the platform's needs its own `options` too.
     Raises psycopg.OperationalError, which includes SessionTimedOut; statements raise psycopg.Error.
     """
     connection = _BoundedConnection.connect(
-        **parameters(socket_dir, dbname, bound=bound),
+        **parameters(socket_dir, dbname, bound=bound) | others,
         autocommit=True,
         connect_timeout=max(SHORTEST_CONNECT, round(min(bound, remaining()))),
         client_encoding=client_encoding,

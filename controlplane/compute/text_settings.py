@@ -4,6 +4,8 @@ Postgres. `postgres_settings` uses this; Postgres checks all other settings when
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+Judge = Callable[[str, Sequence[str]], str | None]
+
 # Names of encodings, in lower case without punctuation, as Postgres compares them.
 ENCODINGS = frozenset(
     """
@@ -23,6 +25,7 @@ ABBREVIATIONS = ("Default", "Australia", "India")
 DATESTYLE = re.compile(
     r"iso|sql|postgres\w*|german|ymd|dmy|euro\w*|mdy|us|noneuro\w*|default", re.IGNORECASE
 )
+SWITCHES = ("on", "off", "true", "false", "yes", "no", "1", "0")
 LOGGED_OF_CONNECTIONS = ("receipt", "authentication", "authorization", "setup_durations", "all")
 # A zone's name and its offset west, and perhaps the name of its summer time; or hours east as a
 # number; or an interval. Postgres accepts no offset that has seconds.
@@ -82,33 +85,22 @@ def _abbreviations(value: str, values: Sequence[str]) -> str | None:
     return f'must be one of {", ".join(ABBREVIATIONS)}, got "{value}"'
 
 
-def _self_grant(value: str, values: Sequence[str]) -> str | None:
-    if all(word.lower() in ("set", "inherit") for word in _words(value)):
-        return None
-    return f'must be "set", "inherit", both separated by a comma, or empty, got "{value}"'
+def _some_of(*known: str) -> Judge:
+    """A judge of lists of these words, in whatever case."""
+
+    def judge(value: str, values: Sequence[str]) -> str | None:
+        if all(word.lower() in known for word in _words(value)):
+            return None
+        return f'must be some of {", ".join(known)}, got "{value}"'
+
+    return judge
 
 
 def _log_connections(value: str, values: Sequence[str]) -> str | None:
-    words = [word.lower() for word in _words(value)]
-    is_switch = len(words) == 1 and words[0] in (
-        "on",
-        "off",
-        "true",
-        "false",
-        "yes",
-        "no",
-        "1",
-        "0",
-    )
-    if is_switch or all(word in LOGGED_OF_CONNECTIONS for word in words):
+    if value.strip().lower() in SWITCHES:
         return None
-    return f'must be on, off, or some of {", ".join(LOGGED_OF_CONNECTIONS)}, got "{value}"'
-
-
-def _output_plugins(value: str, values: Sequence[str]) -> str | None:
-    if all(word in OUTPUT_PLUGINS for word in _words(value)):
-        return None
-    return f'must be some of {", ".join(OUTPUT_PLUGINS)}, got "{value}"'
+    words = _some_of(*LOGGED_OF_CONNECTIONS)(value, values)
+    return words and words.replace("some of", "on, off, or some of", 1)
 
 
 def _text_search(value: str, values: Sequence[str]) -> str | None:
@@ -128,9 +120,9 @@ def _search_path(value: str, values: Sequence[str]) -> str | None:
     return f'must be names of schemas, separated by commas, got "{value}"'
 
 
-JUDGES: Mapping[str, Callable[[str, Sequence[str]], str | None]] = {
+JUDGES: Mapping[str, Judge] = {
     "client_encoding": _encoding,
-    "createrole_self_grant": _self_grant,
+    "createrole_self_grant": _some_of("set", "inherit"),
     "datestyle": _datestyle,
     "default_text_search_config": _text_search,
     "lc_messages": _message_locale,
@@ -138,7 +130,7 @@ JUDGES: Mapping[str, Callable[[str, Sequence[str]], str | None]] = {
     "lc_numeric": _locale,
     "lc_time": _locale,
     "log_connections": _log_connections,
-    "output_plugin_libraries": _output_plugins,
+    "output_plugin_libraries": _some_of(*OUTPUT_PLUGINS),
     "search_path": _search_path,
     "timezone": _timezone,
     "timezone_abbreviations": _abbreviations,

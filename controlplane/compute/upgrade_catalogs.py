@@ -2,11 +2,15 @@
 branch's copy, before and after pg_upgrade runs.
 
 The catalogs are the owner's, and pg_upgrade restores the schema as a superuser. Postgres evaluates
-immutable functions when it restores partition keys, generated columns and more. So every function
-that a client could have written loses its body in the copy before pg_upgrade runs, and gets it back
-as the last step, when nothing is evaluated any more.
+immutable functions when it restores partition keys, generated columns and more, and the checks of
+domains wherever it reads a literal. So before pg_upgrade runs, every function that a client could
+have written loses its body in the copy, and every domain its checks. They get them back as the last
+step, from a role with no more rights than their owner's.
 """
 
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +18,8 @@ import psycopg
 
 from controlplane.compute.extensions import has_extension
 from controlplane.compute.patience import progressed
-from controlplane.compute.schema_only import STAND_INS
+from controlplane.compute.rights import Rights, difference, rights_in
+from controlplane.compute.schema_restoring import ADMIT, GUARD, OPTIONS, UNGUARD
 from controlplane.compute.session import Session, session
 
 MOST_NAMED = 5
@@ -26,31 +31,58 @@ WHERE datname <> 'template0' AND (NOT datallowconn OR datconnlimit = -2) ORDER B
 DATABASES = "SELECT datname FROM pg_database WHERE datname <> 'template0' ORDER BY oid"
 EXTENSIONS = "SELECT extname FROM pg_extension ORDER BY extname"
 PREPARED = "SELECT count(*), min(gid) FROM pg_prepared_xacts"
-# Functions that a client could have written, with a statement that takes their bodies and one that
-# gives them back. Those of the platform's role were made by an extension's script. A partition key
-# must not become constant, as it would with NULL in place of what such a function returns.
-BODIES = f"""
-SELECT f.oid::regprocedure::text, 'CREATE OR REPLACE' || substr(
-        replace(stand_in, 'BEGIN RETURN NULL; END', format('BEGIN RETURN %s; END', CASE
-            WHEN t.oid >= 16384 OR typtype <> 'b' THEN 'NULL' WHEN typcategory = 'N' THEN '0'
-            WHEN typcategory = 'S' THEN '''''' WHEN typcategory = 'B' THEN 'false'
-            WHEN t.oid IN ('date'::regtype, 'timestamp'::regtype, 'timestamptz'::regtype)
-                THEN '''epoch''' ELSE 'NULL' END)), 7),
-    pg_get_functiondef(f.oid)
-FROM ({STAND_INS}) AS s(oid, stand_in) JOIN pg_proc f ON f.oid = s.oid
+# What a client could have written that is taken. Each row has its name, its owner, a statement
+# that takes it, one by which the owner gives it back, and one that the platform executes then.
+#
+# The bodies of functions. Those of the platform's role were made by an extension's script. plpgsql
+# is in every database and takes all types that such a function may have. A partition key must not
+# become constant, as it would with NULL in place of what a function returns.
+BODIES = """
+SELECT 'the function ' || f.oid::regprocedure, rolname, format(
+    'CREATE OR REPLACE %s %I.%I(%s)%s LANGUAGE plpgsql AS $body$BEGIN RETURN %s; END$body$',
+    CASE prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, nspname, proname,
+    pg_get_function_arguments(f.oid), ' RETURNS ' || pg_get_function_result(f.oid)
+        || CASE provolatile WHEN 'i' THEN ' IMMUTABLE' WHEN 's' THEN ' STABLE' ELSE '' END,
+    CASE WHEN prokind = 'p' OR proretset OR t.oid = 'void'::regtype
+            OR proargmodes && '{o,b}'::"char"[] THEN ''
+        WHEN t.oid >= 16384 OR typtype <> 'b' THEN 'NULL' WHEN typcategory = 'N' THEN '0'
+        WHEN typcategory = 'S' THEN '''''' WHEN typcategory = 'B' THEN 'false'
+        WHEN t.oid IN ('date'::regtype, 'timestamp'::regtype, 'timestamptz'::regtype)
+            THEN '''epoch''' ELSE 'NULL' END),
+    pg_get_functiondef(f.oid), ''
+FROM pg_proc f JOIN pg_namespace n ON n.oid = pronamespace
 JOIN pg_language l ON l.oid = f.prolang JOIN pg_type t ON t.oid = f.prorettype
-WHERE f.proowner <> 10 AND l.lanname NOT IN ('c', 'internal') ORDER BY f.oid
-"""  # noqa: S608
+JOIN pg_roles r ON r.oid = f.proowner
+WHERE f.oid >= 16384 AND prokind IN ('f', 'p') AND f.proowner <> 10
+    AND l.lanname NOT IN ('c', 'internal') ORDER BY f.oid
+"""
 # CREATE OR REPLACE forgets which extensions a function depends on.
 DEPENDENCIES = """
-SELECT format('ALTER ROUTINE %s DEPENDS ON EXTENSION %I', objid::regprocedure, extname)
+SELECT '', '', '', '',
+    format('ALTER ROUTINE %s DEPENDS ON EXTENSION %I', objid::regprocedure, extname)
 FROM pg_depend JOIN pg_extension e ON e.oid = refobjid
 WHERE classid = 'pg_proc'::regclass AND refclassid = 'pg_extension'::regclass AND deptype = 'x'
 """
-# What an owner must not gain by the upgrade.
-ROLES = """
-SELECT rolname, rolsuper, rolcreaterole, rolcreatedb, rolcanlogin, rolreplication, rolbypassrls,
-    rolpassword FROM pg_authid WHERE oid >= 16384 OR rolsuper ORDER BY oid
+# The checks of domains.
+CHECKS = """
+SELECT 'a check of the domain ' || contypid::regtype, rolname,
+    format('ALTER DOMAIN %s DROP CONSTRAINT %I', contypid::regtype, conname),
+    format('ALTER DOMAIN %s ADD CONSTRAINT %I %s NOT VALID', contypid::regtype, conname,
+        regexp_replace(pg_get_constraintdef(c.oid), ' NOT VALID$', '')),
+    format('UPDATE pg_constraint SET convalidated = %L WHERE contypid = %L::regtype'
+        ' AND conname = %L; COMMENT ON CONSTRAINT %I ON DOMAIN %s IS %L', convalidated,
+        contypid::regtype, conname, conname, contypid::regtype,
+        obj_description(c.oid, 'pg_constraint'))
+FROM pg_constraint c JOIN pg_type t ON t.oid = contypid JOIN pg_roles r ON r.oid = typowner
+WHERE contype = 'c' AND typowner <> 10 ORDER BY c.oid
+"""
+# Debian's Postgres 15 keeps a version of each column among its options, and others refuse that
+# option. It is needed to read rows as values of a composite type, whose options are not dumped.
+FORGET_VERSIONS = """
+UPDATE pg_attribute SET attoptions = nullif(ARRAY(
+    SELECT o FROM unnest(attoptions) o WHERE NOT starts_with(o, 'pg_attver=')), '{}')
+FROM pg_class c WHERE c.oid = attrelid AND c.oid >= 16384 AND relkind IN ('r', 'p', 'm', 'f')
+    AND attoptions IS NOT NULL
 """
 
 
@@ -63,21 +95,12 @@ class UpgradeFailed(Exception):
 
 
 @dataclass(frozen=True)
-class _Function:
-    """A function without its body."""
-
-    name: str
-    definition: bytes
-
-
-@dataclass(frozen=True)
 class Disarmed:
-    """What the copy of the old data contained before its functions lost their bodies."""
+    """What the copy of the old data contained before."""
 
-    # By the names of the databases.
-    functions: dict[str, list[_Function]]
-    dependencies: dict[str, list[bytes]]
-    roles: list[tuple[object, ...]]
+    # By the names of the databases: rows as of BODIES.
+    taken: dict[str, list[tuple[bytes, ...]]]
+    rights: Rights
 
 
 def refuse_what_cannot_go(sockets: Path, to: int) -> None:
@@ -109,50 +132,72 @@ def refuse_what_cannot_go(sockets: Path, to: int) -> None:
 
 
 def disarm(sockets: Path) -> Disarmed:
-    """Take the bodies of all functions that clients could have written."""
-    functions, dependencies = {}, {}
+    """Take the bodies of all functions and the checks of all domains that clients could have
+    written."""
     with session(sockets) as connection:
         names = [str(name) for (name,) in connection.execute(DATABASES)]
-        roles = connection.execute(ROLES).fetchall()
-    for name in names:
-        # No conversion: statements are in the database's own encoding.
-        with session(sockets, name, client_encoding="SQL_ASCII") as connection:
-            connection.execute("SET check_function_bodies = off")
-            rows = connection.execute(BODIES.encode()).fetchall()
-            dependencies[name] = [_bytes(row[0]) for row in connection.execute(DEPENDENCIES)]
-            functions[name] = [_Function(_text(row[0]), _bytes(row[2])) for row in rows]
-            for _, stand_in, _ in rows:
-                connection.execute(_bytes(stand_in))
-                progressed()
-    return Disarmed(functions, dependencies, roles)
+    rights = rights_in(sockets, names)
+    return Disarmed({name: _disarm(sockets, name) for name in names}, rights)
+
+
+def _disarm(sockets: Path, name: str) -> list[tuple[bytes, ...]]:
+    # No conversion: statements are in the database's own encoding.
+    with session(sockets, name, client_encoding="SQL_ASCII") as connection:
+        connection.execute("SET check_function_bodies = off")
+        functions, checks, dependencies = (
+            [tuple(map(_bytes, row)) for row in connection.execute(query.encode())]
+            for query in (BODIES, CHECKS, DEPENDENCIES)
+        )
+        # Checks first, since arguments of functions may have literals of domains as defaults.
+        for _, _, take, *_ in checks + functions:
+            connection.execute(take)
+            progressed()
+        connection.execute(FORGET_VERSIONS)
+    return functions + checks + dependencies
 
 
 def rearm(sockets: Path, found: Disarmed) -> None:
-    """Give the functions their bodies back. Postgres evaluates none of them meanwhile."""
-    for name, functions in found.functions.items():
-        with session(sockets, name, client_encoding="SQL_ASCII") as connection:
-            connection.execute("SET check_function_bodies = off")
-            for function in functions:
-                _define(connection, name, function)
-            for statement in found.dependencies[name]:
-                connection.execute(statement)
-    with session(sockets) as connection:
-        roles = connection.execute(ROLES).fetchall()
-    if roles != found.roles:
-        raise UpgradeFailed("the roles differ from those before")
+    """Give back what was taken. Raises UpgradeFailed if the rights are not those of before."""
+    for name, rows in found.taken.items():
+        with (
+            session(sockets, name, client_encoding="SQL_ASCII") as platform,
+            ExitStack() as held,
+        ):
+            acting: dict[bytes, Session] = {}
+            for what, owner, _, give, rest in rows:
+                if owner and owner not in acting:
+                    acting[owner] = held.enter_context(_acting_for(platform, sockets, name, owner))
+                try:
+                    if give:
+                        # Code that was evaluated before may have changed the session's settings.
+                        acting[owner].execute(b"RESET ALL; " + give)
+                    if rest:
+                        platform.execute(rest)
+                except psycopg.Error as error:
+                    if isinstance(error, psycopg.OperationalError):
+                        raise
+                    raise UpgradeRefused(
+                        f'{_text(what)} in the database "{name}" is not valid any more: '
+                        f"{error.diag.message_primary or error}"
+                    ) from error
+                progressed()
+    if changed := difference(found.rights, rights_in(sockets, list(found.taken))):
+        raise UpgradeFailed(f"the upgrade would change rights: {changed}")
 
 
-def _define(connection: Session, database: str, function: _Function) -> None:
-    try:
-        connection.execute(function.definition)
-    except psycopg.Error as error:
-        if isinstance(error, psycopg.OperationalError):
-            raise
-        raise UpgradeRefused(
-            f'the function {function.name} in the database "{database}" is not valid any more: '
-            f"{error.diag.message_primary or error}"
-        ) from error
-    progressed()
+@contextmanager
+def _acting_for(platform: Session, sockets: Path, database: str, owner: bytes) -> Iterator[Session]:
+    """A session with the rights of the role `owner`, of which it is not the session's own role."""
+    role = f"perch_upgrade_{secrets.token_hex(8)}"
+    member = b'GRANT "' + owner.replace(b'"', b'""') + b'" TO ' + role.encode()
+    platform.execute(f"CREATE ROLE {role} LOGIN".encode())
+    platform.execute(member)
+    platform.execute((ADMIT.format(role) + GUARD.format(role)).encode())
+    with session(
+        sockets, database, client_encoding="SQL_ASCII", user=role, options=OPTIONS
+    ) as acting:
+        yield acting
+    platform.execute(f"{UNGUARD.format(role)}; DROP ROLE {role}".encode())
 
 
 def named(names: list[str]) -> str:

@@ -18,6 +18,7 @@ from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
 from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.filesystem import remove_tree
+from controlplane.compute.foreign_files import put_into
 from controlplane.compute.limits import end_group, forget_limits, limit_compute, most_processes
 from controlplane.compute.logs import flush_log
 from controlplane.compute.occupants import lease
@@ -59,15 +60,13 @@ def serving(
     spec = ComputeSpec(sockets.name, branch_id, min_cu=LEAST, max_cu=MOST, pg_settings=pg_settings)
     hba_file = Path(settings.STATE_DIR) / HBA_FILE
     text = render_configuration(
-        spec,
-        major,
-        socket_dir=sockets,
-        hba_file=hba_file,
-        extensions=offered_extensions(major),
+        spec, major, socket_dir=sockets, hba_file=hba_file, extensions=offered_extensions(major)
     )
     try:
         config = branch_data.write_for(branch_id, f"{NAME}.conf", text)
         clear_stale_pid_file(data, sockets=sockets)
+        # A compute that was taken over may have written it, and it would override ours.
+        put_into(data, "postgresql.auto.conf", "", account)
         with lease(branch_id) as inherited:
             start_postgres(
                 data,

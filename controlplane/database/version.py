@@ -4,6 +4,7 @@ metadata of another version. The exception is a rolling upgrade: a newer version
 database beside which older ones it runs, and their processes may start on it.
 """
 
+from collections.abc import Set
 from functools import cache
 from importlib import metadata
 
@@ -21,6 +22,7 @@ MOST_NAMED = 3
 RUNS_BESIDE = "0046_peers"
 # The comment on Django's table of migrations that tells it to older versions.
 _NOTE = "runs beside "
+TOO_OLD = "of a Perch older than 0.2.0: upgrade that to 0.2.0 first, and then to this version"
 
 Migration = tuple[str, str]
 
@@ -46,6 +48,18 @@ def conninfo() -> str:
     return make_conninfo(**parameters)
 
 
+def is_too_old(migrations: Set[str]) -> bool:
+    """True if a database with these migrations, named as "controlplane.0001_initial", is of a
+    release before 0.2.0, whose schema is the first that this version can upgrade."""
+    squashed = {
+        ".".join(key)
+        for one in MigrationLoader(None).disk_migrations.values()
+        if one.app_label == "controlplane"
+        for key in one.replaces
+    }
+    return 0 < len(squashed & migrations) < len(squashed)
+
+
 def known_migrations() -> set[str]:
     """The names of all migrations that this version knows, as "controlplane.0001_initial",
     including those that others replace."""
@@ -58,10 +72,10 @@ def applied_migrations() -> set[str]:
     return set(map(".".join, _applied()))
 
 
-def refuse_newer() -> None:
+def refuse_unknown() -> None:
     """Raises OtherVersion if a newer Perch has migrated the database and does not run beside this
-    one, and psycopg.OperationalError."""
-    _refuse_newer(MigrationLoader(None), _applied(), beside=True)
+    one, or if the database is too old to be upgraded; and psycopg.OperationalError."""
+    _refuse_unknown(MigrationLoader(None), _applied(), beside=True)
 
 
 def refuse_other_version(*, beside: bool = False) -> None:
@@ -70,7 +84,7 @@ def refuse_other_version(*, beside: bool = False) -> None:
     accepted. Leaves no connection open, because the caller may fork afterwards."""
     applied = _applied()
     loader = MigrationLoader(None)
-    _refuse_newer(loader, applied, beside=beside)
+    _refuse_unknown(loader, applied, beside=beside)
     missing = sorted(map(".".join, loader.graph.nodes.keys() - applied))
     if missing:
         raise OtherVersion(
@@ -89,7 +103,9 @@ def note_runs_beside(**_: object) -> None:
             cursor.execute(f"COMMENT ON TABLE django_migrations IS '{_NOTE}{RUNS_BESIDE}'")
 
 
-def _refuse_newer(loader: MigrationLoader, applied: set[Migration], *, beside: bool) -> None:
+def _refuse_unknown(loader: MigrationLoader, applied: set[Migration], *, beside: bool) -> None:
+    if is_too_old({*map(".".join, applied)}):
+        raise OtherVersion(f"the database is {TOO_OLD}")
     unknown = sorted(map(".".join, applied - _known(loader)))
     if unknown and not (beside and ("controlplane", _runs_beside()) in _known(loader)):
         raise OtherVersion(

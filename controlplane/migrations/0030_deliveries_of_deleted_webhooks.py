@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("controlplane", "0029_not_run_because")]
+    dependencies = [("controlplane", "0001_squashed_0029")]
 
     operations = [
         migrations.AlterField(

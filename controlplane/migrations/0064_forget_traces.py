@@ -4,7 +4,7 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-    dependencies = [("controlplane", "0057_locale_of_a_project")]
+    dependencies = [("controlplane", "0061_restores_and_slugs")]
 
     operations = [
         migrations.SeparateDatabaseAndState(

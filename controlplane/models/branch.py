@@ -83,6 +83,9 @@ class Branch(models.Model):
     # If it was restored from the store after its host was lost: of how many seconds its commits may
     # be lost.
     lost_seconds = models.FloatField(null=True)
+    # The id of the branch that it replaces when its restore from a snapshot is finalized; None if
+    # it does not wait for that.
+    restores_over = models.CharField(max_length=60, null=True)
     # Whether it is a hidden branch: the data of a snapshot, data that a restore replaced and that
     # waits to be removed, or a past moment that clients read. Callers do not see it, and it does
     # not count towards the plan's limit of branches. On disk it is a branch like any other.

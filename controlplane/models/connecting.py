@@ -101,6 +101,14 @@ WHERE id = ANY(%(ids)s) AND action = %(action)s
     AND status IN ('failed', 'cancelling', 'cancelled')
 ORDER BY created_at DESC LIMIT 1
 """
+# The first of the operations that a start of the endpoint waits for.
+WAITED_FOR = """
+SELECT o.action, e.branch_id FROM controlplane_endpoint e
+JOIN controlplane_operation o ON o.project_id = e.project_id
+WHERE e.id = %(endpoint)s AND o.status IN ('scheduling', 'running', 'cancelling')
+    AND o.resources && ARRAY[e.id, e.branch_id, e.project_id] AND o.action <> 'start_compute'
+ORDER BY o.created_at LIMIT 1
+"""
 ALIVE = """
 UPDATE controlplane_host SET proxy_seen_at = now(), proxy_problems = %(problems)s
 WHERE id = %(host)s AND state_id = %(state_id)s AND state_place = %(state_place)s
@@ -263,6 +271,13 @@ async def find_failure(
     cursor = await connection.execute(FAILURE, {"ids": list(operations), "action": action})
     row = await cursor.fetchone()
     return str(row[0]) if row else None
+
+
+async def find_waited_for(connection: Connection, endpoint_id: str) -> tuple[str, str] | None:
+    """The action of the first operation that a start of the endpoint waits for, and the endpoint's
+    branch; None if it waits for none."""
+    cursor = await connection.execute(WAITED_FOR, {"endpoint": endpoint_id})
+    return await cursor.fetchone()
 
 
 async def report_alive(

@@ -130,6 +130,14 @@ _DECLARED = (
         in_defaults=True,
     ),
     Attribute(
+        name="ignore_heartbeats",
+        kind=bool,
+        description="Whether what idle sessions did counts as activity only if it read or wrote a "
+        "table, so that heartbeats such as `SELECT 1` do not keep the endpoint active",
+        example=False,
+        in_defaults=True,
+    ),
+    Attribute(
         name="provisioner",
         kind=str,
         values=PROVISIONERS,
@@ -173,12 +181,15 @@ class Endpoint(models.Model):
     passwordless_access = models.BooleanField(default=True)
     provisioner = models.CharField(max_length=32, default=DEFAULT_PROVISIONER)
     suspend_timeout_seconds = models.IntegerField(default=0)
+    ignore_heartbeats = models.BooleanField(default=False, db_default=False)
     current_state = models.CharField(
         max_length=8, choices=EndpointState.choices, default=EndpointState.INIT
     )
     last_active = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
     suspended_at = models.DateTimeField(null=True)
+    # The release of Postgres that its compute ran when it was last looked at, such as "18.6".
+    pg_release = models.CharField(max_length=32, default="", db_default="")
     # How often its compute was started.
     starts = models.BigIntegerField(default=0, db_default=0)
     # The round of availability checks looks at the endpoint from then on, or soon if there is none:
@@ -257,6 +268,11 @@ class Endpoint(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def heartbeats_since(self) -> datetime | None:
+        """Since when heartbeats are not activity; None if they are."""
+        return (self.last_active or self.created_at) if self.ignore_heartbeats else None
 
     @property
     def configuration(self) -> Configuration:

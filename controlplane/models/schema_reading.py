@@ -1,5 +1,5 @@
-"""A reading of the schema of a branch's database, of what a past moment names, or of a branch's
-logs, which the worker makes for a waiting request."""
+"""A reading of the schema of a branch's database, of what a past moment names, of a branch's logs,
+or of the sessions in its compute, which the worker makes for a waiting request."""
 
 import uuid
 
@@ -16,6 +16,7 @@ class SchemaFormat(models.TextChoices):
     MOMENT = "moment", "What the moment names"
     # Nor this. `database_name` is the log's, or "" for all logs.
     LOGS = "logs", "The last lines of the branch's logs"
+    SESSIONS = "sessions", "The clients' sessions in the compute"
 
 
 class SchemaReading(models.Model):
@@ -35,6 +36,12 @@ class SchemaReading(models.Model):
     answer = models.TextField(default="")
     # Why there is no answer, as a message for the user.
     error = models.TextField(default="")
+
+    @property
+    def subject(self) -> str:
+        """What is read, in words."""
+        subjects = {SchemaFormat.LOGS: "log", SchemaFormat.SESSIONS: "list of sessions"}
+        return subjects.get(SchemaFormat(self.format), "schema")
 
     @property
     def is_of_the_past(self) -> bool:

@@ -18,11 +18,20 @@ class Snapshot(models.Model):
         Branch, null=True, on_delete=models.SET_NULL, related_name="snapshots"
     )
     name = models.CharField(max_length=256)
+    # The caller's own id for it, unique in the project; None if that is `id`.
+    slug = models.CharField(max_length=63, null=True)
     created_at = models.DateTimeField(default=clock.now)
     # When it is deleted automatically; None for never.
     expires_at = models.DateTimeField(null=True)
 
     class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                name="snapshot_slug_is_unique",
+                fields=["project", "slug"],
+                condition=models.Q(slug__isnull=False),
+            ),
+        )
         indexes = (
             models.Index(
                 name="snapshots_by_expiry",

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
@@ -26,20 +27,22 @@ from controlplane.compute.history import bases, chain, pulling
 from controlplane.compute.history.chain import (
     Base,
     Chain,
+    Follows,
     chains_of,
     holding_history,
     open_chain,
     open_of,
 )
 from controlplane.compute.history.commits import activity
+from controlplane.compute.history.log import LogUnreadable
 from controlplane.compute.history.occupied import measure_bases
-from controlplane.compute.recovery import is_to_recover
 from controlplane.compute.session import socket_dir
-from controlplane.compute.space import host_space
+from controlplane.compute.space import NotEnoughSpace, host_space
+from controlplane.compute.steps import step
 from controlplane.compute.tree import TreeUntrusted, shares_blocks
 from controlplane.events.changes import history_gap
 from controlplane.events.recording import record
-from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Host
+from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Host, Operation
 from controlplane.operations.history_retention import (
     hold_to_room,
     may_begin,
@@ -64,6 +67,8 @@ _looked_at_all = -math.inf
 changed_histories: set[str] = set()
 # Bytes of log after which it is measured again what the bases take.
 LOG_PER_MEASURING = 8 << 20
+# Why a first base could not be taken. The round tries again.
+UNTAKEN = (bases.NoBase, LogUnreadable, NotEnoughSpace, TreeUntrusted, OSError)
 # The least time between two bases of a running compute: each slows it down for a second.
 BETWEEN_BASES = timedelta(minutes=5)
 
@@ -264,10 +269,35 @@ def _endpoints(host: Host) -> QuerySet[Endpoint]:
     )
 
 
+def begin_history(operation: Operation, branch: Branch, follows: Follows | None = None) -> None:
+    """Take the first base of the branch, to which the operation has given new data, before a
+    compute can change it. Where that would take long, the round takes one of the running compute.
+
+    If the operation has ended the chain of the data before, the new one begins at that moment. Does
+    nothing if a chain is open. The caller holds the branch's lock and its history lock.
+    """
+    chains, retention = chains_of(branch.id), operation.project.history_retention_seconds
+    if retention and not open_of(chains) and not host_space().is_short:
+        ended_at = (
+            chains[-1].ended_at if chains and chains[-1].end_reason in chain.NO_LOSS else None
+        )
+        at = ended_at if ended_at and ended_at >= operation.created_at else None
+        window, room = timedelta(seconds=retention), room_of(branch)
+        try:
+            with step("taking_base"):
+                begun = _copy(branch.id, None, None, window, room, at=at, follows=follows)
+                # Where blocks are shared, it takes none of its own yet.
+                if begun is not None and not shares_blocks(data_dir(branch.id).parent.parent):
+                    _measure(begun, branch.id)
+        except UNTAKEN as error:
+            log.warning("no first base", extra={"branch": branch.id, "error": str(error)})
+    publish(branch.id, chains_of(branch.id))
+    changed_histories.add(branch.id)
+
+
 def copy_log(branch_id: str) -> None:
     """Copy the branch's log up to the present into its open chain, if it has one. The caller holds
-    the branch's history lock. Raises psycopg.Error, ControlDataUnreadable, NotEnoughSpace,
-    OSError."""
+    the branch's history lock. Raises psycopg.Error, LogUnreadable, NotEnoughSpace, OSError."""
     going_on = open_chain(branch_id)
     if going_on is None:
         return
@@ -283,18 +313,16 @@ def _copy(
     running: str | None,
     window: timedelta,
     room: int | None,
+    **of_new_data: Any,
 ) -> Chain | None:
-    """Copy the log into the chain that goes on, and take a base if one is due. Returns the chain
-    with the base; None without one."""
+    """Copy the log into the chain that goes on, and take a base if one is due, `of_new_data` as
+    `base_of_stopped` takes it. Returns the chain with the base; None without one."""
     if running is None:
         if going_on is not None:
             pulling.pull_stopped(going_on, branch_id)
-        if is_to_recover(data_dir(branch_id)):
-            # The compute crashed: only its next start makes the data consistent.
-            return None
         if not _base_is_due(branch_id, going_on, window, room) or takes_long_to_copy(branch_id):
             return None
-        begun = bases.base_of_stopped(branch_id)
+        begun = bases.base_of_stopped(branch_id, **of_new_data)
         pulling.pull_stopped(begun, branch_id)
         return begun
     sockets = socket_dir(running)

@@ -45,6 +45,7 @@ def suspend_idle_endpoints(host: Host) -> None:
     timeouts = dict(running.values_list("id", "suspend_timeout_seconds"))
     for gone in _looked_at.keys() - timeouts.keys():
         del _looked_at[gone]
+        observation.forget_tables(gone)
     sampling.forget_inactive(timeouts)
     ids = [endpoint_id for endpoint_id in timeouts if _is_due(endpoint_id, timeouts, now)]
     if not ids:
@@ -53,15 +54,18 @@ def suspend_idle_endpoints(host: Host) -> None:
     due = list(Endpoint.objects.select_related("branch", "project").filter(id__in=ids))
     marks = {endpoint.id: endpoint.branch.catalog_mark for endpoint in due}
     sampled = sampling.to_sample(due, now)
+    since = {endpoint.id: endpoint.heartbeats_since for endpoint in due}
 
     def look(endpoint_id: str) -> tuple[observation.Look, Sample | None]:
         if branch_id := sampled.get(endpoint_id):
-            return look_and_sample(endpoint_id, branch_id)
-        return observation.look(endpoint_id), None
+            return look_and_sample(endpoint_id, branch_id, since[endpoint_id])
+        return observation.look(endpoint_id, since[endpoint_id]), None
 
     changed, samples = [], []
     for endpoint, (seen, sample) in look_into(due, listening(look), at="activity"):
         _suspend_if_idle(endpoint, seen.last_activity)
+        if seen.release != endpoint.pg_release:
+            Endpoint.objects.filter(id=endpoint.id).update(pg_release=seen.release)
         if sample is not None:
             samples.append((endpoint, sample))
         if seen.catalog_mark != marks[endpoint.id]:
@@ -75,20 +79,20 @@ def suspend_idle_endpoints(host: Host) -> None:
 def _is_due(endpoint_id: str, timeouts: Mapping[str, int], now: datetime) -> bool:
     if is_silent(endpoint_id):
         return True
-    timeout = _timeout_of(timeouts[endpoint_id])
+    timeout = timeout_of(timeouts[endpoint_id])
     between = min(timeout / 3, LONGEST_BETWEEN_LOOKS) if timeout > 0 else LONGEST_BETWEEN_LOOKS
     looked_at = _looked_at.get(endpoint_id)
     return looked_at is None or now - looked_at >= timedelta(seconds=between)
 
 
-def _timeout_of(suspend_timeout_seconds: int) -> int:
+def timeout_of(suspend_timeout_seconds: int) -> int:
     """Return the timeout in seconds; -1 means never."""
     return suspend_timeout_seconds or int(settings.DEFAULT_SUSPEND_TIMEOUT)
 
 
 def _suspend_if_idle(endpoint: Endpoint, activity: datetime | None) -> None:
     """Store the time of the last activity, and suspend the endpoint if its timeout has passed."""
-    timeout = _timeout_of(endpoint.suspend_timeout_seconds)
+    timeout = timeout_of(endpoint.suspend_timeout_seconds)
     last = max(filter(None, (activity, endpoint.last_active, endpoint.started_at)), default=None)
     if last is None:
         return

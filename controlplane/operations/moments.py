@@ -1,12 +1,13 @@
 """Creates a branch's data as another branch was at a past moment, with the roles, databases and
 passwords of then."""
 
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 from controlplane import clock
 from controlplane.compute.catalog_reading import Found, placeholder_of, read_catalog
-from controlplane.compute.history.chain import holding_history
+from controlplane.compute.history.chain import Follows, holding_history
 from controlplane.compute.history.moments import Moment, NoSuchMoment, find_lsn, find_time
 from controlplane.compute.history.recovering import create_from_history
 from controlplane.compute.session import session
@@ -45,6 +46,17 @@ def find_moment(branch_id: str, details: CreateBranchDetails) -> Moment:
     if details.at_time is None:
         raise NoSuchMoment("no moment was named")
     return find_time(branch_id, datetime.fromisoformat(details.at_time))
+
+
+def position_of(source: Branch, *, of: Branch) -> Follows | None:
+    """Where in the branch's history the source is, if it has that branch's recovered past."""
+    if source.is_recovered_past and source.parent_id == of.id:
+        at, lsn = source.parent_timestamp, source.parent_lsn
+        details = CreateBranchDetails(at_time=at.isoformat() if at else None, at_lsn=lsn)
+        with suppress(NoSuchMoment):  # it may have become too old
+            moment = find_moment(of.id, details)
+            return Follows(moment.chain.number, moment.stop)
+    return None
 
 
 def _bring_rows_to(branch: Branch, source: Branch, found: Found) -> None:

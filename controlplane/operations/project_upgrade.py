@@ -15,7 +15,7 @@ from controlplane import clock
 from controlplane.compute import compute, major_upgrade
 from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir
-from controlplane.compute.history.chain import UPGRADED, chains_of, hand_over, holding_history
+from controlplane.compute.history.chain import UPGRADED, hand_over, holding_history
 from controlplane.compute.major_upgrade import upgraded_place
 from controlplane.compute.patience import Cancelled, progressed
 from controlplane.compute.space import NotEnoughSpace
@@ -26,7 +26,7 @@ from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import Branch, BranchState, Operation, OperationStatus
 from controlplane.operations.details import UpgradeProjectDetails
-from controlplane.operations.history import copy_log, publish
+from controlplane.operations.history import begin_history, copy_log
 from controlplane.operations.locks import locked_project
 from controlplane.operations.running import Refused
 from controlplane.operations.words import words_of
@@ -48,7 +48,7 @@ def upgrade_project(attempt: Attempt) -> None:
             return
         _mark(operation, details)
     for branch in branches:
-        _switch(branch, _key(operation))
+        _switch(operation, branch, _key(operation))
         progressed()
 
 
@@ -97,7 +97,7 @@ def _mark(operation: Operation, details: UpgradeProjectDetails) -> None:
             record(project_updated(project, changes, [operation]))
 
 
-def _switch(branch: Branch, key: str) -> None:
+def _switch(operation: Operation, branch: Branch, key: str) -> None:
     fresh = upgraded_place(branch.id, key)
     with holding_history(branch.id):
         if fresh.exists() and branch_dir(branch.id).exists():
@@ -105,5 +105,4 @@ def _switch(branch: Branch, key: str) -> None:
             now = clock.now()
             hand_over(branch_dir(branch.id), fresh, now, UPGRADED)
         major_upgrade.switch(branch.id, key)
-        chains = chains_of(branch.id)
-        publish(branch.id, chains)
+        begin_history(operation, branch)

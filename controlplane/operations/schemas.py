@@ -1,6 +1,6 @@
 """Reads what requests ask for (`models.SchemaReading`): schemas, the commits around a past moment,
-and the logs of branches. This is a job of the worker, because the computes and their history are on
-its host.
+the logs of branches, and the sessions in their computes. This is a job of the worker, because the
+computes and their history are on its host.
 
 A running compute is read while it serves its clients. A branch whose compute does not run is
 started for the time of the reading, under the branch's lock, and clients do not notice: it is no
@@ -28,6 +28,7 @@ from controlplane.compute.history.moments import Moment, NoSuchMoment, find_lsn,
 from controlplane.compute.history.recovering import serving_moment
 from controlplane.compute.log_lines import SOURCES, last_lines, log_file
 from controlplane.compute.logs import flush_log
+from controlplane.compute.observation import read_sessions
 from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.schema import (
     SchemaUnreadable,
@@ -85,8 +86,7 @@ def read_schema(reading_id: uuid.UUID) -> None:
     except Exception as failure:
         log.exception("reading failed", extra={"branch": reading.branch_id})
         words = str(failure) if isinstance(failure, Refused) else words_of(failure)
-        what = "log" if reading.format == SchemaFormat.LOGS else "schema"
-        error = without_paths(f"the {what} cannot be read: {words}")
+        error = without_paths(f"the {reading.subject} cannot be read: {words}")
     with transaction.atomic():
         SchemaReading.objects.filter(id=reading.id).update(
             answer=answer, error=error, finished_at=clock.now()
@@ -104,6 +104,9 @@ def forget_readings(host: Host) -> None:
 def _answer(reading: SchemaReading) -> str:
     if reading.format == SchemaFormat.LOGS:
         return _read_logs(reading)
+    if reading.format == SchemaFormat.SESSIONS:
+        endpoint_id = compute.running_endpoint(reading.branch_id)
+        return json.dumps(read_sessions(endpoint_id) if endpoint_id else [], default=str)
     return _read_past(reading) if reading.is_of_the_past else _read(reading)
 
 

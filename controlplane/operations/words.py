@@ -26,7 +26,7 @@ from controlplane.compute.outbound import OutboundNotBlocked
 from controlplane.compute.patience import OutOfPatience
 from controlplane.compute.process import StartFailed, StopFailed
 from controlplane.compute.schema import SchemaUnreadable
-from controlplane.compute.schema_only import CopyInterrupted, SchemaNotCopied
+from controlplane.compute.schema_restoring import CopyInterrupted, SchemaNotCopied
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.compute.upgrade_catalogs import UpgradeFailed, UpgradeRefused

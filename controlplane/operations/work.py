@@ -48,10 +48,10 @@ from controlplane.operations.details import (
     Details,
     SuspendComputeDetails,
 )
-from controlplane.operations.history import copy_log, publish
+from controlplane.operations.history import begin_history, copy_log, publish
 from controlplane.operations.locks import locked_project
 from controlplane.operations.log_receivers import attach
-from controlplane.operations.moments import create_from_moment
+from controlplane.operations.moments import create_from_moment, position_of
 from controlplane.operations.running import Refused, begin_counting, bring_up, start
 from controlplane.operations.states import enter
 from controlplane.operations.words import words_of
@@ -123,9 +123,16 @@ def create_branch(attempt: Attempt) -> None:
         )
     if details.names_moment:
         _make_from_moment(branch, source, details)
-        return
+    else:
+        _make_from_present(attempt.operation, branch, source)
+    if not branch.hidden:
+        with holding_history(branch.id):
+            begin_history(attempt.operation, branch)
+
+
+def _make_from_present(operation: Operation, branch: Branch, source: Branch) -> None:
     try:
-        size = _make_from(attempt.operation, branch, source)
+        size = _make_from(operation, branch, source)
     except (NoSuchBranchData, NotEnoughSpace, SchemaUnreadable, OtherMajorVersion) as error:
         raise Refused(words_of(error)) from error
     # The data contains the source's roles and databases as last applied there. If an earlier
@@ -170,6 +177,7 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
     try:
         with holding_history(branch.id):
             copy_log(branch.id)
+            follows = position_of(source, of=branch)
             branch_data.replace(
                 branch.id,
                 source_id,
@@ -178,8 +186,9 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
                 takes_source=source.is_recovered_past,
                 hand_over=lambda old, fresh: hand_over(old, fresh, clock.now()),
             )
-            # The moments from now on are in a gap, until the first base of the new data.
-            publish(branch.id, chains_of(branch.id))
+            begin_history(operation, branch, follows)
+            if is_wanted:
+                publish(kept_as, chains_of(kept_as))
         if source.is_recovered_past:
             forget_lock(source_id)
     except (NoSuchBranchData, NotEnoughSpace) as error:
@@ -321,7 +330,7 @@ def _was_used(attempt: Attempt, endpoint: Endpoint) -> bool:
     if noted is not None and noted > attempt.operation.created_at:
         return True
     try:
-        last = observation.last_activity(endpoint.id)
+        last = observation.last_activity(endpoint.id, endpoint.heartbeats_since)
     except psycopg.Error:
         return False
     return last is not None and (noted is None or last > noted)

@@ -117,14 +117,14 @@ class Proxy:
             self._loop.add_reader(listener.fileno(), self._accept_or_yield, listener)
         log.info("listening", extra={"host": self._settings.host, "port": self.port})
 
-    def drop(self, endpoint_id: str) -> int:
-        """Ends the endpoint's connections with 57P01, because it was deleted, disabled or
-        reassigned. Returns how many there were."""
+    def drop(self, endpoint_id: str, because: str) -> int:
+        """Ends the endpoint's connections with 57P01 and the reason. Returns how many there
+        were."""
         self._wakes.discard(endpoint_id)
         self.queries.pool.drop(endpoint_id)
         sessions = self.sessions.of_endpoint(endpoint_id)
         for session in sessions:
-            session.interrupt(AdministratorShutdown())
+            session.interrupt(AdministratorShutdown(because))
         return len(sessions)
 
     def enforce_rules(self, endpoint_id: str, rules: AccessRules | None) -> int:
@@ -143,12 +143,13 @@ class Proxy:
             log.info("connections from disallowed addresses dropped", extra=extra)
         return len(sessions)
 
-    def park(self, endpoint_id: str) -> None:
+    def park(self, endpoint_id: str, because: str) -> None:
         """See `interface.Clients`."""
         # New clients must not be connected to the compute that is to stop.
-        self._context.wakes.discard(endpoint_id)
+        if because:
+            self._context.wakes.discard(endpoint_id)
         for session in self.sessions.of_endpoint(endpoint_id):
-            session.park()
+            session.park(because)
 
     def of_endpoint(self, endpoint_id: str) -> Sequence[Client]:
         """Returns the endpoint's clients that have authenticated."""
@@ -176,7 +177,7 @@ class Proxy:
             await self._cancel_forwarder.stop()
         tasks = [session.task for session in self.sessions.all()]
         for session in self.sessions.all():
-            session.interrupt(AdministratorShutdown())
+            session.interrupt(AdministratorShutdown("the proxy is being stopped"))
         if tasks:
             _, unfinished = await asyncio.wait(tasks, timeout=_STOP_TIMEOUT)
             for task in unfinished:

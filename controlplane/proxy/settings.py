@@ -87,6 +87,8 @@ class ProxySettings:
     startup_timeout: float = 30.0
     # From successful authentication to a compute that answers.
     wake_timeout: float = 30.0
+    # The same while the compute's branch is being made.
+    branch_timeout: float = 300.0
     # Connections that have not authenticated yet, in each process.
     max_pending: int = 1_000
     # Connections that have authenticated, in all processes together.

@@ -21,7 +21,9 @@ from controlplane.services.endpoint_settings import (
     settings_over,
 )
 from controlplane.services.errors import Unprocessable
+from controlplane.services.placement import fits, largest_endpoint
 
+SIZES = ("autoscaling_limit_min_cu", "autoscaling_limit_max_cu")
 # The attributes that a project's `default_endpoint_settings` may have.
 IN_DEFAULTS = tuple(one.name for one in ATTRIBUTES.values() if one.in_defaults)
 
@@ -59,10 +61,8 @@ def check_endpoint(endpoint: Endpoint, changed: Collection[str]) -> None:
     disabled, even if the account's plan has become too small for it since.
     """
     project = endpoint.project
-    if "autoscaling_limit_min_cu" in changed or "autoscaling_limit_max_cu" in changed:
-        check_limits(
-            project.account, endpoint.autoscaling_limit_min_cu, endpoint.autoscaling_limit_max_cu
-        )
+    if not set(SIZES).isdisjoint(changed):
+        check_limits(project, endpoint.autoscaling_limit_min_cu, endpoint.autoscaling_limit_max_cu)
     if "settings" in changed:
         check_json_size("settings", endpoint.settings)
         check_pg_settings(endpoint)
@@ -102,12 +102,18 @@ def defaults_of(project: Project) -> EndpointAttributes:
 
 def with_defaults(project: Project, requested: EndpointAttributes) -> EndpointAttributes:
     """The attributes of a new endpoint of the project: those asked for, and the project's defaults
-    for all others. Settings are merged by their names."""
+    for all others. Settings are merged by their names.
+
+    A default size that no host of the region has any more is lowered to what the largest one has,
+    because the request did not ask for it.
+    """
     defaults = defaults_of(project)
     assert defaults.settings is not None
+    too_large = [one for one in SIZES if not fits(project, defaults.chosen.get(one, 0))]
+    lowered = {name: largest_endpoint(project) for name in too_large}
     return replace(
         requested,
-        chosen={**defaults.chosen, **requested.chosen},
+        chosen={**defaults.chosen, **lowered, **requested.chosen},
         settings=settings_over(defaults.settings, requested.settings),
     )
 

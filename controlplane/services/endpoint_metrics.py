@@ -5,8 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from django.db.models import Min
+
 from controlplane import clock
-from controlplane.models import Account, Endpoint, EndpointState, PastMetrics, RecentMetrics
+from controlplane.events.types import EventType
+from controlplane.models import Account, Endpoint, EndpointState, Event, PastMetrics, RecentMetrics
 from controlplane.models.endpoint_metrics import PAST_SPAN, RECENT_SPAN
 from controlplane.models.packed_samples import (
     COUNTERS,
@@ -54,7 +57,7 @@ class Series:
     until: datetime
     # Seconds.
     step: int
-    # Only steps in which there are samples.
+    # Only steps in which there are samples or starts.
     points: list[Point]
 
 
@@ -104,11 +107,17 @@ def get_series(
     for at, numbers in _samples(endpoint, since, until):
         if since <= at < until:
             steps.setdefault(_floor(at, seconds), []).append(numbers)
-    points = [
-        Point(at, dict(zip(FIELDS, merged(several), strict=True)))
-        for at, several in sorted(steps.items())
-    ]
-    return Series(endpoint, since, until, seconds, points)
+    points = {at: dict(zip(FIELDS, merged(several), strict=True)) for at, several in steps.items()}
+    # Samples count a start in the next one that is taken, which is later if a run was too short for
+    # one. Events say when it was, as far back as they are kept.
+    events = Event.objects.filter(endpoint_id=endpoint.id)
+    known = events.aggregate(since=Min("at"))["since"] or until
+    for at in points:
+        points[at]["wakes"] *= at < _floor(known, seconds)
+    starts = events.filter(type=EventType.ENDPOINT_ACTIVE, at__gte=since, at__lt=until)
+    for at in starts.values_list("at", flat=True):
+        points.setdefault(_floor(at, seconds), dict.fromkeys(FIELDS, 0))["wakes"] += 1
+    return Series(endpoint, since, until, seconds, [Point(*one) for one in sorted(points.items())])
 
 
 def _step(wanted: int | None, since: datetime, until: datetime, *, is_coarse: bool) -> int:

@@ -14,7 +14,7 @@ from controlplane.compute.pooler_settings import (
     version_of,
 )
 from controlplane.compute.postgres_settings import complaint, exceeds_size, from_json
-from controlplane.models import Account, Endpoint, PostgresSettings
+from controlplane.models import Endpoint, PostgresSettings, Project
 from controlplane.services.errors import (
     FieldError,
     Invalid,
@@ -22,6 +22,7 @@ from controlplane.services.errors import (
     refuse_fields,
     refused_field,
 )
+from controlplane.services.placement import fits, largest_endpoint
 
 # The largest object that is stored as JSON, in bytes of UTF-8 without spaces. It is limited because
 # every response contains it.
@@ -75,9 +76,10 @@ def settings_over(defaults: EndpointSettings, own: EndpointSettings | None) -> E
     )
 
 
-def check_limits(account: Account, min_cu: float, max_cu: float) -> None:
+def check_limits(project: Project, min_cu: float, max_cu: float) -> None:
     """Validate compute units: the minimum is not larger than the maximum, and the maximum is within
-    the account's plan. Raises Invalid, Unprocessable."""
+    the account's plan and what a host of the region has. Raises Invalid, Unprocessable."""
+    account = project.account
     if min_cu > max_cu:
         raise Invalid(
             f"autoscaling_limit_min_cu {min_cu:g} is more than autoscaling_limit_max_cu {max_cu:g}",
@@ -87,6 +89,13 @@ def check_limits(account: Account, min_cu: float, max_cu: float) -> None:
         raise Unprocessable(
             f'the plan "{account.plan}" allows at most {account.largest_compute:g} compute units '
             f"per endpoint, got {max_cu:g}",
+            code="COMPUTE_UNITS_LIMIT_EXCEEDED",
+            fields=[MAX_CU],
+        )
+    if not fits(project, max_cu):
+        raise Unprocessable(
+            f'the largest host of the region "{project.region_id}" has room for an endpoint of at '
+            f"most {largest_endpoint(project):g} compute units, got {max_cu:g}",
             code="COMPUTE_UNITS_LIMIT_EXCEEDED",
             fields=[MAX_CU],
         )

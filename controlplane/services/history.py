@@ -12,7 +12,7 @@ from controlplane import clock
 from controlplane.compute.history.chain import REPLACED
 from controlplane.compute.history.log import lsn_text as lsn_text
 from controlplane.compute.history.log import parse_lsn
-from controlplane.models import Branch, HistoryChain
+from controlplane.models import Branch, EndpointState, HistoryChain
 from controlplane.models.reading import Reading
 from controlplane.operations.details import CreateBranchDetails
 from controlplane.services.errors import Unprocessable
@@ -67,6 +67,13 @@ class History:
         return last.last_at if last.ended_at else self.now
 
     @property
+    def commits_until(self) -> datetime | None:
+        """Until when the commits are known: of a running compute, those of the segments of its log
+        that are complete, and all until somebody last asked for a moment."""
+        running = self.branch.endpoints.filter(current_state=EndpointState.ACTIVE, deleted_at=None)
+        return self.chains[-1].last_at if self.chains and running.exists() else self.latest
+
+    @property
     def copied_at(self) -> datetime | None:
         """The last moment that can be restored if the host is lost; None if there is none."""
         known = [chain.stored_at for chain in self.chains if chain.stored_at]
@@ -80,7 +87,8 @@ class History:
                 continue
             following = self.chains[number + 1 : number + 2]
             until = following[0].first_at if following else None
-            found.append(Gap(chain.last_at, until, chain.end_reason))
+            if until is None or until > chain.last_at:
+                found.append(Gap(chain.last_at, until, chain.end_reason))
         return found
 
     @property
@@ -120,13 +128,14 @@ class History:
         self._refuse(field)
 
     def _has_position(self, lsn: int) -> bool:
-        """Whether a chain has the position. A branch that was restored had some positions twice:
-        the latest is meant, even where that one is in a gap."""
+        """Whether a chain may have the position. A branch that was restored had some positions
+        twice; which one is meant, the host decides by its log (`compute.history.moments`)."""
         following: HistoryChain | None = None
         for chain in reversed(self.chains):
             if chain.first_lsn <= lsn <= chain.last_lsn + _unpublished(chain):
                 return True
-            if following is not None and chain.last_lsn < lsn < following.first_lsn:
+            is_gap = following is not None and chain.last_lsn < lsn < following.first_lsn
+            if is_gap and chain.end_reason != REPLACED:
                 return False
             following = chain
         return False

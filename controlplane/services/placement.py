@@ -1,6 +1,7 @@
 """Which host of a region a new project goes to: of those that can run it, the one with the most
 room. What counts as room, and how much, is in PERCH_PLACEMENT."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from django.conf import settings
@@ -112,6 +113,26 @@ def weighted_room(host: Host, running_cu: float) -> float:
 
 def _left(free: float, whole: int | None) -> float:
     return free / whole if whole else 0.0
+
+
+def largest_endpoint(project: Project) -> float:
+    """The compute units that an endpoint of the project may have: what the largest host of its
+    region has, as the project can be moved there. That is the larger of its processors and its
+    memory in units of 4 GB. A host that has not published these has no limit."""
+    hosts = Host.objects.filter(region=project.region_id, lost_at=None)
+    return max(map(_units, hosts), default=math.inf)
+
+
+def fits(project: Project, units: float) -> bool:
+    """Whether an endpoint of the project may have these compute units. Reads other hosts only if
+    the project's own one is too small."""
+    return units <= _units(project.host) or units <= largest_endpoint(project)
+
+
+def _units(host: Host) -> float:
+    if host.cpus is None or host.memory_bytes is None:
+        return math.inf
+    return max(1, host.cpus, math.ceil(host.memory_bytes / BYTES_PER_CU))
 
 
 def pg_versions(region: Region) -> list[int]:

@@ -8,24 +8,28 @@ readings, waits until they have ended, and takes their results.
 import difflib
 import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from io import StringIO
 from typing import Any
 
 from django.db import transaction
 
 from controlplane import clock
+from controlplane.compute.pooler import RESET
 from controlplane.models import (
     UNFINISHED,
     Account,
     Action,
     Branch,
     BranchState,
+    Endpoint,
+    EndpointState,
     Operation,
     Project,
     SchemaFormat,
     SchemaReading,
 )
+from controlplane.operations.idleness import timeout_of
 from controlplane.operations.queue import enqueue_reading
 from controlplane.operations.scheduling import HostAway
 from controlplane.services.branches import find_branch
@@ -35,8 +39,6 @@ from controlplane.services.errors import Locked, Unprocessable
 from controlplane.services.history import PRESENT, MomentSpec, PastMoment
 from controlplane.services.projects import find_project
 
-LATE_LOG = "the log was not read in time, as the branch is busy; try again"
-LATE = "the schema was not read in time, as the branch is busy; try again"
 LATE_PAST = (
     "the moment was not recovered in time, as too much log is to be replayed or the host is busy: "
     "try again, or create a branch of the moment and read its schema"
@@ -128,6 +130,39 @@ def logs_in(answer: str) -> list[dict[str, Any]]:
     for line in lines:
         line["at"] = line["at"] and datetime.fromisoformat(line["at"])
     return lines
+
+
+def begin_session_reading(
+    account: Account, project_id: str, endpoint_id: str
+) -> tuple[Endpoint, SchemaReading]:
+    """Request a reading of the clients' sessions in the endpoint's compute. Returns the endpoint as
+    well. Raises NotFound, HostAway."""
+    project = find_project(account, project_id)
+    endpoint = find_endpoint(project, endpoint_id)
+    reading = _enqueued(project, endpoint.branch, None, format=SchemaFormat.SESSIONS)
+    return endpoint, reading
+
+
+def sessions_in(answer: str) -> list[dict[str, Any]]:
+    """Parse the answer of a reading of the format `sessions`. A session of the pooler that waits
+    for its next transaction was last reset, and its client's statement is not known."""
+    sessions: list[dict[str, Any]] = json.loads(answer or "[]")
+    for one in sessions:
+        for name in ("backend_start", "xact_start", "state_change"):
+            one[name] = one[name] and datetime.fromisoformat(one[name])
+        one["pooled"] = (one["last_statement"] or "").startswith(RESET)
+        if one["pooled"]:
+            one["last_statement"] = None
+    return sessions
+
+
+def suspends_at(endpoint: Endpoint) -> datetime | None:
+    """When the endpoint will be suspended if there is no more activity; None if it will not be."""
+    timeout = timeout_of(endpoint.suspend_timeout_seconds)
+    if endpoint.current_state != EndpointState.ACTIVE or timeout < 0:
+        return None
+    times = (endpoint.last_active, endpoint.started_at, endpoint.created_at)
+    return max(filter(None, times)) + timedelta(seconds=timeout)
 
 
 def is_read(reading: SchemaReading) -> bool:
@@ -236,6 +271,5 @@ def _refuse_away(project: Project) -> None:
 
 
 def _late(reading: SchemaReading) -> str:
-    if reading.format == SchemaFormat.LOGS:
-        return LATE_LOG
-    return LATE_PAST if reading.is_of_the_past else LATE
+    late = f"the {reading.subject} was not read in time, as the branch is busy; try again"
+    return LATE_PAST if reading.is_of_the_past else late

@@ -4,6 +4,8 @@ branch's data. Each snapshot's data is a hidden branch."""
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Q
+
 from controlplane import clock
 from controlplane.events.catalog import password_reset
 from controlplane.events.changes import (
@@ -35,7 +37,7 @@ from controlplane.services.branches import (
     refuse_while_replaced,
 )
 from controlplane.services.creation import make_branch
-from controlplane.services.errors import Locked, NotFound, Unprocessable
+from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable, taken_name
 from controlplane.services.history import PRESENT, MomentSpec
 from controlplane.services.passwords import give_new_passwords
 from controlplane.services.projects import changing_project, find_project
@@ -55,6 +57,7 @@ class SnapshotSpec:
     """What a request asks of a new snapshot; None leaves the choice to the service."""
 
     name: str | None = None
+    slug: str | None = None
     expires_at: datetime | None = None
     # Of the branch.
     moment: MomentSpec = PRESENT
@@ -77,9 +80,10 @@ class SnapshotRestore:
 
     # The new branch's name.
     name: str | None = None
-    # The branch whose data is replaced; by default the snapshot's source branch.
+    # The branch that is replaced; by default the snapshot's source branch.
     target_branch_id: str | None = None
-    # Whether to replace a branch's data; otherwise a new branch is created.
+    # Whether to replace that branch's data now, unless `name` asks for a new branch. Otherwise the
+    # new branch replaces it when that is finalized (`services.finalizing`).
     finalize_restore: bool = False
 
 
@@ -120,6 +124,12 @@ def create_snapshot(
             raise Unprocessable("branch not ready yet")
         moment = spec.moment.of(branch)
         plan_limits.check_snapshots(project)
+        taken = Q(slug=spec.slug) | Q(id=spec.slug)
+        if spec.slug and Snapshot.objects.filter(taken, project=project).exists():
+            raise Conflict(
+                f'snapshot already exists; slug:"{spec.slug}"',
+                errors=[taken_name("snapshot", spec.slug, "slug")],
+            )
         roles, databases = copied_catalog(branch)
         data, creation = make_branch(
             project,
@@ -137,6 +147,7 @@ def create_snapshot(
             data_branch=data,
             source_branch=branch,
             name=spec.name or f"{branch.name} at {at}"[-LONGEST_NAME:],
+            slug=spec.slug,
             created_at=now,
             expires_at=spec.expires_at,
         )
@@ -185,32 +196,26 @@ def restore_snapshot(
 
     Raises NotFound, Conflict, Locked, HostFull, Unprocessable.
     """
-    _check(wanted)
+    if wanted.finalize_restore and wanted.name is not None and wanted.target_branch_id is not None:
+        raise Unprocessable(
+            "name is not offered by this server with finalize_restore and target_branch_id: the "
+            "target keeps its own name; leave one of them out",
+            fields=["name"],
+        )
     with changing_project(account, project_id) as project:
         snapshot = find_snapshot(project, snapshot_id)
         if snapshot.data_branch.current_state != BranchState.READY:
             raise Locked("the snapshot is still being taken; try again")
-        if wanted.finalize_restore:
+        if wanted.finalize_restore and wanted.name is None:
             branch = _target(project, snapshot, wanted.target_branch_id)
-            operations = replace_data(project, branch, snapshot.data_branch, name=_old(branch))
-            return branch, operations
-        return _new_branch(project, snapshot, wanted.name)
-
-
-def _check(wanted: SnapshotRestore) -> None:
-    if wanted.finalize_restore and wanted.name is not None:
-        raise Unprocessable(
-            "name is not offered by this server with finalize_restore: the branch keeps its own "
-            "name; leave it out",
-            fields=["name"],
-        )
-    if wanted.target_branch_id is not None and not wanted.finalize_restore:
-        raise Unprocessable(
-            "target_branch_id is not offered by this server without finalize_restore: restore the "
-            "snapshot as a new branch to look at it, and send finalize_restore: true to put it in "
-            "the target's place",
-            fields=["target_branch_id"],
-        )
+            old = name_of_replaced(branch)
+            return branch, replace_data(project, branch, snapshot.data_branch, name=old)
+        restores_over = None
+        if wanted.target_branch_id is not None:
+            restores_over = _target(project, snapshot, wanted.target_branch_id).id
+        elif not wanted.finalize_restore:
+            restores_over = snapshot.source_branch_id
+        return _new_branch(project, snapshot, wanted.name, restores_over)
 
 
 def _target(project: Project, snapshot: Snapshot, branch_id: str | None) -> Branch:
@@ -225,14 +230,14 @@ def _target(project: Project, snapshot: Snapshot, branch_id: str | None) -> Bran
     return source
 
 
-def _old(branch: Branch) -> str:
-    """The name of the new branch that keeps the branch's replaced data."""
+def name_of_replaced(branch: Branch) -> str:
+    """The name under which the branch's replaced data is kept."""
     ending = clock.now().strftime("_old_%Y-%m-%dT%H:%M:%S.%fZ")
     return branch.name[: LONGEST_NAME - len(ending)] + ending
 
 
 def _new_branch(
-    project: Project, snapshot: Snapshot, name: str | None
+    project: Project, snapshot: Snapshot, name: str | None, restores_over: str | None
 ) -> tuple[Branch, list[Operation]]:
     if name:
         refuse_taken_name(project, name)
@@ -249,6 +254,8 @@ def _new_branch(
         roles=roles,
         databases=databases,
     )
+    branch.restores_over = restores_over
+    branch.save(update_fields=["restores_over"])
     operations = schedule(project, [creation])
     record(branch_created(project, branch, operations))
     record(*(password_reset(project, branch, role) for role in given))

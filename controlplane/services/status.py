@@ -3,21 +3,38 @@
 `health` describes one host, for monitoring. This module describes all.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Q
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 
 from controlplane import clock
 from controlplane.compute.pooler_settings import keeps_prepared_statements
 from controlplane.database.version import perch_version
 from controlplane.events import outbox
-from controlplane.models import PROCESSES, Account, Endpoint, EndpointState, Host, Region
+from controlplane.models import (
+    PROCESSES,
+    Account,
+    Endpoint,
+    EndpointState,
+    Host,
+    PostgresSettings,
+    Region,
+)
 from controlplane.services.health import lanes_of, queues
 from controlplane.services.host_problems import problems_of
 from controlplane.services.hosts import check_operator
 from controlplane.services.regions import list_hosts, list_regions
+
+# Of the endpoints on replaced programs, so many are named.
+MAX_NAMED = 100
+# The fields of a host's status that its row has under the same names.
+AS_PUBLISHED = (
+    *("region_id", "port", "draining", "lost_at", "pg_version", "pg_versions", "pooler_version"),
+    *("outbound_unfiltered", "version", "cpus", "cpu_load", "memory_bytes"),
+    *("disk_bytes", "disk_free_bytes", "disk_reserve_bytes"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,47 +57,11 @@ class RegionStatus:
 
 
 @dataclass(frozen=True)
-class HostStatus:
-    """A host's status for its operators. Sizes are in bytes, times in seconds."""
-
-    id: str
-    name: str
-    region_id: str
-    host: str
-    port: int
-    draining: bool
-    # When it was declared lost; None if it was not.
-    lost_at: datetime | None
-    missing: list[str]
-    problems: list[dict[str, str]]
-    worker_seen_seconds_ago: float | None
-    proxy_seen_seconds_ago: float | None
-    pg_version: int | None
-    pg_versions: list[int]
-    # The version of its PgBouncer; "" if it has none.
-    pooler_version: str
-    # Whether that version supports named prepared statements.
-    pooler_prepares: bool
-    # Why computes can connect to the host and its network; "" if they cannot.
-    outbound_unfiltered: str
-    # The version of Perch that its worker runs; "" before it has started.
-    version: str
-    # Its processors, how many of them were busy in the last minute on average, and its memory.
-    cpus: int | None
-    cpu_load: float | None
-    memory_bytes: int | None
-    disk_bytes: int | None
-    disk_free_bytes: int | None
-    disk_reserve_bytes: int | None
-    lanes: list[dict[str, Any]] = field(default_factory=list)
-    computes: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class ServiceDetails:
     # The version of Perch in the process that answers.
     version: str
-    hosts: list[HostStatus]
+    # As `api.responses.status.HostOut` describes them.
+    hosts: list[dict[str, Any]]
     # The queue of jobs that send webhooks' deliveries, which all hosts share.
     webhooks: dict[str, Any]
 
@@ -101,41 +82,28 @@ def service_details(account: Account) -> ServiceDetails:
     )
 
 
-def host_status(host: Host) -> HostStatus:
-    """The status of one host."""
+def host_status(host: Host) -> dict[str, Any]:
+    """The status of one host, for operators, as `api.responses.status.HostOut` describes it."""
     return _described(host, computes_by_host().get(host.id, {}))
 
 
-def _described(host: Host, computes: dict[str, int]) -> HostStatus:
-    missing = host.silent_processes()
+def _described(host: Host, computes: dict[str, int]) -> dict[str, Any]:
     now = clock.now()
-    return HostStatus(
-        id=host.id,
-        name=host.id,
-        region_id=host.region_id,
-        host=host.address,
-        port=host.port,
-        draining=host.draining,
-        lost_at=host.lost_at,
-        missing=missing,
-        problems=problems_of(host),
-        worker_seen_seconds_ago=_seconds_since(host.worker_seen_at, now),
-        proxy_seen_seconds_ago=_seconds_since(host.proxy_seen_at, now),
-        pg_version=host.pg_version,
-        pg_versions=host.pg_versions,
-        pooler_version=host.pooler_version,
-        pooler_prepares=keeps_prepared_statements(host.pooler_version),
-        outbound_unfiltered=host.outbound_unfiltered,
-        version=host.version,
-        cpus=host.cpus,
-        cpu_load=host.cpu_load,
-        memory_bytes=host.memory_bytes,
-        disk_bytes=host.disk_bytes,
-        disk_free_bytes=host.disk_free_bytes,
-        disk_reserve_bytes=host.disk_reserve_bytes,
-        lanes=lanes_of(host),
-        computes={"active": 0, "idle": 0, "disabled": 0} | computes,
-    )
+    replaced = on_replaced_postgres().filter(host=host)
+    return {
+        **{name: getattr(host, name) for name in AS_PUBLISHED},
+        "id": host.id,
+        "name": host.id,
+        "host": host.address,
+        "missing": host.silent_processes(),
+        "problems": problems_of(host),
+        "worker_seen_seconds_ago": _seconds_since(host.worker_seen_at, now),
+        "proxy_seen_seconds_ago": _seconds_since(host.proxy_seen_at, now),
+        "on_replaced_postgres": list(replaced.values_list("id", flat=True)[:MAX_NAMED]),
+        "pooler_prepares": keeps_prepared_statements(host.pooler_version),
+        "lanes": lanes_of(host),
+        "computes": {"active": 0, "idle": 0, "disabled": 0} | computes,
+    }
 
 
 def computes_by_host() -> dict[str, dict[str, int]]:
@@ -154,6 +122,15 @@ def computes_by_host() -> dict[str, dict[str, int]]:
         host: {"active": running, "idle": asleep, "disabled": off}
         for host, running, asleep, off in counted
     }
+
+
+def on_replaced_postgres() -> QuerySet[Endpoint]:
+    """The active endpoints whose Postgres was started before its host got another minor release of
+    it. They keep the old programs until they are next started."""
+    of_project = {"host": OuterRef("host"), "major": OuterRef("project__pg_version")}
+    present = PostgresSettings.objects.filter(**of_project).values("version")
+    runs = Endpoint.objects.filter(deleted_at=None, current_state=EndpointState.ACTIVE)
+    return runs.exclude(pg_release__in=["", Subquery(present)]).order_by("id")
 
 
 def _seconds_since(moment: datetime | None, now: datetime) -> float | None:

@@ -6,13 +6,18 @@
   const QUOTE = `'"'"'`;
   const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", QUOTE)}'`);
 
-  const DAY = 86_400_000;
+  // A day may have another length than 24 hours.
+  function endOfDay(day) {
+    const next = new Date(Date.parse(day) + 86_400_000).toISOString().slice(0, 10);
+    return Perch.typed(`${next}T00:00`);
+  }
+
   const stamp = (milliseconds) => `${new Date(milliseconds).toISOString().slice(0, 19)}Z`;
 
   // When something expires: after the chosen seconds, or at the time that was typed.
   function endOf(lifetime, until) {
     if (lifetime.value !== "at") return lifetime.value ? stamp(Date.now() + lifetime.value * 1000) : null;
-    return until.value ? stamp(Date.parse(`${until.value}Z`)) : null;
+    return until.value ? stamp(Perch.typed(until.value)) : null;
   }
 
   const settingsOf = (lines) => Object.fromEntries(
@@ -24,7 +29,7 @@
       const chosen = Array.from(field).filter((box) => box.checked).map((box) => box.value);
       return chosen.length ? chosen : null;
     }
-    if (field.type === "date") return field.value ? stamp(Date.parse(field.value) + DAY) : null;
+    if (field.type === "date") return field.value ? stamp(endOfDay(field.value)) : null;
     if (field.name === "lifetime") return endOf(field, field.form.elements.until);
     if (field.type === "checkbox") {
       if (method === "PATCH") return !whole && field.checked === field.defaultChecked ? null : field.checked;

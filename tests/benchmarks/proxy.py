@@ -140,6 +140,9 @@ class BenchmarkDirectory:
     ) -> RoleIdentity:
         return route.identity
 
+    async def waited_for(self, endpoint_id: str) -> tuple[str, bool]:
+        return "", False
+
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
     ) -> ComputeAddress:

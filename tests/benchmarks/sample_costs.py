@@ -33,7 +33,7 @@ def of_a_look() -> float:
         differences = []
         for _ in range(ROUNDS):
             plain = seconds(lambda: observation.look(ENDPOINT))
-            sampled = seconds(lambda: look_and_sample(ENDPOINT, BRANCH))
+            sampled = seconds(lambda: look_and_sample(ENDPOINT, BRANCH, None))
             differences.append(sampled - plain)
             client.execute("SELECT count(*) FROM pg_class")
         print(f"a look without a sample: {plain * 1e6:.0f} µs", flush=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -94,6 +95,57 @@ def test_a_timeout_of_minus_one_keeps_it_active(drowsy: Place, place: Place) -> 
         )
     wait_asleep(drowsy)
     assert (place.state(), place.endpoint_operations("suspend_compute")) == ("active", [])
+
+
+def sessions(place: Place) -> Any:
+    return place.client.get(place.endpoint_path(rest="/sessions"))
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_heartbeats_keep_an_endpoint_active_unless_it_ignores_them(
+    place: Place, pooled: bool
+) -> None:
+    with place.connect() as owner:
+        owner.execute("CREATE TABLE empty (a int)")
+    place.change(suspend_timeout_seconds=4)
+    with place.connect(pooled=pooled, application_name="pinger") as pinger:
+
+        def is_suspended_while_asking(statement: str, seconds: float) -> bool:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                try:
+                    pinger.execute(statement.encode())
+                except psycopg.OperationalError:
+                    return True
+                if place.endpoint_operations("suspend_compute"):
+                    return True
+                time.sleep(0.2)
+            return False
+
+        assert not is_suspended_while_asking("SELECT 1", 9)
+        (found,) = sessions(place)["sessions"]
+        assert (found["state"], found["role"], found["pooled"]) == ("idle", place.role, pooled)
+        assert found.get("last_statement") == (None if pooled else "SELECT 1")
+        place.change(ignore_heartbeats=True)
+        assert not is_suspended_while_asking("SELECT * FROM empty", 9)
+        assert is_suspended_while_asking("SELECT 1", 40)
+    wait_asleep(place)
+    assert sessions(place) == {
+        "sessions": [],
+        "last_active": place.endpoint()["last_active"],
+    }
+
+
+def test_when_an_endpoint_will_be_suspended_is_known(place: Place) -> None:
+    with place.connect() as client:
+        client.execute("SELECT 1")
+        place.change(suspend_timeout_seconds=3600)
+        found = sessions(place)
+        suspends_at = datetime.fromisoformat(found["suspends_at"])
+        assert suspends_at - datetime.fromisoformat(found["last_active"]) <= timedelta(hours=1)
+        assert timedelta(minutes=58) < suspends_at - datetime.now(UTC) <= timedelta(hours=1)
+        place.change(suspend_timeout_seconds=-1)
+        assert "suspends_at" not in sessions(place)
 
 
 @pytest.mark.thorough

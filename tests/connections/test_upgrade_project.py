@@ -24,6 +24,7 @@ from tests.support.past import history, notes, with_history, write
 from tests.support.place import Place
 from tests.support.service import Service
 from tests.support.stack import ROOT, Stack, new_state_dir, running_stack
+from tests.support.traps import LITERALS, POWERFUL, SPRUNG
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.thorough
@@ -46,6 +47,16 @@ CREATE TABLE traps_1 PARTITION OF traps FOR VALUES FROM (0) TO (100);
 INSERT INTO traps VALUES (4);
 CREATE INDEX ON traps ((n + 1)) WHERE n > rises(0);
 CREATE DOMAIN small AS int CHECK (rises(VALUE) < 10);
+"""
+SNAP = """
+CREATE FUNCTION trap.snap(kind text) RETURNS int LANGUAGE plpgsql AS $$
+    BEGIN EXECUTE format('CREATE ROLE %I SUPERUSER', 'sprung by ' || kind); RETURN 1;
+    EXCEPTION WHEN insufficient_privilege OR duplicate_object THEN RETURN 1; END $$;
+"""
+CHECKS = """
+SELECT contypid::regtype::text, conname, pg_get_constraintdef(oid), convalidated,
+    obj_description(oid, 'pg_constraint')
+FROM pg_constraint WHERE contypid <> 0 AND oid >= 16384 ORDER BY 1, 2
 """
 REAL = """
 CREATE EXTENSION hstore;
@@ -193,6 +204,22 @@ def test_data_code_rights_and_branches_are_kept(stack: Stack, older: Place) -> N
     assert {"pg_version": {"from": 15, "to": 18}} in changes
 
 
+def test_no_check_of_a_domain_is_evaluated_with_rights(stack: Stack, older: Place) -> None:
+    """Postgres evaluates it when it restores a literal of the domain's type."""
+    with older.connect() as session:
+        session.execute("CREATE SCHEMA trap")
+        session.execute(SNAP)
+        session.execute(LITERALS)
+        domains = session.execute(CHECKS).fetchall()
+        assert len(domains) == 4
+    upgrade(older)
+    older.start()
+    assert older.sql(POWERFUL) == older.sql(SPRUNG) == []
+    assert older.sql(CHECKS) == domains
+    with older.connect() as session, pytest.raises(errors.CheckViolation):
+        session.execute("SELECT 0::trap.builtin")
+
+
 @pytest.mark.parametrize("version", OLDER)
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 def test_each_database_keeps_its_locale(stack: Stack, version: int, locale: str) -> None:
@@ -202,21 +229,18 @@ def test_each_database_keeps_its_locale(stack: Stack, version: int, locale: str)
     before = place.query(CASES)
     assert before == (KNOWN if locale == "C.UTF-8" else UNKNOWN)
     with place.connect() as session:
-        session.execute(
-            "CREATE DATABASE other TEMPLATE template0 LC_COLLATE 'POSIX' LC_CTYPE 'POSIX'"
-        )
+        session.execute("CREATE DATABASE other TEMPLATE template0 LOCALE_PROVIDER libc LOCALE 'C'")
         session.execute("CREATE TABLE birds AS SELECT 'Ä' AS name")
         session.execute("CREATE INDEX ON birds (lower(name))")
-    others = place.query(CASES, dbname="other")
     upgrade(place)
     assert place.query("SHOW server_version_num")[0].startswith("18")
     assert place.query(CASES) == before
-    assert place.query(CASES, dbname="other") == others
+    assert place.query(CASES, dbname="other") == UNKNOWN
     assert place.client.get(place.path)["project"]["locale"] == locale
     check_databases(place, before)
 
 
-def test_history_has_a_visible_end_and_goes_on(older: Place) -> None:
+def test_history_goes_on(older: Place) -> None:
     with_history(older)
     write(older, "before")
     at, _ = write(older, "too")
@@ -224,9 +248,7 @@ def test_history_has_a_visible_end_and_goes_on(older: Place) -> None:
     # The upgrade suspended the endpoint, and these tests connect without the proxy.
     older.start()
     write(older, "after")
-    found = history(older)
-    assert [gap["reason"] for gap in found["gaps"]] == ["upgraded"]
-    wait_for(lambda: history(older)["gaps"][0].get("until"), "a new base copy")
+    assert history(older)["gaps"] == []
     later, _ = write(older, "late")
     write(older, "later still")
     made = older.new_branch(parent_timestamp=later)["branch"]["id"]

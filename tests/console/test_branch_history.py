@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.forms import ValidationError
+from django.utils import timezone
 
 from console.api.resources.history import History
 from console.branches.history_band import Band, band, summary, time_and_day
@@ -166,6 +167,17 @@ def test_the_summary_and_the_band() -> None:
     assert found.slider.steps <= 1500
 
 
+def test_a_time_whose_commits_are_not_read_yet_is_not_shown_as_one_without_commits() -> None:
+    found = drawn(commits_until=hours(18).isoformat())
+    assert found.kept == "M0 14h1080v36H0z"
+    assert found.unread == "M1080 14h360v36H1080z"
+    assert found.summary.endswith(f"; commits since {time_and_day(hours(18))} are not read yet.")
+    for until in (NOW.isoformat(), hours(25).isoformat(), None):
+        found = drawn(commits_until=until)
+        assert (found.unread, found.kept) == ("", "M0 14h1440v36H0z")
+        assert "not read" not in found.summary
+
+
 def test_a_history_that_has_ended_says_until_when() -> None:
     found = drawn(latest=hours(10).isoformat(), gaps=[gap(10)])
     assert f"to {time_and_day(hours(10))}, 3 full copies" in found.summary
@@ -178,7 +190,7 @@ def test_a_history_that_has_ended_says_until_when() -> None:
         (0, "No history: history_retention_seconds is 0."),
         (
             86400,
-            "No history yet. It begins at the first start.",
+            "No history yet. It begins with the first full copy of the data.",
         ),
     ],
 )
@@ -385,6 +397,13 @@ def test_the_schema_is_compared_with_that_of_a_moment(dave: Person, kept: Misbeh
 )
 def test_moments_as_people_type_them(typed: str, text: str) -> None:
     assert read_moment(typed).text == text
+
+
+def test_a_time_without_a_zone_is_in_the_readers() -> None:
+    with timezone.override(KOLKATA):
+        assert read_moment("2026-01-31 14:03").text == "2026-01-31T08:33:00Z"
+        at = (datetime.now(KOLKATA) - timedelta(hours=23)).replace(microsecond=0)
+        assert read_moment(f"{at:%H:%M:%S}").at == at
 
 
 def test_a_time_without_a_day_is_the_last_that_has_passed() -> None:

@@ -99,11 +99,17 @@ def test_a_branch_expires_at_a_typed_time(alice: Person, shop: Shop) -> None:
     page = Page(alice.get(answer["Location"]))
     assert "2999-01-31 12:00:00 UTC" in page.text
     assert Page(alice.get(url)).fields["until"] == "2999-01-31T12:00"
-    # In UTC, whatever the reader's time zone is.
+    # In the reader's time zone, or in the one that the form has named.
     alice.browser.cookies["perch_zone"] = "Asia/Tokyo"
-    assert Page(alice.get(url)).fields["until"] == "2999-01-31T12:00"
+    form = Page(alice.get(url))
+    assert form.fields["until"] == "2999-01-31T21:00"
+    assert "Time (Asia/Tokyo)" in form.text
+    alice.browser.cookies["perch_zone"] = "Europe/Berlin"
     alice.post(url, {"lifetime": "at", "until": "2998-12-01T10:00"})
-    assert branches(alice, shop)["dev"]["expires_at"] == "2998-12-01T10:00:00Z"
+    assert branches(alice, shop)["dev"]["expires_at"] == "2998-12-01T09:00:00Z"
+    assert "expires at 2998-12-01 10:00 CET" in Page(alice.get(shop.url)).text
+    alice.post(url, {"lifetime": "at", "until": "2998-12-01T10:00", "zone": form.fields["zone"]})
+    assert branches(alice, shop)["dev"]["expires_at"] == "2998-12-01T01:00:00Z"
     # A typed time is ignored if another choice is selected.
     assert alice.post(url, {"lifetime": "", "until": "soon"}).status_code == 302
     assert "expires_at" not in branches(alice, shop)["dev"]

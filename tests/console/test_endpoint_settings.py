@@ -22,6 +22,7 @@ PRESENT = {
     "autoscaling_limit_min_cu": 0.25,
     "autoscaling_limit_max_cu": 2,
     "suspend_timeout_seconds": 90,
+    "ignore_heartbeats": True,
     "pooler_enabled": True,
     "pooler_mode": "transaction",
 }
@@ -61,6 +62,7 @@ def test_the_page_shows_the_values() -> None:
     assert setting_rows(endpoint(**PRESENT)) == [
         ("Compute size", "0.25 to 2 CU"),
         ("Suspend after", "90 s"),
+        ("Heartbeats", "Ignored"),
         ("Pooling", "All connections, transaction mode"),
     ]
     assert INVENTED.row(endpoint(greeting="hello")) == "hello"
@@ -69,7 +71,9 @@ def test_the_page_shows_the_values() -> None:
 def test_only_changed_values_are_sent() -> None:
     form = EndpointSettingsForm()
     form.fill_in(endpoint(**PRESENT))
-    assert list(form.fields) == ["min_cu", "max_cu", "suspend_timeout", "pg_settings"]
+    assert list(form.fields) == [
+        *("min_cu", "max_cu", "suspend_timeout", "ignore_heartbeats", "pg_settings")
+    ]
     page = {f"{start}{name}": form.initial[name] for name in form.fields for start in ("", START)}
     for changed, sent in (
         ({}, {}),

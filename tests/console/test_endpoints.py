@@ -132,11 +132,11 @@ def test_suspending_and_starting(alice: Person, shop: Shop) -> None:
     answer = alice.post(f"{shop.endpoint_url}/suspend", {"next": shop.url})
     assert answer["Location"] == shop.url
     # A live region shows the change; without scripts, a notice says it.
-    assert f"The suspend of {shop.endpoint_id} was requested." in Page(alice.get(shop.url)).text
+    assert f"Suspend requested for {shop.endpoint_id}." in Page(alice.get(shop.url)).text
     wait_until_quiet(alice, shop)
     assert "Idle" in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
     alice.post(f"{shop.endpoint_url}/start")
-    assert f"The start of {shop.endpoint_id} was requested." in Page(alice.get(shop.url)).text
+    assert f"Start requested for {shop.endpoint_id}." in Page(alice.get(shop.url)).text
     wait_until_quiet(alice, shop)
     assert "Active" in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
 
@@ -172,7 +172,7 @@ def test_pooling_is_switched_or_the_reason_is_shown(alice: Person, shop: Shop) -
         assert endpoint(alice, shop)["pooler_enabled"] is False
         return
     assert f"{shop.endpoint_id}-pooler.localhost" in page.text
-    assert f"Connection pooling of {shop.endpoint_id} is switched on." in page.text
+    assert f"Pooling on requested for {shop.endpoint_id}." in page.text
     wait_until_quiet(alice, shop)
     alice.post(f"{shop.endpoint_url}/pooling", {"to": "off", "next": shop.endpoint_url})
     assert endpoint(alice, shop)["pooler_enabled"] is False

@@ -80,11 +80,18 @@ def test_all_filters_are_sent_and_kept(dave: Person, listing: Misbehaving) -> No
     assert "Filtered" in page.text
 
 
-def test_times_are_utc_whatever_the_readers_time_zone(dave: Person, listing: Misbehaving) -> None:
-    dave.browser.cookies["perch_zone"] = "Asia/Tokyo"
-    page = Page(dave.browser.get("/projects/p/operations", {"since": "2026-11-20T08:30"}))
-    assert asked_for_operations(listing)["since"] == "2026-11-20T08:30:00Z"
-    assert page.fields["since"] == "2026-11-20T08:30"
+def test_times_are_in_the_zone_that_their_label_says(dave: Person, listing: Misbehaving) -> None:
+    path, chosen = "/projects/p/operations", {"since": "2026-11-20T08:30"}
+    for zone, sent in (("", "2026-11-20T08:30:00Z"), ("Asia/Tokyo", "2026-11-19T23:30:00Z")):
+        dave.browser.cookies["perch_zone"] = zone
+        listing.asked.clear()
+        page = Page(dave.browser.get(path, chosen))
+        assert asked_for_operations(listing)["since"] == sent
+        assert page.fields["since"] == chosen["since"]
+        assert f"Since ({zone or 'UTC'})" in page.text
+    # An address with a zone means the same to all.
+    page = Page(dave.browser.get(path, {"since": sent}))
+    assert page.fields["since"] == chosen["since"]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,17 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
     assert "All projects" in Page(carol.get("/api-keys")).row("tests")
 
 
+def test_a_key_expires_at_the_end_of_a_day_of_its_reader(carol: Person) -> None:
+    carol.browser.cookies["perch_zone"] = "America/New_York"
+    try:
+        assert "Expires after (America/New_York)" in Page(carol.get("/api-keys/new")).text
+        new_key(carol, name="until summer", expires_at="2999-07-31")
+        row = Page(carol.get("/api-keys")).row("until summer")
+    finally:
+        carol.browser.cookies["perch_zone"] = ""
+    assert "2999-08-01 00:00:00" in row
+
+
 def test_an_invalid_day_stays_in_the_form(carol: Person) -> None:
     for typed in ("soon", "9999-12-31", "2020-01-01"):
         answer = carol.post("/api-keys/new", {"name": "x", "expires_at": typed})

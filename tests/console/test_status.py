@@ -82,11 +82,12 @@ def test_each_host_is_described(dave: Person, misbehaving: Misbehaving) -> None:
     hosts_of(
         misbehaving,
         {"id": "eu-1", "region_id": "eu", "cpus": 4, "cpu_load": 1.26, "memory_bytes": 8e9},
-        {"id": "eu-2", "region_id": "eu", "draining": True},
+        {"id": "eu-2", "region_id": "eu", "draining": True, "on_replaced_postgres": ["ep-old"]},
     )
     page = Page(dave.get("/status"))
     assert "Load 1.3 on 4 CPUs" in page.text
     assert "Memory 8.0 GB" in page.text
+    assert page.text.count("On a replaced Postgres ep-old until they are restarted") == 1
     assert "Host eu-2 no new projects Resume Remove…" in page.text
     assert "Host eu-1 Drain Remove…" in page.text
     hosts_of(misbehaving, {"id": "eu-1"})

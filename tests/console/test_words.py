@@ -1,10 +1,13 @@
 """The words for times, durations, sizes, states and shapes."""
 
+import json
+import re
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 
 import pytest
 
-from console.api.fields import moment
+from console.api.fields import isolated, moment
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.operations import Operation
 from console.pages.statuses import (
@@ -18,6 +21,7 @@ from console.pages.statuses import (
 )
 from console.templatetags.console_tags import NOTHING, ago, duration, sentence, size
 from console.templatetags.reasons import reason
+from tests.console.conftest import Misbehaving, Person
 
 
 def endpoint(**fields: object) -> Endpoint:
@@ -145,3 +149,51 @@ def test_a_sentence_begins_with_a_capital_unless_its_first_word_is_an_address_or
     words: str, shown: str
 ) -> None:
     assert sentence(words) == shown
+
+
+NAMES = ["\u202egnp", "\u05d0\u05d1\u05d2 12", "a\u2069\u202eb", "\u2067c"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_changes_the_direction_of_nothing_around_it(
+    dave: Person, misbehaving: Misbehaving, name: str
+) -> None:
+    thing = {"id": "x-1", "name": name}
+    branch = {**thing, "default": True, "current_state": "ready", "protected": True}
+    snapshot = {**thing, "source_branch_id": "x-1"}
+    endpoint = {"id": "ep-a", "branch_id": "x-1", "current_state": "idle", "host": "ep-a.example"}
+    found = {
+        "project": thing, "projects": [thing], "branch": branch, "branches": [branch],
+        "snapshots": [snapshot], "roles": [{"name": name}], "endpoints": [endpoint],
+        "endpoint": endpoint, "databases": [{"name": name, "owner_name": name}], "operations": [],
+        "events": [],
+    }  # fmt: skip
+    misbehaving.body = json.dumps(found).encode()
+    misbehaving.apart["/api_keys"] = (200, json.dumps([{**thing, "id": 1}]).encode())
+    for path in (
+        *("/", "/api-keys", "/projects/p", "/projects/p/branches", "/projects/p/branches/x-1"),
+        *("/projects/p/settings", "/projects/p/endpoints/ep-a", "/projects/p/branches/x-1/delete"),
+        *("/projects/p/endpoints/ep-a/reassign", "/projects/p/branches/x-1/schema"),
+        f"/projects/p/branches/x-1/role/delete?name={quote(name)}",
+    ):
+        html = dave.get(path).content.decode()
+        assert name in html, path
+        # Attributes, options, titles and commands are texts of their own: nothing is beside a name.
+        shown = re.sub(r'\s[a-z-]+="[^"]*"|<option[^<]*</option>', "", html)
+        shown = re.sub(r"<(title|svg|script|pre).*?</\1>", "", shown, flags=re.DOTALL)
+        for place in re.finditer(re.escape(name), shown):
+            before = shown[place.start() - 80 : place.start()]
+            assert before.endswith(("<bdi>", "\u2068")), (path, before)
+        assert not re.search(r'="[^"]*<bdi>|<title>[^<]*<bdi|&lt;bdi', html), path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_in_a_sentence_is_closed_with_it(name: str) -> None:
+    """Each isolate that is opened is closed, in order, so that what follows is outside of all."""
+    depth = 0
+    for character in f"{isolated(name)}":
+        depth = max(0, depth + (character in "\u2066\u2067\u2068") - (character == "\u2069"))
+        assert depth or character == "\u2069"
+    assert depth == 0
+    assert isolated(name) == name
+    assert type(isolated("Ärger")) is str

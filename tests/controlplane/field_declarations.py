@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.api.looked_for import EMPTY
 from controlplane.models import ATTRIBUTES, Attribute, Endpoint
 
 # The value to send, or a function that returns it. The function gets what the fixture `ids` of
@@ -90,6 +91,7 @@ SCHEMA = "test_schema.py"
 PAST_SCHEMA = "test_past_schemas.py"
 PAST = "test_history.py"
 SNAPSHOTS = "test_snapshots.py"
+NOT_OFFERED = "test_not_offered.py"
 RECOVERY = "test_recover_project.py"
 
 PROJECT_SETTINGS: Fields = {
@@ -128,6 +130,7 @@ ENDPOINT: Fields = {
         f"{POOLER}::test_a_change_is_an_operation_that_a_running_pooler_applies"
     ),
     "settings.preload_libraries": Refused({"use_defaults": True}),
+    "ignore_heartbeats": CheckedBy("test_idleness.py::test_heartbeats_keep_an_endpoint_active"),
     "suspend_timeout_seconds": CheckedBy("test_idleness.py::test_an_unused_endpoint_is_suspended"),
 }
 EVENTS: Fields = {
@@ -178,6 +181,25 @@ DECLARED: dict[str, Fields] = {
         "?recoverable": CheckedBy(f"{RECOVERY}::test_it_works"),
         "?timeout": CheckedBy("test_organizations.py::test_a_list_that_takes_too_long"),
     },
+    "GET /projects/shared": {
+        f"?{name}": CheckedBy(f"{NOT_OFFERED}::test_lists_of_what_this_server_never_has")
+        for name in ("cursor", "limit", "search", "timeout")
+    },
+    **{
+        f"GET {line.split('|')[0]}": {
+            f"?{name}": CheckedBy(f"{NOT_OFFERED}::test_lists_of_what_this_server_never_has")
+            for name in ("cursor", "limit")
+        }
+        for line in EMPTY.split()
+        if line.startswith("/")
+    },
+    "GET /organizations/{org_id}/members": {
+        f"?{name}": CheckedBy("test_organizations.py::test_pages_of_members")
+        for name in ("cursor", "limit", "sort_by", "sort_order")
+    },
+    "DELETE /projects/{project_id}/branches/{branch_id}": {
+        "?hard_delete": CheckedBy(f"{NOT_OFFERED}::test_deleted_branches_cannot_be_recovered"),
+    },
     "GET /consumption/projects": {
         "?from": CheckedBy(f"{CONSUMPTION}::test_several_periods_are_linked"),
         "?to": CheckedBy(f"{CONSUMPTION}::test_several_periods_are_linked"),
@@ -187,11 +209,13 @@ DECLARED: dict[str, Fields] = {
     "GET /consumption_history/account": {
         **HISTORY,
         "?include_v1_metrics": CheckedBy(f"{CONSUMPTION}::test_of_the_account"),
+        "?metrics": CheckedBy(f"{CONSUMPTION}::test_chosen_totals"),
     },
     "GET /consumption_history/projects": {
         **HISTORY,
         **HISTORY_PAGES,
         "?include_v1_metrics": CheckedBy(f"{CONSUMPTION}::test_of_its_projects"),
+        "?metrics": CheckedBy(f"{CONSUMPTION}::test_chosen_totals"),
     },
     "GET /consumption_history/v2/projects": {
         **HISTORY,
@@ -199,6 +223,7 @@ DECLARED: dict[str, Fields] = {
         "?metrics": CheckedBy(f"{CONSUMPTION}::test_metrics"),
     },
     "GET /projects/{project_id}/branches": {
+        "?include_deleted": CheckedBy(f"{NOT_OFFERED}::test_deleted_branches_cannot_be_recovered"),
         "?search": CheckedBy(f"{PAGES}::test_search_and_count"),
         **{
             f"?{name}": CheckedBy(f"{PAGES}::test_pages_miss_no_branch")
@@ -369,11 +394,15 @@ DECLARED: dict[str, Fields] = {
             for mark in ("", "?")
             for name, test in (
                 ("name", "test_it_works"),
+                ("slug", "test_slugs"),
                 ("expires_at", "test_a_snapshot_is_deleted_when_it_expires"),
                 ("lsn", "test_refusals"),
                 ("timestamp", "test_refusals"),
             )
         },
+    },
+    "POST /projects/{project_id}/branches/{branch_id}/finalize_restore": {
+        "name": CheckedBy(f"{SNAPSHOTS}::test_a_restore_in_two_steps"),
     },
     "PATCH /projects/{project_id}/snapshots/{snapshot_id}": {
         "snapshot.name": CheckedBy(f"{SNAPSHOTS}::test_changes"),

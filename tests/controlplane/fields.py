@@ -161,6 +161,7 @@ PROJECT_LISTED: Mapping[str, Check] = {
     "default_endpoint_settings": mapping,
     "settings": mapping,
     "pg_version": integer,
+    "locale": text,
     "proxy_host": text,
     "branch_logical_size_limit": integer,
     "branch_logical_size_limit_bytes": integer,
@@ -198,6 +199,7 @@ PROJECT_AT_TIMES = PROJECT_LISTED_AT_TIMES
 SNAPSHOT: Mapping[str, Check] = {
     "id": like(r"snap-[a-z]+-[a-z]+-\d{6}"),
     "name": text,
+    "slug": like(r"[a-z](?:[a-z0-9-]*[a-z0-9])?"),
     "created_at": timestamp,
     "manual": flag,
 }

@@ -18,6 +18,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/projects/{project_id}/branches/{branch_id}/restore"): {
         "source_branch_id": "br-no-where-123456"
     },
+    ("POST", "/projects/{project_id}/branches/{branch_id}/finalize_restore"): {"name": "old"},
     ("POST", "/projects/{project_id}/branches/{branch_id}/time_travel"): {"lsn": "0/1"},
     ("PATCH", "/projects/{project_id}/snapshots/{snapshot_id}"): {"snapshot": {"name": "taken"}},
     ("POST", "/projects/{project_id}/endpoints"): {
@@ -51,12 +52,16 @@ QUERIES = {
     ),
     "/projects/{project_id}/branches/{branch_id}/history/resolve": "?timestamp={now}",
     "/projects/{project_id}/connection_uri": "?database_name=neondb&role_name=neondb_owner",
-    "/accounts/{account_id}": "?name=local",
+    "DELETE /accounts/{account_id}": "?name=local",
     "/batch": "?path=/auth",
     "/consumption_history/account": HISTORY,
     "/consumption_history/projects": HISTORY,
     "/consumption_history/v2/projects": f"{HISTORY}&metrics=compute_unit_seconds",
 }
+
+
+def query_of(method: str, template: str) -> str:
+    return QUERIES.get(f"{method} {template}") or QUERIES.get(template, "")
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class Route:
 
     def path(self, **ids: str) -> str:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        return (self.template + QUERIES.get(self.template, "")).format(now=now, **ids)
+        return (self.template + query_of(self.method, self.template)).format(now=now, **ids)
 
     def call(self, client: Client, **ids: str) -> requests.Response:
         return client.call(self.method, self.path(**ids), json=self.body)

@@ -25,6 +25,8 @@ NOWHERE = {
     "webhook_id": "wh-no-where-123456",
     "delivery_id": "dlv-0",
     "org_id": "org-nowhere-00000000",
+    "member_id": "00000000-0000-0000-0000-000000000000",
+    "region_id": "nowhere",
     "account_id": "0",
     "host_id": "nowhere",
 }
@@ -95,6 +97,8 @@ def test_another_accounts_resources_are_not_found(
     webhook = Webhook(stack, project.client, "https://hooks.example/", event_types=["*"])
     taken = project.client.post(project.branch_path(rest="/snapshot"))
     snapshot = project.done(taken)["snapshot"]
+    org_id = project.client.get("/users/me/organizations")["organizations"][0]["id"]
+    (only,) = project.client.get(f"/organizations/{org_id}/members")["members"]
     hers = {
         "project_id": project.id,
         "branch_id": project.branch_id,
@@ -108,7 +112,9 @@ def test_another_accounts_resources_are_not_found(
         "snapshot_id": snapshot["id"],
         "webhook_id": webhook.id,
         "delivery_id": webhook.test()["id"],
-        "org_id": project.client.get("/users/me/organizations")["organizations"][0]["id"],
+        "org_id": org_id,
+        "member_id": only["member"]["id"],
+        "region_id": "local",
         "host_id": "local",
     }
     before = everything(project)

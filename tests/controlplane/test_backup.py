@@ -217,7 +217,8 @@ def see_all(state_dir: Path, shop: Shop, writer: Numbers, coming: Any, manifest:
         assert "disabled" in str(disabled.refusal())
         disabled.change(disabled=False)
         assert disabled.query("SELECT number FROM kept") == (9,)
-        assert Place(restored.stack, alice, coming).is_served()
+        for place in (numbers, Place(restored.stack, alice, coming)):
+            assert place.query("SELECT lower('Ä')") == ("ä",)
         assert Place.create(restored.stack, alice).is_served()
     finally:
         restored.down()

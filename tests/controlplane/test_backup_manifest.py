@@ -41,7 +41,7 @@ def backup(tmp_path: Path) -> Path:
         region="local",
         began_at=timezone.now(),
         rows_at=timezone.now(),
-        migrations=["controlplane.0001_initial"],
+        migrations=["controlplane.0001_squashed_0029"],
         branches={BRANCH: copy},
     )
     write_manifest(place, made)

@@ -152,6 +152,28 @@ class TestHistory:
             {"metric_name": "public_network_transfer_bytes", "value": 0},
         ]
 
+    @pytest.mark.parametrize("which", ["account", "projects"])
+    def test_chosen_totals(self, api: DjangoClient, projects: list[Project], which: str) -> None:
+        """Those that Neon's document requires are always there."""
+
+        def frame(**query: Any) -> set[str]:
+            body = history(api, which, **query).json()
+            one = body if which == "account" else body["projects"][0]
+            return set(one["periods"][-1]["consumption"][0])
+
+        usual = frame()
+        v1 = {"data_storage_bytes_hour", "logical_size_bytes", "logical_size_bytes_hour"}
+        assert usual >= {"active_time_seconds", "compute_time_seconds", "written_data_bytes"}
+        assert not usual & v1
+        assert frame(include_v1_metrics="true") == usual | v1
+        chosen = "active_time_seconds,logical_size_bytes"
+        assert frame(metrics=chosen) == usual | {"logical_size_bytes"}
+        # The older parameter is then ignored, as Neon's document says.
+        assert frame(metrics=["written_data_bytes"], include_v1_metrics="true") == usual
+        refused = history(api, which, metrics="ram_bytes")
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (400, "metrics")
+        assert 'no such metric: "ram_bytes"' in refused.json()["message"]
+
     def test_root_and_child_branches(self, api: DjangoClient, projects: list[Project]) -> None:
         project = projects[1]
         root = project.branches.get()
@@ -261,7 +283,7 @@ def test_the_number_of_queries(api: DjangoClient, account: Account, host: Host, 
     for path, budget in (("/consumption/projects?limit=1000", 4), *HISTORY_BUDGETS):
         with CaptureQueriesContext(connection) as captured:
             now = timezone.now()
-            query = f"from={text(now - HOUR)}&to={text(now)}&granularity=hourly&limit=100"
+            query = f"from={text(now - HOUR)}&to={text(now)}&granularity=hourly"
             full = path if "?" in path else f"{path}?{query}"
             assert api.get(f"/api/v2{full}").status_code == 200
         assert len(captured) == budget, path

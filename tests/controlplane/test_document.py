@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,34 @@ def test_it_is_json_whatever_the_host_header_is(client: DjangoClient) -> None:
         answer = client.get("/api/v2/openapi.json", headers={"Host": host})
         assert answer.status_code == 200
         assert answer.json()["servers"][-1]["url"] == "/api/v2"
+
+
+def test_every_text_in_a_body_says_what_it_may_contain(document: Any) -> None:
+    """Otherwise it may contain what the database cannot store: surrogates and null characters."""
+    schemas, met = document["components"]["schemas"], list[str]()
+
+    def texts(part: Any, place: str) -> Iterator[str]:
+        if isinstance(part, list):
+            for one in part:
+                yield from texts(one, place)
+        if not isinstance(part, dict):
+            return
+        if "$ref" in part and (name := part["$ref"].rpartition("/")[2]) not in met:
+            met.append(name)
+            yield from texts(schemas[name], name)
+        if part.get("type") == "string" and not {"pattern", "enum", "const", "format"} & set(part):
+            yield place
+        for name, one in part.items():
+            yield from texts(one, f"{place}.{name}")
+
+    bodies = [
+        operation["requestBody"]
+        for methods in document["paths"].values()
+        for operation in methods.values()
+        if isinstance(operation, dict) and "requestBody" in operation
+    ]
+    assert len(bodies) > 20
+    assert list(texts(bodies, "body")) == []
 
 
 def test_every_call_has_an_id_and_a_description(calls: dict[str, Any]) -> None:

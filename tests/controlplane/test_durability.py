@@ -2,6 +2,7 @@
 that this host has received to what the store has."""
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 from tests.selection import first_of
 from tests.support.numbers import Numbers
 from tests.support.place import Place
-from tests.support.processes import kill_with_children
+from tests.support.processes import kill_with_children, opened_of_root
 from tests.support.second_host import SecondHost, placing_on, running, second_host, variables
 from tests.support.service import Service
 from tests.support.stack import ROOT, new_state_dir
@@ -249,6 +250,11 @@ def test_it_outlives_both_workers_and_ends_with_the_setting(service: Service) ->
             connection.execute("CREATE TABLE kept AS SELECT 1 AS number")
         received = host.stack.state_dir / "branches" / receiver
         process = receiving(receiver)
+        if os.geteuid() == 0:
+            of_root = opened_of_root(process)
+            assert {path.name for path, can_write in of_root.items() if can_write} == {
+                *("null", "receive.pipe")
+            }
         wait_for(lambda: service.answers(), "the next worker", timeout=60)
         assert standby(place) == f'"{receiver}"'
         place.client.patch(place.path, {"project": {"settings": {"durability": "host"}}})

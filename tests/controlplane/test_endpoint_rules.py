@@ -8,9 +8,10 @@ import pytest
 from django.db import OperationalError
 from django.test import Client as DjangoClient
 
-from controlplane.models import Account, Branch, Endpoint, Host, Plan, Project
+from controlplane import clock
+from controlplane.models import Account, Branch, Endpoint, Host, Operation, Plan, Project
 from controlplane.services import projects
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_host, make_project
 
 Ask = Callable[[dict[str, Any]], Any]
 
@@ -310,3 +311,91 @@ class TestCreationOfAProject:
         project = make_project(account, host)
         body = {"project": {"region_id": host.id, "name": "kept"}}
         assert send(api, "PATCH", f"/{project.id}", body).status_code == 200
+
+
+class TestHosts:
+    """What a size may be depends on the hosts of the region, as far as they are known."""
+
+    @pytest.fixture(params=["POST project", "POST endpoint", "PATCH endpoint", "PATCH project"])
+    def resized(
+        self, api: DjangoClient, account: Account, host: Host, request: pytest.FixtureRequest
+    ) -> Callable[[float], Any]:
+        project = make_project(account, host)
+        path = f"/{project.id}"
+        endpoint = Endpoint.objects.get(project=project)
+
+        def send_size(units: float) -> Any:
+            size = {"autoscaling_limit_max_cu": units}
+            defaults = {"project": {"default_endpoint_settings": size}}
+            if request.param == "POST project":
+                return send(api, "POST", "", defaults)
+            if request.param == "PATCH project":
+                return send(api, "PATCH", path, defaults)
+            if request.param == "PATCH endpoint":
+                Operation.objects.filter(project=project).update(status="finished")
+                return send(api, "PATCH", f"{path}/endpoints/{endpoint.id}", {"endpoint": size})
+            bare = Branch.objects.create(
+                project=project, name=f"{units} of {Branch.objects.count()}", current_state="ready"
+            )
+            body = {"endpoint": {"branch_id": bare.id, "type": "read_write", **size}}
+            return send(api, "POST", f"{path}/endpoints", body)
+
+        return send_size
+
+    def test_sizes(self, host: Host, resized: Callable[[float], Any]) -> None:
+        def limit(**figures: Any) -> None:
+            Host.objects.filter(id=host.id).update(**figures)
+
+        def refused(units: float, most: str) -> bool:
+            answer = resized(units)
+            said = answer.json()
+            assert (answer.status_code, said["code"]) == (422, "COMPUTE_UNITS_LIMIT_EXCEEDED")
+            fields = [one["field"].rpartition(".")[2] for one in said["errors"]]
+            assert fields == ["autoscaling_limit_max_cu"]
+            return f"room for an endpoint of at most {most} compute units" in said["message"]
+
+        # A host that has not published what it has.
+        assert resized(55).status_code < 300
+        limit(cpus=2, memory_bytes=8 << 30)
+        assert refused(56, "2")
+        assert refused(2.25, "2")
+        assert resized(2).status_code < 300
+        # Its memory is enough for more, and is a little less than its size by name.
+        limit(memory_bytes=23 << 30)
+        assert refused(6.25, "6")
+        assert resized(6).status_code < 300
+        # The smallest host has room for the default size.
+        limit(cpus=1, memory_bytes=1 << 30)
+        assert refused(1.25, "1")
+        assert resized(1).status_code < 300
+        # The project could be moved to a larger host of its region, unless that is lost.
+        large = make_host("large", host.region_id)
+        Host.objects.filter(id=large.id).update(cpus=16, memory_bytes=64 << 30)
+        assert resized(16).status_code < 300
+        assert refused(17, "16")
+        Host.objects.filter(id=large.id).update(lost_at=clock.now(), pg_version=None)
+        assert refused(15, "1")
+
+    def test_a_size_that_does_not_fit_any_more_stays(
+        self, api: DjangoClient, account: Account, host: Host
+    ) -> None:
+        project = make_project(account, host)
+        endpoint = Endpoint.objects.get(project=project)
+        Endpoint.objects.filter(id=endpoint.id).update(autoscaling_limit_max_cu=8)
+        Host.objects.filter(id=host.id).update(cpus=2, memory_bytes=8 << 30)
+        path = f"/{project.id}/endpoints/{endpoint.id}"
+        body = {"endpoint": {"autoscaling_limit_max_cu": 8, "suspend_timeout_seconds": 77}}
+        assert send(api, "PATCH", path, body).status_code == 200
+        body = {"endpoint": {"autoscaling_limit_max_cu": 4}}
+        assert send(api, "PATCH", path, body).status_code == 422
+
+    def test_a_default_that_does_not_fit_any_more_is_lowered(
+        self, api: DjangoClient, account: Account, host: Host
+    ) -> None:
+        project = make_project(account, host)
+        defaults = {"autoscaling_limit_min_cu": 4, "autoscaling_limit_max_cu": 8}
+        Project.objects.filter(id=project.id).update(default_endpoint_settings=defaults)
+        Host.objects.filter(id=host.id).update(cpus=2, memory_bytes=8 << 30)
+        body = {"endpoints": [{"type": "read_write"}]}
+        (made,) = send(api, "POST", f"/{project.id}/branches", body).json()["endpoints"]
+        assert [made[name] for name in defaults] == [2, 2]

@@ -9,6 +9,7 @@ from django.test import Client as DjangoClient
 
 from controlplane import clock
 from controlplane.api.document.glossary import BRANCH_ID, ENDPOINT_ID, PARENT_ID, PROJECT_ID
+from controlplane.api.responses.organizations import members_of
 from controlplane.models import (
     Account,
     ApiKey,
@@ -42,6 +43,9 @@ def ids(account: Account, host: Host) -> dict[str, str]:
     for one in (branch, bare):
         Role.objects.create(branch=one, name="neondb_owner", verifier="-")
         Database.objects.create(branch=one, name="neondb", owner_name="neondb_owner")
+    # What the example of a finalized restore replaces.
+    replaced = Branch.objects.create(project=project, name="replaced", current_state="ready")
+    Branch.objects.filter(id=branch.id).update(restores_over=replaced.id)
     now = clock.now()
     # Where the example of a move leads to.
     make_host(
@@ -70,6 +74,8 @@ def ids(account: Account, host: Host) -> dict[str, str]:
         "webhook_id": make_webhook(account).id,
         "snapshot_id": make_snapshot(project).id,
         "org_id": account.organization_id,
+        "member_id": members_of(account)[0]["member"]["id"],
+        "region_id": host.region_id,
         "account_id": str(Account.objects.create(name="another").id),
         "host_id": host.id,
     }
@@ -204,10 +210,10 @@ def test_an_unknown_id_is_404_as_described(
                 url += "?database_name=neondb&role_name=neondb_owner"
             elif path.endswith("schema"):
                 url += "?db_name=neondb"
-            elif path == "/accounts/{account_id}":
-                url += "?name=repeated"
             for method in methods.keys() & METHODS:
-                answer = api.generic(method, url, body_of(methods[method])[0], content_type=JSON)
+                is_named = (method, path) == ("delete", "/accounts/{account_id}")
+                full = f"{url}?name=repeated" if is_named else url
+                answer = api.generic(method, full, body_of(methods[method])[0], content_type=JSON)
                 assert answer.status_code == 404, (method, path, name, answer.content)
                 check(document, methods[method], answer, (method, path))
 

@@ -81,21 +81,16 @@ def test_a_branch_is_restored_from_its_own_past_and_its_history_goes_on(
     project.done(project.client.post(project.branch_path(rest="/restore"), body))
     assert project.sql("SELECT text FROM notes") == [("first",)]
     # The moments of before the restore are still the branch's.
-    wait_for(lambda: len(history(project)["bases"]) > 1, "a base of the restored data")
     write(project, "third")
     made = project.new_branch(parent_timestamp=second)["branch"]
     assert notes(project, made["id"]) == ["first", "second"]
-    # Until the first base of the restored data, there are some seconds without history.
-    (gap,) = history(project)["gaps"]
+    # The moment of the restore is the first one of the restored data.
+    assert history(project)["gaps"] == []
     (restored,) = history(project)["restores"]
-    assert (gap["reason"], gap["since"]) == ("replaced", restored["at"])
-    inside = datetime.fromisoformat(gap["until"]) - timedelta(microseconds=1)
-    asked = {"branch": {"parent_timestamp": inside.isoformat()}}
-    status, words = refusal(project.client.call("POST", project.path + "/branches", json=asked))
-    assert (status, "without the time from" in words) == (422, True)
-    before = project.new_branch(parent_timestamp=gap["since"])["branch"]
-    assert before["parent_timestamp"] == gap["since"]
-    assert notes(project, before["id"]) == ["first", "second"]
+    at = datetime.fromisoformat(restored["at"])
+    for moment, rows in ((at - timedelta(microseconds=1), ["first", "second"]), (at, ["first"])):
+        made = project.new_branch(parent_timestamp=moment.isoformat())["branch"]
+        assert notes(project, made["id"]) == rows
 
 
 def test_the_history_goes_on_if_a_branch_was_idle_when_it_was_restored(
@@ -109,7 +104,6 @@ def test_the_history_goes_on_if_a_branch_was_idle_when_it_was_restored(
     project.suspend()
     body = {"source_branch_id": project.branch_id, "source_timestamp": first}
     project.done(project.client.post(project.branch_path(rest="/restore"), body))
-    wait_for(lambda: len(history(project)["bases"]) > 1, "a base of the restored data")
     restored = history(project)["latest"]
     project.start()
     third, _ = write(project, "third")
@@ -117,7 +111,7 @@ def test_the_history_goes_on_if_a_branch_was_idle_when_it_was_restored(
     assert notes(project, made["id"]) == ["first", "third"]
     made = project.new_branch(parent_timestamp=restored)["branch"]
     assert notes(project, made["id"]) == ["first"]
-    assert [gap["reason"] for gap in history(project)["gaps"]] == ["replaced"]
+    assert history(project)["gaps"] == []
     assert project.client.get(f"{project.path}/events", type="history.gap")["events"] == []
 
 

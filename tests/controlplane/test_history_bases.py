@@ -5,7 +5,8 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -13,15 +14,23 @@ import pytest
 
 from controlplane.compute import branch_data
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.history.bases import LOG_PER_BASE, base_of_running, begin_with_template
-from controlplane.compute.history.chain import Chain, holding_history, open_chain
+from controlplane.compute.history.bases import (
+    LOG_PER_BASE,
+    base_of_running,
+    base_of_stopped,
+    begin_with_template,
+)
+from controlplane.compute.history.chain import Chain, chains_of, holding_history, open_chain
+from controlplane.compute.history.pulling import hold_log, pull_stopped
 from controlplane.compute.session import socket_dir
 from controlplane.operations.history import keep
-from tests.controlplane.test_copies import MIB, PARENT, running, state_dir
+from tests.controlplane.test_copies import CHILD, MIB, PARENT, running, state_dir
+from tests.selection import first_of
 from tests.support.filesystems import free_bytes, mounted
 from tests.support.processes import postmaster_in
 from tests.support.recorded import BULK, Connection, Recorder
 from tests.support.recovered import found, rows_at
+from tests.support.stack import new_directory
 from tests.support.waiting import wait_for
 
 __all__ = ["state_dir"]
@@ -42,11 +51,13 @@ def writing(recorder: Recorder) -> Iterator[Connection]:
 def recorder() -> Recorder:
     """A recorder of a new branch with history."""
     branch_data.create_from_template(PARENT, begin_history=begin_with_template)
-    sockets = socket_dir(PARENT.replace("br-", "ep-"))
-    return Recorder(
-        lambda: psycopg.connect(
-            host=str(sockets), user=PLATFORM_ROLE, dbname="postgres", autocommit=True
-        )
+    return Recorder(partial(connect, PARENT))
+
+
+def connect(branch_id: str) -> Connection:
+    sockets = socket_dir(branch_id.replace("br-", "ep-"))
+    return psycopg.connect(
+        host=str(sockets), user=PLATFORM_ROLE, dbname="postgres", autocommit=True
     )
 
 
@@ -115,9 +126,7 @@ def test_a_base_is_taken_at_a_suspend_after_enough_log_where_blocks_are_shared(
 
 
 @pytest.mark.thorough
-def test_a_crashed_compute_has_its_log_copied_and_a_base_after_its_next_suspend(
-    state_dir: UseState,
-) -> None:
+def test_a_crashed_compute_has_its_log_copied_and_a_base(state_dir: UseState) -> None:
     with mounted("xfs", size=DISK) as place:
         state_dir(place)
         written = recorder()
@@ -129,10 +138,47 @@ def test_a_crashed_compute_has_its_log_copied_and_a_base_after_its_next_suspend(
             wait_for(lambda: connection_ended(connection), "the end of the compute")
         chain = kept()
         assert chain.copied >= written.held[-1].last_lsn
-        assert len(chain.bases()) == 1
-        with writing(written):
-            pass
+        assert len(chain.bases()) == 2
+        with writing(written) as connection:
+            written.write(connection, 3)
         assert len(kept().bases()) == 2
+        for held in written.held[-5:]:
+            assert rows_at(PARENT, held.last_lsn, dbname="postgres") == held.rows
+
+
+@pytest.mark.parametrize("parent", first_of(["running", "stopped", "crashed"]))
+def test_a_childs_history_begins_with_its_copy(state_dir: UseState, parent: str) -> None:
+    with new_directory() as place:
+        state_dir(place)
+        written = recorder()
+        with writing(written) as connection, ExitStack() as beside:
+            written.write(connection, 3)
+            if parent == "running":
+                beside.enter_context(written.in_background())
+                branch_data.create_from_parent(CHILD, PARENT)
+            if parent == "crashed":
+                postmaster_in(branch_data.data_dir(PARENT)).kill()
+                wait_for(lambda: connection_ended(connection), "the end of the compute")
+        if parent != "running":
+            branch_data.create_from_parent(CHILD, PARENT)
+        with holding_history(CHILD):
+            pull_stopped(base_of_stopped(CHILD), CHILD)
+        child = Recorder(partial(connect, CHILD), seed=2)
+        with running(CHILD) as connection:
+            hold_log(CHILD, socket_dir(CHILD.replace("br-", "ep-")))
+            child.begin(connection)
+            child.write(connection, 3)
+        with running(CHILD) as connection:
+            child.write(connection, 3)
+            postmaster_in(branch_data.data_dir(CHILD)).kill()
+            wait_for(lambda: connection_ended(connection), "the end of the compute")
+        with running(CHILD) as connection:
+            child.write(connection, 3)
+        for held in child.held:
+            for moment in (held.since, held.last_lsn):
+                assert rows_at(CHILD, moment, dbname="postgres") == held.rows
+        (chain,) = chains_of(CHILD)
+        assert chain.ended_at is None
 
 
 @pytest.mark.thorough

@@ -19,11 +19,7 @@ from tests.selection import first_of
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
 from tests.support.majors import debians_postgres
 
-SETTINGS: dict[str, Any] = {
-    "max_prepared_transactions": "20",
-    "wal_level": "logical",
-    "fsync": "off",
-}
+SETTINGS: Any = {"max_prepared_transactions": "20", "wal_level": "logical", "fsync": "off"}
 LINE = re.compile(
     r"lsn: ([0-9A-F/]+), .* desc: COMMIT(?:_PREPARED)? (?:xid \d+: |\d+: )?([-0-9 :.]+) UTC(.*)"
 )

@@ -17,9 +17,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.compute import compute, door, observation, pooler, recovery, session
+from controlplane.compute import compute, door, observation, pooler, recovery, session, workshop
 from controlplane.compute.catalog_reading import read_catalog, read_mark
-from controlplane.compute.filesystem import remove_tree
+from controlplane.compute.filesystem import lock_branches, remove_tree
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.process import last_words
 from controlplane.compute.progress import LABOURER, children_of, title_of
@@ -38,6 +38,7 @@ from tests.support.hostile_compute import (
     rows,
     without_end,
 )
+from tests.support.own_compute import own_branch
 
 HOLDS_A_LEASE = """
 import fcntl, signal, sys
@@ -71,6 +72,26 @@ def leased(path: Path) -> Iterator[None]:
             yield
         finally:
             child.kill()
+
+
+def test_the_platforms_own_postgres_has_the_platforms_settings() -> None:
+    branch_id = "br-hostile-heron-1234"
+    with lock_branches(branch_id), own_branch(branch_id) as branch:
+        # ALTER SYSTEM would write it. No client may, but the compute's account can.
+        settings_file = branch / "data" / "postgresql.auto.conf"
+        settings_file.unlink()
+        (branch / "data" / "mine").write_text("fsync = off\ncluster_name = 'mine'\n")
+        settings_file.symlink_to("mine")
+        chosen = {"cluster_name": "chosen"}
+        sockets = workshop.sockets_of(branch_id)
+        with (
+            workshop.serving(branch_id, sockets, chosen),
+            session.session(sockets) as connection,
+        ):
+            shown = connection.execute("SHOW fsync").fetchone()
+            name = connection.execute("SHOW cluster_name").fetchone()
+        assert (shown, name) == (("on",), (f"schema-{branch_id}",))
+        assert (branch / "data" / "mine").read_text().startswith("fsync")
 
 
 class TestFiles:

@@ -141,8 +141,8 @@ def test_a_final_refusal_is_replayed(standing: Project, key: str) -> None:
 def test_a_temporary_refusal_is_not_stored(project: Project, key: str) -> None:
     path = project.endpoint_path()
     with project.locked():
-        project.client.patch(path, {"endpoint": {"autoscaling_limit_max_cu": 2}})
-        body = {"endpoint": {"autoscaling_limit_max_cu": 3}}
+        project.client.patch(path, {"endpoint": {"autoscaling_limit_max_cu": 1.5}})
+        body = {"endpoint": {"autoscaling_limit_max_cu": 2}}
         assert send(project.client, "PATCH", path, key, body).status_code == 423
     wait_for(
         lambda: {one["status"] for one in project.operations()} <= {"finished", "failed"},
@@ -150,7 +150,7 @@ def test_a_temporary_refusal_is_not_stored(project: Project, key: str) -> None:
     )
     again = send(project.client, "PATCH", path, key, body)
     assert (again.status_code, is_replay(again)) == (200, False)
-    assert again.json()["endpoint"]["autoscaling_limit_max_cu"] == 3
+    assert again.json()["endpoint"]["autoscaling_limit_max_cu"] == 2
     project.client.finish(again.json())
 
 

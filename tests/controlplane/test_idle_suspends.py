@@ -22,7 +22,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(compute, "running_endpoint", lambda branch_id: None)
     monkeypatch.setattr(compute, "stop", branches.append)
     monkeypatch.setattr(work, "import_before_stop", lambda branch: None)
-    monkeypatch.setattr(observation, "last_activity", lambda endpoint_id: None)
+    monkeypatch.setattr(observation, "last_activity", lambda *_: None)
     monkeypatch.setattr(work, "_held", type(work._held)())
     return branches
 

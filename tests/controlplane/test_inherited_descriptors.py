@@ -2,14 +2,13 @@
 
 import fcntl
 import os
-import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
+from django.conf import settings
 
 from controlplane.compute import compute
 from controlplane.compute.accounts import account_of
@@ -23,6 +22,7 @@ from controlplane.compute.occupants import (
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pgbouncer
 from controlplane.compute.session import socket_dir
 from tests.controlplane.local_compute import BRANCH, ENDPOINT, SPEC, branch, computes
+from tests.support.processes import opened_of_root
 
 __all__ = ["branch", "computes"]  # fixtures
 
@@ -35,36 +35,19 @@ sys.stdin.read()
 """
 
 
-def opened(process: psutil.Process) -> dict[str, tuple[os.stat_result, int]]:
-    """By path, what the process has open, and how."""
-    found = {}
-    for one in Path(f"/proc/{process.pid}/fd").iterdir():
-        flags = Path(f"/proc/{process.pid}/fdinfo/{one.name}").read_text().splitlines()[1]
-        found[os.readlink(one)] = (one.stat(), int(flags.split()[1], 8))
-    return found
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="without root, all files are of one account")
 @pytest.mark.skipif(pgbouncer() is None, reason="PgBouncer is not installed")
 def test_a_compute_has_no_file_of_roots_open_for_writing(branch: Path) -> None:
-    account = account_of(branch)
     compute.start(SPEC)
     ensure_pooler(BRANCH, socket_dir(ENDPOINT), roles=["neondb_owner"])
     programs = processes_in(branch)
     assert {process.name() for process in programs} == {"postgres", "pgbouncer"}
     for process in programs:
-        of_root = {
-            path: (status, flags & os.O_ACCMODE)
-            for path, (status, flags) in opened(process).items()
-            if not stat.S_ISSOCK(status.st_mode) and path.startswith("/")
-            if status.st_uid != account.uid
-        }
-        # Only root can open this pipe anew, and whoever reads from it misses words of its own log.
-        pipes = {path for path, (status, _) in of_root.items() if stat.S_ISFIFO(status.st_mode)}
-        assert all(path.endswith(".pipe") for path in pipes)
-        writable = {path for path, (_, mode) in of_root.items() if mode != os.O_RDONLY}
-        assert writable <= {"/dev/null", *pipes}
-        assert f"{BRANCH}.running" in {Path(path).name for path in of_root}
+        assert process.uids().real == account_of(branch).uid
+        assert Path(settings.STATE_DIR) / "locks" / f"{BRANCH}.running" in opened_of_root(process)
+        writable = {path for path, can_write in opened_of_root(process).items() if can_write}
+        # Only root can open its pipe anew, and who reads from it misses words of its own log.
+        assert {path.name for path in writable} <= {"null", "postgres.pipe", "pgbouncer.pipe"}
 
 
 def test_a_compute_that_keeps_its_lease_to_itself_blocks_nobody(branch: Path) -> None:

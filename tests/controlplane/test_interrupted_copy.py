@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from controlplane.compute import schema_only
-from controlplane.compute.accounts import own_account
+from controlplane.compute import schema_restoring
 from controlplane.compute.configuration import PLATFORM_ROLE
+from controlplane.compute.dump_archive import Entry
 from controlplane.operations.words import words_of
 from tests.support.bare_postgres import BarePostgres
 
@@ -17,8 +17,8 @@ END_SESSION = "SELECT pg_terminate_backend(pg_backend_pid())"
 @pytest.mark.parametrize(
     ("statement", "raised"),
     [
-        (END_SESSION, schema_only.CopyInterrupted),
-        ("SELECT 1/0", schema_only.SchemaNotCopied),
+        (END_SESSION, schema_restoring.CopyInterrupted),
+        ("SELECT 1/0", schema_restoring.SchemaNotCopied),
     ],
 )
 def test_a_lost_session_is_distinguished_from_a_refused_statement(
@@ -33,12 +33,10 @@ def test_a_lost_session_is_distinguished_from_a_refused_statement(
     with bare_cluster.connect() as session:
         session.execute(f"DROP ROLE IF EXISTS {PLATFORM_ROLE}")
         session.execute(f"CREATE ROLE {PLATFORM_ROLE} SUPERUSER LOGIN")
-    with pytest.raises(raised) as failure:
-        schema_only._run(
-            "psql",
-            *("-v", "ON_ERROR_STOP=1", "-c", statement),
-            sockets=bare_cluster.directory,
-            database="postgres",
-            account=own_account(),
-        )
-    assert ("try again" in words_of(failure.value)) == (raised is schema_only.CopyInterrupted)
+    entry = Entry(b"TABLE", b"t", b"public", b"", statement.encode(), b"")
+    with (
+        pytest.raises(raised) as failure,
+        schema_restoring._running(bare_cluster.directory, "postgres") as session,
+    ):
+        schema_restoring._create(session, [entry])
+    assert ("try again" in words_of(failure.value)) == (raised is schema_restoring.CopyInterrupted)

@@ -64,6 +64,7 @@ def test_a_project_moves_with_its_branches_snapshots_and_history(
     assert place.query("SELECT count(*) FROM notes") == (2,)
     assert place.query("SELECT count(*) FROM notes", port=second.stack.proxy_port) == (2,)
     moved = Place(second.stack, place.client, place.created)
+    assert moved.sql("SELECT lower('Ä')") == [("ä",)]
     past_branch = moved.new_branch_id(parent_timestamp=at)
     assert past.notes(moved, past_branch) == ["first"]
     assert past.notes(moved, child) == ["first"]

@@ -36,13 +36,13 @@ class FakeClients:
         assert endpoint_id == ENDPOINT
         return list(self.connected)
 
-    def drop(self, endpoint_id: str) -> int:
+    def drop(self, endpoint_id: str, because: str) -> int:
         raise AssertionError
 
     def enforce_rules(self, endpoint_id: str, rules: AccessRules | None) -> int:
         raise AssertionError
 
-    def park(self, endpoint_id: str) -> None:
+    def park(self, endpoint_id: str, because: str) -> None:
         raise AssertionError
 
 

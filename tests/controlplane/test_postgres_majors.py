@@ -47,7 +47,7 @@ def test_a_host_has_its_default_and_the_named_ones(settings: Any) -> None:
     [
         (14, 14, binaries.PROGRAMS, "Perch needs Postgres 15 or newer; this is 14"),
         (16, 17, binaries.PROGRAMS, "the programs there are of Postgres 17.3"),
-        (19, 19, binaries.PROGRAMS, "Perch knows no Postgres after 18; this is 19"),
+        (20, 20, binaries.PROGRAMS, "Perch knows no Postgres after 19; this is 20"),
         (17, 17, binaries.PROGRAMS[1:], "lacks initdb"),
     ],
 )
@@ -58,6 +58,17 @@ def test_a_postgres_that_cannot_be_used_is_named(
     with pytest.raises(PostgresUnusable, match=words) as refused:
         check_programs()
     assert str(refused.value).startswith(f"PERCH_POSTGRES_BINS: {named}={place}/bin: ")
+
+
+@pytest.mark.parametrize("version", ["19.0", "19beta1", "19rc1"])
+def test_the_newest_major_version_is_not_refused(settings: Any, place: Path, version: str) -> None:
+    """As far as that can be shown without its programs."""
+    found = programs(place / "bin", 19, *binaries.PROGRAMS)
+    (found / "postgres").write_text(f"#!/bin/sh\necho 'postgres (PostgreSQL) {version}'\n")
+    settings.POSTGRES_BINS = {19: str(found)}
+    check_programs()
+    assert majors() == [18, 19]
+    assert binaries.postgres_version(19) == version
 
 
 def test_programs_that_are_not_there_are_named(settings: Any) -> None:

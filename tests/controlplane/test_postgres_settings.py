@@ -95,7 +95,7 @@ REFUSED = {
     ("lc_messages", "", 1): "must be a locale that the server has",
     ("lc_time", "nowhere", 1): "must be a locale that the server has",
     ("timezone_abbreviations", "Mars", 1): "must be one of Default, Australia, India",
-    ("createrole_self_grant", "get", 1): 'must be "set", "inherit"',
+    ("createrole_self_grant", "get", 1): "must be some of set, inherit",
     ("default_text_search_config", "nosuch", 1): "must be one of arabic, armenian",
     ("default_text_search_config", "pg_catalog.nosuch", 1): "must be one of arabic, armenian",
     ("output_plugin_libraries", "pgoutput, /tmp/x", 1): "must be some of pgoutput, test_decoding",

@@ -2,7 +2,6 @@
 refused."""
 
 import json
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -220,42 +219,6 @@ def test_logical_replication_cannot_be_disabled(api: DjangoClient, project: Proj
     response = send(api, project, {"enable_logical_replication": False})
     assert response.status_code == 422
     assert "cannot be disabled once it has been enabled" in response.json()["message"]
-
-
-class TestSettingsStoredEarlier:
-    """Until migration 0020, any JSON was accepted. What is valid now is kept."""
-
-    typed = staticmethod(import_module("controlplane.migrations.0020_project_settings").typed)
-
-    def test_valid_settings_stay(self) -> None:
-        settings = {
-            "quota": {"active_time_seconds": 1},
-            "allowed_ips": {**ALLOWED, "protected_branches_only": True},
-            "block_public_connections": False,
-            "enable_logical_replication": True,
-        }
-        assert self.typed(settings) == settings
-
-    @pytest.mark.parametrize(
-        ("stored", "kept"),
-        [
-            ({"kept": [1], "hipaa": True}, {}),
-            ({"quota": {"a": 1, "written_data_bytes": 2}}, {"quota": {"written_data_bytes": 2}}),
-            ({"quota": {"written_data_bytes": -1, "data_transfer_bytes": True}}, {}),
-            ({"quota": 7, "allowed_ips": ["192.0.2.1"]}, {}),
-            ({"allowed_ips": {"ips": ["192.0.2.1", "home"]}}, {}),
-            ({"allowed_ips": {"ips": ["192.0.2.9-192.0.2.1"]}}, {}),
-            ({"allowed_ips": {"ips": ["192.0.2.1-2001:db8::1"]}}, {}),
-            ({"block_public_connections": "yes", "enable_logical_replication": 1}, {}),
-            ([1], {}),
-            (
-                {"allowed_ips": {"ips": [], "primary_branch_only": True}},
-                {"allowed_ips": {"ips": [], "protected_branches_only": True}},
-            ),
-        ],
-    )
-    def test_invalid_settings_are_removed(self, stored: Any, kept: Any) -> None:
-        assert self.typed(stored) == kept
 
 
 @pytest.mark.parametrize("deep", ["[" * 500 + "]" * 500, '{"a":' * 500 + "1" + "}" * 500])

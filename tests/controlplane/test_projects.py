@@ -113,11 +113,11 @@ class TestChange:
 
     @pytest.mark.thorough
     def test_new_endpoints_get_its_defaults(self, project: Project) -> None:
-        settings = {"autoscaling_limit_max_cu": 4, "pg_settings": {"work_mem": "5MB"}}
+        settings = {"autoscaling_limit_max_cu": 2, "pg_settings": {"work_mem": "5MB"}}
         body = {"project": {"default_endpoint_settings": settings}}
         project.client.patch(project.path, body)
         endpoint = project.new_branch(endpoint=True)["endpoints"][0]
-        assert endpoint["autoscaling_limit_max_cu"] == 4
+        assert endpoint["autoscaling_limit_max_cu"] == 2
         assert project.sql("SHOW work_mem", endpoint_id=endpoint["id"]) == [("5MB",)]
         assert project.endpoint()["autoscaling_limit_max_cu"] == 1
 

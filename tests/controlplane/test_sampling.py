@@ -9,7 +9,18 @@ from django.test import Client as DjangoClient
 
 from controlplane import clock
 from controlplane.compute.samples import Sample
-from controlplane.models import Account, Endpoint, Host, PastMetrics, Project, RecentMetrics
+from controlplane.events.changes import endpoint_entered
+from controlplane.events.recording import record
+from controlplane.models import (
+    Account,
+    Endpoint,
+    EndpointState,
+    Event,
+    Host,
+    PastMetrics,
+    Project,
+    RecentMetrics,
+)
 from controlplane.models.packed_samples import (
     COUNTERS,
     FIELDS,
@@ -162,6 +173,32 @@ def test_metrics_of_14_days_are_read(
     assert [point["rows_written"] for point in points[:3]] == [1000] * 3
     assert sum(point["rows_written"] for point in points) == 5000
     assert sum(point["samples"] for point in points) == 5
+
+
+@pytest.mark.parametrize("step", [60, 300])
+def test_a_start_counts_when_it_was(
+    api: DjangoClient, project: Project, endpoint: Endpoint, step: int
+) -> None:
+    """Even if the run was too short for a sample, so that a later sample counts the start."""
+    now = clock.now()
+    note([(endpoint, sample())], now - 50 * MINUTE)
+    ages = [*(40 * MINUTE - timedelta(seconds=n) for n in range(5)), 20 * MINUTE]
+    for number, age in enumerate(ages, start=1):
+        record(endpoint_entered(project, endpoint, EndpointState.ACTIVE))
+        Event.objects.filter(id=Event.objects.latest("id").id).update(at=now - age)
+        endpoint.starts = number
+    note([(endpoint, sample())], now - 20 * MINUTE)
+    path = f"/api/v2/projects/{project.id}/endpoints/{endpoint.id}/metrics?step={step}"
+
+    def starts() -> list[tuple[int, int]]:
+        points = api.get(path).json()["metrics"]["points"]
+        return [(point["wakes"], point["samples"]) for point in points if point["wakes"]]
+
+    # Some of the five may be in the step before.
+    assert starts() in ([(5, 0), (1, 1)], *([(n, 0), (5 - n, 0), (1, 1)] for n in range(1, 5)))
+    # Without the events, the sample's figure is all that is known.
+    Event.objects.all().delete()
+    assert starts() == [(6, 1)]
 
 
 def test_the_last_row_is_kept_for_its_totals(host: Host, endpoint: Endpoint) -> None:

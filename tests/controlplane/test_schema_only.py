@@ -80,7 +80,7 @@ SELECT roleid::regrole::text, member::regrole::text, grantor::regrole::text,
 FROM pg_auth_members WHERE member >= 16384 ORDER BY 1, 2, 3
 """
 DATABASES = """
-SELECT datname, pg_get_userbyid(datdba), datacl::text, setconfig
+SELECT datname, pg_get_userbyid(datdba), coalesce(datacl, acldefault('d', datdba))::text, setconfig
 FROM pg_database d LEFT JOIN pg_db_role_setting s ON s.setdatabase = d.oid AND s.setrole = 0
 ORDER BY datname
 """

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -85,6 +86,22 @@ class TestHangingStart:
         assert not (hanging / "data" / "postmaster.pid").exists()
         compute.stop(BRANCH)
         assert child.wait(5) == -signal.SIGKILL
+
+
+def test_a_check_of_settings_reads_a_limited_number_of_errors(branch: Path) -> None:
+    """The account of a compute that was taken over writes any file in the data directory."""
+    settings_file = branch / "data" / "postgresql.auto.conf"
+    kept = settings_file.read_text()
+    settings_file.write_text("no_such_setting = 'x'\n" * 100_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(compute.ConfigurationRefused, match="no_such_setting"):
+            compute.start(SPEC)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        settings_file.write_text(kept)
+    assert most < 5_000_000
 
 
 class TestStops:

@@ -130,6 +130,111 @@ def test_restored_in_place_of_the_branchs_data(project: Project) -> None:
     assert project.done(project.client.post(path, body))["branch"]["id"] == child_id
 
 
+def finalize(project: Project, branch_id: str, **body: Any) -> Any:
+    return project.client.post(project.branch_path(branch_id, "/finalize_restore"), body)
+
+
+def test_a_restore_in_two_steps(project: Project) -> None:
+    """The restored branch is looked at through an endpoint of its own, and then takes the place of
+    the default branch, of its name and of its endpoint."""
+    project.sql("CREATE TABLE goods AS SELECT 1 AS number")
+    child_id = project.new_branch_id(name="child")
+    taken = take(project)
+    project.sql("UPDATE goods SET number = 2")
+    body = {"target_branch_id": project.branch_id, "finalize_restore": False, "name": "preview"}
+    path = snapshot_path(project, taken, "/restore")
+    preview_id = project.done(project.client.post(path, body))["branch"]["id"]
+    assert project.sql("SELECT number FROM goods") == [(2,)]
+    looking_id = project.create_endpoint(preview_id)["endpoint"]["id"]
+    assert project.sql("SELECT number FROM goods", endpoint_id=looking_id) == [(1,)]
+
+    answer = project.done(finalize(project, preview_id, name="before the restore"))
+    assert [o["action"] for o in answer["operations"]] == [
+        "apply_config",
+        "suspend_compute",
+        "start_compute",
+    ]
+    assert answer["branch"]["id"] == preview_id
+    restored, old = project.branch(preview_id), project.branch()
+    assert (restored["name"], restored["default"]) == ("main", True)
+    assert (old["name"], old["default"]) == ("before the restore", False)
+    assert project.branch(child_id)["parent_id"] == old["id"]
+    (endpoint,) = project.endpoints()
+    assert (endpoint["id"], endpoint["branch_id"]) == (project.endpoint_id, preview_id)
+    assert endpoint["current_state"] == "active"
+    # The strings that clients have lead to the restored data; the other data is kept.
+    assert project.sql("SELECT number FROM goods") == [(1,)]
+    old_id = project.create_endpoint(old["id"])["endpoint"]["id"]
+    assert project.sql("SELECT number FROM goods", endpoint_id=old_id) == [(2,)]
+    told = project.client.get("/events", type="branch.updated", branch_id=preview_id)["events"]
+    changes = {"name": {"from": "preview", "to": "main"}, "default": {"from": False, "to": True}}
+    assert told[0]["changes"] == changes
+    # It is final.
+    again = project.client.call("POST", project.branch_path(preview_id, "/finalize_restore"))
+    assert (refusal(again)[0], "waits to be finalized" in again.text) == (422, True)
+
+
+def test_a_restore_that_is_finalized_while_its_target_sleeps(project: Project) -> None:
+    """Without a target it is the snapshot's branch, and its name is kept by default."""
+    taken = take(project)
+    preview = project.done(project.client.post(snapshot_path(project, taken, "/restore")))
+    project.suspend()
+    answer = project.done(finalize(project, preview["branch"]["id"]))
+    assert [o["action"] for o in answer["operations"]] == ["apply_config", "suspend_compute"]
+    assert project.branch()["name"].startswith("main_old_20")
+    assert project.endpoint()["branch_id"] == preview["branch"]["id"]
+    assert project.endpoint()["current_state"] == "idle"
+
+
+def test_restores_that_cannot_be_finalized(project: Project) -> None:
+    dev_id = project.new_branch_id(name="dev")
+    taken = take(project, dev_id)
+    restore = snapshot_path(project, taken, "/restore")
+
+    def restored(**body: Any) -> str:
+        return str(project.done(project.client.post(restore, body))["branch"]["id"])
+
+    def refused(branch_id: str, **body: Any) -> tuple[int, str]:
+        path = project.branch_path(branch_id, "/finalize_restore")
+        return refusal(project.client.call("POST", path, json=body))
+
+    as_new = restored(name="ready to use", finalize_restore=True)
+    assert project.branch(as_new)["name"] == "ready to use"
+    assert "is not a restore that waits" in refused(as_new)[1]
+    assert "is not a restore that waits" in refused(dev_id)[1]
+    preview = restored(name="preview")
+    assert refused(preview, name="main")[0] == 409
+    project.client.patch(project.branch_path(dev_id), {"branch": {"protected": True}})
+    assert refused(preview) == (422, "the branch is protected; end its protection first")
+    project.client.patch(project.branch_path(dev_id), {"branch": {"protected": False}})
+    assert project.branch(preview)["name"] == "preview"
+    project.done(project.client.delete(project.branch_path(dev_id)))
+    assert refused(preview)[0] == 422
+    assert "was deleted" in refused(preview)[1]
+    # A snapshot of a branch that is gone is still a branch.
+    assert project.branch(restored(name="kept"))["current_state"] == "ready"
+
+
+def test_slugs(project: Project) -> None:
+    first = take(project, slug="before-migration")
+    assert first["slug"] == "before-migration"
+    second = take(project)
+    assert second["slug"] == second["id"]
+    project.client.patch(snapshot_path(project, first), {"snapshot": {"name": "other"}})
+    assert {one["slug"] for one in listed(project)} == {"before-migration", second["id"]}
+    path = project.branch_path(rest="/snapshot")
+    for slug in ("before-migration", second["id"]):
+        for where in ("params", "json"):
+            response = project.client.call("POST", path, **{where: {"slug": slug}})
+            assert (response.status_code, response.json()["errors"][0]["code"]) == (409, "TAKEN")
+    for slug in ("Before", "1st", "a-", "a_b", "", "x" * 64):
+        response = project.client.call("POST", path, params={"slug": slug})
+        assert (response.status_code, response.json()["errors"][0]["field"]) == (400, "slug")
+    # A slug is free again once its snapshot is deleted, and in other projects anyway.
+    project.done(project.client.call("DELETE", snapshot_path(project, first)).json())
+    assert take(project, slug="before-migration")["slug"] == "before-migration"
+
+
 @pytest.mark.thorough
 def test_a_snapshot_outlives_its_branch(project: Project) -> None:
     child = project.new_branch(name="child", endpoint=True)["branch"]["id"]
@@ -245,8 +350,12 @@ def test_refused_restores(project: Project) -> None:
     taken = take(project)
     for body, status, words in (
         ({"name": "main"}, 409, "branch already exists"),
-        ({"target_branch_id": project.branch_id}, 422, "target_branch_id is not offered"),
-        ({"finalize_restore": True, "name": "x"}, 422, "name is not offered"),
+        ({"target_branch_id": "br-a-b-1"}, 404, "branch not found"),
+        (
+            {"finalize_restore": True, "name": "x", "target_branch_id": project.branch_id},
+            422,
+            "name is not offered",
+        ),
         ({"finalize_restore": True, "target_branch_id": "br-a-b-1"}, 404, "branch not found"),
     ):
         path = snapshot_path(project, taken, "/restore")

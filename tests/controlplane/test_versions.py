@@ -16,9 +16,10 @@ from django.db import connection
 from controlplane.database.version import (
     RUNS_BESIDE,
     OtherVersion,
+    is_too_old,
     note_runs_beside,
-    refuse_newer,
     refuse_other_version,
+    refuse_unknown,
 )
 from tests.selection import first_of
 from tests.support.project import Project
@@ -125,15 +126,31 @@ def test_a_database_of_a_newer_version_that_runs_beside_this_one(
         note_runs_beside()
     within_the_test(monkeypatch)
     if is_refused:
-        for accepts in (refuse_newer, lambda: refuse_other_version(beside=True)):
+        for accepts in (refuse_unknown, lambda: refuse_other_version(beside=True)):
             with pytest.raises(OtherVersion, match="migrated by a newer Perch"):
                 accepts()
     else:
-        refuse_newer()
+        refuse_unknown()
         refuse_other_version(beside=True)
     # A backup holds rows that only the newer version can read.
     with pytest.raises(OtherVersion, match="migrated by a newer Perch"):
         refuse_other_version()
+
+
+def test_a_database_of_a_release_before_0_2_is_refused(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'controlplane'")
+        cursor.execute(
+            "INSERT INTO django_migrations VALUES (-1, 'controlplane', '0001_initial', now())"
+        )
+    within_the_test(monkeypatch)
+    with pytest.raises(OtherVersion, match=r"older than 0\.2\.0: upgrade that to 0\.2\.0 first"):
+        refuse_unknown()
+    assert is_too_old({"controlplane.0001_initial"})
+    assert not is_too_old(set())
+    assert not is_too_old({"controlplane.0001_squashed_0029"})
 
 
 def within_the_test(monkeypatch: pytest.MonkeyPatch) -> None:

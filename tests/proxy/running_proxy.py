@@ -44,6 +44,8 @@ class Endpoint:
     host_id: str = ""
     asleep: bool = False
     failure: Exception | None = None
+    # See `Directory.waited_for`.
+    waits_for: tuple[str, bool] = ("", False)
     wakes: int = 0
     cancelled_wakes: int = 0
     refused: list[ComputeAddress] = field(default_factory=list)
@@ -121,6 +123,9 @@ class MemoryDirectory:
     ) -> RoleIdentity:
         return route.identity
 
+    async def waited_for(self, endpoint_id: str) -> tuple[str, bool]:
+        return self.endpoints[endpoint_id].waits_for
+
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
     ) -> ComputeAddress:
@@ -182,7 +187,7 @@ class RunningProxy:
 
     def drop(self, endpoint_id: str) -> int:
         async def drop() -> int:
-            return self.proxy.drop(endpoint_id)
+            return self.proxy.drop(endpoint_id, "the endpoint was deleted")
 
         return self.call(drop())
 

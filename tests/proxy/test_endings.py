@@ -101,13 +101,45 @@ def test_dropping_an_endpoint_ends_only_its_connections(
         sleeping = pool.submit(busy.execute, SLEEP)
         wait_for(lambda: postgres.runs(SLEEP), "the query to run")
         assert proxy.drop(ENDPOINT) == 2
-        with pytest.raises(psycopg.errors.AdminShutdown, match="administrator command"):
+        with pytest.raises(psycopg.errors.AdminShutdown, match="command: the endpoint was deleted"):
             sleeping.result(20)
-        with pytest.raises(psycopg.errors.AdminShutdown, match="administrator command"):
+        with pytest.raises(psycopg.errors.AdminShutdown, match="command: the endpoint was deleted"):
             idle.execute("SELECT 1")
         assert unharmed.execute("SELECT 1").fetchone() == (1,)
     # The compute of a real endpoint stops now; this Postgres must end the sleeping query.
     postgres.execute(TERMINATE)
+
+
+def test_a_client_learns_why_its_compute_stops(proxy: RunningProxy, postgres: BarePostgres) -> None:
+    async def expect(because: str) -> None:
+        proxy.proxy.park(ENDPOINT, because)
+
+    with (
+        proxy.connect(ENDPOINT, **ALICE) as idle,
+        proxy.connect(ENDPOINT, **ALICE, **plain(ENDPOINT)) as busy,
+        ThreadPoolExecutor() as pool,
+    ):
+        idle.execute("SELECT 1")
+        sleeping = pool.submit(busy.execute, SLEEP)
+        wait_for(lambda: postgres.runs(SLEEP), "the query to run")
+        proxy.call(expect("it is suspended"))
+        # The compute's other errors are its own.
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            idle.execute("SELECT 1/0")
+        postgres.execute(TERMINATE)
+        with pytest.raises(psycopg.errors.AdminShutdown, match="command: it is suspended"):
+            sleeping.result(20)
+        with pytest.raises(psycopg.errors.AdminShutdown, match="command: it is suspended"):
+            idle.execute("SELECT 1")
+    with proxy.connect(ENDPOINT, **ALICE) as spared:
+        spared.execute("SELECT 1")
+        proxy.call(expect("it is suspended"))
+        # The stop is called off, so the next end has another reason.
+        proxy.call(expect(""))
+        postgres.execute(TERMINATE)
+        with pytest.raises(psycopg.errors.AdminShutdown) as ended:
+            spared.execute("SELECT 1")
+        assert "suspended" not in str(ended.value)
 
 
 def test_dropping_an_endpoint_never_interrupts_a_message(

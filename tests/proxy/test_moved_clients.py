@@ -104,7 +104,7 @@ def test_a_client_is_parked_by_the_other_host_after_its_transaction(
             client.execute("SELECT 1")
 
             async def park() -> None:
-                region.second.proxy.park(ENDPOINT)
+                region.second.proxy.park(ENDPOINT, "it moves")
 
             region.second.call(park())
             assert client.execute("SELECT 2").fetchone() == (2,)

@@ -44,7 +44,7 @@ def connect(proxy: RunningProxy, **parameters: Any) -> Connection:
 
 def park(proxy: RunningProxy) -> None:
     async def park() -> None:
-        proxy.proxy.park(ENDPOINT)
+        proxy.proxy.park(ENDPOINT, "it is suspended")
 
     proxy.call(park())
 

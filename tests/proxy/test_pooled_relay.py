@@ -13,6 +13,7 @@ from controlplane.proxy.pooling.pooled_relay import PooledRelay
 from controlplane.proxy.pooling.statement_refusal import StatementRefusal
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import Channel
+from controlplane.proxy.wire.errors import AdministratorShutdown
 from controlplane.proxy.wire.readiness import Readiness
 from tests.proxy.test_conversation import (
     EXECUTE,
@@ -31,11 +32,7 @@ def poolers_error(text: str) -> bytes:
 
 NO_SERVER = poolers_error("server login has been failing, try again later (server_login_retry)")
 CRASHED = poolers_error("server conn crashed?")
-OURS = messages.error_response(
-    severity="FATAL",
-    sqlstate="57P01",
-    text="terminating connection due to administrator command",
-)
+OURS = AdministratorShutdown().packet()
 
 
 class Stage:
@@ -249,7 +246,7 @@ def test_parking_waits_for_the_answer() -> None:
     async def play(stage: Stage) -> None:
         stage.client.send(query())
         await stage.arrives(stage.pooler, query())
-        stage.relay.park()
+        stage.relay.park("it is suspended")
         assert not stage.relay.done.done()
         stage.pooler.send(complete() + ready())
         await stage.arrives(stage.client, complete() + ready())

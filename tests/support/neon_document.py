@@ -1,5 +1,6 @@
-"""Neon's public OpenAPI document, whose schemas and calls are in `neon-fields.txt` and
-`neon-paths.txt`; and answers generated from it, for tests that need a server of that API."""
+"""Neon's public OpenAPI document, whose schemas and calls of 2023 are in `neon-fields.txt` and
+`neon-paths.txt`, and whose newest calls are all in `neon-operations.txt`; and answers generated
+from it, for tests that need a server of that API."""
 
 import contextlib
 import http.server
@@ -14,6 +15,29 @@ from tests.support.stack import ROOT
 
 FIELDS = ROOT / "tests" / "fixtures" / "neon-fields.txt"
 CALLS = ROOT / "tests" / "fixtures" / "neon-paths.txt"
+OPERATIONS = ROOT / "tests" / "fixtures" / "neon-operations.txt"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A call of the newest document."""
+
+    method: str
+    path: str
+    id: str
+    # The names of the query's parameters.
+    parameters: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+def read_operations() -> list[Operation]:
+    rows = [line.split() for line in OPERATIONS.read_text().splitlines() if line[0] != "#"]
+    return [
+        Operation(method, path, name, tuple(re.split("[!:]", one)[0] for one in parameters))
+        for method, path, name, *parameters in rows
+    ]
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """The processes of a running service, for tests that kill and count them."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +28,17 @@ def processes_of(stack: Stack, part: str) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
             if SIGNS[part] in " ".join(process.cmdline()) + " ":
                 found.append(process)
+    return found
+
+
+def opened_of_root(process: psutil.Process) -> dict[Path, bool]:
+    """Return the files of root's that the process has open, and whether it can write to them."""
+    found = {}
+    for one in Path(f"/proc/{process.pid}/fd").iterdir():
+        # Sockets and pipes without a name are of nobody.
+        if (path := Path(os.readlink(one))).is_absolute() and one.stat().st_uid == 0:
+            flags = Path(f"/proc/{process.pid}/fdinfo/{one.name}").read_text().split()[3]
+            found[path] = int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
     return found
 
 

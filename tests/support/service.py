@@ -33,6 +33,10 @@ class Service:
         if hasattr(self, "client"):
             self.client.api_url = self.stack.api_url
 
+    def replace_environment(self, **environment: str) -> None:
+        """The environment of the next start."""
+        self._environment = environment
+
     def down(self) -> None:
         """Stop it as Ctrl-C does, if it runs."""
         if self._running is not None:

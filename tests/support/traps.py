@@ -6,6 +6,70 @@ object. The function can succeed only if a superuser's session evaluates it.
 
 from tests.support.project import Project
 
+# Definitions with literals of a client's domain, whose CHECK Postgres evaluates when it reads them:
+# that of `called` by a function of the client, that of `builtin` by one of Postgres's own that
+# executes SQL. They need the schema `trap` and its function `snap`.
+LITERALS = """
+CREATE FUNCTION trap.holds(kind text) RETURNS bool LANGUAGE plpgsql AS $$
+    DECLARE attempt text;
+    BEGIN
+        -- Only in the platform's sessions.
+        IF current_setting('application_name') IN ('perch', 'pg_restore') THEN
+            FOREACH attempt IN ARRAY ARRAY[
+                'GRANT pg_execute_server_program TO neondb_owner',
+                'GRANT pg_write_server_files TO perch_superuser',
+                'SET SESSION AUTHORIZATION perch_platform; CREATE ROLE "sprung by it" SUPERUSER',
+                'SET ROLE perch_platform; CREATE ROLE "sprung by a role" SUPERUSER',
+                'ALTER ROLE perch_superuser SUPERUSER',
+                'COPY (SELECT 1) TO PROGRAM ''true''; SELECT lo_create(0)',
+                'CREATE FUNCTION trap.left() RETURNS int RETURN 1',
+                'CREATE OR REPLACE VIEW trap.seen_by_all AS SELECT 2 AS n',
+                'GRANT ALL ON TABLE trap.owned TO PUBLIC',
+                'ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC',
+                'CREATE TEMPORARY TABLE text (n int)',
+                'SET search_path TO trap',
+                'SET statement_timeout TO 0'
+            ] LOOP
+                BEGIN EXECUTE attempt; EXCEPTION WHEN OTHERS THEN NULL; END;
+            END LOOP;
+        END IF;
+        RETURN trap.snap(kind) = 1;
+    END $$;
+CREATE TABLE trap.owned (n int);
+CREATE VIEW trap.seen_by_all AS SELECT 1 AS n;
+CREATE DOMAIN trap.called AS int CHECK (VALUE > 0 AND trap.holds('a literal''s check'));
+CREATE DOMAIN trap.builtin AS int CHECK (VALUE > 0 AND ts_rewrite('a'::tsquery, $q$
+    SELECT 'a'::tsquery, (CASE WHEN (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)
+        THEN lo_from_bytea(0, 'sprung')::text ELSE 'b' END)::tsquery $q$) IS NOT NULL);
+""" + "".join(
+    f"""
+CREATE TYPE trap.row_{domain} AS (n trap.{domain});
+CREATE TYPE trap.range_{domain} AS RANGE (SUBTYPE = trap.{domain});
+CREATE FUNCTION trap.next(trap.{domain}, int) RETURNS trap.{domain} LANGUAGE sql IMMUTABLE
+    AS 'SELECT $1';
+CREATE TABLE trap.listed_{domain} (k trap.{domain}) PARTITION BY LIST (k);
+CREATE TABLE trap.listed_{domain}_1 PARTITION OF trap.listed_{domain} FOR VALUES IN (1);
+CREATE TABLE trap.array_{domain} (a trap.{domain}[] DEFAULT '{{1,2}}',
+    r trap.row_{domain} DEFAULT '(1)', s trap.range_{domain} DEFAULT '[1,2)',
+    n int CHECK (n <> ALL ('{{7}}'::trap.{domain}[]::int[])));
+CREATE AGGREGATE trap.total_{domain}(int) (
+    SFUNC = trap.next, STYPE = trap.{domain}, INITCOND = '1');
+CREATE VIEW trap.literal_{domain} AS SELECT '(1)'::trap.row_{domain} AS r;
+CREATE FUNCTION trap.taking_{domain}(a trap.{domain}[] DEFAULT '{{3}}') RETURNS int LANGUAGE sql
+    IMMUTABLE BEGIN ATOMIC SELECT cardinality('{{4}}'::trap.{domain}[] || a); END;
+CREATE DOMAIN trap.over_{domain} AS trap.row_{domain} DEFAULT '(5)'
+    CHECK (VALUE::text <> '(6)'::trap.row_{domain}::text);
+CREATE INDEX ON trap.array_{domain} (n) WHERE n = ANY ('{{1}}'::trap.{domain}[]::int[]);
+CREATE STATISTICS trap.stat_{domain} ON (n + cardinality('{{1}}'::trap.{domain}[])), n
+    FROM trap.array_{domain};
+CREATE POLICY literal ON trap.array_{domain} USING (n <> ALL ('{{8}}'::trap.{domain}[]::int[]));
+CREATE TABLE trap.keyed_{domain} (n int) PARTITION BY RANGE ((n + trap.taking_{domain}()));
+CREATE RULE literal AS ON DELETE TO trap.array_{domain}
+    DO ALSO SELECT '(2)'::trap.row_{domain};
+"""
+    for domain in ("called", "builtin")
+)
+
 # Without the privilege, the function returns 1 and has no effect.
 TRAPS = """
 SET ROLE neondb_owner;
@@ -73,11 +137,23 @@ CREATE EXTENSION postgres_fdw SCHEMA trap;
 CREATE SERVER elsewhere FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host 'localhost');
 CREATE FOREIGN TABLE trap.far (a int DEFAULT trap.spring('a foreign table')
     CHECK (trap.spring('a foreign table''s check') = 1)) SERVER elsewhere;
+"""
+TRAPS += (
+    LITERALS
+    + """
 RESET ROLE;
 ALTER DATABASE neondb SET search_path TO trap, pg_catalog;
 ALTER ROLE neondb_owner SET search_path TO trap, pg_catalog;
 """
-SPRUNG = "SELECT rolname FROM pg_roles WHERE rolname LIKE 'sprung by %'"
+)
+SPRUNG = """
+SELECT rolname FROM pg_roles WHERE rolname LIKE 'sprung by %'
+UNION ALL SELECT 'a large object' FROM pg_largeobject_metadata
+UNION ALL SELECT 'a function' FROM pg_proc WHERE proname = 'left'
+    AND pronamespace = to_regnamespace('trap')
+UNION ALL SELECT 'a grant' FROM pg_class WHERE relname = 'owned' AND array_length(relacl, 1) > 1
+UNION ALL SELECT 'a view' FROM pg_views WHERE viewname = 'seen_by_all' AND definition !~ '1'
+"""
 POWERFUL = """
 SELECT pg_get_userbyid(member) FROM pg_auth_members
 WHERE roleid::regrole::text IN ('pg_execute_server_program', 'pg_read_server_files',

@@ -84,6 +84,8 @@ class History:
     # Bytes of the disk that log and base copies take; None if the server does not say.
     disk_bytes: int | None
     commits: Sequence[Commits]
+    # All commits until then are known; None if the server does not say.
+    commits_until: datetime | None
     restores: Sequence[datetime]
     removals: Sequence[Removal]
     # The last moment that has been copied off the host.
@@ -109,6 +111,7 @@ class History:
                 Commits(since, max(0.0, number(item, "seconds")), whole(item, "count") or 0)
                 for since, item in _timed(data, "commits", "since")
             ],
+            commits_until=moment(data, "commits_until"),
             restores=[at for at, _ in _timed(data, "restores", "at")],
             removals=[
                 Removal(at, whole(item, "files") or 0)

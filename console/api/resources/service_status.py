@@ -54,6 +54,8 @@ class Host:
     proxy_seen: int | None
     # All major versions of Postgres that it has, the default first.
     pg_versions: Sequence[int]
+    # The ids of active endpoints.
+    on_replaced_postgres: Sequence[str]
     pooler_version: str
     version: str
     cpus: int | None
@@ -81,6 +83,7 @@ class Host:
             worker_seen=whole(data, "worker_seen_seconds_ago"),
             proxy_seen=whole(data, "proxy_seen_seconds_ago"),
             pg_versions=_versions(data),
+            on_replaced_postgres=texts(data, "on_replaced_postgres"),
             pooler_version=text(data, "pooler_version"),
             version=text(data, "version"),
             cpus=whole(data, "cpus"),

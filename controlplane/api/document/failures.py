@@ -200,9 +200,9 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
     if path.endswith("{endpoint_id}/metrics"):
         old = "from is more than 14 days ago: older metrics are not kept"
         yield Failure(422, "The time is too long ago, or has too many steps.", old)
-    if path.endswith("/logs"):
+    if path.endswith(("/logs", "{endpoint_id}/sessions")):
         unreadable = "the log cannot be read: this host says: Input/output error"
-        yield Failure(422, "The log cannot be read.", unreadable)
+        yield Failure(422, "The log, or the list of sessions, cannot be read.", unreadable)
         late = "the log was not read in time, as the branch is busy; try again"
         yield Failure(423, "The region's worker is busy; try again.", late, retry_after=True)
     if path.endswith(("/reveal_password", "/connection_uri")):

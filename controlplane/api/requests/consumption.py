@@ -1,6 +1,6 @@
 """The query parameters of consumption."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from ninja import Field, Schema
@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 from controlplane.api.fields import PointInTime, Stated, Text, several
 
 MOST_PROJECTS = 100
-MetricName = Literal[
+METRICS = (
     "compute_unit_seconds",
     "root_branch_bytes_month",
     "child_branch_bytes_month",
@@ -18,8 +18,13 @@ MetricName = Literal[
     "private_network_transfer_bytes",
     "extra_branches_month",
     "snapshot_storage_bytes_month",
-]
-METRICS: Sequence[str] = MetricName.__args__  # type: ignore[attr-defined]
+)
+# Of the first version. The latter are only returned if a request asks for them.
+TOTALS = (
+    *("active_time_seconds", "compute_time_seconds", "written_data_bytes"),
+    "synthetic_storage_size_bytes",
+)
+MORE_TOTALS = ("data_storage_bytes_hour", "logical_size_bytes", "logical_size_bytes_hour")
 
 
 def _separated(values: list[str]) -> list[str]:
@@ -31,20 +36,29 @@ def _separated(values: list[str]) -> list[str]:
     return parts
 
 
-def _known(values: list[str]) -> list[str]:
-    if not values:
-        raise ValueError(f"at least one is needed, of {', '.join(METRICS)}")
-    for value in values:
-        if value not in METRICS:
-            raise ValueError(f'no such metric: "{value}"; use {", ".join(METRICS)}')
-    return list(dict.fromkeys(values))
+def _some_of(names: Sequence[str]) -> Callable[[list[str]], list[str]]:
+    def known(values: list[str]) -> list[str]:
+        if not values:
+            raise ValueError(f"at least one is needed, of {', '.join(names)}")
+        for value in values:
+            if value not in names:
+                raise ValueError(f'no such metric: "{value}"; use {", ".join(names)}')
+        return list(dict.fromkeys(values))
+
+    return known
 
 
 Several = Annotated[list[Text], AfterValidator(_separated), Stated(maxItems=MOST_PROJECTS)]
 Metrics = Annotated[
     list[Annotated[Text, Stated(pattern=f"^{several(METRICS)}$")]],
     AfterValidator(_separated),
-    AfterValidator(_known),
+    AfterValidator(_some_of(METRICS)),
+    Stated(minItems=1, maxItems=MOST_PROJECTS),
+]
+Totals = Annotated[
+    list[Annotated[Text, Stated(pattern=f"^{several((*TOTALS, *MORE_TOTALS))}$")]],
+    AfterValidator(_separated),
+    AfterValidator(_some_of((*TOTALS, *MORE_TOTALS))),
     Stated(minItems=1, maxItems=MOST_PROJECTS),
 ]
 
@@ -83,6 +97,18 @@ class AccountHistoryQuery(HistoryQuery):
     include_v1_metrics: bool = Field(
         False, description="Whether to include `data_storage_bytes_hour` and `logical_size_bytes*`."
     )
+    metrics: Totals = Field(
+        default_factory=list,
+        description=f"Separated by commas or repeated: which of {', '.join(MORE_TOTALS)} to "
+        f"include beside {', '.join(TOTALS)}; `include_v1_metrics` is then ignored.",
+    )
+
+    @property
+    def more_totals(self) -> Sequence[str]:
+        """Those of MORE_TOTALS that are to be returned."""
+        if self.metrics:
+            return [name for name in MORE_TOTALS if name in self.metrics]
+        return MORE_TOTALS if self.include_v1_metrics else ()
 
 
 class ProjectsPageQuery(HistoryQuery):
@@ -98,10 +124,8 @@ class ProjectsPageQuery(HistoryQuery):
         return {**super().as_arguments(), **page}
 
 
-class ProjectsHistoryQuery(ProjectsPageQuery):
-    include_v1_metrics: bool = Field(
-        False, description="Whether to include `data_storage_bytes_hour` and `logical_size_bytes*`."
-    )
+class ProjectsHistoryQuery(ProjectsPageQuery, AccountHistoryQuery):
+    pass
 
 
 class ProjectsMetricsQuery(ProjectsPageQuery):

@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel, Field
 
+from controlplane.api.fields import Text
 from controlplane.api.requests.attributes import Attributes
 
 
@@ -18,6 +19,6 @@ class UpdateHost(BaseModel):
 
 
 class MoveProject(BaseModel):
-    host_id: str = Field(
+    host_id: Text = Field(
         description="The host that the project is to live on: another one of its region"
     )

@@ -1,5 +1,7 @@
 """The request fields and query parameters of snapshots."""
 
+from typing import Annotated
+
 from ninja import Field, Schema
 from pydantic import BaseModel
 
@@ -14,14 +16,25 @@ EXPIRES_AT = (
 )
 
 
-class CreateSnapshotQuery(MomentQuery):
+Slug = Annotated[Text, Field(max_length=63, pattern="^[a-z](?:[a-z0-9-]*[a-z0-9])?$")]
+
+
+class _Wanted(BaseModel):
     name: Name | None = None
+    slug: Slug | None = Field(
+        None,
+        description="Another id for it, unique in the project: lower-case letters, digits and "
+        "hyphens",
+    )
     expires_at: PointInTime | None = Field(None, description=EXPIRES_AT)
 
 
-class NewSnapshot(NamesMoment, Attributes):
-    name: Name | None = None
-    expires_at: PointInTime | None = Field(None, description=EXPIRES_AT)
+class CreateSnapshotQuery(_Wanted, MomentQuery):
+    pass
+
+
+class NewSnapshot(_Wanted, NamesMoment, Attributes):
+    pass
 
 
 def snapshot_spec(query: CreateSnapshotQuery, body: NewSnapshot | None) -> SnapshotSpec:
@@ -54,10 +67,12 @@ class RestoreSnapshot(Attributes):
     name: Name | None = Field(None, description="The name of the new branch")
     target_branch_id: Text | None = Field(
         None,
-        description="With `finalize_restore`: the branch whose data is replaced; by default the "
-        "snapshot's source branch",
+        description="The branch that is replaced, now or by `finalize_restore` of the new branch; "
+        "by default the snapshot's source branch",
     )
-    finalize_restore: bool = False
+    finalize_restore: bool = Field(
+        False, description="Whether to replace the branch now; not a branch that `name` creates"
+    )
 
     def wanted(self, *, name: str | None) -> SnapshotRestore:
         return SnapshotRestore(
@@ -65,3 +80,9 @@ class RestoreSnapshot(Attributes):
             target_branch_id=self.target_branch_id,
             finalize_restore=self.finalize_restore,
         )
+
+
+class FinalizeRestore(Attributes):
+    name: Name | None = Field(
+        None, description="The new name of the replaced branch; by default `<name>_old_<time>`"
+    )

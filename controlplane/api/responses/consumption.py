@@ -46,9 +46,9 @@ class Frame(Schema):
     compute_time_seconds: int
     written_data_bytes: int
     synthetic_storage_size_bytes: int
-    data_storage_bytes_hour: int | None = Field(None, description="Only with `include_v1_metrics`.")
-    logical_size_bytes: int | None = Field(None, description="Only with `include_v1_metrics`.")
-    logical_size_bytes_hour: int | None = Field(None, description="Only with `include_v1_metrics`.")
+    data_storage_bytes_hour: int | None = Field(None, description="Only if asked for.")
+    logical_size_bytes: int | None = Field(None, description="Only if asked for.")
+    logical_size_bytes_hour: int | None = Field(None, description="Only if asked for.")
 
 
 class Metric(Schema):
@@ -177,7 +177,9 @@ def as_periods(account: Account, periods: Iterable[Period], framed: Framed) -> l
     ]
 
 
-def with_totals(*, include_v1: bool) -> Framed:
+def with_totals(more: Sequence[str]) -> Framed:
+    """The totals that are always returned, and `more`."""
+
     def framed(frame: Timeframe) -> dict[str, Any]:
         used = frame.consumed
         totals = {
@@ -186,11 +188,12 @@ def with_totals(*, include_v1: bool) -> Framed:
             "written_data_bytes": used.written_bytes,
             "synthetic_storage_size_bytes": frame.average_bytes,
         }
-        if include_v1:
-            totals["data_storage_bytes_hour"] = int(used.byte_hours)
-            totals["logical_size_bytes"] = frame.average_data_bytes
-            totals["logical_size_bytes_hour"] = int(used.data_byte_hours)
-        return totals
+        others = {
+            "data_storage_bytes_hour": int(used.byte_hours),
+            "logical_size_bytes": frame.average_data_bytes,
+            "logical_size_bytes_hour": int(used.data_byte_hours),
+        }
+        return totals | {name: others[name] for name in more}
 
     return framed
 

@@ -109,3 +109,40 @@ class LogLineOut(Schema):
 
 class EndpointLogs(Schema):
     logs: list[LogLineOut] = Field(description="The lines, the oldest first")
+
+
+class SessionOut(Schema):
+    pid: int = Field(description="Its process, as `pg_backend_pid()`", examples=[4711])
+    role: str | None = Field(None, description="Its role", examples=["neondb_owner"])
+    database: str | None = Field(None, description="Its database", examples=["neondb"])
+    application_name: str | None = Field(
+        None, description="The client's `application_name`", examples=["psql"]
+    )
+    state: str | None = Field(
+        None, description="As Postgres has it, such as `active` or `idle`", examples=["idle"]
+    )
+    pooled: bool = Field(
+        description="Whether the pooler keeps it for the next transaction of any client; its last "
+        "statement is then unknown",
+        examples=[False],
+    )
+    backend_start: Moment | None = Field(None, description="When it began")
+    xact_start: Moment | None = Field(
+        None, description="When its open transaction began; absent if it has none"
+    )
+    state_change: Moment | None = Field(None, description="Since when it has been in its state")
+    last_statement: str | None = Field(
+        None, description="The beginning of its last statement", examples=["SELECT 1"]
+    )
+
+
+class EndpointSessions(Schema):
+    sessions: list[SessionOut] = Field(
+        description="The clients' sessions, at most 100: the busy and the last used ones first"
+    )
+    last_active: Timestamp | None = Field(None, description="The time of the last activity")
+    suspends_at: Timestamp | None = Field(
+        None,
+        description="When the endpoint will be suspended if there is no more activity; absent if "
+        "it is not active or is never suspended",
+    )

@@ -84,6 +84,12 @@ class HistoryOut(Schema):
         description="When transactions were committed; spans without any are left out",
         examples=[[]],
     )
+    commits_until: Moment | None = Field(
+        None,
+        description="All commits until then are in `commits`. Later ones of a running compute are "
+        "read when a moment is resolved, or when a segment of its log is complete",
+        examples=[AT],
+    )
     restores: list[HistoryRestore] = Field(
         description="When the branch's data was replaced", examples=[[]]
     )
@@ -160,6 +166,7 @@ def history_out(history: History) -> dict[str, object]:
             for chain in history.chains
             for begin, n in chain.commits
         ],
+        "commits_until": history.commits_until,
         "restores": [{"at": at} for at in history.restores],
         "removals": [
             {

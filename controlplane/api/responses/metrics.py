@@ -59,7 +59,9 @@ class MetricsPoint(Measured):
 
     at: Timestamp = Field(description="The begin of the step", examples=[TIME])
     samples: int = Field(
-        description="How many samples there are, one for each minute in which it ran", examples=[5]
+        description="How many samples there are: one for each minute in which it ran, and 0 if it "
+        "only ran between two samples",
+        examples=[5],
     )
     wakes: int = Field(description="How often its compute was started", examples=[1])
 

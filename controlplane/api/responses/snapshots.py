@@ -13,6 +13,10 @@ from controlplane.models import BranchState, Snapshot
 class SnapshotOut(Schema):
     id: str
     name: str
+    slug: str = Field(
+        description="The id that was chosen for it, or else `id`; it stays the same",
+        examples=["before-the-change"],
+    )
     source_branch_id: str | None = Field(
         None, description="The branch that the snapshot was taken of"
     )
@@ -27,6 +31,10 @@ class SnapshotOut(Schema):
     full_size: int | None = Field(
         None, description="The size of its databases in bytes, as last measured before"
     )
+
+    @staticmethod
+    def resolve_slug(snapshot: Snapshot) -> str:
+        return snapshot.slug or snapshot.id
 
     @staticmethod
     def resolve_timestamp(snapshot: Snapshot) -> datetime | None:

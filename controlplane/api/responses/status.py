@@ -65,6 +65,11 @@ class HostOut(Schema):
     )
     pg_version: int | None = told("The major version of Postgres of new projects by default", 18)
     pg_versions: list[int] = told("All major versions of Postgres that it has", [15, 18])
+    on_replaced_postgres: list[str] = told(
+        "The active endpoints, at most 100, whose Postgres is another minor release than that of "
+        "the host's programs now; `perch computes restart` restarts them",
+        [],
+    )
     pooler_version: str = told("The version of its PgBouncer; empty if it has none", "1.25")
     pooler_prepares: bool = told(
         "Whether its PgBouncer supports named prepared statements, as it does from version 1.21",

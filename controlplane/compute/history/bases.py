@@ -9,65 +9,60 @@ import functools
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from controlplane import clock, durable
-from controlplane.compute.accounts import account_of, own_account
-from controlplane.compute.base_backup import OF_THE_BRANCH, back_up
+from controlplane.compute.accounts import own_account
+from controlplane.compute.base_backup import OF_THE_BRANCH, back_up, positions_in
 from controlplane.compute.branch_data import data_dir, require_space
 from controlplane.compute.filesystem import remove_tree, sync_tree
+from controlplane.compute.foreign_files import read_regular
+from controlplane.compute.history import pulling
 from controlplane.compute.history.chain import (
     HISTORY,
     Base,
     Chain,
+    Follows,
     history_dir,
     new_chain,
     open_chain,
 )
-from controlplane.compute.history.control_data import read_control_data
-from controlplane.compute.history.log import Record, parse_lsn, record_at
-from controlplane.compute.session import session, values_of
+from controlplane.compute.history.log import record_at
+from controlplane.compute.recovery import read_control
 from controlplane.compute.tree import clone_tree, open_directory, tree_size
 
 # Names in a data directory that a base of a stopped compute leaves out.
 NOT_IN_A_BASE = (*OF_THE_BRANCH, "pg_wal", "pg_wal/archive_status", "pg_wal/summaries")
 # Bytes of log after which a further base is taken, where disks share blocks.
 LOG_PER_BASE = 32 << 20
+LONGEST_LABEL = 4096  # bytes
 
 
 class NoBase(Exception):
     """No base can be taken now; the message says why."""
 
 
-def base_of_stopped(branch_id: str) -> Chain:
+def base_of_stopped(
+    branch_id: str, *, at: datetime | None = None, follows: Follows | None = None
+) -> Chain:
     """Take a base of the branch, whose compute is stopped, and begin a chain with it if none is
     open. Returns the chain.
 
-    The caller holds the branch's lock and its history lock, and has copied the log of an open
-    chain. Raises NoBase, ControlDataUnreadable, NotEnoughSpace, TreeUntrusted, OSError.
+    `at` is the moment since when the data has been as it is, by default now. A chain that begins
+    `follows` the position of an earlier one. The caller holds the branch's lock and its history
+    lock, and has copied the log of an open chain. Raises NoBase, LogUnreadable,
+    NotEnoughSpace, TreeUntrusted, OSError.
     """
     data = data_dir(branch_id)
-    control = read_control_data(data, account_of(data.parent))
-    if not control.is_shut_down:
-        raise NoBase("the compute did not shut down in order")
-    checkpoint = _checkpoint_in(data, control.timeline, control.checkpoint)
-    size = tree_size(data, skip=NOT_IN_A_BASE)
-    base = Base(
-        redo=control.redo,
-        end=checkpoint.end,
-        timeline=control.timeline,
-        at=clock.now(),
-        checkpoint=checkpoint,
-        size=size,
-        max_prepared_transactions=control.max_prepared_transactions,
-    )
+    base, system_id = _base_in(data, at or clock.now())
 
     def copy(target: Path) -> Base:
         require_space(data, target.parent, skip=NOT_IN_A_BASE)
         clone_tree(data, target, owner=own_account(), skip=NOT_IN_A_BASE)
         return base
 
-    return _put_in_place(branch_id, control.system_id, copy)
+    return _put_in_place(branch_id, system_id, copy, follows)
 
 
 def base_of_running(branch_id: str, sockets: Path) -> Chain:
@@ -78,44 +73,22 @@ def base_of_running(branch_id: str, sockets: Path) -> Chain:
     psycopg.Error, OSError.
     """
     data = data_dir(branch_id)
-    with session(sockets) as connection:
-        system_id, timeline, prepared = values_of(
-            connection.execute(
-                "SELECT (SELECT system_identifier::text FROM pg_control_system()),"
-                " (SELECT timeline_id FROM pg_control_checkpoint()),"
-                " current_setting('max_prepared_transactions')::int"
-            ).fetchone(),
-            str,
-            int,
-            int,
-        )
-    size = tree_size(data, skip=NOT_IN_A_BASE)
 
     def copy(target: Path) -> Base:
         require_space(data, target.parent, skip=NOT_IN_A_BASE)
-        done = back_up(data, sockets, target, own_account())
-        at = clock.now()
-        checkpoint = _checkpoint_in(target, timeline, parse_lsn(done.checkpoint))
+        end = back_up(data, sockets, target, own_account())
+        base, _ = _base_in(target, clock.now(), end=end)
         for segment in (target / "pg_wal").iterdir():
             if segment.is_file():
                 segment.unlink()
-        return Base(
-            redo=parse_lsn(done.redo),
-            end=parse_lsn(done.end),
-            timeline=timeline,
-            at=at,
-            checkpoint=checkpoint,
-            size=size,
-            max_prepared_transactions=prepared,
-        )
+        return base
 
-    return _put_in_place(branch_id, int(system_id), copy)
+    return _put_in_place(branch_id, read_control(data).system_id, copy)
 
 
 def begin_with_template(staging: Path, template: Path) -> None:
     """Begin the history of a branch that is being created from the template in the directory
-    `staging`. The template is its base, so this copies nothing. Raises OSError,
-    ControlDataUnreadable."""
+    `staging`. The template is its base, so this copies nothing. Raises OSError."""
     base, system_id = _template_base(template)
     chain = new_chain(staging / HISTORY, base=replace(base, at=clock.now()), system_id=system_id)
     place = chain.place_of(base)
@@ -126,33 +99,29 @@ def begin_with_template(staging: Path, template: Path) -> None:
 
 @functools.cache
 def _template_base(template: Path) -> tuple[Base, int]:
-    control = read_control_data(template, own_account())
-    if not control.is_shut_down:
-        raise NoBase("the template was not shut down in order")
-    checkpoint = _checkpoint_in(template, control.timeline, control.checkpoint)
-    base = Base(
-        redo=control.redo,
-        end=checkpoint.end,
-        timeline=control.timeline,
-        at=clock.now(),
-        checkpoint=checkpoint,
-        size=0,
-        max_prepared_transactions=control.max_prepared_transactions,
-        template=template.name,
-    )
-    return base, control.system_id
+    base, system_id = _base_in(template, clock.now())
+    return replace(base, size=0, template=template.name), system_id
 
 
-def _checkpoint_in(data: Path, timeline: int, lsn: int) -> Record:
-    """The checkpoint's record in the log of a data directory. Raises NoBase."""
+def _base_in(data: Path, at: datetime, *, end: int | None = None) -> tuple[Base, int]:
+    """What a data directory that does not run is as a base, and its system identifier. Its log ends
+    at `end`; None if that is to be found out. Raises NoBase, LogUnreadable, OSError."""
+    control = read_control(data)
+    # The copy of a running branch has the checkpoint that the copy began with.
+    label = read_regular(data / "backup_label", LONGEST_LABEL).decode()
+    redo, lsn = positions_in(label) if label else (control.redo, control.checkpoint)
     with open_directory(data) as inside, open_directory("pg_wal", within=inside) as log:
-        found = record_at(log, timeline, lsn)
-    if found is None:
-        raise NoBase("the log has no checkpoint")
-    return found
+        checkpoint = record_at(log, control.timeline, lsn)
+        end = end or pulling.end_of_stopped(data, log, since=redo)
+    if checkpoint is None or end is None or end < checkpoint.end:
+        raise NoBase("the log of the data is not complete")
+    size = tree_size(data, skip=NOT_IN_A_BASE)
+    return Base(redo, end, control.timeline, at, checkpoint, size), control.system_id
 
 
-def _put_in_place(branch_id: str, system_id: int, copy: Callable[[Path], Base]) -> Chain:
+def _put_in_place(
+    branch_id: str, system_id: int, copy: Callable[[Path], Base], follows: Follows | None = None
+) -> Chain:
     chain = open_chain(branch_id)
     if chain is not None and (chain.system_id != system_id):
         raise NoBase("the chain is another cluster's")
@@ -162,7 +131,9 @@ def _put_in_place(branch_id: str, system_id: int, copy: Callable[[Path], Base]) 
     try:
         taken = copy(place / "data")
         if chain is None:
-            chain = new_chain(history_dir(branch_id), base=taken, system_id=system_id)
+            chain = new_chain(
+                history_dir(branch_id), base=taken, system_id=system_id, follows=follows
+            )
         elif chain.timeline != taken.timeline:
             raise NoBase("the chain is of another timeline")
         (place / "base.json").write_text(json.dumps(taken.as_json()))

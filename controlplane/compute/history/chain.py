@@ -13,7 +13,8 @@ holds a directory for each chain, named by its number:
 
 A chain is a piece of log without gaps and with at least one base. All of it was written by one data
 directory. If log is missing, or another branch's data takes the place of the branch's, the chain
-ends, and the branch's next base begins a new one. Nothing is ever recovered across two chains.
+ends, and the branch's next base begins a new one. Nothing is ever recovered across two chains. The
+new data of a branch is its first base, taken before a compute can change it.
 
 Files are replaced, never changed, so a branch that keeps replaced data shares them by hard links.
 A process that is given the descriptor of the log's directory can read the log, under any account.
@@ -28,7 +29,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from django.conf import settings
 
@@ -66,7 +67,7 @@ class Base:
     checkpoint: Record
     # Bytes that the copy would take if it shared no blocks.
     size: int
-    # Recovery fails with a lower setting.
+    # Only an earlier release wrote and used it.
     max_prepared_transactions: int = 0
     # The template that the branch was created from, by its version, if that is the base.
     template: str = ""
@@ -83,6 +84,14 @@ class Base:
                 "checkpoint": Record.from_json(stored["checkpoint"]),
             }
         )
+
+
+class Follows(NamedTuple):
+    """A past moment of a branch that a chain goes on with: the number of an earlier chain, and the
+    position in its log."""
+
+    chain: int
+    lsn: int
 
 
 @dataclass
@@ -104,6 +113,7 @@ class Chain:
     beside_next: dict[int, int] = field(default_factory=dict)
     beside_branch: int = 0
     measured: int | None = None
+    follows: Follows | None = None
     _bases: list[Base] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -165,6 +175,7 @@ class Chain:
             "beside_next": self.beside_next,
             "beside_branch": self.beside_branch,
             "measured": self.measured,
+            "follows": self.follows,
         }
         durable.write(self.place / "chain.json", json.dumps(stored).encode(), 0o600)
 
@@ -248,7 +259,9 @@ def open_of(chains: Sequence[Chain]) -> Chain | None:
     return chains[-1] if chains and chains[-1].ended_at is None else None
 
 
-def new_chain(history: Path, *, base: Base, system_id: int) -> Chain:
+def new_chain(
+    history: Path, *, base: Base, system_id: int, follows: Follows | None = None
+) -> Chain:
     """Begin a chain in the directory `history`, without its base: the caller puts that in place
     before it writes the chain."""
     history.mkdir(mode=0o700, exist_ok=True)
@@ -258,7 +271,12 @@ def new_chain(history: Path, *, base: Base, system_id: int) -> Chain:
         directory.mkdir(mode=0o700)
     (place / "log").chmod(0o755)
     return Chain(
-        place, system_id, base.timeline, copied=segment_start(base.redo), copied_at=base.at
+        place,
+        system_id,
+        base.timeline,
+        copied=segment_start(base.redo),
+        copied_at=base.at,
+        follows=follows,
     )
 
 
@@ -282,7 +300,8 @@ def hand_over(old: Path, fresh: Path, at: datetime, reason: str = REPLACED) -> N
 
 def _read(place: Path) -> Chain:
     stored = json.loads((place / "chain.json").read_text())
-    ended_at = stored["ended_at"]
+    # An earlier release did not write all of these.
+    ended_at, follows = stored["ended_at"], stored.get("follows")
     return Chain(
         place,
         stored["system_id"],
@@ -291,8 +310,8 @@ def _read(place: Path) -> Chain:
         datetime.fromisoformat(stored["copied_at"]),
         datetime.fromisoformat(ended_at) if ended_at else None,
         stored["end_reason"],
-        # An earlier release did not write these.
         {int(end): taken for end, taken in stored.get("beside_next", {}).items()},
         stored.get("beside_branch", 0),
         stored.get("measured"),
+        Follows(*follows) if follows else None,
     )

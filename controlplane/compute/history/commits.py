@@ -150,17 +150,35 @@ def _stored(chain: Chain, segment: str) -> Iterator[Commit]:
         yield Commit(EPOCH + timedelta(microseconds=microseconds), lsn, removed)
 
 
-def end_of_log(log: int, chain: Chain, account: Account) -> int:
-    """Where the log in the open directory ends that goes on with the chain: after its last valid
-    record, as for a Postgres that recovers after a crash. `chain.copied` if no complete record
-    follows it. Raises LogUnreadable, OSError."""
-    timeline, since = chain.timeline, chain.copied
+def end_of_log(log: int, timeline: int, since: int, major: int, account: Account) -> int:
+    """Where the log in the open directory ends that goes on from the record at `since`: after its
+    last valid record, as for a Postgres that recovers after a crash. `since` if no complete record
+    follows. `account` runs the pg_waldump of the major version, because the log is untrusted.
+    Raises LogUnreadable, OSError."""
     end = segment_start(since)
     while (header := segment_header(log, segment_name(timeline, end))) and header.address == end:
         end += SEGMENT_SIZE
     if end <= since:
         return since
-    done = _waldump(log, chain, since, end, account, "--stats")
+    command: list[Path | str] = [
+        postgres_bin(major) / "pg_waldump",
+        # The account cannot enter the directories above.
+        *("--path", f"/proc/self/fd/{log}", f"--timeline={timeline}", "--stats"),
+        *("--start", lsn_text(since), "--end", lsn_text(end)),
+    ]
+    # The compute whose log it reads may be busy.
+    with launched_as(account, command, gives_way=True) as launched:
+        done: subprocess.CompletedProcess[bytes] = subprocess.run(
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            pass_fds=[log],
+            timeout=WALDUMP_BOUND,
+            **launched,
+        )
+    # It is an error for pg_waldump that the log ends in the middle of a record, or that no record
+    # begins in it.
+    if done.returncode and not any(words in done.stderr for words in AT_THE_END):
+        raise LogUnreadable(done.stderr.decode(errors="replace").strip())
     found = BETWEEN.match(done.stdout)
     return min(max(since, parse_lsn(found[1].decode())), end) if found else since
 
@@ -191,29 +209,3 @@ def _commit(lsn: int, record: bytes) -> Commit:
             at += 4 + 4 * struct.unpack_from("<I", record, at)[0]
         (removed,) = struct.unpack_from("<I", record, at)
     return Commit(EPOCH + timedelta(microseconds=SINCE_2000 + microseconds), lsn, removed)
-
-
-def _waldump(
-    log: int, chain: Chain, first: int, end: int, account: Account, *options: str
-) -> "subprocess.CompletedProcess[bytes]":
-    """Run pg_waldump on the log between two positions. Raises LogUnreadable, OSError."""
-    command: list[Path | str] = [
-        postgres_bin(chain.major()) / "pg_waldump",
-        # The account cannot enter the directories above.
-        *("--path", f"/proc/self/fd/{log}", f"--timeline={chain.timeline}"),
-        *("--start", lsn_text(first), "--end", lsn_text(end), *options),
-    ]
-    # The compute whose log it reads may be busy.
-    with launched_as(account, command, gives_way=True) as launched:
-        done: subprocess.CompletedProcess[bytes] = subprocess.run(
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            pass_fds=[log],
-            timeout=WALDUMP_BOUND,
-            **launched,
-        )
-    # It is an error for pg_waldump that the log ends in the middle of a record, or that no record
-    # begins in it.
-    if done.returncode and not any(words in done.stderr for words in AT_THE_END):
-        raise LogUnreadable(done.stderr.decode(errors="replace").strip())
-    return done

@@ -1,7 +1,7 @@
 """The write-ahead log as files: positions (LSNs), the names of segments, and what is in them.
 
 The formats are those of PostgreSQL's xlog_internal.h and xlogrecord.h. They are the same in
-versions 15 to 18.
+versions 15 to 18. From 19 on, the second part of a position is written with eight digits.
 """
 
 import os

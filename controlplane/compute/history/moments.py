@@ -1,15 +1,17 @@
 """Finds what a past moment of a branch names: a position in the log of one of its chains.
 
 A moment is a time or a position (LSN). A time names all commits before the first one that is later
-by the compute's clock. A position names all log before it.
+by the compute's clock. A position names all log before it, on the line of the present data.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from controlplane.compute.history.chain import (
     LOG_LOST,
+    REPLACED,
     Base,
     Chain,
     chains_of,
@@ -66,39 +68,69 @@ def find_time(branch_id: str, at: datetime) -> Moment:
             raise NoSuchMoment(
                 f"the history has a gap from {_text(chain.until)}: {chain.end_reason}"
             )
-        last = following = None
-        for commit in commits_from(chain, bases[0].end):
-            if commit.at > at:
-                following = commit
-                break
-            last = commit
+        last, following = _around(chain, lambda commit: commit.at > at)
         stop = _end_of(chain, last) if last else bases[0].end
-        return _moment(chain, bases, stop, last, following)
+        return _moment(chain, stop, last, following)
     raise NoSuchMoment("the history begins later")
 
 
 def find_lsn(branch_id: str, lsn: int) -> Moment:
-    """The moment that the position names. Positions of different chains overlap where the branch
-    was given other data; the latest is meant, even where that one is in a gap. Raises
-    NoSuchMoment."""
-    following_begins = 0
-    for chain in reversed(chains_of(branch_id)):
-        bases = chain.bases()
-        if not bases:
-            continue
-        if chain.copied < lsn < following_begins:
-            break
-        following_begins = bases[0].end
-        if lsn < bases[0].end or lsn > chain.copied:
-            continue
-        last = following = None
-        for commit in commits_from(chain, bases[0].end):
-            if commit.lsn >= lsn:
-                following = commit
-                break
-            last = commit
-        return _moment(chain, bases, lsn, last, following)
-    raise NoSuchMoment(f"the history does not hold the position {lsn_text(lsn)}")
+    """The moment that the position names. A branch that was given other data can have a position
+    several times. The one that its present data descends from is meant; without one, the only one.
+    Raises NoSuchMoment."""
+    chains = {chain.number: chain for chain in chains_of(branch_id) if chain.bases()}
+    begins = 0
+    for chain, until, gap in _present_line(chains):
+        if chain.bases()[0].end <= lsn <= until:
+            return _moment_at(chain, lsn)
+        if gap and until < lsn < begins:
+            raise NoSuchMoment(f"the position {lsn_text(lsn)} is in a gap of the history: {gap}")
+        begins = chain.bases()[0].end
+    found = [
+        _moment_at(chain, lsn)
+        for chain in chains.values()
+        if chain.bases()[0].end <= lsn <= chain.copied
+    ]
+    if not found:
+        raise NoSuchMoment(f"the history does not hold the position {lsn_text(lsn)}")
+    if len(found) > 1:
+        times = ", ".join(_exact(one.last.at if one.last else one.base.at) for one in found)
+        raise NoSuchMoment(
+            f"the position {lsn_text(lsn)} is ambiguous, as the branch had it {len(found)} times "
+            f"before its data was replaced: name the time instead, which is one of {times}"
+        )
+    return found[0]
+
+
+def _present_line(chains: dict[int, Chain]) -> Iterator[tuple[Chain, int, str]]:
+    """The chains that the branch's present data descends from, the last first. With each comes the
+    position up to which it does, and why the log between that and the next chain is missing."""
+    chain = chains[max(chains)] if chains else None
+    while chain is not None:
+        yield chain, chain.copied, chain.end_reason
+        while chain is not None and (follows := chain.follows) is not None:
+            chain = chains.get(follows.chain)
+            if chain is not None:
+                yield chain, follows.lsn, ""
+        chain = chains.get(chain.number - 1) if chain is not None else None
+        if chain is not None and chain.end_reason == REPLACED:
+            return
+
+
+def _moment_at(chain: Chain, lsn: int) -> Moment:
+    return _moment(chain, lsn, *_around(chain, lambda commit: commit.lsn >= lsn))
+
+
+def _around(
+    chain: Chain, is_later: Callable[[Commit], bool]
+) -> tuple[Commit | None, Commit | None]:
+    """The last commit before the first later one, and that one."""
+    last = None
+    for commit in commits_from(chain, chain.bases()[0].end):
+        if is_later(commit):
+            return last, commit
+        last = commit
+    return last, None
 
 
 def check_log(moment: Moment) -> list[str]:
@@ -118,9 +150,8 @@ def check_log(moment: Moment) -> list[str]:
     return names
 
 
-def _moment(
-    chain: Chain, bases: list[Base], stop: int, last: Commit | None, following: Commit | None
-) -> Moment:
+def _moment(chain: Chain, stop: int, last: Commit | None, following: Commit | None) -> Moment:
+    bases = chain.bases()
     usable = [base for base in bases if base.end <= stop]
     if not usable:
         raise NoSuchMoment(f"the history begins at {_text(bases[0].at)}")
@@ -142,3 +173,7 @@ def _commit(commit: Commit | None) -> dict[str, str] | None:
 
 def _text(at: datetime) -> str:
     return at.isoformat(timespec="milliseconds")
+
+
+def _exact(at: datetime) -> str:
+    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -25,7 +25,8 @@ REQUEST = struct.Struct("<QQIIII")
 # Logical and physical begin, length, flags.
 EXTENT = struct.Struct("<QQQ16xI12x")
 AT_ONCE = 256
-LAST = 0x1
+# Flags of requests and of extents.
+SYNC, LAST = 0x1, 0x1
 # Extents without a place on the disk yet.
 NOT_PLACED = 0x2 | 0x4
 
@@ -67,14 +68,18 @@ def _length(extents: Iterable[tuple[int, int]]) -> int:
 def _extents(tree: Path) -> Iterator[tuple[int, int]]:
     """Where on the disk the files of the tree are: begin and end in bytes."""
     for file in files_in(tree, skip=NOT_IN_A_BASE):
-        yield from _extents_of(file)
+        for _, begin, length, flags in extents_of(file):
+            if not flags & NOT_PLACED:
+                yield begin, begin + length
 
 
-def _extents_of(file: int) -> Iterator[tuple[int, int]]:
+def extents_of(file: int, *, request: int = 0) -> Iterator[tuple[int, int, int, int]]:
+    """Where the file is: for each extent its begin in the file and on the disk, its length, and its
+    flags. `request` is 0 or SYNC, which writes the file to the disk first. Raises OSError."""
     position, is_last = 0, os.fstat(file).st_size == 0
     while not is_last:
         answer = bytearray(REQUEST.size + AT_ONCE * EXTENT.size)
-        REQUEST.pack_into(answer, 0, position, 2**64 - 1 - position, 0, 0, AT_ONCE, 0)
+        REQUEST.pack_into(answer, 0, position, 2**64 - 1 - position, request, 0, AT_ONCE, 0)
         fcntl.ioctl(file, FIEMAP, answer)
         count = REQUEST.unpack_from(answer)[3]
         is_last = count == 0
@@ -82,6 +87,5 @@ def _extents_of(file: int) -> Iterator[tuple[int, int]]:
             logical, begin, length, flags = EXTENT.unpack_from(
                 answer, REQUEST.size + number * EXTENT.size
             )
-            if not flags & NOT_PLACED:
-                yield begin, begin + length
+            yield logical, begin, length, flags
             position, is_last = logical + length, bool(flags & LAST)

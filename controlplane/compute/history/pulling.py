@@ -18,7 +18,8 @@ import psycopg
 
 from controlplane import clock
 from controlplane.compute.accounts import account_of, own_account
-from controlplane.compute.branch_data import branch_dir, data_dir
+from controlplane.compute.binaries import major_of
+from controlplane.compute.branch_data import data_dir
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.history.chain import (
     LOG_LOST,
@@ -27,7 +28,6 @@ from controlplane.compute.history.chain import (
     history_dir,
 )
 from controlplane.compute.history.commits import commits_from, end_of_log, index_commits
-from controlplane.compute.history.control_data import read_control_data
 from controlplane.compute.history.log import (
     LONGEST_TIMELINE,
     PAGE,
@@ -41,6 +41,7 @@ from controlplane.compute.history.log import (
     timeline_file,
     write_sum,
 )
+from controlplane.compute.recovery import read_control
 from controlplane.compute.session import Session, session, values_of
 from controlplane.compute.space import require_reserve
 from controlplane.compute.tree import (
@@ -109,30 +110,34 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
 
 
 def pull_stopped(chain: Chain, branch_id: str) -> bool:
-    """Copy the log of a branch whose compute is stopped, up to its shutdown checkpoint, or up to
-    its last valid record if the compute did not shut down in order: the next start recovers to
-    there. Returns whether there was any.
+    """Copy the log of a branch whose compute is stopped, up to its end (`end_of_stopped`). Returns
+    whether there was any.
 
     The caller holds the branch's history lock. If the log does not continue the chain, the chain is
-    ended. Raises ControlDataUnreadable, LogUnreadable, NotEnoughSpace, OSError.
+    ended. Raises LogUnreadable, NotEnoughSpace, OSError.
     """
     at = clock.now()
-    account = account_of(branch_dir(branch_id))
-    control = read_control_data(data_dir(branch_id), account)
     with _log_of(branch_id) as source:
-        if control.is_shut_down:
-            last = record_at(source, control.timeline, control.checkpoint)
-            if last is None:
-                return False
-            until = last.end
-        else:
-            until = end_of_log(source, chain, account)
+        until = end_of_stopped(data_dir(branch_id), source, since=chain.copied)
+        if until is None:
+            return False
         flushed_logs[branch_id] = Flushed(chain.number, until, at)
         try:
             return _copy(chain, branch_id, source, until=until, at=at, share=True)
         except LogLost as lost:
             chain.end(str(lost), at)
             return False
+
+
+def end_of_stopped(data: Path, log: int, *, since: int) -> int | None:
+    """Where the log in the open directory of a stopped branch ends: after its shutdown checkpoint,
+    or after its last valid record behind `since` if the compute did not shut down in order, as the
+    next start recovers to there. None if the log is lost. Raises LogUnreadable, OSError."""
+    control = read_control(data)
+    if control.is_shut_down:
+        last = record_at(log, control.timeline, control.checkpoint)
+        return last.end if last else None
+    return end_of_log(log, control.timeline, since, major_of(data), account_of(data.parent))
 
 
 def hold_log(branch_id: str, sockets: Path) -> None:

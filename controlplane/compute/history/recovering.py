@@ -10,16 +10,18 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from controlplane.compute import branch_data
-from controlplane.compute.accounts import Account, give
+from controlplane.compute.accounts import Account
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.compute import refuse_other_major
 from controlplane.compute.filesystem import forget_lock, lock_branches
+from controlplane.compute.foreign_files import put_into
 from controlplane.compute.history.bases import NOT_IN_A_BASE
+from controlplane.compute.history.log import lsn_text, parse_lsn, timeline_file
 from controlplane.compute.history.moments import Moment, check_log
 from controlplane.compute.recovery import is_to_recover
+from controlplane.compute.session import session, values_of
 from controlplane.compute.steps import step
 from controlplane.compute.tree import (
-    NEW_FILE,
     SEGMENT_SIZE,
     clone_file,
     clone_tree,
@@ -29,6 +31,9 @@ from controlplane.compute.tree import (
 )
 from controlplane.compute.workshop import end_workshop, serving, sockets_of
 
+# As many as an endpoint may allow: recovery ends with an error if the log has more prepared
+# transactions at once than are allowed.
+PREPARED = 4000
 # The staging directory is flushed as a whole before it is put in place.
 SETTINGS = {
     "fsync": "off",
@@ -36,14 +41,13 @@ SETTINGS = {
     # All log that it needs is in pg_wal.
     "restore_command": "false",
     "recovery_target_action": "promote",
+    # That of the base. By its number Postgres would refuse it without its file, which copies of
+    # running branches lacked in earlier releases.
+    "recovery_target_timeline": "current",
     # Clients' connections of the time, whose number would have to be allowed, do not matter.
     "hot_standby": "off",
+    "max_prepared_transactions": str(PREPARED),
 }
-
-
-# As many as an endpoint may allow: recovery ends with an error if the log has more prepared
-# transactions at once than are allowed.
-PREPARED = 4000
 
 
 class NotRecovered(Exception):
@@ -120,14 +124,20 @@ def _recovered(
         _copy(moment, staging, account)
     refuse_other_major(staging / "data")
     branch_data.let_in(staging, account)
-    base = moment.base
-    chosen = {
-        **SETTINGS,
-        "recovery_target_timeline": str(base.timeline),
-        "max_prepared_transactions": str(max(base.max_prepared_transactions, PREPARED)),
-    }
-    with serving(branch_data.staging_id(branch_id), sockets_of(branch_id), chosen) as sockets:
+    with serving(branch_data.staging_id(branch_id), sockets_of(branch_id), SETTINGS) as sockets:
+        _check_reached(moment, sockets)
         yield sockets
+
+
+def _check_reached(moment: Moment, sockets: Path) -> None:
+    """Raise NotRecovered if Postgres has left out commits of the moment: it takes a record that it
+    cannot read for the end of the log."""
+    with session(sockets) as connection:
+        row = connection.execute("SELECT pg_last_wal_replay_lsn()::text").fetchone()
+    reached = values_of(row, str)[0]
+    if moment.last is not None and parse_lsn(reached) <= moment.last.lsn:
+        last = lsn_text(moment.last.lsn)
+        raise NotRecovered(f"the log was replayed to {reached}, the last commit is at {last}")
 
 
 def _copy(moment: Moment, staging: Path, account: Account) -> None:
@@ -142,7 +152,7 @@ def _copy(moment: Moment, staging: Path, account: Account) -> None:
         open_directory(moment.chain.log) as log,
         open_directory(data / "pg_wal") as target,
     ):
-        timeline = f"{moment.base.timeline:08X}.history"
+        timeline = timeline_file(moment.base.timeline)
         with suppress(FileNotFoundError):
             clone_file(timeline, source=log, target=target, owner=account)
         for name in names:
@@ -156,6 +166,4 @@ def _copy(moment: Moment, staging: Path, account: Account) -> None:
                 share=True,
             )
             os.truncate(f"/proc/self/fd/{target}/{name}", SEGMENT_SIZE)
-    descriptor = os.open(data / "recovery.signal", NEW_FILE, 0o600)
-    give(descriptor, account)
-    os.close(descriptor)
+    put_into(data, "recovery.signal", "", account)

@@ -26,7 +26,7 @@ from controlplane.compute.moving.links import Link, LinkBroken
 from controlplane.compute.moving.streaming import NEEDED_BY_A_STANDBY
 from controlplane.compute.patience import patience, progressed, remaining
 from controlplane.compute.process import last_words, running_postmaster
-from controlplane.compute.recovery import STANDBY, last_checkpoint
+from controlplane.compute.recovery import STANDBY, read_control
 from controlplane.compute.session import session, values_of
 from controlplane.compute.space import require_reserve
 from controlplane.compute.tree import SEGMENT, SEGMENT_SIZE
@@ -133,8 +133,7 @@ class Follower:
                 time.sleep(_LOOK)
         self._running.close()
         data = data_dir(self._branch_id)
-        found = last_checkpoint(data)
-        if found is None or found[0] != checkpoint:
+        if read_control(data).checkpoint != checkpoint:
             raise NotFollowed("the copy of the running compute did not end where the compute did")
         remove_from(data, STANDBY, "backup_label.old", "backup_manifest")
 

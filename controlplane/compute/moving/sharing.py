@@ -6,19 +6,13 @@ changed or removed as long as others are being sent: its blocks could be another
 """
 
 import bisect
-import fcntl
-import os
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_FIEMAP = 0xC020660B  # linux/fs.h
-# linux/fiemap.h: start, length, flags, mapped extents, room for extents, reserved.
-_REQUEST = struct.Struct("<QQIIII")
-# Logical and physical begin, length, flags.
-_EXTENT = struct.Struct("<QQQ16xI12x")
-_AT_ONCE = 256
-_SYNC, _LAST, _UNWRITTEN, _SHARED = 0x1, 0x1, 0x800, 0x2000
+from controlplane.compute.history.occupied import SYNC, extents_of
+
+# linux/fiemap.h
+_UNWRITTEN, _SHARED = 0x800, 0x2000
 # Extents whose place on the disk does not tell what is in them.
 _UNKNOWN = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400
 # Shorter pieces are sent: they cost less than the sharing.
@@ -48,7 +42,7 @@ class SentBlocks:
         """The parts that the first `size` bytes of a file consist of, without its holes; those that
         were not sent before count as sent from now on, as the file `name`."""
         try:
-            extents = list(_extents_of(file))
+            extents = list(extents_of(file, request=SYNC))
         except OSError:
             # The disk does not tell, as most of those that share no blocks.
             extents = [(0, 0, size, _UNKNOWN)] if size else []
@@ -86,19 +80,3 @@ class SentBlocks:
             place = bisect.bisect_left(self._begins, begin)
             self._begins.insert(place, begin)
             self._rest.insert(place, (until, name, offset))
-
-
-def _extents_of(file: int) -> Iterator[tuple[int, int, int, int]]:
-    position, is_last = 0, os.fstat(file).st_size == 0
-    while not is_last:
-        answer = bytearray(_REQUEST.size + _AT_ONCE * _EXTENT.size)
-        _REQUEST.pack_into(answer, 0, position, 2**64 - 1 - position, _SYNC, 0, _AT_ONCE, 0)
-        fcntl.ioctl(file, _FIEMAP, answer)
-        count = _REQUEST.unpack_from(answer)[3]
-        is_last = count == 0
-        for number in range(count):
-            logical, physical, length, flags = _EXTENT.unpack_from(
-                answer, _REQUEST.size + number * _EXTENT.size
-            )
-            yield logical, physical, length, flags
-            position, is_last = logical + length, bool(flags & _LAST)

@@ -20,7 +20,7 @@ from controlplane.compute.history.log import (
     segment_start,
 )
 from controlplane.compute.moving.links import PIECE, Link
-from controlplane.compute.recovery import is_to_recover, last_checkpoint
+from controlplane.compute.recovery import is_to_recover, read_control
 from controlplane.compute.session import Session, session, values_of
 from controlplane.compute.steps import add_bytes
 from controlplane.compute.tree import REGULAR, SEGMENT_SIZE, open_directory, start_of
@@ -128,10 +128,10 @@ class Stream:
         """Send the rest of the log of the compute, which has stopped. Returns where its last
         checkpoint begins and ends. Raises LinkBroken, LogCutOff, OSError."""
         data = data_dir(self.branch_id)
-        found = last_checkpoint(data)
-        if found is None or is_to_recover(data) or found[1] != self._timeline:
+        control = read_control(data)
+        if is_to_recover(data) or control.timeline != self._timeline:
             raise LogCutOff("the compute did not shut down in order")
-        last = record_at(self._log, self._timeline, found[0])
+        last = record_at(self._log, self._timeline, control.checkpoint)
         if last is None:
             raise LogCutOff("the log of the compute lacks its last checkpoint")
         self._send(last.end)

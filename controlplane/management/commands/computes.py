@@ -1,7 +1,9 @@
-"""`manage.py computes stop --all`: ends every compute of this host."""
+"""`manage.py computes`: `stop --all` ends every compute of this host, and `restart` restarts those
+whose Postgres is an older minor release than the host's programs."""
 
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import OperationalError, connections
 
@@ -16,21 +18,32 @@ from controlplane.compute.state_directory import (
 from controlplane.management.stopping import stop_computes
 from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.operations.reconcile import reconcile_host
+from controlplane.services.endpoints import restart_endpoint
+from controlplane.services.errors import ServiceError
+from controlplane.services.status import on_replaced_postgres
 
 
 class Command(BaseCommand):
-    help = "Stops the computes of this host, so that it can be shut down."
+    help = (
+        "Stops all computes of this host, so that it can be shut down, or restarts those whose "
+        "Postgres was replaced by another minor release since they were started."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("action", choices=["stop"])
+        parser.add_argument("action", choices=["stop", "restart"])
         parser.add_argument(
-            "--all", action="store_true", required=True, help="every compute of this host"
+            "--all", action="store_true", help="for `stop`: every compute of this host"
         )
         parser.add_argument(
             "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
         )
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: Any, action: str, **options: Any) -> None:
+        if action == "restart":
+            self._restart()
+            return
+        if not options["all"]:
+            raise CommandError("stop needs --all")
         try:
             check_ours()
             # Both are held until the end, so that no compute is started meanwhile.
@@ -44,6 +57,19 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         ended = sum(endpoint is not None for endpoint in running.values())
         self.stdout.write(f"Computes stopped: {ended}.")
+
+    def _restart(self) -> None:
+        """Schedule the restarts; the worker runs them, as many at once as its lanes allow."""
+        of_host = on_replaced_postgres().filter(host=settings.HOST_NAME)
+        outdated = of_host.select_related("project__account")
+        if not outdated:
+            self.stdout.write("No compute runs on a replaced release of Postgres.")
+        for endpoint in outdated:
+            try:
+                restart_endpoint(endpoint.project.account, endpoint.project_id, endpoint.id)
+                self.stdout.write(f"{endpoint.id} has Postgres {endpoint.pg_release}: restarting")
+            except ServiceError as error:
+                self.stderr.write(f"{endpoint.id} is not restarted: {error.message}")
 
     def _record(self) -> None:
         """Note in the rows that nothing runs. If the database is stopped too, the next worker does

@@ -32,7 +32,7 @@ from controlplane.compute.space import LAST, host_space
 from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
 from controlplane.database.connection_counts import shortage
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
-from controlplane.database.version import OtherVersion, refuse_newer
+from controlplane.database.version import OtherVersion, refuse_unknown
 from controlplane.management.coming_up import ComingUp
 from controlplane.management.greeting import greeting, reachable
 from controlplane.management.host_resources import (
@@ -224,7 +224,7 @@ class Command(BaseCommand):
         if own and not wait_for(metadata.create_metadata_database, "Perch's own Postgres"):
             return
         try:
-            refuse_newer()
+            refuse_unknown()
         except OtherVersion as error:
             raise CommandError(str(error)) from error
         self._say("Bringing the database's schema up to date …")

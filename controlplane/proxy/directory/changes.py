@@ -1,5 +1,5 @@
 """Receives every change of an endpoint by the database's notifications (see the migration
-`0003_notify_of_changes`). Passes it on to the caches and to those that wait for the endpoint, and
+`0001_squashed_0029`). Passes it on to the caches and to those that wait for the endpoint, and
 ends clients' sessions that the change no longer permits."""
 
 import asyncio
@@ -14,7 +14,7 @@ import psycopg
 from controlplane.models.connecting import CHANGES, RoleState, find_roles, find_state
 from controlplane.proxy.authentication.access_rules import AccessRules, parse_rules
 from controlplane.proxy.directory.cache import EndpointCache
-from controlplane.proxy.directory.compute_states import will_stop_compute
+from controlplane.proxy.directory.compute_states import why_compute_stops
 from controlplane.proxy.directory.control_database import ControlDatabase, bounded
 from controlplane.proxy.directory.interface import Client, Clients
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
@@ -118,12 +118,16 @@ class ChangeListener:
             # and they connect again.
             self._served.pop(endpoint_id, None)
             self._checked_by.pop(endpoint_id, None)
-            log.info("connections dropped", extra={"endpoint": endpoint_id})
-            clients.drop(endpoint_id)
+            if row is None:
+                because = "the endpoint was deleted"
+            else:
+                moved = "the endpoint was moved to another branch; connect again"
+                because = "the endpoint was disabled" if row.disabled else moved
+            log.info("connections dropped", extra={"endpoint": endpoint_id, "because": because})
+            clients.drop(endpoint_id, because)
             return
-        if any(map(will_stop_compute, row.unfinished)):
-            # Before the compute stops: the worker waits a short time for its clients to be parked.
-            clients.park(endpoint_id)
+        # Before the compute stops: the worker waits a short time for its clients to be parked.
+        clients.park(endpoint_id, why_compute_stops(row.unfinished))
         rules = parse_rules(row.access, is_protected=row.protected)
         if rules != self._checked_by.get(endpoint_id):
             self._checked_by[endpoint_id] = rules

@@ -77,6 +77,19 @@ def will_stop_compute(operation: UnfinishedOperation) -> bool:
     return ACTIONS[Action(operation.action)].keeps_clients_out(details, operation.status)
 
 
+def why_compute_stops(unfinished: Sequence[UnfinishedOperation]) -> str:
+    """Returns why the running compute is about to stop, in words for its clients; "" if it is
+    not."""
+    stops = [one.action for one in unfinished if will_stop_compute(one)]
+    if not stops:
+        return ""
+    if Action.START_COMPUTE in stops:
+        return "the project moves to another host; connect again"
+    if _state_after(unfinished) == EndpointState.ACTIVE:
+        return "the endpoint is restarted; connect again"
+    return "the endpoint is suspended; connect again to start it"
+
+
 def _state_after(unfinished: Sequence[UnfinishedOperation]) -> str | None:
     """Returns the endpoint's state once all of the operations, oldest first, are done. None if they
     do not change it. An operation that is being cancelled is ignored."""

@@ -14,7 +14,8 @@ from django.db import DatabaseError
 from controlplane.compute.filesystem import LockTimeout
 from controlplane.events.refusals import Refusal, refusals
 from controlplane.events.types import EventType
-from controlplane.models.connecting import ServedHost
+from controlplane.models.connecting import ServedHost, find_waited_for
+from controlplane.operations.actions import MAKES_BRANCH
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.directory.cache import EndpointCache
 from controlplane.proxy.directory.changes import ChangeListener
@@ -36,7 +37,7 @@ from controlplane.proxy.directory.service_calls import ServiceCalls
 from controlplane.proxy.directory.traffic import Tally, Traffic
 from controlplane.proxy.directory.usage_reports import ActivityReports, Problems, TrafficReports
 from controlplane.proxy.directory.waking import Waker
-from controlplane.proxy.wire.errors import ControlPlaneUnavailable, HostUnavailable
+from controlplane.proxy.wire.errors import ENDED, ControlPlaneUnavailable, HostUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class DatabaseDirectory:
     def _park(self, endpoint_id: str) -> None:
         """Parks the endpoint's clients: its compute has died."""
         if self._clients is not None:
-            self._clients.park(endpoint_id)
+            self._clients.park(endpoint_id, ENDED)
 
     def expect_restart(self, *, within: float) -> None:
         """Lets clients wait, up to their own time limits, if the database or the worker is away in
@@ -228,6 +229,17 @@ class DatabaseDirectory:
         self._activity_reports.note_use(endpoint_id)
         wake = partial(self._waker.wake, endpoint_id, pooled=pooled, refused=refused)
         return await self._patiently(wake)
+
+    async def waited_for(self, endpoint_id: str) -> tuple[str, bool]:
+        """See `Directory.waited_for`."""
+        with contextlib.suppress(ControlPlaneUnavailable):
+            ask = partial(find_waited_for, endpoint_id=endpoint_id)
+            if found := await self._database.ask(ask):
+                action, branch_id = found
+                if action in MAKES_BRANCH:
+                    return f"its branch {branch_id} is not ready yet, {action} still runs", True
+                return f"it waits for the operation {action}", False
+        return "", False
 
 
 def _write_refusals(_: str) -> None:

@@ -201,20 +201,27 @@ class Directory(Protocol):
         """
         ...
 
+    async def waited_for(self, endpoint_id: str) -> tuple[str, bool]:
+        """Returns what a start of the endpoint waits for, in words for its clients, and whether
+        that makes its branch's data; "" and False if it waits for nothing or nobody can tell."""
+        ...
+
 
 class Clients(Protocol):
     """The proxy's clients, with the calls by which the directory ends or parks them."""
 
-    def drop(self, endpoint_id: str) -> int:
-        """Ends the endpoint's clients; returns how many."""
+    def drop(self, endpoint_id: str, because: str) -> int:
+        """Ends the endpoint's clients, telling them why; returns how many."""
         ...
 
     def enforce_rules(self, endpoint_id: str, rules: AccessRules | None) -> int:
         """Ends the endpoint's clients from addresses that are not allowed; returns how many."""
         ...
 
-    def park(self, endpoint_id: str) -> None:
-        """Disconnects the endpoint's pooled clients from its pooler, each as soon as possible."""
+    def park(self, endpoint_id: str, because: str) -> None:
+        """Disconnects the endpoint's pooled clients from its pooler, each as soon as possible.
+        Clients that the compute ends are told why it stops. With "" it does not stop after
+        all."""
         ...
 
     def of_endpoint(self, endpoint_id: str) -> "Sequence[Client]":

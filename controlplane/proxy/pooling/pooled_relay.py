@@ -15,7 +15,12 @@ from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.relaying.relay import Pump
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
-from controlplane.proxy.wire.errors import AdministratorShutdown, ProtocolViolation, is_let_go
+from controlplane.proxy.wire.errors import (
+    ENDED,
+    AdministratorShutdown,
+    ProtocolViolation,
+    is_let_go,
+)
 from controlplane.proxy.wire.messages import MalformedMessage
 from controlplane.proxy.wire.readiness import Readiness
 
@@ -64,7 +69,8 @@ class PooledRelay:
         self._is_elsewhere = is_elsewhere
         # None once the first answer has come.
         self._first_answer = first_answer
-        self._has_started = self._must_park = self._client_ended = False
+        self._has_started = self._client_ended = False
+        self._must_park = ""
         # What another pooler must be sent if this one does not take the bytes that it is sent.
         self._undelivered: bytes | None = None
         self._takes_no_more = False
@@ -113,9 +119,10 @@ class PooledRelay:
             self._downward.push(final_message)
         self._end()
 
-    def park(self) -> None:
-        """Lets go of the pooler as soon as nothing of the client is left there."""
-        self._must_park = True
+    def park(self, because: str) -> None:
+        """Lets go of the pooler as soon as nothing of the client is left there. A client that
+        cannot stay is told why."""
+        self._must_park = because
         self._park_if_asked()
 
     def close(self) -> None:
@@ -236,7 +243,7 @@ class PooledRelay:
         if self._client_ended or conversation.has_terminated or conversation.received_fatal:
             self._end()
         elif resendable is None:
-            self.interrupt(AdministratorShutdown().packet())
+            self.interrupt(AdministratorShutdown(self._must_park or ENDED).packet())
         else:
             self._park(resendable)
 

@@ -12,7 +12,7 @@ from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.relaying.relay import Relay
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
-from controlplane.proxy.wire.errors import AdministratorShutdown, is_let_go
+from controlplane.proxy.wire.errors import ENDED, AdministratorShutdown, is_let_go
 from controlplane.proxy.wire.readiness import Readiness
 
 # Postgres may read a longer request in parts, and answer some of it before it has read the rest.
@@ -47,6 +47,7 @@ class FirstExchange:
         self._is_elsewhere = is_elsewhere
         self._first_answer = first_answer
         self._is_over = False
+        self._because = ""
         # What the client has asked, and whether the compute's socket has taken it.
         self._asked = b""
         self._is_taken = False
@@ -69,6 +70,12 @@ class FirstExchange:
             self._relay.interrupt(final_message)
         elif not self._is_over:
             self._tell(final_message)
+
+    def park(self, because: str) -> None:
+        """Notes why the compute stops, which the client is told if the compute ends it."""
+        self._because = because
+        if self._relay is not None:
+            self._relay.explain_end(because)
 
     def close(self) -> None:
         if self._relay is not None:
@@ -138,7 +145,9 @@ class FirstExchange:
         # The reset of another host's connection says nothing of what that has read.
         if self._is_taken and (has_read or self._is_elsewhere) and not self._was_let_go():
             # The compute may have begun to execute the request.
-            self._tell(self._final_message or AdministratorShutdown().packet())
+            has_reason = self._final_message and not self._because
+            reason = AdministratorShutdown(self._because or ENDED).packet()
+            self._tell(self._final_message if has_reason else reason)
             return
         self._stop()
         self._compute.close()
@@ -153,6 +162,7 @@ class FirstExchange:
         """Hands client and compute over to a relay."""
         self._stop()
         self._relay = Relay(self._client, self._compute, readiness=self._readiness, sent=self._sent)
+        self._relay.explain_end(self._because)
         self._relay.done.add_done_callback(lambda _: self.close())
         self._relay.start(
             to_client=to_client,

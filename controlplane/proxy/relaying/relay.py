@@ -6,13 +6,15 @@ full, reading from the other side stops until the held bytes are sent, so memory
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from controlplane.proxy.directory.traffic import RECEIVED, Tally
 from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
-from controlplane.proxy.wire.errors import AdministratorShutdown
+from controlplane.proxy.wire.errors import ENDED, AdministratorShutdown
+from controlplane.proxy.wire.message_stream import LONGEST
 from controlplane.proxy.wire.readiness import Readiness
 
 _TAIL_SIZE = messages.READY_FOR_QUERY_SIZE
@@ -34,6 +36,7 @@ class Relay:
     ) -> None:
         self.done: asyncio.Future[None] = readiness.loop.create_future()
         self._closed = False
+        self._because = ""
         self._client = client
         self._compute = compute
         # If the client's connection breaks, everything ends at once. If the compute's does, the
@@ -68,12 +71,32 @@ class Relay:
         """Sends the bytes that the start-up left over, then relays. `previous` is the end of what
         the client has been sent before."""
         self._downward.tail = previous
+        if self._because:
+            to_client = self._explained(to_client)
         if first_answer is not None and to_client:
             first_answer.came()
             first_answer = None
         self._downward.start(to_client, received=first_answer.came if first_answer else None)
         if not self._closed:
             self._upward.start(to_compute)
+
+    def explain_end(self, because: str) -> None:
+        """From now on, says why if the compute ends the connection with 57P01; "" if it is not
+        expected to."""
+        self._because = because
+        self._downward.replace = self._explained if because else None
+
+    def _explained(self, data: bytes) -> bytes:
+        """Returns what the client gets for these bytes of the compute's."""
+        if not self._downward.tail.startswith(messages.READY_FOR_QUERY_PREFIX):
+            return data  # it may begin within a message
+        with suppress(messages.MalformedMessage):
+            for kind, start, end in messages.complete_messages(data, limit=LONGEST):
+                sqlstate = messages.error_sqlstate(data[start:end]) if kind == b"E" else ""
+                if sqlstate == AdministratorShutdown.sqlstate and end == len(data):
+                    before = data[: start - messages.HEADER_SIZE]
+                    return before + AdministratorShutdown(self._because).packet()
+        return data
 
     def interrupt(self, final_message: bytes) -> None:
         """Ends the connection from the outside. The client gets `final_message` only if the
@@ -103,7 +126,7 @@ class Relay:
         if self._upward.tail.endswith(messages.TERMINATE):
             self._end()
         else:
-            self.interrupt(AdministratorShutdown().packet())
+            self.interrupt(AdministratorShutdown(self._because or ENDED).packet())
 
     def _end(self) -> None:
         if not self._closed:
@@ -130,6 +153,7 @@ class Pump:
         "_source_broke",
         "_source_ended",
         "_tally",
+        "replace",
         "tail",
     )
 
@@ -156,6 +180,8 @@ class Pump:
         self._tally = tally
         self._held: memoryview | None = None
         self.tail = b""
+        # Called with what is received, if set; returns what is sent.
+        self.replace: Callable[[bytes], bytes] | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -207,6 +233,8 @@ class Pump:
             self._readiness.remove_reader(self._source)
             self._source_ended()
             return
+        if self.replace is not None:
+            data = self.replace(bytes(data))
         try:
             sent = self._send(data)
         except WOULD_BLOCK:

@@ -65,12 +65,33 @@ async def connect_to_compute(
     actor = Actor(ActorType.CLIENT, name=client.role, address=client.client_address)
     try:
         with acting_as(actor):
-            connection = await _connect_to_compute(proxy, client, destination, connect, discard)
+            connection = await _connect_patiently(proxy, client, destination, connect, discard)
     except BaseException as error:
         wake.failed(error)
         raise
     wake.succeeded()
     return connection
+
+
+async def _connect_patiently(
+    proxy: ProxyContext,
+    client: ConnectingClient,
+    destination: Destination,
+    connect: Connect[Connection],
+    discard: Discard[Connection],
+) -> Connection:
+    """Waits longer than usual while the endpoint's branch is being made."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        try:
+            return await _connect_to_compute(proxy, client, destination, connect, discard)
+        except WakeTimeout:
+            waits_for, is_made = await proxy.directory.waited_for(destination.endpoint_id)
+            waited = loop.time() - began
+            if not is_made or waited >= proxy.settings.branch_timeout:
+                waited = max(proxy.settings.wake_timeout, round(waited))
+                raise WakeTimeout(waited, waits_for) from None
 
 
 async def _connect_to_compute(

@@ -79,9 +79,10 @@ class Session:
         # compute.
         self._login: LoginTimes | None = LoginTimes(waited_for_accept(connection))
         self.wake = Wake()
-        # See `interface.Client`. `_must_park` is true if the pooler that the client has reached, or
-        # is about to reach, is to stop.
-        self.is_parked = self._must_park = False
+        # See `interface.Client`. `_must_park` says why what the client has reached, or is about to
+        # reach, is to stop; "" if it is not.
+        self.is_parked = False
+        self._must_park = ""
         # True if the compute that the client has reached last is on another host.
         self._is_served_elsewhere = False
         self._compute: ComputeConnection | None = None
@@ -143,12 +144,12 @@ class Session:
             self._interruption = error
             self.task.cancel()
 
-    def park(self) -> None:
+    def park(self, because: str) -> None:
         """Parks the client: see `PooledRelay.park`. A client that is being connected to a pooler is
-        parked once it is joined to that."""
-        self._must_park = True
-        if isinstance(self._relay, PooledRelay):
-            self._relay.park()
+        parked once it is joined to that. `because` says why the compute stops."""
+        self._must_park = because
+        if isinstance(self._relay, PooledRelay | FirstExchange):
+            self._relay.park(because)
 
     def confirm_again(self) -> bool:
         """See `interface.Client`."""
@@ -238,7 +239,7 @@ class Session:
         """Records that the client is joined. From here on the relay ends the connection."""
         self._compute, self._relay = connection, relay
         if self._must_park:
-            self.park()
+            self.park(self._must_park)
 
     def first_answer(self) -> FirstAnswer | None:
         """See `relaying.client.Client`."""
@@ -315,7 +316,7 @@ class Session:
         discard: Callable[[Connection], None],
     ) -> Connection:
         """Connects the client to its compute: see `connecting.connect_to_compute`."""
-        self._must_park = self.is_parked = False
+        self._must_park, self.is_parked = "", False
 
         async def connect_within_share(address: ComputeAddress) -> Connection:
             self._is_served_elsewhere = address.elsewhere is not None

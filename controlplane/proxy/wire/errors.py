@@ -259,12 +259,19 @@ class ProjectMoved(WakeFailed):
 
 
 class WakeTimeout(WakeFailed):
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"the compute did not start within {seconds:g} seconds")
+    """`waits_for` says which operation the start waits for; "" if it waits for none."""
+
+    def __init__(self, seconds: float, waits_for: str = "") -> None:
+        words = f"the compute did not start within {seconds:g} seconds"
+        super().__init__(f"{words}: {waits_for}; try again" if waits_for else words)
 
 
 class ComputeUnreachable(ProxyError):
     sqlstate = "57P03"
+    hint = (
+        "The endpoint runs, but does not answer. Connect again; if that does not help, restart the "
+        "endpoint, and look into its logs."
+    )
 
     def __init__(self) -> None:
         super().__init__("Couldn't connect to compute node")
@@ -290,14 +297,18 @@ class TooManyConnections(ProxyError):
         )
 
 
+# Why a connection ends if nothing else is known. These are not the words of LetGo, which say that
+# nothing was begun.
+ENDED = "the endpoint's compute has ended; connect again"
+
+
 class AdministratorShutdown(ProxyError):
-    """The endpoint was deleted, disabled or reassigned, or the proxy stops."""
+    """The endpoint was deleted, disabled or reassigned, its compute stops, or the proxy does."""
 
     sqlstate = "57P01"
 
-    def __init__(self, because: str = "") -> None:
-        text = "terminating connection due to administrator command"
-        super().__init__(f"{text}: {because}" if because else text)
+    def __init__(self, because: str = ENDED) -> None:
+        super().__init__(f"terminating connection due to administrator command: {because}")
 
 
 class LetGo(AdministratorShutdown):

@@ -1,0 +1,144 @@
+"""Confines programs by the kernel: which files they may open, which programs execute, and whom they
+may reach.
+
+Landlock rules the files, programs, TCP, abstract sockets and signals, and keeps them from reading
+other processes' memory; seccomp leaves them no sockets but Unix sockets. Neither needs rights of
+root. Both hold for the thread that asks for them and for all that it starts, for good. So a program
+is started by a thread that ends at once.
+
+The interfaces are those of linux/landlock.h, linux/seccomp.h and linux/filter.h.
+"""
+
+import ctypes
+import logging
+import os
+import platform
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_MAKE_CHARACTER, _MAKE_BLOCK, _TRUNCATE, _DEVICE_CONTROL = 1 << 6, 1 << 11, 1 << 14, 1 << 15
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _DEVICE_CONTROL
+# The first version of Landlock that lets files be linked into another directory.
+_LINKS, _TRUNCATES, _TCP, _CONTROLS, _SCOPES = 2, 3, 4, 5, 6
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _PATH_BENEATH, _ASK_VERSION = 444, 445, 446, 1, 1
+_NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
+# By the machine: how seccomp names it, the number of `socket`, and those of calls that are refused:
+# ptrace, process_vm_readv, process_vm_writev, and io_uring_setup, whose rings could open sockets.
+_CALLS = {
+    "x86_64": (0xC000003E, 41, (101, 310, 311, 425)),
+    "aarch64": (0xC00000B7, 198, (117, 270, 271, 425)),
+}
+_LOAD, _EQUALS, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 1  # EPERM
+# The offsets in struct seccomp_data.
+_NUMBER, _MACHINE, _ARGUMENT = 0, 4, 16
+# Numbers from here on are of x86_64's other interface, x32.
+_FOREIGN = 0x40000000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def landlock_version() -> int:
+    """The version of Landlock that this kernel has; 0 without one that is of use here."""
+    found = _libc.syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
+    return int(found) if found >= _LINKS else 0
+
+
+def started_within(
+    start: Callable[[], Result],
+    *,
+    read: Iterable[Path],
+    written: Iterable[Path],
+    executed: Iterable[Path],
+) -> Result:
+    """Call `start` in a thread that is confined, as everything that it starts. It may open what is
+    below these paths; those that do not exist are left out. It must not import anything. Raises
+    OSError, and what `start` raises."""
+
+    def confined() -> Result:
+        _check(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+        _restrict_calls()
+        _restrict_paths(read, written, executed)
+        return start()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(confined).result()
+
+
+def _restrict_paths(
+    read: Iterable[Path], written: Iterable[Path], executed: Iterable[Path]
+) -> None:
+    if not (version := landlock_version()):
+        log.warning("this kernel has no Landlock: pg_upgrade has all rights of its account")
+        return
+    bits = 14 + (version >= _TRUNCATES) + (version >= _CONTROLS)
+    handled = (1 << bits) - 1
+    writes = handled & ~(_EXECUTE | _MAKE_CHARACTER | _MAKE_BLOCK)
+    fields = [handled]
+    if version >= _TCP:
+        fields.append(0b11)  # binding and connecting
+    if version >= _SCOPES:
+        fields.append(0b11)  # abstract sockets and signals
+    attributes = struct.pack(f"{len(fields)}Q", *fields)
+    rules = _check(_libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0))
+    try:
+        for allowed, places in (
+            (_READ_FILE | _READ_DIR, read),
+            (writes, written),
+            (_EXECUTE | _READ_FILE, executed),
+        ):
+            for place in filter(Path.exists, places):
+                _allow(rules, place, allowed)
+        _check(_libc.syscall(_RESTRICT_SELF, rules, 0))
+    finally:
+        os.close(rules)
+
+
+def _allow(rules: int, place: Path, allowed: int) -> None:
+    descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not place.is_dir():
+            allowed &= _OF_FILES
+        rule = struct.pack("=Qi", allowed, descriptor)
+        _check(_libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, rule, 0))
+    finally:
+        os.close(descriptor)
+
+
+def _restrict_calls() -> None:
+    machine = platform.machine()
+    if machine not in _CALLS:
+        log.warning("no system calls are refused to pg_upgrade on %s", machine)
+        return
+    name, of_socket, refused = _CALLS[machine]
+    # Each line: code, how many lines to skip if it is so, and if not, and what to compare with.
+    lines = [
+        (_LOAD, 0, 0, _MACHINE),
+        (_EQUALS, 0, len(refused) + 5, name),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, len(refused) + 3, 0, _FOREIGN),
+        *((_EQUALS, len(refused) + 2 - place, 0, one) for place, one in enumerate(refused)),
+        (_EQUALS, 0, 3, of_socket),
+        (_LOAD, 0, 0, _ARGUMENT),
+        (_EQUALS, 1, 0, socket.AF_UNIX),
+        (_RETURN, 0, 0, _REFUSE),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+    pointer = struct.pack("HxxxxxxP", len(lines), ctypes.addressof(program))
+    _check(_libc.prctl(_SECCOMP, _FILTER, ctypes.c_char_p(pointer), 0, 0))
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result

@@ -1,0 +1,178 @@
+"""What counts as activity on an endpoint that ignores heartbeats: statements that read or write a
+table, whatever their text says."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from controlplane.compute import compute, observation
+from controlplane.compute.observation import MOST_DATABASES, look, read_sessions
+from controlplane.compute.session import session, socket_dir
+from tests.controlplane.local_compute import ENDPOINT, SPEC, branch, computes
+from tests.support.waiting import wait_for
+
+__all__ = ["branch", "computes"]
+
+Client = psycopg.Connection[tuple[Any, ...]]
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+TABLES = """
+CREATE TABLE birds (name text PRIMARY KEY);
+CREATE TABLE empty (name text);
+CREATE SEQUENCE numbers;
+CREATE FUNCTION hidden() RETURNS int LANGUAGE plpgsql AS
+    $$ BEGIN INSERT INTO birds VALUES (clock_timestamp()::text); RETURN 1; END $$;
+INSERT INTO birds VALUES ('wren');
+"""
+HEARTBEATS = (
+    "SELECT 1",
+    "",
+    "/* FROM birds */ SELECT 'INSERT INTO birds'",
+    "SHOW work_mem",
+    "SET work_mem = '5MB'",
+    "BEGIN; SELECT version(); COMMIT",
+    "SELECT count(*) FROM pg_stat_activity",
+    "SELECT relname FROM pg_class WHERE relname = 'birds'",
+    "LISTEN birds",
+    "SELECT pg_advisory_lock(1)",
+)
+USES = (
+    "SELECT * FROM birds",
+    "SELECT * FROM empty",
+    "SELECT name FROM birds WHERE name = 'wren'",
+    "INSERT INTO empty VALUES ('x'); SELECT 1",
+    "UPDATE empty SET name = 'y' WHERE false",
+    "SELECT hidden()",
+    "DO $$ BEGIN PERFORM hidden(); END $$",
+    "BEGIN; DELETE FROM empty; ROLLBACK; SELECT 1",
+    "COPY birds TO STDOUT",
+    "SELECT nextval('numbers')",
+    "SELECT lo_create(0)",
+    "CREATE TABLE more (a int)",
+    "ALTER TABLE empty ADD COLUMN IF NOT EXISTS b int",
+    "TRUNCATE empty",
+    "PREPARE p AS SELECT * FROM birds; EXECUTE p; DEALLOCATE p; SELECT 1",
+)
+
+
+@pytest.fixture(scope="module")
+def client(computes: Path) -> Iterator[Client]:
+    compute.start(SPEC)
+    with session(socket_dir(ENDPOINT)) as platform:
+        platform.execute("CREATE ROLE app LOGIN CREATEDB")
+        platform.execute("CREATE DATABASE shop OWNER app")
+    with connect() as client:
+        client.execute(TABLES.encode())
+        yield client
+    compute.stop(SPEC.branch_id)
+
+
+def connect(database: str = "shop") -> Client:
+    return psycopg.connect(
+        host=str(socket_dir(ENDPOINT)), user="app", dbname=database, autocommit=True
+    )
+
+
+def settle(client: Client) -> datetime:
+    """Wait until the client has told Postgres what it used, which it does at most once a second.
+    Returns the last activity."""
+    last: datetime | None = None
+    seen_at = time.monotonic()
+
+    def is_settled() -> bool:
+        nonlocal last, seen_at
+        client.execute("SELECT 1")
+        found = look(ENDPOINT, SINCE).last_activity
+        if found != last:
+            last, seen_at = found, time.monotonic()
+        return time.monotonic() - seen_at > 1.5
+
+    wait_for(is_settled, "the session to settle", timeout=20)
+    assert last is not None
+    return last
+
+
+def run(client: Client, statement: str) -> None:
+    if statement.startswith("COPY"):
+        with client.cursor().copy(statement.encode()) as copy:
+            assert list(copy)
+    else:
+        client.execute(statement.encode())
+
+
+@pytest.mark.parametrize("statement", HEARTBEATS)
+def test_a_heartbeat_is_no_activity(client: Client, statement: str) -> None:
+    # The first one may read the catalog, or load what it needs.
+    run(client, statement)
+    before = settle(client)
+    for _ in range(3):
+        run(client, statement)
+        assert look(ENDPOINT, SINCE).last_activity == before
+        assert (look(ENDPOINT).last_activity or before) > before
+
+
+@pytest.mark.parametrize("statement", USES)
+def test_a_use_of_a_table_is_activity(client: Client, statement: str) -> None:
+    before = settle(client)
+    run(client, statement)
+
+    def is_noticed() -> bool:
+        last = look(ENDPOINT, SINCE).last_activity
+        return last is not None and last > before
+
+    wait_for(is_noticed, "the use to be noticed", timeout=12)
+
+
+def test_busy_sessions_are_activity(client: Client) -> None:
+    settle(client)
+    with client.transaction():
+        client.execute("SELECT 1")
+        began = time.monotonic()
+        while time.monotonic() < began + 1:
+            last = look(ENDPOINT, SINCE).last_activity
+            assert last is not None
+            assert datetime.now(UTC) - last < timedelta(seconds=1)
+
+
+def test_too_many_databases_make_every_statement_activity(client: Client) -> None:
+    before = settle(client)
+    others: list[Client] = []
+    for number in range(MOST_DATABASES):
+        client.execute(f"CREATE DATABASE d{number}".encode())
+        others.append(connect(f"d{number}"))
+        others[-1].execute("SELECT 1")
+    try:
+        client.execute("SELECT 1")
+        last = look(ENDPOINT, SINCE).last_activity
+        assert last is not None
+        assert last > before
+        client.execute("SELECT 1")
+        later = look(ENDPOINT, SINCE).last_activity
+        assert later is not None
+        assert later > last
+    finally:
+        for one in others:
+            one.close()
+
+
+def test_sessions_are_listed_with_their_last_statements(client: Client) -> None:
+    with client.transaction(), connect() as other:
+        client.execute("SELECT 2")
+        other.execute("SELECT 3")
+        first, second = read_sessions(ENDPOINT)
+    assert (first["state"], first["last_statement"]) == ("idle in transaction", "SELECT 2")
+    assert first["xact_start"] >= first["backend_start"]
+    assert (second["state"], second["last_statement"]) == ("idle", "SELECT 3")
+    assert second["xact_start"] is None
+    assert {one["role"] for one in (first, second)} == {"app"}
+
+
+def test_what_is_remembered_ends_with_the_endpoint(client: Client) -> None:
+    settle(client)
+    assert ENDPOINT in observation._tables
+    observation.forget_tables(ENDPOINT)
+    assert ENDPOINT not in observation._tables

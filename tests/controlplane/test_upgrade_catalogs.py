@@ -1,0 +1,93 @@
+"""What is taken out of a branch's copy before pg_upgrade runs comes back unchanged, from roles with
+no more rights than the owners'."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.compute.binaries import MAJOR
+from controlplane.compute.configuration import PLATFORM_ROLE
+from controlplane.compute.upgrade_catalogs import UpgradeFailed, disarm, rearm
+from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
+from tests.support.majors import debians_postgres
+from tests.support.traps import LITERALS, SPRUNG
+
+OBJECTS = """
+CREATE EXTENSION hstore;
+CREATE ROLE neondb_owner; CREATE ROLE perch_superuser; CREATE ROLE "an ""other"" role";
+GRANT CREATE ON DATABASE postgres TO neondb_owner, "an ""other"" role";
+SET ROLE neondb_owner;
+CREATE SCHEMA trap;
+CREATE FUNCTION trap.snap(kind text) RETURNS int LANGUAGE plpgsql AS $$
+    BEGIN EXECUTE format('CREATE ROLE %I SUPERUSER', 'sprung by ' || kind); RETURN 1;
+    EXCEPTION WHEN insufficient_privilege OR duplicate_object THEN RETURN 1; END $$;
+COMMENT ON FUNCTION trap.snap(text) IS 'kept';
+CREATE FUNCTION trap.pair(OUT a int, OUT b text) RETURNS SETOF record STABLE LANGUAGE sql
+    AS $$ VALUES (1, 'one') $$;
+CREATE PROCEDURE trap.tidy(INOUT n int DEFAULT 3) LANGUAGE plpgsql AS 'BEGIN n := n + 1; END';
+CREATE FUNCTION trap.at() RETURNS timestamptz IMMUTABLE LANGUAGE sql
+    AS $$SELECT timestamptz 'epoch'$$;
+CREATE FUNCTION trap.depends(hstore) RETURNS text SECURITY DEFINER SET search_path = ''
+    LANGUAGE plpgsql AS 'BEGIN RETURN $1; END';
+ALTER FUNCTION trap.depends(hstore) DEPENDS ON EXTENSION hstore;
+"""
+MORE = """
+COMMENT ON CONSTRAINT called_check ON DOMAIN trap.called IS 'it''s 100 %';
+ALTER DOMAIN trap.called ADD CONSTRAINT "never valid" CHECK (VALUE <> 77) NOT VALID;
+GRANT USAGE ON SCHEMA trap TO "an ""other"" role";
+RESET ROLE;
+SET ROLE "an ""other"" role";
+CREATE SCHEMA theirs;
+CREATE DOMAIN theirs."Their Domain" AS trap.called[] CHECK (VALUE <> '{5}'::trap.called[]);
+CREATE FUNCTION theirs.takes(a theirs."Their Domain" DEFAULT '{6}') RETURNS int
+    BEGIN ATOMIC SELECT cardinality('{7}'::theirs."Their Domain"); END;
+RESET ROLE;
+REVOKE CREATE ON SCHEMA theirs FROM "an ""other"" role";
+"""
+STATE = """
+SELECT pg_get_functiondef(f.oid), proowner::regrole::text, obj_description(f.oid, 'pg_proc'),
+    (SELECT array_agg(refobjid) FROM pg_depend WHERE objid = f.oid AND deptype = 'x')
+FROM pg_proc f WHERE f.oid >= 16384 AND prokind <> 'a'
+UNION ALL SELECT contypid::regtype || ' ' || conname || ' ' || pg_get_constraintdef(oid),
+    convalidated::text, obj_description(oid, 'pg_constraint'), NULL
+FROM pg_constraint WHERE contypid <> 0 AND oid >= 16384
+UNION ALL SELECT rolname, NULL, NULL, NULL FROM pg_roles
+UNION ALL SELECT nspname, NULL, NULL, NULL FROM pg_namespace WHERE nspname !~ '^pg_temp'
+UNION ALL SELECT evtname, NULL, NULL, NULL FROM pg_event_trigger
+ORDER BY 1
+"""
+TAKEN = "SELECT count(*) FROM pg_constraint WHERE contype = 'c' AND contypid <> 0 AND oid >= 16384"
+
+
+@pytest.fixture(params=[15, 18])
+def server(request: pytest.FixtureRequest) -> Iterator[BarePostgres]:
+    programs: Path | None = debians_postgres() if request.param == 15 else None
+    with private_directory() as scratch, bare_postgres(Programs(scratch, programs)) as cluster:
+        cluster.start()
+        (cluster.directory / MAJOR).write_text(str(request.param))
+        with cluster.connect() as session:
+            session.execute(f"CREATE ROLE {PLATFORM_ROLE} SUPERUSER LOGIN")
+            session.execute((OBJECTS + LITERALS + MORE).encode())
+        yield cluster
+
+
+def test_what_is_taken_comes_back_without_being_evaluated_with_rights(server: BarePostgres) -> None:
+    with server.connect() as session:
+        before = session.execute(STATE).fetchall()
+    found = disarm(server.directory)
+    with server.connect() as session:
+        assert session.execute(TAKEN).fetchall() == [(0,)]
+        assert session.execute("SELECT trap.snap('x')").fetchall() == [(0,)]
+    rearm(server.directory, found)
+    with server.connect() as session:
+        assert session.execute(STATE).fetchall() == before
+        assert session.execute(SPRUNG).fetchall() == []
+
+
+def test_rights_that_were_gained_meanwhile_are_refused(server: BarePostgres) -> None:
+    found = disarm(server.directory)
+    with server.connect() as session:
+        session.execute("GRANT pg_execute_server_program TO neondb_owner")
+    with pytest.raises(UpgradeFailed, match="memberships: pg_execute_server_program neondb_owner"):
+        rearm(server.directory, found)
