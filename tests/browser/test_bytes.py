@@ -9,7 +9,6 @@ from tests.browser.conftest import opened
 from tests.browser.looking import wire
 from tests.browser.open_pages import idle
 from tests.browser.test_journey import sign_in
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 
@@ -22,7 +21,7 @@ MOST_REQUESTS = 7
 
 @pytest.fixture(scope="module")
 def shop(stack: Stack) -> Project:
-    made = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    made = Project.create(stack, stack.client(), name="shop")
     for number in range(5):
         made.new_branch_id(name=f"branch-{number}")
     return made

@@ -8,7 +8,6 @@ from playwright.sync_api import Page, Route, expect
 from tests.browser.looking import focused, tab_to
 from tests.browser.open_pages import SOON, open_page, settled
 from tests.browser.test_journey import sign_in
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -16,7 +15,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture(scope="module")
 def shop(stack: Stack) -> Project:
-    return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    return Project.create(stack, stack.client(), name="shop")
 
 
 def test_a_pressed_button_keeps_the_focus(page: Page, shop: Project) -> None:
@@ -135,7 +134,7 @@ def test_a_button_that_waits_for_its_answer_keeps_the_focus(page: Page, shop: Pr
 
 @pytest.mark.thorough
 def test_after_a_row_is_deleted_the_next_one_has_the_focus(page: Page, stack: Stack) -> None:
-    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    project = Project.create(stack, stack.client(), name="shop")
     branch = project.new_branch_id(name="gone")
     other = project.done(project.create_endpoint(branch))["endpoint"]["id"]
     open_page(page, project)
@@ -213,7 +212,7 @@ HEAR = """() => {
 
 @pytest.mark.thorough
 def test_nothing_is_announced_twice(page: Page, stack: Stack) -> None:
-    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    project = Project.create(stack, stack.client(), name="shop")
     project.new_branch_id(name="free")
     open_page(page, project)
     page.evaluate(HEAR)
@@ -233,7 +232,7 @@ def test_nothing_is_announced_twice(page: Page, stack: Stack) -> None:
 
 @pytest.mark.thorough
 def test_a_poll_and_a_renewal_at_once_announce_the_end_once(page: Page, stack: Stack) -> None:
-    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    project = Project.create(stack, stack.client(), name="shop")
     project.done(project.start())
     open_page(page, project)
     page.evaluate(HEAR)

@@ -7,7 +7,6 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.looking import focused
 from tests.browser.test_journey import sign_in
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 
@@ -18,7 +17,7 @@ HEADER, TARGET = 200, 24
 
 @pytest.fixture(scope="module")
 def shop(stack: Stack) -> Project:
-    made = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    made = Project.create(stack, stack.client(), name="shop")
     for number in range(35):
         made.client.patch(made.path, {"project": {"name": f"shop {number}"}})
     return made

@@ -6,7 +6,6 @@ import pytest
 
 from tests.clients import nodejs
 from tests.support import lighthouse
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 
@@ -27,7 +26,7 @@ def test_six_pages_are_quick_and_accessible(stack: Stack) -> None:
     if chromium is None:
         assert os.environ.get("PERCH_REQUIRE_BROWSER") != "1", "no Chromium found"
         pytest.skip("no Chromium found")
-    shop = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    shop = Project.create(stack, stack.client(), name="shop")
     dev = shop.new_branch_id(name="dev", parent_id=shop.branch_id)
     shop.create_endpoint(dev)
     shop.sql("CREATE TABLE birds (id int PRIMARY KEY, name text)")

@@ -11,7 +11,6 @@ from tests.browser.conftest import Elsewhere
 from tests.browser.looking import expect_accessible, wire
 from tests.browser.open_pages import SOON, idle, open_page, settled
 from tests.browser.test_journey import assert_not_reloaded, hide, mark, sign_in
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -19,7 +18,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture(scope="module")
 def shop(stack: Stack) -> Project:
-    return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    return Project.create(stack, stack.client(), name="shop")
 
 
 def connect(shop: Project) -> None:
@@ -205,7 +204,7 @@ def test_a_renewal_keeps_the_open_menu_the_focus_and_the_scroll_position(
 
 @pytest.mark.thorough
 def test_the_page_of_a_deleted_resource_becomes_inert(page: Page, stack: Stack) -> None:
-    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="short-lived")
+    project = Project.create(stack, stack.client(), name="short-lived")
     page.clock.install()
     open_page(page, project, f"/endpoints/{project.endpoint_id}")
     project.done(project.client.delete(project.endpoint_path()))
@@ -256,7 +255,7 @@ def test_times_on_the_page_advance(page: Page, shop: Project) -> None:
 
 @pytest.mark.thorough
 def test_webhook_pages_are_live(page: Page, stack: Stack) -> None:
-    client = Client(stack.api_url, stack.new_key())
+    client = stack.client()
     sign_in(page, client.key)
     with page.expect_response(re.compile("/changes")):
         page.goto("/webhooks")
@@ -278,7 +277,7 @@ def test_webhook_pages_are_live(page: Page, stack: Stack) -> None:
 
 @pytest.mark.thorough
 def test_an_element_that_changes_its_kind_changes_its_look(page: Page, stack: Stack) -> None:
-    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    project = Project.create(stack, stack.client(), name="shop")
     free = project.new_branch_id(name="free")
     open_page(page, project, f"/branches/{free}")
     region = page.get_by_role("region", name="Endpoint")

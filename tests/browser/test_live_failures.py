@@ -11,14 +11,13 @@ from tests.browser.conftest import Elsewhere
 from tests.browser.looking import cut_off, wire
 from tests.browser.open_pages import SOON, idle, open_page, settled
 from tests.browser.test_journey import assert_not_reloaded, sign_in
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
 def shop(stack: Stack) -> Project:
-    return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    return Project.create(stack, stack.client(), name="shop")
 
 
 @pytest.mark.thorough

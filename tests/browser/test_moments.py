@@ -11,7 +11,6 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import opened
 from tests.browser.test_journey import expect_quiet, sign_in
-from tests.support.client import Client
 from tests.support.past import with_history, write
 from tests.support.project import Project
 from tests.support.stack import Stack
@@ -23,7 +22,7 @@ ZONE = "Asia/Kolkata"
 @pytest.fixture(scope="module")
 def notes(stack: Stack) -> Iterator[tuple[Project, str]]:
     """A project with a table, and the moment between its first and its second row."""
-    client = Client(stack.api_url, stack.new_key())
+    client = stack.client()
     project = with_history(Project.create(stack, client, name="notes"))
     between, _ = write(project, "first")
     write(project, "second")
@@ -256,7 +255,7 @@ def test_without_scripts_the_field_takes_utc(there: Page, notes: tuple[Project, 
 
 @pytest.mark.thorough
 def test_a_branch_is_restored_to_its_own_past(browser: Browser, stack: Stack) -> None:
-    client = Client(stack.api_url, stack.new_key())
+    client = stack.client()
     project = with_history(Project.create(stack, client, name="notes"))
     project.sql("CREATE TABLE notes AS SELECT 'precious' AS text")
     # The page looks for the newest commits itself.

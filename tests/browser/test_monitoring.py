@@ -9,14 +9,13 @@ from tests.browser.conftest import Elsewhere
 from tests.browser.looking import expect_accessible, expect_fits
 from tests.browser.test_journey import sign_in
 from tests.support.busy_metrics import busy
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
 def shop(stack: Stack) -> Project:
-    return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    return Project.create(stack, stack.client(), name="shop")
 
 
 def _painted(page: Page, selector: str) -> bool:

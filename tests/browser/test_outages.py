@@ -15,7 +15,6 @@ from tests.browser.open_pages import SOON
 from tests.browser.test_journey import assert_not_reloaded, hide, mark, sign_in
 from tests.selection import first_of, only
 from tests.support.another_console import another_console
-from tests.support.client import Client
 from tests.support.odd_answers import bare, strange
 from tests.support.project import Project
 from tests.support.relay import Relay, relay
@@ -118,7 +117,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def _scene(browser: Browser, stack: Stack) -> Iterator[Scene]:
-    shop = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    shop = Project.create(stack, stack.client(), name="shop")
     shop.new_branch_id(name="free")
     chain = shop.operations()[0]["chain_id"]
     asked = {"url": "https://hooks.invalid/x", "event_types": ["project.updated"]}

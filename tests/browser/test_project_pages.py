@@ -10,7 +10,6 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import Elsewhere, copied, opened
 from tests.browser.looking import expect_accessible, expect_fits
 from tests.browser.test_journey import sign_in, sign_out
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 
@@ -19,7 +18,7 @@ LONG = "preview/" + "a-name-without-an-end-" * 6
 
 @pytest.fixture(scope="module")
 def shop(stack: Stack) -> Project:
-    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    project = Project.create(stack, stack.client(), name="shop")
     body = {"branch": {"name": LONG}, "endpoints": [{"type": "read_write"}]}
     project.client.finish(project.client.post(f"{project.path}/branches", body))
     return project

@@ -8,7 +8,6 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.looking import expect_accessible
 from tests.browser.test_journey import sign_in
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -16,7 +15,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture(scope="module")
 def shop(stack: Stack) -> Project:
-    return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    return Project.create(stack, stack.client(), name="shop")
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_quotas_are_typed_in_hours_and_shown_with_what_is_used(
 
 
 def test_the_first_steps_lead_on(page: Page, stack: Stack) -> None:
-    fresh = Project.create(stack, Client(stack.api_url, stack.new_key()), name="fresh")
+    fresh = Project.create(stack, stack.client(), name="fresh")
     sign_in(page, fresh.client.key)
     page.goto(f"/projects/{fresh.id}")
     steps = page.locator(".steps")

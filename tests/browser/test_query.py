@@ -9,7 +9,6 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.browser.conftest import opened
 from tests.browser.looking import expect_accessible
 from tests.browser.test_journey import sign_in
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import ROOT, Stack
 
@@ -18,7 +17,7 @@ EDITOR_BYTES = 150_000
 
 @pytest.fixture(scope="module")
 def shop(stack: Stack) -> Project:
-    shop = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    shop = Project.create(stack, stack.client(), name="shop")
     shop.sql("CREATE TABLE birds (id int PRIMARY KEY, name text)")
     shop.sql("INSERT INTO birds VALUES (1, 'wren')")
     dev = shop.new_branch_id(name="dev", parent_id=shop.branch_id)
@@ -149,7 +148,7 @@ def test_the_browser_keeps_queries_and_forgets_them(
     # Another account in the same browser sees none of it.
     state = page.context.storage_state()
     state["cookies"] = []
-    other = Project.create(stack, Client(stack.api_url, stack.new_key()), name="other")
+    other = Project.create(stack, stack.client(), name="other")
     with opened(browser, stack.console_url, storage_state=state) as foreign:
         sign_in(foreign, other.client.key)
         foreign.goto(f"{other.path}/query")

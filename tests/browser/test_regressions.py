@@ -10,14 +10,13 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import Elsewhere, opened
 from tests.browser.open_pages import SOON, open_page
 from tests.browser.test_journey import sign_in, sign_out
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
 def shop(stack: Stack) -> Project:
-    return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    return Project.create(stack, stack.client(), name="shop")
 
 
 def test_a_waiting_operation_is_not_shown_as_running(page: Page, shop: Project) -> None:
@@ -82,7 +81,7 @@ def test_pooling_has_the_same_words_everywhere(page: Page, shop: Project) -> Non
 @pytest.mark.thorough
 def test_an_endpoints_operations_are_found_in_a_busy_project(page: Page, stack: Stack) -> None:
     """A renewal of the endpoint's page, caused by other work of the project, closes no dialog."""
-    busy = Project.create(stack, Client(stack.api_url, stack.new_key()), name="busy")
+    busy = Project.create(stack, stack.client(), name="busy")
     quiet = busy.endpoint_id
     other = busy.create_endpoint(busy.new_branch_id(name="dev"))["endpoint"]["id"]
     for _ in range(6):

@@ -7,14 +7,13 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import copied
 from tests.browser.test_journey import assert_not_reloaded, mark, sign_in
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 
 
 @pytest.fixture
 def project(page: Page, stack: Stack) -> Project:
-    made = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    made = Project.create(stack, stack.client(), name="shop")
     sign_in(page, made.client.key)
     return made
 

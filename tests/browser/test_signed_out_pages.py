@@ -6,14 +6,13 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import opened
 from tests.browser.open_pages import open_page
 from tests.browser.test_journey import assert_not_reloaded, sign_in, sign_out
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 
 
 @pytest.mark.thorough
 def test_a_page_stays_when_the_user_signs_out_elsewhere(page: Page, stack: Stack) -> None:
-    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    project = Project.create(stack, stack.client(), name="shop")
     project.new_branch_id(name="free")
     open_page(page, project)
     dialog = page.locator("dialog[open]")
@@ -83,7 +82,7 @@ def test_a_page_of_a_previous_sign_in_changes_nothing(page: Page, stack: Stack) 
 
 @pytest.mark.thorough
 def test_without_scripts_a_form_survives_signing_out(browser: Browser, stack: Stack) -> None:
-    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    project = Project.create(stack, stack.client(), name="shop")
     with opened(browser, stack.console_url, java_script_enabled=False) as plain:
         other = plain.context.new_page()
         name = plain.get_by_role("textbox", name="Name")

@@ -5,13 +5,12 @@ import re
 from playwright.sync_api import Page, expect
 
 from tests.browser.test_journey import assert_not_reloaded, mark, sign_in
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 
 
 def test_an_operation_is_cancelled_and_retried(page: Page, stack: Stack) -> None:
-    project = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    project = Project.create(stack, stack.client(), name="shop")
     sign_in(page, project.client.key)
     dialog = page.locator("dialog[open]")
     status = page.locator("#live > .head .state")

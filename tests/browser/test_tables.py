@@ -9,14 +9,13 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import opened
 from tests.browser.looking import expect_accessible
 from tests.browser.test_journey import sign_in
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
 def shop(stack: Stack) -> Project:
-    shop = Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    shop = Project.create(stack, stack.client(), name="shop")
     shop.sql("CREATE TABLE birds (id int PRIMARY KEY, name text, note text)")
     shop.sql(
         "INSERT INTO birds SELECT n, 'bird ' || n % 7, nullif(n % 3, 0)::text "

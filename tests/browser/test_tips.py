@@ -6,7 +6,6 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import opened
 from tests.browser.looking import expect_accessible
 from tests.browser.test_journey import sign_in
-from tests.support.client import Client
 from tests.support.project import Project
 from tests.support.stack import Stack
 
@@ -15,7 +14,7 @@ EXPLAINED = "Compute unit: 1 vCPU and 4 GB of memory"
 
 @pytest.fixture(scope="module")
 def shop(stack: Stack) -> Project:
-    return Project.create(stack, Client(stack.api_url, stack.new_key()), name="shop")
+    return Project.create(stack, stack.client(), name="shop")
 
 
 def test_a_tap_explains_and_the_next_one_hides_it(

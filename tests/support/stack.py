@@ -48,6 +48,10 @@ NOTHING_KEPT = {"PERCH_RECOVERY_HOURS": "0"}
 TWO_PROXIES = {"PERCH_PROXY_PROCESSES": "2"}
 
 
+# The clients of accounts that this process has made, oldest first.
+CLIENTS: list[Client] = []
+
+
 @dataclass(frozen=True)
 class Stack:
     """A running `manage.py up`."""
@@ -81,7 +85,9 @@ class Stack:
 
     def client(self, **account: Any) -> Client:
         """Return a client of the API with a new account."""
-        return Client(self.api_url, self.new_key(**account))
+        made = Client(self.api_url, self.new_key(**account))
+        CLIENTS.append(made)
+        return made
 
     def database(self) -> "psycopg.Connection[tuple[Any, ...]]":
         """A connection to the service's own database."""
