@@ -113,7 +113,8 @@ def get_series(
     events = Event.objects.filter(endpoint_id=endpoint.id)
     known = events.aggregate(since=Min("at"))["since"] or until
     for at in points:
-        points[at]["wakes"] *= at < _floor(known, seconds)
+        if at >= _floor(known, seconds):
+            points[at]["wakes"] = 0
     starts = events.filter(type=EventType.ENDPOINT_ACTIVE, at__gte=since, at__lt=until)
     for at in starts.values_list("at", flat=True):
         points.setdefault(_floor(at, seconds), dict.fromkeys(FIELDS, 0))["wakes"] += 1
