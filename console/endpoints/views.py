@@ -31,7 +31,7 @@ from console.pages.form_errors import problems_beside
 from console.pages.listing import listing
 from console.pages.live_regions import Polling, is_poll, page_and_region, polling
 from console.pages.outcomes import NOT_READ, Existing
-from console.pages.responses import FormPage, choices, done, show_form
+from console.pages.responses import FormPage, choices, crumbs, done, show_form
 from console.pages.statuses import is_unfinished
 from console.request import ConsoleRequest
 
@@ -139,7 +139,7 @@ show, live = page_and_region(_contents, "endpoint.html", "_endpoint.html")
 
 @require_safe
 def sessions(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpResponse:
-    """Show what keeps the endpoint active, as a part of its page."""
+    """Show what keeps the endpoint active: a part of its page or, without scripts, a page."""
     context: dict[str, Any] = {"project_id": project_id, "endpoint_id": endpoint_id}
     try:
         context["sessions"], context["suspends_at"] = request.api.sessions(project_id, endpoint_id)
@@ -147,7 +147,9 @@ def sessions(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
         raise
     except APIError as problem:
         context["problem"] = problem
-    return render(request, "_endpoint_sessions.html", context)
+    if request.htmx:
+        return render(request, "_endpoint_sessions.html", context)
+    return render(request, "endpoint_sessions.html", context | {"crumbs": crumbs(request)})
 
 
 def read_turns(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Event]:

@@ -286,7 +286,8 @@ def _show(
             "is_left_out": f"value{n}" not in request.POST
             if is_sent
             else n < len(sizes) and sizes[n] > LONGEST_TYPED,
-            "rows": min(8, (value or "").count("\n") + 1),
+            # Lines wrap: a long one takes several rows.
+            "rows": min(8, sum(1 + len(line) // 48 for line in (value or "").split("\n"))),
         }
         for n, (column, value) in enumerate(zip(described.columns, typed, strict=True))
         if not (is_new and column.is_generated)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from console.api.fields import isolated
 from console.query.pg_types import NUMBERS
 from console.query.schema_tree import Table, quoted
 from console.query.sql_over_http import Query, Result
@@ -90,7 +91,8 @@ def read_description(table: Table, result: Result) -> Description | None:
     """Return what `DESCRIBE` answers; None if there is no such table, or it has no columns."""
     if not result.rows:
         return None
-    columns = [TableColumn(**json.loads(row[0] or "")) for row in result.rows]
+    found = [json.loads(row[0] or "") for row in result.rows]
+    columns = [TableColumn(**one | {"name": isolated(one["name"])}) for one in found]
     in_key = [(int(row[1]), n) for n, row in enumerate(result.rows) if row[1]]
     key = [columns[n] for _, n in sorted(in_key)]
     _, _, place, about = result.rows[0]

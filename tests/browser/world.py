@@ -30,7 +30,6 @@ ROLE, DATABASE = "neondb_owner", "neondb"
 NO_PAGES = {
     **dict.fromkeys(("changes", "project_changes"), "a stream"),
     "table_value": "a text",
-    "endpoint_sessions": "it is a part of the endpoint's page",
     **dict.fromkeys(
         (
             *(

@@ -189,6 +189,18 @@ class TestTablesWithoutAKey:
         assert answer.status_code == 302
         assert tables.project.sql("SELECT at::text FROM seen WHERE id = 500") == [("2030-01-01",)]
 
+    def test_a_column_name_turns_no_words_beside_it(self, tables: Tables) -> None:
+        """The override in the name reached as far as the type beside it."""
+        name = "\u202etxet"
+        tables.make(f'CREATE TABLE turning (id int PRIMARY KEY, "{name}" text)')
+        tables.make("INSERT INTO turning VALUES (1, 'egg')")
+        page = tables.open("turning", sort=name, column=name, op="eq", value="egg")
+        assert "1 row matches" in page.text
+        assert f"<bdi>{name}</bdi> ↑</a> <small>text</small>" in page.html
+        assert f'<option value="{name}" selected>{name}</option>' in page.html
+        assert f"<bdi>{name}</bdi> <small>text</small>" in tables.follow(page, "Edit").html
+        assert tables.export("turning") == [["1", "egg"]]
+
     def test_a_view_says_that_rows_are_left_out(self, tables: Tables) -> None:
         tables.make("CREATE VIEW numbers AS SELECT n FROM generate_series(1, 60) n")
         page = tables.open("numbers")
