@@ -60,6 +60,7 @@ KINDS = {
     "history.css": replace(CSS, first=()),
     "history.js": replace(JS, first=()),
     "schema.css": replace(CSS, first=()),
+    "tables.js": replace(JS, first=()),
     "timelines.css": replace(CSS, first=()),
     # Pages load it that have something to explain.
     "tips.js": replace(JS, first=()),

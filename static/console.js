@@ -98,9 +98,6 @@ window.Perch = {};
 
   document.addEventListener("input", (event) => {
     if (event.target.matches("input[data-expected]")) expectTypedIds();
-    // A value that is typed replaces NULL.
-    const box = event.target.matches(".typed textarea") && event.target.closest(".typed").querySelector("[name^=null]");
-    if (box) box.checked = false;
   });
 
   // Clicks: close dialogs, dismiss notices, and close menus when the user clicks elsewhere.
