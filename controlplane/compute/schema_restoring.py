@@ -13,7 +13,8 @@ so no script of an extension meets an object of theirs.
 
 While the restorer owns everything, evaluated code of one client could change what another one
 wrote. Every statement therefore begins with the session's first settings, and an event trigger
-refuses each statement about definitions that code executes (GUARD).
+refuses each statement about definitions that code executes (GUARD). Code may still write into what
+the restorer owns, so a schema in which it has is refused (UNTOUCHED).
 """
 
 import secrets
@@ -88,6 +89,24 @@ DECLARE context text; BEGIN
 END $body$;
 CREATE EVENT TRIGGER {0} ON ddl_command_start EXECUTE FUNCTION {0}.refuse();
 """
+# Nothing but evaluated code can have put rows into a table, or used a sequence.
+UNTOUCHED = """
+DO $do$ DECLARE found record; is_written boolean; BEGIN
+    FOR found IN SELECT c.oid::regclass AS name, seqstart FROM pg_class c
+        LEFT JOIN pg_sequence ON seqrelid = c.oid
+        WHERE relkind IN ('r', 'S') AND relowner = '{0}'::regrole
+    LOOP
+        EXECUTE CASE WHEN found.seqstart IS NULL THEN format('SELECT FROM ONLY %s', found.name)
+            ELSE format(
+                'SELECT FROM %s WHERE is_called OR last_value <> %s', found.name, found.seqstart)
+        END || ' LIMIT 1';
+        GET DIAGNOSTICS is_written = ROW_COUNT;
+        IF is_written THEN
+            RAISE 'code of a client writes into % when the schema is created', found.name;
+        END IF;
+    END LOOP;
+END $do$;
+"""
 UNGUARD = "DROP EVENT TRIGGER {0}; DROP SCHEMA {0} CASCADE; DROP OWNED BY {0}"
 # Before Postgres 17, the multirange type of a range type keeps its owner.
 MULTIRANGES = b"""
@@ -153,6 +172,7 @@ def create_schema(
     with _running(sockets, name, role) as restoring:
         _create(restoring, others)
     with _running(sockets, name) as platform:
+        platform.execute(of(UNTOUCHED))
         for statement in filter(None, gifts):
             platform.execute(statement)
         for row in platform.execute(MULTIRANGES).fetchall():

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from controlplane.compute.binaries import MAJOR
 from controlplane.compute.configuration import PLATFORM_ROLE
@@ -218,6 +219,29 @@ def test_what_clients_wrote_is_evaluated_without_rights_and_changes_nothing(serv
         assert inside.execute(SPRUNG.encode()).fetchall() == []
         assert inside.execute(RIGHTS).fetchall() == rights
     assert server.as_text() == before
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["INSERT INTO public.admins VALUES ('mallory')", "SELECT setval('public.number', 666)"],
+)
+def test_a_schema_whose_code_writes_into_tables_is_refused(server: Server, written: str) -> None:
+    with server.connect(NAME) as inside:
+        inside.execute("SET ROLE neondb_owner")
+        inside.execute("CREATE TABLE admins (name text); CREATE SEQUENCE number")
+        inside.execute(
+            "CREATE FUNCTION checked(text) RETURNS boolean LANGUAGE plpgsql AS $$BEGIN"
+            " IF session_user ~ '^perch_restorer' THEN EXECUTE $1; END IF; RETURN true; END$$;"
+            "CREATE DOMAIN trap AS text CHECK (public.checked(VALUE))"
+        )
+        literal = sql.Literal(f'{{"{written}"}}')
+        inside.execute(sql.SQL("CREATE TABLE t (a trap[] DEFAULT {}::trap[])").format(literal))
+    with pytest.raises(SchemaNotCopied, match=r"client writes into public\.(admins|number)"):
+        server.copy()
+    with server.connect() as session:
+        session.execute('DROP DATABASE "a database" WITH (FORCE)')
+        for (role,) in session.execute("SELECT rolname FROM pg_roles WHERE rolname ~ 'restorer'"):
+            session.execute(f"DROP ROLE {role}")
 
 
 def test_an_extension_that_its_owner_may_not_create_is_refused(server: Server) -> None:
