@@ -86,6 +86,12 @@ FROM pg_class c WHERE c.oid = attrelid AND c.oid >= 16384 AND relkind IN ('r', '
 """
 
 
+DATABASES_OWNER = b"""
+SELECT rolname FROM pg_database d JOIN pg_roles r ON r.oid = datdba
+WHERE datname = current_database() AND NOT rolsuper
+"""
+
+
 class UpgradeRefused(Exception):
     """The branch's data cannot be of the other major version as it is; the message says why."""
 
@@ -189,6 +195,11 @@ def rearm(sockets: Path, found: Disarmed) -> None:
 def _acting_for(platform: Session, sockets: Path, database: str, owner: bytes) -> Iterator[Session]:
     """A session with the rights of the role `owner`, of which it is not the session's own role."""
     role = f"perch_upgrade_{secrets.token_hex(8)}"
+    if owner == b"pg_database_owner":
+        # It can have no other members than the database's owner.
+        if not (found := platform.execute(DATABASES_OWNER).fetchone()):
+            raise UpgradeRefused(f'the database "{database}" belongs to the platform')
+        owner = _bytes(found[0])
     member = b'GRANT "' + owner.replace(b'"', b'""') + b'" TO ' + role.encode()
     platform.execute(f"CREATE ROLE {role} LOGIN".encode())
     platform.execute(member)

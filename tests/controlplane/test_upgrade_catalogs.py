@@ -44,6 +44,11 @@ CREATE FUNCTION theirs.takes(a theirs."Their Domain" DEFAULT '{6}') RETURNS int
     BEGIN ATOMIC SELECT cardinality('{7}'::theirs."Their Domain"); END;
 RESET ROLE;
 REVOKE CREATE ON SCHEMA theirs FROM "an ""other"" role";
+ALTER DATABASE postgres OWNER TO "an ""other"" role";
+CREATE FUNCTION theirs.owned() RETURNS int LANGUAGE sql AS 'SELECT 1';
+ALTER FUNCTION theirs.owned() OWNER TO pg_database_owner;
+CREATE DOMAIN theirs.small AS int CHECK (VALUE < 9);
+ALTER DOMAIN theirs.small OWNER TO pg_database_owner;
 """
 STATE = """
 SELECT pg_get_functiondef(f.oid), proowner::regrole::text, obj_description(f.oid, 'pg_proc'),
