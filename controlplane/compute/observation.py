@@ -91,10 +91,13 @@ SELECT DISTINCT datname FROM pg_stat_activity
 WHERE datname IS NOT NULL AND usename IS DISTINCT FROM current_user LIMIT %s
 """
 MOST_DATABASES = 8
-# The clients' sessions, the busy and the most recently used ones first.
+# The clients' sessions, the busy and the most recently used ones first. Statements that may hold a
+# password are not shown.
 SHOWN_SESSIONS = """
 SELECT pid, usename::text AS role, datname::text AS database, application_name, state,
-    backend_start, xact_start, state_change, left(query, %s) AS last_statement
+    backend_start, xact_start, state_change, CASE
+        WHEN query !~* 'password|user\s+mapping|dblink|connection' THEN left(query, %s)
+    END AS last_statement
 FROM pg_stat_activity
 WHERE backend_type IN ('client backend', 'walsender') AND usename IS DISTINCT FROM current_user
 ORDER BY state = 'idle', state_change DESC NULLS LAST LIMIT %s
