@@ -57,7 +57,6 @@ KINDS = {
     "js": JS,
     "commands.js": replace(JS, first=()),
     "filters.css": replace(CSS, first=()),
-    "filters.js": replace(JS, first=()),
     "history.css": replace(CSS, first=()),
     "history.js": replace(JS, first=()),
     "schema.css": replace(CSS, first=()),

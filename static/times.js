@@ -11,6 +11,13 @@
   // A time that was typed, as the server would read it: in the zone that the page says.
   Perch.typed = (time) => new Date(zone === document.body.dataset.zone || time.endsWith("Z") ? time : `${time}Z`);
 
+  // The address of a filtered list says the same to readers in other zones.
+  document.addEventListener("htmx:configRequest", ({ detail: { verb, elt, parameters } }) => {
+    for (const { name, value } of verb === "get" ? elt.querySelectorAll("[type=datetime-local]") : []) {
+      if (value) parameters[name] = Perch.typed(value).toISOString().replace(".000", "");
+    }
+  });
+
   // The server's clock counts; the one of this machine may be wrong.
   const ahead = Date.now() - Date.parse(document.body.dataset.now);
   const correction = Math.abs(ahead) > MINUTE * 1000 ? ahead : 0;

@@ -96,7 +96,7 @@ MOST_DATABASES = 8
 SHOWN_SESSIONS = """
 SELECT pid, usename::text AS role, datname::text AS database, application_name, state,
     backend_start, xact_start, state_change, CASE
-        WHEN query !~* 'password|user\s+mapping|dblink|connection' THEN left(query, %s)
+        WHEN query !~* 'password|user +mapping|dblink|connection' THEN left(query, %s)
     END AS last_statement
 FROM pg_stat_activity
 WHERE backend_type IN ('client backend', 'walsender') AND usename IS DISTINCT FROM current_user

@@ -281,7 +281,8 @@ class TestConnection:
         uri = "postgresql://a:p%40ss@localhost:1/db?sslmode=require&options=endpoint%3Dep-x"
         sent = sql_over_http._with_options(uri, seconds=10, read_only=True)
         assert sent.startswith("postgresql://a:p%40ss@localhost:1/db?")
-        assert "endpoint%3Dep-x+-c+statement_timeout%3D10000+-c+default" in sent
+        assert "options=endpoint%3Dep-x+-c+statement_timeout%3D10000+-c+standard" in sent
+        assert "+-c+default_transaction_read_only%3Don" in sent
 
 
 def test_the_statements_of_one_query_are_limited(run_sql: Any) -> None:

@@ -33,7 +33,7 @@ def test_it_works(fresh_project: Project) -> None:
     project = fresh_project
     # It is looked at three times as often as this.
     project.change(suspend_timeout_seconds=9)
-    wait_for(lambda: metrics(project)["points"], "the first sample")
+    wait_for(lambda: "rows_written" in current(project), "the first sample")
     first = current(project)
     project.sql("CREATE TABLE birds AS SELECT generate_series(1, 1000) AS n")
     project.sql("DELETE FROM birds WHERE n <= 10")

@@ -45,7 +45,6 @@ USES = (
     "SELECT * FROM empty",
     "SELECT name FROM birds WHERE name = 'wren'",
     "INSERT INTO empty VALUES ('x'); SELECT 1",
-    "UPDATE empty SET name = 'y' WHERE false",
     "SELECT hidden()",
     "DO $$ BEGIN PERFORM hidden(); END $$",
     "BEGIN; DELETE FROM empty; ROLLBACK; SELECT 1",

@@ -160,7 +160,8 @@ class TestFiles:
         for place in (other / "pg_wal", other / "global", data):
             place.mkdir(parents=True)
         (other / "pg_wal" / segment).write_bytes(bytes(8) + struct.pack("<Q", 3 * 100) + bytes(84))
-        (other / "global/pg_control").write_bytes(bytes(16) + struct.pack("<I", 1))
+        control = bytes(16) + struct.pack("<I", 1) + bytes(8192)
+        (other / "global/pg_control").write_bytes(control)
         title = f"postgres: startup recovering {segment}".encode()
         monkeypatch.setattr(recovery, "children_of", lambda pid: [pid])
         monkeypatch.setattr(recovery, "title_of", lambda pid: title)

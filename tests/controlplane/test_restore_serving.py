@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -126,8 +127,9 @@ def test_the_compute_serves_until_the_past_is_recovered(
         branches = project.client.get(project.path + "/branches")["branches"]
         (before_id,) = (one["id"] for one in branches if one["name"] == kept)
     else:
-        (gap,) = history(project, branch_id)["gaps"]
-        before = project.new_branch(parent_id=branch_id, parent_timestamp=gap["since"])
+        (restored,) = history(project, branch_id)["restores"]
+        moment = datetime.fromisoformat(restored["at"]) - timedelta(microseconds=1)
+        before = project.new_branch(parent_id=branch_id, parent_timestamp=moment.isoformat())
         before_id = before["branch"]["id"]
     assert notes(project, before_id) == ["first", "second"]
     (endpoint,) = (one for one in project.endpoints() if one["branch_id"] == before_id)

@@ -89,7 +89,7 @@ def test_the_steps_of_a_projects_creation(fresh_project: Project) -> None:
 def test_a_copy_of_a_running_branch_replays_its_log(project: Project) -> None:
     made = project.new_branch(endpoint=True)
     copied, started = (steps(project, operation["id"]) for operation in made["operations"])
-    copy = ["writing_checkpoint", "copying", "copying_log", "syncing"]
+    copy = ["writing_checkpoint", "copying", "copying_log", "syncing", "taking_base"]
     assert work(copied) == [*FROM_THE_QUEUE, *copy, "publishing"]
     assert work(started)[3:6] == ["starting", "recovering", "ready"]
     assert_in_order(copied)
