@@ -164,5 +164,6 @@ UNION SELECT rolname FROM pg_roles WHERE rolsuper AND rolname <> 'perch_platform
 
 def sprung(project: Project, endpoint_id: str | None = None) -> list[str]:
     """Return the kinds of objects that a superuser's session has evaluated in this compute."""
-    assert project.sql(POWERFUL, endpoint_id=endpoint_id) == []
+    powerful = project.sql(POWERFUL, endpoint_id=endpoint_id)
+    assert powerful == [], powerful
     return [name for (name,) in project.sql(SPRUNG, endpoint_id=endpoint_id)]
