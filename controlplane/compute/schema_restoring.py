@@ -89,8 +89,8 @@ DECLARE context text; BEGIN
 END $body$;
 CREATE EVENT TRIGGER {0} ON ddl_command_start EXECUTE FUNCTION {0}.refuse();
 """
-# Nothing but evaluated code can have put rows into a table, or used a sequence. No table is queried,
-# since planning a superuser's query evaluates expressions of the table's indexes.
+# Only evaluated code can have put rows into a table, or used a sequence. No table is queried, since
+# planning a query evaluates expressions of the table's indexes, here as a superuser.
 UNTOUCHED = """
 DO $do$ DECLARE found record; is_written boolean; BEGIN
     FOR found IN SELECT c.oid::regclass AS name, seqstart FROM pg_class c
