@@ -218,12 +218,13 @@ def _raise_ambient() -> None:
 
 
 def _effective() -> frozenset[str]:
-    """The effective capabilities of this thread, of those in CAPABILITIES."""
-    for line in Path("/proc/thread-self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            bits = int(line.split()[1], 16)
-            return frozenset(name for name, number in CAPABILITIES.items() if bits >> number & 1)
-    return frozenset()
+    """The effective capabilities of this thread, of those in CAPABILITIES. Not read from /proc,
+    which a confined thread cannot open."""
+    sets = (ctypes.c_uint32 * 6)()
+    if _libc.capget((ctypes.c_uint32 * 2)(_VERSION, 0), sets):
+        raise OSError(ctypes.get_errno(), "capabilities")
+    bits = sets[0] | sets[3] << 32
+    return frozenset(name for name, number in CAPABILITIES.items() if bits >> number & 1)
 
 
 def _prctl(option: int, *arguments: int) -> None:
