@@ -53,7 +53,7 @@ from controlplane.compute.process import (
 )
 from controlplane.compute.session import session, socket_dir
 from controlplane.compute.standby import CONFIGURATION, configuring, standby_line
-from controlplane.compute.state_directory import HBA_FILE
+from controlplane.compute.state_directory import access_files
 from controlplane.compute.steps import step
 
 log = logging.getLogger(__name__)
@@ -402,7 +402,7 @@ def _write_configuration(spec: ComputeSpec, name: str, standby: str = "") -> Pat
         spec,
         major,
         socket_dir=socket_dir(spec.endpoint_id),
-        hba_file=Path(settings.STATE_DIR) / HBA_FILE,
+        access=access_files(),
         extensions=offered_extensions(major),
     )
     return branch_data.write_for(spec.branch_id, name, text + standby)

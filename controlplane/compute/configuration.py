@@ -55,16 +55,21 @@ class ExtensionPaths:
 
 
 def render_configuration(
-    spec: ComputeSpec, major: int, *, socket_dir: Path, hba_file: Path, extensions: ExtensionPaths
+    spec: ComputeSpec,
+    major: int,
+    *,
+    socket_dir: Path,
+    access: Mapping[str, str],
+    extensions: ExtensionPaths,
 ) -> str:
-    """The text of postgresql.conf for a Postgres of the major version. Later lines win, so the
-    reserved settings come last."""
+    """The text of postgresql.conf for a Postgres of the major version; `access` is that of
+    `state_directory.access_files`. Later lines win, so the reserved settings come last."""
     reserved = {
         "listen_addresses": "",
         "port": "5432",
         "unix_socket_directories": str(socket_dir),
         "unix_socket_permissions": sockets_mode(),
-        "hba_file": str(hba_file),
+        **access,
         "cluster_name": spec.endpoint_id,
         "wal_level": "logical" if spec.logical_replication else "replica",
         # An absent subscriber must not fill the disk: past this much log, its slot is lost.

@@ -30,7 +30,7 @@ from controlplane.compute.limits import limit_compute
 from controlplane.compute.progress import Movement, wait_while_it_gets_on
 from controlplane.compute.session import pinned_options
 from controlplane.compute.space import require_reserve
-from controlplane.compute.state_directory import HBA_FILE
+from controlplane.compute.state_directory import TRUSTING_HBA_FILE
 from controlplane.compute.tree import open_directory
 from controlplane.compute.upgrade_catalogs import UpgradeFailed, UpgradeRefused
 from controlplane.compute.workshop import MOST, sockets_of
@@ -127,7 +127,7 @@ def _paths(staging: Path, sockets: Path, *, before: int, to: int) -> dict[str, l
             old.parent,
             new.parent,
             *beside,
-            Path(settings.STATE_DIR) / HBA_FILE,
+            Path(settings.STATE_DIR) / TRUSTING_HBA_FILE,
         ],
         "written": [staging, sockets, Path("/dev/null")],
         "executed": [*programs, *map(Path, helpers), *map(Path, chain(*map(glob.glob, LOADERS)))],
@@ -137,7 +137,7 @@ def _paths(staging: Path, sockets: Path, *, before: int, to: int) -> dict[str, l
 def _options(branch_id: str, name: str, major: int) -> str:
     """The options of a server that pg_upgrade starts: a configuration of ours alone."""
     lines = {
-        "hba_file": settings.STATE_DIR / HBA_FILE,
+        "hba_file": settings.STATE_DIR / TRUSTING_HBA_FILE,
         "listen_addresses": "",
         "shared_buffers": "64MB",
         # One transaction restores up to a thousand objects.

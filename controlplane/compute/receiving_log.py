@@ -23,17 +23,17 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute.account_numbers import new_account
-from controlplane.compute.accounts import Account, give, launched_as, own_account
+from controlplane.compute.accounts import Account, give, launched_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.branch_data import branch_dir, let_in
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.door import SOCKET
 from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches, remove_tree
 from controlplane.compute.history.log import segment_start
 from controlplane.compute.listing import Listing
 from controlplane.compute.logs import open_log
 from controlplane.compute.occupants import kill
 from controlplane.compute.reaping import reap
+from controlplane.compute.relaying import listening
 from controlplane.compute.standby import SLOT
 from controlplane.compute.tree import REGULAR, SEGMENT, open_directory, start_of
 
@@ -65,7 +65,7 @@ def receive(receiver_id: str, major: int, start_carrier: StartCarrier) -> None:
     program = postgres_bin(major) / "pg_receivewal"
     account = _make(receiver_id)
     place, sockets = branch_dir(receiver_id), _sockets(receiver_id)
-    with _listening(sockets, account) as listener, _lock(receiver_id) as lock:
+    with listening(sockets, account) as listener, _lock(receiver_id) as lock:
         carrier = start_carrier(listener, lock)
         _note_process(place, carrier)
         command: list[Path | str] = [
@@ -143,19 +143,6 @@ def _make(receiver_id: str) -> Account:
 
 def _sockets(receiver_id: str) -> Path:
     return Path(settings.SOCKET_DIR) / receiver_id
-
-
-@contextmanager
-def _listening(sockets: Path, account: Account) -> Iterator[socket.socket]:
-    sockets.mkdir(mode=0o700)
-    let_in(sockets, account)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        path = sockets / SOCKET
-        listener.bind(str(path))
-        give(path, Account(own_account().uid, account.gid))
-        path.chmod(0o660)
-        listener.listen(1)
-        yield listener
 
 
 @contextmanager

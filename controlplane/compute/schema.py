@@ -15,8 +15,8 @@ from controlplane.compute.accounts import ENVIRONMENT, account_of, running_as
 from controlplane.compute.binaries import major_behind, postgres_bin
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.door import port_of
 from controlplane.compute.patience import heed_cancel
+from controlplane.compute.relaying import relayed
 from controlplane.compute.session import pinned_options, session, socket_dir
 
 # Bytes of the longest schema: thousands of tables.
@@ -90,21 +90,24 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
         "PGDATABASE": database,
         "PGOPTIONS": pinned_options(DUMP_BOUND, major),
         "PGCLIENTENCODING": "UTF8",
+        "PGUSER": PLATFORM_ROLE,
     }
-    options = running_as(account_of(branch_dir(branch_id)))
-    with subprocess.Popen(
-        [
-            # Left out, as a subscription is dumped with its password.
-            *(postgres_bin(major) / "pg_dump", "--schema-only", "--no-subscriptions"),
-            "--no-password",
-            *("--host", place, "--port", str(port_of(place)), "--username", PLATFORM_ROLE),
-            *("--encoding", "UTF8", f"--lock-wait-timeout={LOCK_WAIT * 1000:.0f}"),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **{**options, "env": {**ENVIRONMENT, **name}},
-    ) as process:
+    account = account_of(branch_dir(branch_id))
+    with (
+        relayed(place, account) as relay,
+        subprocess.Popen(
+            [
+                # Left out, as a subscription is dumped with its password.
+                *(postgres_bin(major) / "pg_dump", "--schema-only", "--no-subscriptions"),
+                *("--no-password", "--encoding", "UTF8"),
+                f"--lock-wait-timeout={LOCK_WAIT * 1000:.0f}",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **{**running_as(account), "env": {**ENVIRONMENT, **name, "PGHOST": str(relay)}},
+        ) as process,
+    ):
         try:
             output, complaint = _read(process)
         finally:

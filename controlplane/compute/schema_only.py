@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO
 
 from django.conf import settings
-from psycopg.conninfo import make_conninfo
 
 from controlplane.compute import branch_data, compute
 from controlplane.compute.accounts import Account, account_of, running_as
@@ -31,6 +30,7 @@ from controlplane.compute.dump_archive import entries_of
 from controlplane.compute.filesystem import forget_lock, lock_branches
 from controlplane.compute.progress import Movement, Watch, wait_while_it_gets_on
 from controlplane.compute.recovery import is_to_recover
+from controlplane.compute.relaying import relayed
 from controlplane.compute.schema import (
     LOCK_HELD,
     SchemaUnreadable,
@@ -191,17 +191,19 @@ def _run_pg_dump(
     """Run pg_dump as long as it makes progress. Raises SchemaUnreadable, SchemaNotCopied,
     CopyInterrupted, NotEnoughSpace, patience.Cancelled."""
     major = major_behind(sockets)
-    source = make_conninfo(host=str(sockets), port=5432, user=PLATFORM_ROLE, dbname=database)
     options_of_run = running_as(account)
     options_of_run["env"] = {
         **options_of_run["env"],
+        "PGUSER": PLATFORM_ROLE,
+        "PGDATABASE": database,
         "PGOPTIONS": f"{pinned_options(STILL, major)} -c lock_timeout={LOCK_WAIT}",
         "PGAPPNAME": "perch",
     }
-    with tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as errors, relayed(sockets, account) as relay:
+        options_of_run["env"]["PGHOST"] = str(relay)
         process = subprocess.Popen(
             [
-                *(postgres_bin(major) / "pg_dump", "--no-password", f"--dbname={source}"),
+                *(postgres_bin(major) / "pg_dump", "--no-password"),
                 *("--schema-only", "--create", "--format=custom"),
                 # A copied subscription would take the source's rows out of its replication slot.
                 *("--no-subscriptions", f"--lock-wait-timeout={LOCK_WAIT}", *options),

@@ -6,6 +6,7 @@ Whatever a Postgres account may write to lies one level below a directory of roo
 
 import fcntl
 import os
+import pwd
 import stat
 import uuid
 from collections.abc import Iterator
@@ -23,14 +24,23 @@ from controlplane.compute.accounts import (
     shared_account,
 )
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.filesystem import LockTimeout, lock_branches
-from controlplane.process_accounts import acts_as_root
+from controlplane.compute.filesystem import LockTimeout, lock_branches, remove_tree
+from controlplane.compute.relaying import PREFIX
+from controlplane.process_accounts import KINDS, acts_as_root
 
-HBA_FILE = "pg_hba.conf"
+# Of pg_upgrade's servers, and of computes that a release up to 0.2 has started.
+TRUSTING_HBA_FILE = "pg_hba.conf"
+HBA_FILE, IDENT_FILE = "compute-hba.conf", "compute-ident.conf"
 # Only a compute's own account and the proxy can reach its socket, and the proxy has authenticated
-# the client before it connects. `all` stands for databases: only the platform's own role may read
-# the whole log, for another host (`operations.log_receivers`).
-HBA = f"local all all trust\nlocal replication {PLATFORM_ROLE} trust\n"
+# the client before it connects. A compute opens what its clients name (`dblink`), so the platform's
+# role needs an account of the platform too. Without accounts no such extension is offered
+# (`extensions.REACHING_OUT`). `all` stands for databases: only the platform's role may read the
+# whole log, for another host (`operations.log_receivers`).
+HBA = """\
+local all {role} {method}
+local all all trust
+local replication {role} {method}
+"""
 # Exists while a restore is under way, and after one that was interrupted.
 UNFINISHED_RESTORE = "restore-unfinished"
 
@@ -61,9 +71,30 @@ def prepare_state_directory() -> None:
         _our_directory(state / name, mode)
     sockets = Path(settings.SOCKET_DIR)
     _our_directory(sockets, private)
-    hba = state / HBA_FILE
-    if not hba.exists() or hba.read_text() != HBA:
-        durable.write(hba, HBA.encode(), 0o644)
+    for left in sockets.glob(f"{PREFIX}*"):
+        remove_tree(left)
+    method = "peer map=perch" if acts_as_root() else "trust"
+    for name, text in (
+        (TRUSTING_HBA_FILE, HBA.format(role=PLATFORM_ROLE, method="trust")),
+        (HBA_FILE, HBA.format(role=PLATFORM_ROLE, method=method)),
+        (IDENT_FILE, "".join(f'perch "{name}" {PLATFORM_ROLE}\n' for name in _of_platform())),
+    ):
+        if not (state / name).exists() or (state / name).read_text() != text:
+            durable.write(state / name, text.encode(), 0o644)
+
+
+def _of_platform() -> list[str]:
+    """The names of the accounts that may connect to computes as the platform's role, whether `up`
+    now gives its processes accounts of their own or not: computes go on from one `up` to the
+    next."""
+    kinds = (KINDS["proxy"], KINDS["worker"])
+    return [pwd.getpwuid(0).pw_name, *(kind.account for kind in kinds)]
+
+
+def access_files() -> dict[str, str]:
+    """The settings of Postgres by which a compute finds out whom it admits."""
+    state = Path(settings.STATE_DIR)
+    return {"hba_file": str(state / HBA_FILE), "ident_file": str(state / IDENT_FILE)}
 
 
 def check_ours() -> None:

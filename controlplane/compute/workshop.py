@@ -24,7 +24,7 @@ from controlplane.compute.logs import flush_log
 from controlplane.compute.occupants import lease
 from controlplane.compute.patience import patience
 from controlplane.compute.process import clear_stale_pid_file, start_postgres
-from controlplane.compute.state_directory import HBA_FILE
+from controlplane.compute.state_directory import access_files
 
 # Name of the files that this Postgres leaves in a branch's directory, without the suffix.
 NAME = "schema"
@@ -58,9 +58,12 @@ def serving(
     major = major_of(data)
     note_major(sockets, major, account)
     spec = ComputeSpec(sockets.name, branch_id, min_cu=LEAST, max_cu=MOST, pg_settings=pg_settings)
-    hba_file = Path(settings.STATE_DIR) / HBA_FILE
     text = render_configuration(
-        spec, major, socket_dir=sockets, hba_file=hba_file, extensions=offered_extensions(major)
+        spec,
+        major,
+        socket_dir=sockets,
+        access=access_files(),
+        extensions=offered_extensions(major),
     )
     try:
         config = branch_data.write_for(branch_id, f"{NAME}.conf", text)

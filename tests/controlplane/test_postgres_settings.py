@@ -54,7 +54,7 @@ def test_an_endpoints_own_defaults_are_within_its_bounds(
 ) -> None:
     spec = ComputeSpec("ep-a-b-123456", "br-a-b-123456", min_cu=size, max_cu=size)
     text = render_configuration(
-        spec, 18, socket_dir=tmp_path, hba_file=tmp_path, extensions=ExtensionPaths()
+        spec, 18, socket_dir=tmp_path, access={}, extensions=ExtensionPaths()
     )
     given = dict(line.replace("'", "").split(" = ") for line in text.splitlines()[1:])
     for name in given.keys() & SIZED.keys():
@@ -204,7 +204,7 @@ def test_temporary_files_and_retained_log_are_limited_by_the_plan(
     limit = 512 << 20
     spec = ComputeSpec("ep-a-b-123456", "br-a-b-123456", 1, 1, storage_limit=limit)
     text = render_configuration(
-        spec, 18, socket_dir=tmp_path, hba_file=tmp_path, extensions=ExtensionPaths()
+        spec, 18, socket_dir=tmp_path, access={}, extensions=ExtensionPaths()
     )
     assert "temp_file_limit = '512MB'" in text
     assert "max_slot_wal_keep_size = '512MB'" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.compute import branch_data
-from controlplane.compute.state_directory import HBA, HBA_FILE, identity
+from controlplane.compute.state_directory import access_files, identity
 from controlplane.environment import envsecret
 from tests.controlplane.test_copies import CHILD, MIB, PARENT, one, running, state_dir
 from tests.support.filesystems import SBIN, after_power_cut, mounted
@@ -102,11 +102,12 @@ def test_directories_that_are_made_once_survive(
     place, _ = disk
     state_dir(place)
     made = envsecret("PERCH_NO_SUCH_SECRET", place / "a-secret", makes=True), identity()
+    access = [Path(name).read_text() for name in access_files().values()]
     with after_power_cut(*disk) as found:
         state_dir(found)
         secret = envsecret("PERCH_NO_SUCH_SECRET", found / "a-secret", makes=False)
         assert (secret, identity()) == made
-        assert (found / HBA_FILE).read_text() == HBA
+        assert [Path(name).read_text() for name in access_files().values()] == access
 
 
 @pytest.mark.thorough

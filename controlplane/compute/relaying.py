@@ -1,0 +1,79 @@
+"""Sockets for programs of Postgres that run under a branch's account.
+
+A compute admits the platform's role only from accounts of the platform (`state_directory`), since
+its own account also opens what clients name, by `dblink` and foreign servers. A program that reads
+a compute under the branch's account, because its answers are untrusted, gets a relay to it.
+"""
+
+import secrets
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from django.conf import settings
+
+from controlplane.compute.accounts import Account, give, is_served_by, own_account
+from controlplane.compute.branch_data import let_in
+from controlplane.compute.door import SOCKET, port_of
+from controlplane.compute.filesystem import remove_tree
+
+PREFIX = "relay-"
+_CHUNK_SIZE = 256 << 10
+
+
+@contextmanager
+def listening(sockets: Path, account: Account) -> Iterator[socket.socket]:
+    """Make the directory, and a socket of Postgres's name in it that only the account can connect
+    to. Raises OSError."""
+    sockets.mkdir(mode=0o700)
+    let_in(sockets, account)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        path = sockets / SOCKET
+        listener.bind(str(path))
+        give(path, Account(own_account().uid, account.gid))
+        path.chmod(0o660)
+        listener.listen(1)
+        yield listener
+
+
+@contextmanager
+def relayed(compute: Path, account: Account) -> Iterator[Path]:
+    """The directory of a socket that leads, for one connection of a program of the account, to the
+    compute that listens in `compute`, as a connection of the platform's.
+
+    The compute's processes have the same account, so the directory's name is a secret: whoever
+    starts the program passes it by the environment. Raises OSError.
+    """
+    place = Path(settings.SOCKET_DIR) / f"{PREFIX}{secrets.token_hex(16)}"
+    try:
+        with listening(place, account) as listener:
+            carrier = threading.Thread(target=_carry_one, args=(listener, compute), daemon=True)
+            carrier.start()
+            try:
+                yield place
+            finally:
+                # The program has ended. This also ends an `accept` that nothing has answered.
+                listener.shutdown(socket.SHUT_RDWR)
+                carrier.join()
+    finally:
+        remove_tree(place)
+
+
+def _carry_one(listener: socket.socket, compute: Path) -> None:
+    """Accept one connection, and carry it until either side ends."""
+    with suppress(OSError):
+        client, _ = listener.accept()
+        with client, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+            server.connect(str(compute / f".s.PGSQL.{port_of(compute)}"))
+            if not is_served_by(server, compute):
+                return
+            while True:
+                for source in select.select([client, server], [], [])[0]:
+                    data = source.recv(_CHUNK_SIZE)
+                    if not data:
+                        return
+                    # A client of Postgres reads what it asked for before it sends more than fits.
+                    (server if source is client else client).sendall(data)
