@@ -33,7 +33,7 @@ def content_for(*, name: str, address: str, region: str) -> bytes:
     if "DATABASE_URL" not in os.environ:
         raise JoinRefused(
             "this service keeps its metadata in a Postgres of its own, which no other machine can "
-            "reach: move it to one that DATABASE_URL names (docs/how-to/operating.md)"
+            "reach: move it to one that DATABASE_URL names (docs/how-to/hosts.md)"
         )
     variables = {one: os.environ[one] for one in SHARED if os.environ.get(one)}
     variables |= {

@@ -69,8 +69,8 @@ def test_the_reference_lists_every_figure() -> None:
     assert listed == known | READ_FROM_HOST.keys()
 
 
-def test_operating_says_what_to_do_about_every_alert() -> None:
-    text = (ROOT / "docs" / "how-to" / "operating.md").read_text()
+def test_a_document_says_what_to_do_about_every_alert() -> None:
+    text = (ROOT / "docs" / "how-to" / "observing.md").read_text()
     told = re.findall(r"^\| `(Perch\w+)` \| (.+) \|$", text, re.MULTILINE)
     assert [name for name, _ in told] == [alert["alert"] for alert in alerts()]
     assert all(len(words) > 20 for _, words in told)
