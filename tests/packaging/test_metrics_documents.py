@@ -74,6 +74,7 @@ def test_a_document_says_what_to_do_about_every_alert() -> None:
     told = re.findall(r"^\| `(Perch\w+)` \| (.+) \|$", text, re.MULTILINE)
     assert [name for name, _ in told] == [alert["alert"] for alert in alerts()]
     assert all(len(words) > 20 for _, words in told)
+    assert all("observing/#alerts" in alert["annotations"]["runbook_url"] for alert in alerts())
 
 
 @pytest.mark.thorough
@@ -101,7 +102,10 @@ WOKEN = 'perch_wake_seconds_count{instance="h",outcome="woken"}'
 FAILED = 'perch_wake_seconds_count{instance="h",outcome="failed"}'
 FIRES = {
     "exp_labels": {"severity": "page", "instance": "h"},
-    "exp_annotations": {"summary": "more than 5 % of the wakes on h fail"},
+    "exp_annotations": {
+        "summary": "more than 5 % of the wakes on h fail",
+        "runbook_url": "/how-to/observing/#alerts",
+    },
 }
 # Half of the wakes fail, and then none.
 CASES: dict[str, Any] = {
