@@ -35,7 +35,7 @@ PAGE_SECONDS, ENDLESS_SECONDS = 120, 5
 # The status of `timeout` if the command did not end by itself.
 STOPPED = 124
 # Pages on which every command starts a program of Perch, which takes seconds on a busy machine.
-SLOW_PAGES = ("access", "backup", "operating")
+SLOW_PAGES = ("access", "backup", "hosts", "leaving", "observing")
 
 
 def pages() -> Iterator[Any]:
