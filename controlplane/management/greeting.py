@@ -19,13 +19,14 @@ log = logging.getLogger(__name__)
 def greeting(host: str, ports: Mapping[str, int]) -> str:
     key_file = settings.STATE_DIR / "api-key"
     console = f"http://{reachable(host)}:{ports['console']}"
+    api = f"http://{reachable(host)}:{ports['api']}/api/v2"
     return f"""
 Perch is up.
 
   Console  {console}
            {_how_to_sign_in(console)}sign in with the API key in {key_file}
-           (show it with: cat {shlex.quote(str(key_file))})
-  API      http://{reachable(host)}:{ports["api"]}/api/v2
+  API      {api}
+           In a shell: export PERCH_API={api} PERCH_API_KEY=$(cat {shlex.quote(str(key_file))})
   Postgres {reachable(host)}:{ports["proxy"]}, as the console shows for each endpoint
            {_trust(host, ports)}{_pooling()}{_metrics()}
 

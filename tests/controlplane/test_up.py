@@ -77,6 +77,9 @@ def test_it_works(stack: Stack) -> None:
     assert str(stack.state_dir / "api-key") in greeting
     key = (stack.state_dir / "api-key").read_text().strip()
     assert key not in greeting
+    (line,) = re.findall(r"In a shell: (.*)", greeting)
+    shell = ["bash", "-c", f"{line}; echo $PERCH_API $PERCH_API_KEY"]
+    assert subprocess.check_output(shell, text=True).split() == [stack.api_url, key]
     assert Client(stack.api_url, key).get("/users/me")["login"] == "local"
     assert requests.get(stack.console_url, timeout=10).ok
     health = requests.get(stack.api_url.replace("/api/v2", "/healthz"), timeout=10)
