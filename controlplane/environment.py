@@ -16,7 +16,6 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict
 
 from controlplane import durable
-from controlplane.database.base import BoundedConnection
 
 # On Linux sockaddr_un.sun_path holds 108 bytes, including the terminating NUL.
 LONGEST_SOCKET_PATH = 107
@@ -241,7 +240,6 @@ def postgres_database(
             # own statements are not prepared.
             "prepare_threshold": 0,
             "pool": {
-                "connection_class": BoundedConnection,
                 "min_size": 1,
                 "max_size": pool_size,
                 "timeout": pool_timeout,

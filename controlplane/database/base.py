@@ -171,6 +171,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     @property
     def pool(self) -> "ConnectionPool[BoundedConnection] | None":
+        if options := self.settings_dict["OPTIONS"].get("pool"):
+            # Not among the settings, which would import this module, and so much of Django.
+            options["connection_class"] = BoundedConnection
         pool = super().pool
         if pool is not None:
             # Django passes psycopg's own check, which sends a statement each time.
