@@ -55,7 +55,6 @@ JS = Kind(
 KINDS = {
     "css": CSS,
     "js": JS,
-    "commands.js": replace(JS, first=()),
     "filters.css": replace(CSS, first=()),
     "history.css": replace(CSS, first=()),
     "history.js": replace(JS, first=()),

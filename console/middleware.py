@@ -20,6 +20,7 @@ from django.utils import timezone
 from console import client_address, logs
 from console.api.errors import AnotherSignIn, APIError, Unauthorized
 from console.api.management_api import ManagementAPI
+from console.forms.fields import AS_CURL
 from console.live import watches
 from console.pages import service_notice
 from console.pages.problems import show_problem, too_large, wrong_method
@@ -246,6 +247,8 @@ class SignInMiddleware:
         )
         if request.is_out_of_date:
             request.api.refuse_changes()
+        if AS_CURL in request.POST:
+            request.api.only_show_changes()
         request.channel = _channel(request, kwargs.get("project_id", ""))
         if sign_in.account.is_perch:
             service_notice.ask(sign_in.shown_server, sign_in.key)

@@ -98,6 +98,8 @@ window.Perch = {};
 
   document.addEventListener("input", (event) => {
     if (event.target.matches("input[data-expected]")) expectTypedIds();
+    // What was filled in has changed since the command was made.
+    event.target.form?.querySelector(".curl")?.remove();
   });
 
   // Clicks: close dialogs, dismiss notices, and close menus when the user clicks elsewhere.

@@ -79,10 +79,13 @@
     }
   };
 
-  // After a sent form was replaced, focus the first field with an error.
-  document.addEventListener("htmx:afterSwap", (event) => {
-    const wrong = event.detail.elt?.closest("#form")?.querySelector("[aria-invalid=true]");
-    if (wrong) wrong.focus();
+  // After a sent form was replaced, focus the first field with an error, or the command it shows. By
+  // then, htmx has focused the field with `autofocus`.
+  document.addEventListener("htmx:afterSettle", (event) => {
+    event.detail.elt?.closest("#form")?.querySelector("[aria-invalid=true], .curl pre")?.focus();
+  });
+
+  document.addEventListener("htmx:afterSwap", () => {
     const dialog = document.querySelector("dialog[open]");
     if (!dialog || dialog.contains(document.activeElement)) return;
     Perch.focusFirst(dialog);

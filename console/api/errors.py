@@ -1,7 +1,8 @@
 """What can go wrong between the console and the management API, in words for users."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,18 @@ class OutOfDate(APIError):
     title = "Not sent"
     advice = "Check the form and send it again."
     page_status = 409
+
+
+class RequestShown(APIError):
+    """Raised by the console instead of sending a request that the user only wants to see. `address`
+    is below the server's; `body` is empty if the request has none."""
+
+    title = "Not sent"
+    page_status = 400
+
+    def __init__(self, method: str, address: str, body: Mapping[str, Any]) -> None:
+        super().__init__("The request was not sent, because it was to be shown.")
+        self.method, self.address, self.body = method, address, body
 
 
 class AnotherSignIn(APIError):

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from console.api.changes import ChangeCalls
-from console.api.errors import NonsenseAnswer, NotFound, NotOffered
+from console.api.errors import NonsenseAnswer, NotFound, NotOffered, RequestShown
 from console.api.fields import JSONObject, Page, inner, moment, objects, one, required, stamp, text
 from console.api.resources.api_keys import ApiKey, KeyLimits, NewApiKey, OwnKey, User
 from console.api.resources.branches import Branch, BranchCalls
@@ -68,6 +68,15 @@ class ManagementAPI:
     def refuse_changes(self) -> None:
         """Make every call that would change something raise OutOfDate."""
         self._transport.is_out_of_date = True
+
+    def only_show_changes(self) -> None:
+        """Make every call that would change something, or reveal a password, raise RequestShown."""
+        self._transport.only_shows = True
+
+    @property
+    def shown(self) -> RequestShown | None:
+        """The request that was not sent, because it is only to be shown."""
+        return self._transport.shown
 
     def require_current(self) -> None:
         """Raise OutOfDate if changes are refused; for changes made by other ways than this API."""

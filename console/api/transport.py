@@ -33,6 +33,7 @@ from console.api.errors import (
     NotOffered,
     OutOfDate,
     Refused,
+    RequestShown,
     TooSlow,
     Unauthorized,
     Unreachable,
@@ -81,6 +82,9 @@ class Transport:
         # True if the page that sends the request was made before the last sign-in or sign-out.
         # Such a page may read, but not change anything.
         self.is_out_of_date = False
+        # True if a change is not sent but noted in `shown`.
+        self.only_shows = False
+        self.shown: RequestShown | None = None
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -158,8 +162,9 @@ class Transport:
         body: Mapping[str, Any] | None = None,
     ) -> object:
         """Send a change. Returns the decoded answer; None if it has no content. Raises OutOfDate
-        for a page that is out of date."""
+        for a page that is out of date, RequestShown if the change is only to be shown."""
         self.require_current()
+        self.show_instead(method, path, query, body)
         batches.leave()
         # Use a fresh connection: if a kept one turned out to be closed, it would be unknown
         # whether the change took effect, and sending it again would not be safe.
@@ -179,6 +184,19 @@ class Transport:
         """Raise OutOfDate if the page that sends the request was made for an earlier sign-in."""
         if self.is_out_of_date and self._key:
             raise OutOfDate("You have signed in again since this page was loaded.")
+
+    def show_instead(
+        self,
+        method: str,
+        path: Sequence[str],
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Note the request and raise it as RequestShown, if it is only to be shown. One whose path
+        cannot be sent is refused later, as without this."""
+        if self.only_shows and UNSENDABLE.isdisjoint(path):
+            self.shown = RequestShown(method, _address(path, query), body or {})
+            raise self.shown
 
     def stream(self, *path: str) -> Iterator[bytes]:
         """Yield the pieces of an endless answer (server-sent events) as they arrive.

@@ -138,7 +138,6 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
         danger=True,
         back=url,
         blocked="" if form.is_bound else why_not_replaced(branch, NO_PARENT, parent_name),
-        sent_too={"source_branch_id": branch.parent_id if branch else ""},
     )
     return show_form(request, form, page)
 

@@ -225,7 +225,6 @@ def create(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
         "roles, passwords and databases that it had, and an endpoint.",
         submit="Create branch",
         back=_page(request, project_id, branch_id),
-        sent_too={"branch": {"parent_id": branch_id}},
     )
     return show_form(request, form, page)
 
@@ -256,7 +255,6 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
         danger=True,
         back=_page(request, project_id, branch_id),
         blocked=why_not_replaced(branch, "", True) if request.method != "POST" else "",
-        sent_too={"source_branch_id": branch_id},
     )
     return show_form(request, form, page)
 

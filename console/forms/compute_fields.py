@@ -27,8 +27,7 @@ class NumberSelect(forms.Select):
     """A select of numbers. A value that is not among them is offered too."""
 
     def __init__(self, choices: Iterable[tuple[str, str]]) -> None:
-        # The command line beside the form takes the value for a number.
-        super().__init__(attrs={"data-number": ""}, choices=[("", "Default"), *choices])
+        super().__init__(choices=[("", "Default"), *choices])
 
     def optgroups(self, name: str, value: list[str], attrs: Any = None) -> list[Any]:
         offered = {str(one) for one, _ in self.choices}

@@ -1,7 +1,7 @@
 """The settings of endpoints that the console shows and changes: one declaration for each.
 
-Forms, the rows of an endpoint's page, the words of events and errors, and the requests shown for
-curl derive from it. The names are the API's. A setting that a server does not return is neither
+Forms, their requests, the rows of an endpoint's page, and the words of events and errors derive
+from it. The names are the API's. A setting that a server does not return is neither
 shown nor offered, so that the console works with every server of the API.
 """
 

@@ -17,6 +17,8 @@ from console.forms.endpoint_settings import ENDPOINT_SETTINGS
 
 PLAIN = {"autocomplete": "off", "spellcheck": "false", "autocapitalize": "off"}
 DEFAULTED = {"autocomplete": "off", "placeholder": "default"}
+# In what a form sends, the name of the button that only shows the API's request.
+AS_CURL = "as_curl"
 
 
 class OpenChoiceField(forms.ChoiceField):
@@ -72,8 +74,6 @@ class LinesField(forms.CharField):
 
     def __init__(self, **named: Any) -> None:
         super().__init__(strip=False, **named)
-        # The command line beside the form takes the value for a list.
-        self.widget.attrs["data-lines"] = ""
 
     def to_python(self, value: Any) -> Any:
         return value if isinstance(value, list) else lines_of(str(value or ""))
@@ -88,7 +88,7 @@ class ScaledField(forms.FloatField):
     def __init__(self, *, scale: int, **named: Any) -> None:
         super().__init__(**named)
         self.scale = scale
-        self.widget.attrs |= {"data-scale": scale, "step": "any"}
+        self.widget.attrs["step"] = "any"
 
 
 class RenameForm(forms.Form):
@@ -125,6 +125,9 @@ class ConfirmForm(forms.Form):
         field.widget.attrs["data-name"] = name
 
     def clean_typed(self) -> str:
+        if AS_CURL in self.data:
+            # Nothing is deleted, and the request does not contain what is typed.
+            return ""
         if not self._is_typed(self.expected) and not (self.name and self._is_typed(self.name)):
             either = f"{self.name} or {self.expected}" if self.name else self.expected
             raise forms.ValidationError(f"This does not match {either}.")
@@ -266,14 +269,6 @@ class LifetimeFields(forms.Form):
         if not expires_at:
             return {}
         return {"lifetime": AT, "until": expires_at.replace(second=0, microsecond=0)}
-
-    def filled_in_end(self) -> datetime | None:
-        """Return the same for what is filled in now, validated or not; None if it is invalid."""
-        try:
-            until = self.fields["until"].clean(self["until"].value())
-            return _end(self["lifetime"].value() or "", until)
-        except (forms.ValidationError, ValueError, OverflowError):
-            return None
 
 
 def _end(lifetime: str, until: datetime | None) -> datetime | None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from django import forms
 from django.utils.timezone import localtime
 
-from console.api.errors import APIError, Unauthorized
+from console.api.errors import APIError, RequestShown, Unauthorized
 from console.forms.fields import WORDS_OF_ATTRIBUTES
 from console.forms.request_table import FIELDS_OF_ATTRIBUTES
 from console.pages.problems import quoted, sentence, spell_out, words_beside
@@ -16,9 +16,12 @@ from console.pages.problems import quoted, sentence, spell_out, words_beside
 
 @contextmanager
 def problems_beside(form: forms.Form, field: str = "") -> Generator[None]:
-    """Turn an `APIError` into an error of the form; of `field`, if that one is the cause."""
+    """Turn an `APIError` into an error of the form; of `field`, if that one is the cause. A request
+    that is only to be shown is no error."""
     try:
         yield
+    except RequestShown:
+        pass
     except Unauthorized as problem:
         form.add_error(None, forms.ValidationError(words_beside(problem)))
     except APIError as problem:

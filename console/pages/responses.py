@@ -1,8 +1,8 @@
 """How views answer: with a form, with a change made, or with a problem."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from django import forms
@@ -14,9 +14,9 @@ from django.utils.encoding import iri_to_uri
 
 from console.api.errors import APIError, Unauthorized
 from console.api.parallel import in_parallel, or_none
-from console.forms.fields import EmptyForm
+from console.forms.curl import curl
+from console.forms.fields import AS_CURL, EmptyForm
 from console.forms.losses import Loss
-from console.forms.request_examples import request_example
 from console.pages.addresses import back
 from console.pages.form_errors import in_plain_words, problems_beside
 from console.pages.problems import spell_out
@@ -65,18 +65,20 @@ class FormPage:
     losses: Sequence[Loss] = ()
     # The form changes nothing in the account, so that a read-only key may use it.
     is_reading: bool = False
-    # What the API's request has in its body besides the fields, by name; "" if not known.
-    sent_too: Mapping[str, Any] = field(default_factory=dict)
 
 
 def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> HttpResponse:
-    """Show the form: on a page of its own or, for htmx, as the content of the dialog."""
+    """Show the form: on a page of its own or, for htmx, as the content of the dialog. With it comes
+    the command for the request that it would have sent, if it was sent by the button for that."""
     template = "_form.html" if request.htmx else "form.html"
     if not (page.blocked or page.is_reading or form.is_bound):
         page = replace(page, blocked=out_of_reach(request))
     status = 422 if form.errors else 200
-    example = request_example(request, form, page.sent_too)
-    context = {"form": form, "page": page, "example": example, "heading": heading(request)}
+    context = {"form": form, "page": page, "heading": heading(request)}
+    # Public pages have no API.
+    api = getattr(request, "api", None)
+    if api and api.shown:
+        context["curl"] = curl(api.shown, api.server.url)
     if not request.htmx:
         context["crumbs"] = crumbs(request)
     return render(request, template, context, status=status)
@@ -164,11 +166,14 @@ def done(
     if not request.htmx:
         return HttpResponseRedirect(url)
     is_there = urlsplit(request.htmx.current_url_abs_path or "").path == urlsplit(url).path
-    if not (is_there and is_live):
+    # Then the form has found nothing to send. It stays open, and the message says so.
+    stays = bool(message) and AS_CURL in request.POST
+    if not (stays or (is_there and is_live)):
         return HttpResponse(headers={"HX-Redirect": iri_to_uri(url)})
     answer = render(request, "_notices.html")
     answer["HX-Reswap"] = "none"
-    answer["HX-Trigger"] = "perch:changed"
+    if not stays:
+        answer["HX-Trigger"] = "perch:changed"
     return answer
 
 

@@ -33,7 +33,7 @@ class ProjectForm(forms.Form):
     pg_version = forms.IntegerField(
         label="Postgres",
         required=False,
-        widget=forms.Select(attrs={"data-number": ""}),
+        widget=forms.Select(),
     )
 
     def offer_regions(self, regions: Iterable[Region]) -> None:

@@ -15,7 +15,6 @@ from console.api.resources.projects import Project
 from console.forms.api_requests import body_of
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS, setting_rows
 from console.forms.fields import RenameForm
-from console.forms.request_table import SENT
 from console.pages.form_errors import problems_beside
 from console.pages.listing import Order, listing
 from console.pages.responses import FormPage, choices, done, show_confirmation, show_form
@@ -185,7 +184,9 @@ def replication(request: ConsoleRequest, project_id: str) -> HttpResponse:
     )
 
     def turn_on() -> HttpResponse:
-        request.api.update_project(project_id, SENT["project_replication"].always)
+        request.api.update_project(
+            project_id, {"project": {"settings": {"enable_logical_replication": True}}}
+        )
         return done(request, page.back, "Logical replication is on.", is_live=False)
 
     return show_confirmation(request, lambda: page, turn_on)

@@ -32,7 +32,7 @@ class HistoryForm(SettingsForm):
     retention = forms.IntegerField(
         label="Keep history for",
         help_text="A shorter time removes what is older for good. The account's plan may limit it.",
-        widget=forms.Select(attrs={"data-number": ""}),
+        widget=forms.Select(),
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

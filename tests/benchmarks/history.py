@@ -2,7 +2,7 @@
 same without it, and of a branch of a past moment, beside one of the present.
 
 Everything is on a disk that shares blocks (XFS). `--small` is for trying it out: its figures do not
-count. The parts: `suspends`, `pgbench`, `branches`, `idle`, `base`, `day`.
+count. The parts: `suspends`, `pgbench`, `branches`.
 """
 
 import argparse
@@ -11,21 +11,17 @@ import re
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import django
-import psutil
 
 from controlplane.compute.binaries import postgres_bin
-from tests.benchmarks.filling import add_crowd, analyze, set_history
 from tests.support.filesystems import mounted
 from tests.support.past import history, with_history
-from tests.support.processes import processes_of
 from tests.support.project import Project
 from tests.support.stack import Stack, running_stack
-from tests.support.waiting import wait_for
 
 DISK = 24 << 30  # bytes
 # Rows that make about 24 MiB of log.
@@ -39,25 +35,16 @@ class Rounds:
     pgbench_seconds: int = 30
     pgbench_scale: int = 20
     branches: int = 15
-    idle: int = 5
-    idle_seconds: int = 60
-    base_megabytes: int = 1000
-    bases: int = 5
-    minutes: int = 1440
-    sleeps: int = 144
 
 
-SMALL = Rounds(4, 2, 5, 5, 3, 1, 15, 200, 2, 60, 10)
+SMALL = Rounds(4, 2, 5, 5, 3)
 
 
 def main() -> None:
     parts = {
-        "suspends": on_a_service(measure_suspends),
-        "pgbench": on_a_service(measure_pgbench),
-        "branches": on_a_service(measure_branches),
-        "idle": on_a_service(measure_idle),
-        "base": on_a_disk("base"),
-        "day": on_a_disk("day"),
+        "suspends": measure_suspends,
+        "pgbench": measure_pgbench,
+        "branches": measure_branches,
     }
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.history")
     parser.add_argument("--small", action="store_true", help="a short run, to try it out")
@@ -67,32 +54,10 @@ def main() -> None:
     django.setup()
     for name in options.parts or parts:
         began = time.monotonic()
-        parts[name](SMALL if options.small else Rounds())
+        with mounted("xfs", size=DISK) as place, running_stack(place) as stack:
+            parts[name](stack, SMALL if options.small else Rounds())
         load = os.getloadavg()[0]
         print(f"  {name}: {time.monotonic() - began:.0f} s, load {load:.1f}", flush=True)
-
-
-def on_a_service(measure: Callable[[Stack, Rounds], None]) -> Callable[[Rounds], None]:
-    def run(rounds: Rounds) -> None:
-        with mounted("xfs", size=DISK) as place, running_stack(place) as stack:
-            measure(stack, rounds)
-
-    return run
-
-
-def on_a_disk(name: str) -> Callable[[Rounds], None]:
-    """A part that works on a branch in this process."""
-
-    def run(rounds: Rounds) -> None:
-        # It imports the models, for which Django must be set up.
-        from tests.benchmarks import history_disk
-
-        if name == "base":
-            history_disk.measure_base(rounds.base_megabytes, rounds.bases)
-        else:
-            history_disk.measure_day(rounds.minutes, rounds.sleeps)
-
-    return run
 
 
 def contestants(stack: Stack) -> tuple[Project, Project]:
@@ -168,39 +133,6 @@ def measure_branches(stack: Stack, rounds: Rounds) -> None:
     (added,) = [step["detail"] for step in steps if step["name"] == "adding_log"]
     print(f"  {added['of_bytes'] >> 20} MiB of log were added")
     compare("a branch of a past moment", present, past, unit="ms", target="at most 3")
-
-
-def measure_idle(stack: Stack, rounds: Rounds) -> None:
-    """The worker's processor time with 10,000 idle branches, with and without history."""
-    add_crowd(stack, 1000, 10)
-    without: list[float] = []
-    with_history: list[float] = []
-    for _ in range(rounds.idle):
-        for shares in (without, with_history):
-            set_history(stack, has_history=shares is with_history)
-            analyze(stack)
-            # The rounds look at every branch once after such a change.
-            wait_for(lambda: worker_share(stack, 5) < 50, "the worker to be done", timeout=300)
-            shares.append(worker_share(stack, rounds.idle_seconds))
-    compare(
-        "the worker, 10,000 idle branches",
-        *(without, with_history),
-        unit="% of a core",
-        target="at most 1",
-    )
-
-
-def worker_share(stack: Stack, seconds: float) -> float:
-    """Percent of a core that the worker's processes use."""
-    found = processes_of(stack, "worker")
-    before = sum(map(used, found))
-    time.sleep(seconds)
-    return (sum(map(used, found)) - before) / seconds * 100
-
-
-def used(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def duration(project: Project, answer: Any) -> float:

@@ -93,10 +93,8 @@ class Sample:
 class BenchmarkDirectory:
     """One endpoint, always active."""
 
-    def __init__(
-        self, verifier: str, compute: Path, *, host_id: str = "", elsewhere: str | None = None
-    ) -> None:
-        self._route = Route(ENDPOINT, 1, verifier, host_id=host_id, elsewhere=elsewhere)
+    def __init__(self, verifier: str, compute: Path) -> None:
+        self._route = Route(ENDPOINT, 1, verifier)
         self._address = ComputeAddress(compute)
         self._traffic = Traffic()
 

@@ -271,22 +271,23 @@ def test_a_read_only_key_is_offered_no_changes(page: Page, stack: Stack, shop: P
 
 
 @pytest.mark.thorough
-def test_the_command_line_follows_the_form(signed_in: Page, shop: Project) -> None:
+def test_a_form_shows_its_request_as_curl(signed_in: Page, shop: Project) -> None:
     page = signed_in
-    page.goto(f"/projects/{shop.id}/new-branch")
-    page.get_by_text("Show as curl").click()
-    page.get_by_label("Name").fill("it's")
-    curl, neonctl = page.locator("code[data-kind]").all()
-    expect(curl).to_contain_text("""-d '{"branch":{"name":"it'"'"'s\"""")
-    expect(neonctl).to_contain_text("""--name 'it'"'"'s'""")
-    page.get_by_label("Expires").select_option("In 1 day")
-    page.get_by_label("Create endpoint").uncheck()
-    page.get_by_label("Schema only").check()
-    expect(curl).to_contain_text(
-        re.compile(r'"expires_at":"\d{4}-[^"]{14}Z","init_source":"schema')
-    )
-    expect(curl).not_to_contain_text("endpoints")
-    flags = re.compile(r"--expires-at \S+Z \\\s+--no-compute \\\s+--schema-only$")
-    expect(neonctl).to_contain_text(flags)
-    page.get_by_role("button", name="Copy neonctl").click()
-    assert copied(page) == neonctl.text_content()
+    page.goto(f"/projects/{shop.id}/branches")
+    page.get_by_role("button", name="Create branch").first.click()
+    dialog = page.locator("#dialog")
+    dialog.get_by_label("Name").fill("it's")
+    dialog.get_by_label("Schema only").check()
+    dialog.get_by_role("button", name="Show as curl").click()
+    curl = dialog.locator(".curl pre")
+    expect(curl).to_contain_text("""{"name": "it'"'"'s", """)
+    expect(curl).to_contain_text('"init_source": "schema-only"')
+    expect(curl).to_be_focused()
+    expect_accessible(page)
+    dialog.get_by_role("button", name="Copy curl").click()
+    assert copied(page) == curl.text_content()
+    # A command that does not match the form is not shown.
+    dialog.get_by_label("Name").fill("birds")
+    expect(curl).to_be_hidden()
+    dialog.get_by_role("button", name="Create branch").click()
+    expect(page.get_by_text("Started creating branch birds.")).to_be_visible()

@@ -3,14 +3,15 @@ the proxies do meanwhile and however long they are stopped."""
 
 import contextlib
 import os
+import random
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 
-from tests.benchmarks.suspend import Stalls, come_and_go
 from tests.support.client import Client
 from tests.support.place import Place, last_words, serves
 from tests.support.processes import descriptors, is_alive, processes_of, proxy_processes
@@ -200,11 +201,31 @@ def test_a_suspend_that_is_abandoned_leaves_the_door_open(drowsy: Place) -> None
 def test_new_clients_are_not_lost_to_suspends_while_proxies_are_stopped(
     stack: Stack, alice: Client
 ) -> None:
-    """A short run of `python -m tests.benchmarks.suspend`."""
+    """Clients come at every moment of a suspend, while the proxy's processes are stopped and
+    continued, one or all, mostly for less than the endpoints' timeout, some for longer."""
     places = [Place.create(stack, alice, default_endpoint_settings=DROWSY) for _ in range(4)]
-    with Stalls(stack, seed=1) as stalls:
-        found = come_and_go(places, clients=2, seconds=12)
-    assert found.errors == []
-    assert found.suspends >= 4
-    assert found.connects >= 20
-    assert stalls.count >= 3
+    ends = time.monotonic() + 12
+    with ThreadPoolExecutor(8) as threads:
+        clients = [threads.submit(come_and_go, place, ends) for place in places * 2]
+        dice, stalls = random.Random(1), 0
+        while time.monotonic() < ends:
+            processes = proxy_processes(stack)
+            with standing_still(dice.sample(processes, dice.randint(1, len(processes)))):
+                time.sleep(min(dice.expovariate(1 / 0.3), 6))
+            time.sleep(dice.uniform(0.1, 2))
+            stalls += 1
+    assert sum(client.result() for client in clients) >= 20
+    assert sum(len(place.endpoint_operations("suspend_compute")) for place in places) >= 4
+    assert stalls >= 3
+
+
+def come_and_go(place: Place, ends: float) -> int:
+    """Connect, ask for one row and stay away for about the timeout, until the time `ends`. Returns
+    how often; raises the first error of a connection."""
+    count = 0
+    while time.monotonic() < ends:
+        time.sleep(random.uniform(0.9, 2.0))
+        with place.connect() as connection:
+            assert serves(connection)
+        count += 1
+    return count

@@ -293,7 +293,6 @@ def test_a_branch_of_a_moment(dave: Person, kept: Misbehaving) -> None:
     form = f"{URL}/new-branch?moment={AT}"
     page = Page(dave.get(form))
     assert page.fields["timestamp"] == AT
-    assert f'"parent_timestamp": "{AT}"' in page.html.replace("&quot;", '"')
     # It is shown as on other pages, in the reader's time zone.
     dave.browser.cookies["perch_zone"] = "Asia/Tokyo"
     shown = Page(dave.get(form))
@@ -328,7 +327,6 @@ def test_a_restore_to_a_moment(dave: Person, kept: Misbehaving) -> None:
     page = Page(dave.get(form))
     assert page.fields["preserve_under_name"].startswith("main-until-")
     assert "The child branches (dev) become its children." in page.text
-    assert f"^self@{AT}" in page.html
     answer = dave.post(form, {"timestamp": AT, "preserve_under_name": ""})
     assert answer.status_code == 422
     assert not kept.sent

@@ -21,7 +21,7 @@ def test_code_of_others_is_unchanged(name: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *(*sources("js"), *sources("commands.js"), *sources("history.js")),
+        *(*sources("js"), *sources("history.js")),
         *sources("tips.js"),
         *(*sources("query.js"), *sources("editor.js")[1:]),
     ],

@@ -8,11 +8,11 @@ import pytest
 
 from console.api.resources.endpoints import Endpoint
 from console.endpoints.forms import EndpointForm, EndpointSettingsForm, SettingFields
-from console.forms.api_requests import body_of, field_values, fill_body
+from console.forms.api_requests import body_of, fill
 from console.forms.compute_fields import SizeSelect, SuspendSelect
 from console.forms.endpoint_settings import ENDPOINT_SETTINGS, EndpointSetting, setting_rows
 from console.forms.fields import WORDS_OF_ATTRIBUTES
-from console.forms.request_table import FIELDS_OF_ATTRIBUTES, SENT, Sent
+from console.forms.request_table import BODIES, FIELDS_OF_ATTRIBUTES, Body
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 
@@ -38,14 +38,14 @@ def endpoint(**returned: Any) -> Endpoint:
 
 
 @DECLARED
-def test_forms_errors_events_and_examples_have_the_setting(one: EndpointSetting) -> None:
+def test_forms_errors_events_and_requests_have_the_setting(one: EndpointSetting) -> None:
     field = EndpointForm().fields[one.field]
     assert field.label == one.label
     assert (one.field in EndpointSettingsForm().fields) == one.is_in_change_form
     assert FIELDS_OF_ATTRIBUTES.get(one.attribute, one.attribute) == one.field
     assert WORDS_OF_ATTRIBUTES[one.attribute] == one.words
     for form in ("endpoint_create", "endpoint_settings"):
-        assert SENT[form].fields[one.field] == f"endpoint.{one.attribute}"
+        assert BODIES[form].fields[one.field] == f"endpoint.{one.attribute}"
 
 
 @DECLARED
@@ -99,9 +99,8 @@ def test_a_declaration_is_enough_for_a_form() -> None:
 
     form = Invented({"greeting": "hello", "awake": "on", "seats": ""})
     assert form.is_valid()
-    sent = Sent("PATCH", "/", {one.field: one.attribute for one in form.offered})
-    values = field_values(form, sent)
-    assert fill_body(sent, values, {}) == {"greeting": "hello", "awake": True}
+    body = Body({one.field: one.attribute for one in form.offered})
+    assert fill(body, form, {}) == {"greeting": "hello", "awake": True}
     assert not Invented({"seats": "many"}).is_valid()
 
 

@@ -261,6 +261,7 @@ def opened(page: Page, world: World, shoot: Shoot) -> None:
     page.get_by_role("link", name="Rename…").click()
     page.locator("dialog[open] form").wait_for()
     page.locator("dialog[open]").get_by_text("Show as curl").click()
+    page.locator("dialog[open] .curl").wait_for()
     shoot("opened_dialog")
     page.goto(branch)
     page.goto(f"/projects/{world.shop.id}")

@@ -56,6 +56,7 @@ class CatalogCalls:
 
     def reveal_password(self, project_id: str, branch_id: str, name: str) -> str:
         path = (*_path(project_id, branch_id, "roles"), name, "reveal_password")
+        self._transport.show_instead("GET", path)
         data = self._transport.get(*path)
         return required(data if isinstance(data, Mapping) else {}, "password")
 
