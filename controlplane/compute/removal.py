@@ -19,8 +19,25 @@ log = logging.getLogger(__name__)
 # What Postgres logs every five seconds while it waits until another backend has closed the files of
 # a database.
 WAITING_FOR = re.compile(r"still waiting for backend with PID (\d+) to accept ProcSignalBarrier")
-GIVE_AWAY = """DO $$ BEGIN
+# What the role wrote must not run with the heir's rights. The transaction's id tells what was given
+# away from what the heir had. ALTER would refuse temporary views of other sessions, and ambiguous
+# procedures. Rules on views can only be dropped. Whoever has MAINTAIN executes the query of a
+# materialized view as its owner.
+GIVE_AWAY = """DO $$ DECLARE id xid := pg_current_xact_id()::xid; statement text; BEGIN
     EXECUTE 'REASSIGN OWNED BY ' || {role}::oid::regrole || ' TO ' || {heir}::oid::regrole;
+    UPDATE pg_proc SET prosecdef = false WHERE prosecdef AND xmin = id;
+    UPDATE pg_class SET reloptions = '{{security_invoker=true}}' || ARRAY(
+        SELECT o FROM unnest(reloptions) o WHERE NOT starts_with(o, 'security_invoker='))
+    WHERE relkind = 'v' AND xmin = id;
+    FOR statement IN WITH given AS (SELECT * FROM pg_class WHERE xmin = id)
+    SELECT format(CASE WHEN relkind = 'v' OR relpersistence = 't' THEN 'DROP RULE %I ON %s'
+            ELSE 'ALTER TABLE %2$s DISABLE RULE %1$I' END, rulename, ev_class::regclass)
+        FROM given JOIN pg_rewrite r ON ev_class = given.oid WHERE ev_type <> '1'
+            AND (ev_qual::text <> '<>' OR pg_get_ruledef(r.oid) NOT LIKE '% DO INSTEAD NOTHING;')
+    UNION ALL SELECT format('REVOKE MAINTAIN ON %s FROM %s CASCADE', oid::regclass,
+            coalesce(nullif(grantee, 0)::regrole::text, 'PUBLIC'))
+        FROM given, aclexplode(relacl) WHERE privilege_type = 'MAINTAIN' AND grantee <> relowner
+    LOOP EXECUTE statement; END LOOP;
     EXECUTE 'DROP OWNED BY ' || {role}::oid::regrole;
 END $$"""
 # Seconds: giving away is a single transaction, however much there is to give away.
@@ -65,9 +82,9 @@ def drop_role(
     """Drop the role with this oid, whatever its name is now; without an oid, the role of this name.
     What it owns in a database goes to the role that `heirs` names for that database.
 
-    If `heirs` names none, or none that exists, it goes to `otherwise`. It never goes to the
-    platform: a function that runs with its owner's rights would then run as a superuser. The role
-    loses its login first, so it cannot connect even if the rest fails. Raises psycopg.Error.
+    If `heirs` names none, or none that exists, it goes to `otherwise`, never to the platform. Its
+    functions, views and rules no longer run with their owner's rights. The role loses its login
+    first, so it cannot connect even if the rest fails. Raises psycopg.Error.
     """
     with session(socket_dir) as connection:
         found = _find_role(connection, name, oid)
