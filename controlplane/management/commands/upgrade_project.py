@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.models import Operation, OperationStatus
 from controlplane.operations.scheduling import HostAway
@@ -55,10 +56,14 @@ class Command(BaseCommand):
         """Show the steps until the operation has ended; return it as it ended."""
         shown = ""
         while True:
-            row = Operation.objects.get(id=operation.id)
-            step = str(row.steps[-1]["name"]) if row.steps else ""
-            if row.is_finished:
-                return row
+            try:
+                row = Operation.objects.get(id=operation.id)
+                step = str(row.steps[-1]["name"]) if row.steps else ""
+                if row.is_finished:
+                    return row
+            except (OperationalError, InterfaceError):
+                close_old_connections()
+                step = "Perch's own database does not answer, still waiting"
             if step != shown:
                 shown = step
                 self.stdout.write(f"  {step.replace('_', ' ')}")
