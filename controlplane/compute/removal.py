@@ -70,10 +70,10 @@ def drop_database(socket_dir: Path, name: str) -> None:
             return
         _roll_back_prepared(socket_dir, connection, "database", name)
         if found[0]:
-            _run(connection, "ALTER DATABASE {} IS_TEMPLATE false", name)
+            run(connection, "ALTER DATABASE {} IS_TEMPLATE false", name)
         connection.execute("SET client_min_messages = log")
         connection.add_notice_handler(lambda notice: _end_waited_for(socket_dir, notice))
-        _run(connection, "DROP DATABASE {} WITH (FORCE)", name)
+        run(connection, "DROP DATABASE {} WITH (FORCE)", name)
 
 
 def drop_role(
@@ -91,7 +91,7 @@ def drop_role(
         if found is None:
             return
         role, name = found
-        _run(connection, "ALTER ROLE {} NOLOGIN PASSWORD NULL", name)
+        run(connection, "ALTER ROLE {} NOLOGIN PASSWORD NULL", name)
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name]
         )
@@ -103,9 +103,9 @@ def drop_role(
                 heir = _oid_of(connection, otherwise)
             _give_away(socket_dir, connection, database, role, heir)
         # What belongs to no database: databases themselves, and rights to them.
-        _run(connection, "REASSIGN OWNED BY {} TO {}", name, otherwise)
-        _run(connection, "DROP OWNED BY {}", name)
-        _run(connection, "DROP ROLE {}", name)
+        run(connection, "REASSIGN OWNED BY {} TO {}", name, otherwise)
+        run(connection, "DROP OWNED BY {}", name)
+        run(connection, "DROP ROLE {}", name)
 
 
 def _give_away(
@@ -117,7 +117,7 @@ def _give_away(
     stored in UTF-8, and the database's own encoding may be another.
     """
     if database.connection_limit == INVALID:
-        _run(connection, "DROP DATABASE {}", database.name)
+        run(connection, "DROP DATABASE {}", database.name)
         return
     with _entered(socket_dir, connection, database) as inside:
         inside.execute(GIVE_AWAY.format(role=role, heir=heir).encode())
@@ -132,7 +132,7 @@ def _entered(socket_dir: Path, connection: Session, database: _Database) -> Iter
     """
     if not database.allows_connections:
         statement = "ALTER DATABASE {} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT 0"
-        _run(connection, statement, database.name)
+        run(connection, statement, database.name)
     try:
         # No conversion: not every encoding has one, and only ASCII is sent there.
         with session(
@@ -142,7 +142,7 @@ def _entered(socket_dir: Path, connection: Session, database: _Database) -> Iter
     finally:
         if not database.allows_connections:
             statement = "ALTER DATABASE {} WITH ALLOW_CONNECTIONS false CONNECTION LIMIT "
-            _run(connection, statement + str(database.connection_limit), database.name)
+            run(connection, statement + str(database.connection_limit), database.name)
 
 
 def _databases_that_know(connection: Session, role: int) -> list[_Database]:
@@ -201,6 +201,6 @@ def _find_role(connection: Session, name: str, oid: int | None) -> tuple[int, st
     return None if sent is None else (oid, name_of(sent[0]))
 
 
-def _run(connection: Session, statement: str, *names: str) -> None:
+def run(connection: Session, statement: str, *names: str) -> None:
     """Run our own `statement`; only the names in it are untrusted."""
     connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))

@@ -63,10 +63,11 @@ WHERE datname NOT IN ('template0', 'template1', 'postgres') AND datconnlimit <> 
 # An object that a client has added to an extension, whose script a superuser has run: what the
 # script made belongs to that superuser. Neither pg_dump nor CREATE EXTENSION would create it.
 ADDED = b"""
-SELECT pg_describe_object(d.classid, d.objid, 0), extname FROM pg_depend d
+SELECT format('the %s in the database "%s" is a member of the extension "%s"',
+    pg_describe_object(d.classid, d.objid, 0), datname, extname)
+FROM pg_depend d JOIN pg_shdepend s USING (classid, objid) JOIN pg_database b ON b.oid = dbid
 JOIN pg_extension e ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
-JOIN pg_shdepend s ON (s.classid, s.objid, s.deptype) = (d.classid, d.objid, 'o')
-WHERE d.deptype = 'e' AND dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+WHERE d.deptype = 'e' AND s.deptype = 'o' AND datname = current_database()
     AND extname IN (SELECT name FROM pg_available_extension_versions WHERE superuser) LIMIT 1
 """
 # Nothing of the new branch needs to survive a crash: its staging directory is removed then.
@@ -180,12 +181,9 @@ def _dump(sockets: Path, name: str, dump: Path, *, account: Account) -> list[byt
         ((snapshot,),) = connection.execute("SELECT pg_export_snapshot()").fetchall()
         assert isinstance(snapshot, bytes)
         for row in connection.execute(ADDED):
-            what, extension = (
-                part.decode(errors="replace") for part in values_of(row, bytes, bytes)
-            )
+            what = values_of(row, bytes)[0].decode(errors="replace")
             raise SchemaUnreadable(
-                f'the {what} in the database "{name}" is a member of the extension "{extension}" '
-                "and would not be copied: take it out with ALTER EXTENSION … DROP"
+                f"{what}, so it would not be copied: take it out with ALTER EXTENSION … DROP"
             )
         extensions = [values_of(row, bytes)[0] for row in connection.execute(EXTENSIONS)]
         _run_pg_dump(

@@ -46,11 +46,8 @@ class Command(BaseCommand):
             ended = self._wait_for(operation)
         if ended.status != OperationStatus.FINISHED:
             raise CommandError(ended.error or f"the operation is {ended.status}")
-        self.stdout.write(
-            f"The project can be upgraded to Postgres {to}."
-            if check
-            else f"The project has Postgres {to} now."
-        )
+        outcome = f"can be upgraded to Postgres {to}" if check else f"has Postgres {to} now"
+        self.stdout.write(f"The project {outcome}.")
 
     def _wait_for(self, operation: Operation) -> Operation:
         """Show the steps until the operation has ended; return it as it ended."""
