@@ -27,7 +27,7 @@ NAMES = {
     "endpoint.idle": ("Endpoint suspended", "Suspend"),
 }
 # The same for the end of an operation alone.
-OF_ACTIONS = {"start_compute": "Start", "suspend_compute": "Suspend"}
+OF_ACTIONS = {"start_compute": "Start", "suspend_compute": "Suspend", "check_availability": "Check"}
 # The state of an endpoint, by the type of event that reports it.
 STATES = ("endpoint.active", "endpoint.idle")
 # A password is shown whenever somebody copies it or runs a query, which says little each time. So
@@ -80,8 +80,9 @@ class Thing:
     def title(self) -> str:
         lead = self.lead
         kind = lead.event.type
-        if kind == FAILED and lead.event.operation and lead.event.operation.action in OF_ACTIONS:
-            return f"{OF_ACTIONS[lead.event.operation.action]} failed"
+        failed = next((row.event.operation for row in self.rows if row.event.type == FAILED), None)
+        if failed and kind in (FAILED, *STATES) and failed.action in OF_ACTIONS:
+            return f"{OF_ACTIONS[failed.action]} failed"
         named = NAMES.get(kind)
         if named and (kind in STATES or self.ending):
             done, requested = named

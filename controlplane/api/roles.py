@@ -47,7 +47,8 @@ def get_project_branch_role(
 def delete_project_branch_role(
     request: AuthenticatedRequest, project_id: str, branch_id: str, role_name: str
 ) -> dict[str, Any]:
-    """Deletes the role permanently. Refused for a role that owns a database."""
+    """Deletes the role permanently. Refused for a role that owns a database. What it owns goes to
+    the owner of its database; its functions and views run as whoever uses them from then on."""
     role, operations = catalog.delete_role(request.auth, project_id, branch_id, role_name)
     return {"role": role, "operations": operations}
 

@@ -20,7 +20,7 @@ from psycopg import sql
 from controlplane.compute.catalog_reading import end_sessions_begun_before
 from controlplane.compute.configuration import BOUNDS_CREATEROLE
 from controlplane.compute.patience import progressed
-from controlplane.compute.removal import drop_database, drop_role
+from controlplane.compute.removal import drop_database, drop_role, run
 from controlplane.compute.session import Session, session
 
 # Every role made through the API is a member of this group, which holds their common privileges.
@@ -207,7 +207,7 @@ def _create_group(connection: Session) -> None:
             )
         )
         for granted in ("pg_monitor", "pg_signal_backend", "pg_read_all_data", "pg_write_all_data"):
-            _run(connection, "GRANT {} TO {} WITH ADMIN OPTION", granted, GROUP)
+            run(connection, "GRANT {} TO {} WITH ADMIN OPTION", granted, GROUP)
 
 
 def _apply_role(connection: Session, role: RoleSpec, first: str) -> None:
@@ -236,11 +236,11 @@ def _apply_role(connection: Session, role: RoleSpec, first: str) -> None:
         end_sessions_begun_before(connection, role.name, role.sessions_end_at)
     if role.is_plain:
         return
-    _run(connection, "GRANT {} TO {}", GROUP, role.name)
+    run(connection, "GRANT {} TO {}", GROUP, role.name)
     if role.name != first and _exists(connection, ROLE, first):
-        _run(connection, "GRANT {} TO {}", role.name, first)
+        run(connection, "GRANT {} TO {}", role.name, first)
     if role.replication and not _exists(connection, REPLICATES, role.name):
-        _run(connection, "ALTER ROLE {} REPLICATION", role.name)
+        run(connection, "ALTER ROLE {} REPLICATION", role.name)
 
 
 def _may_make(connection: Session) -> sql.SQL:
@@ -260,21 +260,17 @@ def _rename_database(connection: Session, database: DatabaseSpec, names: Collect
     connection.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [before]
     )
-    _run(connection, "ALTER DATABASE {} RENAME TO {}", str(before), name)
+    run(connection, "ALTER DATABASE {} RENAME TO {}", str(before), name)
 
 
 def _apply_database(connection: Session, database: DatabaseSpec) -> None:
     if _exists(connection, DATABASE, database.name):
-        _run(connection, "ALTER DATABASE {} OWNER TO {}", database.name, database.owner)
+        run(connection, "ALTER DATABASE {} OWNER TO {}", database.name, database.owner)
         return
     # template0 accepts no connections, so no session can prevent copying it.
     statement: LiteralString = "CREATE DATABASE {} OWNER {} TEMPLATE template0"
-    _run(connection, statement, database.name, database.owner)
+    run(connection, statement, database.name, database.owner)
 
 
 def _exists(connection: Session, query: LiteralString, name: str) -> bool:
     return connection.execute(query, [name]).fetchone() is not None
-
-
-def _run(connection: Session, statement: LiteralString, *names: str) -> None:
-    connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))

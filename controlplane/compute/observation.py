@@ -1,6 +1,7 @@
 """Observes a running compute: whether it answers, who uses it, how large its databases are and how
 far its log has come. Nothing here changes the compute."""
 
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ from controlplane.compute.tree import tree_size
 LOOK_BOUND = 2.0
 # Seconds that a compute may take to show that it can serve clients.
 ANSWER_BOUND = 5.0
+# How many times as long it may take on a busy host before it is stopped.
+MOST_PATIENCE = 10.0
 # Of what a server says that it is, such as "15.20 (Debian 15.20-1)".
 RELEASE = re.compile(rb"[0-9a-z.]{1,32}")
 # Seconds for which a new session without a query counts as busy: its client may be about to ask.
@@ -144,9 +147,12 @@ def answers(endpoint_id: str) -> bool:
 
 
 def is_silent(endpoint_id: str) -> bool:
-    """True if the endpoint's Postgres, which should be running, gives no answer."""
+    """True if the endpoint's Postgres, which should be running, gives no answer, although it had
+    more time the more processes of the host wait for a processor or a disk."""
+    load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
+    bound = ANSWER_BOUND * min(max(1.0, load), MOST_PATIENCE)
     try:
-        with session(socket_dir(endpoint_id), bound=ANSWER_BOUND) as connection:
+        with session(socket_dir(endpoint_id), bound=bound) as connection:
             connection.execute("SELECT 1")
     except psycopg.Error as error:
         return is_silence(error)

@@ -19,8 +19,25 @@ log = logging.getLogger(__name__)
 # What Postgres logs every five seconds while it waits until another backend has closed the files of
 # a database.
 WAITING_FOR = re.compile(r"still waiting for backend with PID (\d+) to accept ProcSignalBarrier")
-GIVE_AWAY = """DO $$ BEGIN
+# What the role wrote must not run with the heir's rights. The transaction's id tells what was given
+# away from what the heir had. ALTER would refuse temporary views of other sessions, and ambiguous
+# procedures. Rules on views can only be dropped. Whoever has MAINTAIN executes the query of a
+# materialized view as its owner.
+GIVE_AWAY = """DO $$ DECLARE id xid := pg_current_xact_id()::xid; statement text; BEGIN
     EXECUTE 'REASSIGN OWNED BY ' || {role}::oid::regrole || ' TO ' || {heir}::oid::regrole;
+    UPDATE pg_proc SET prosecdef = false WHERE prosecdef AND xmin = id;
+    UPDATE pg_class SET reloptions = '{{security_invoker=true}}' || ARRAY(
+        SELECT o FROM unnest(reloptions) o WHERE NOT starts_with(o, 'security_invoker='))
+    WHERE relkind = 'v' AND xmin = id;
+    FOR statement IN WITH given AS (SELECT * FROM pg_class WHERE xmin = id)
+    SELECT format(CASE WHEN relkind = 'v' OR relpersistence = 't' THEN 'DROP RULE %I ON %s'
+            ELSE 'ALTER TABLE %2$s DISABLE RULE %1$I' END, rulename, ev_class::regclass)
+        FROM given JOIN pg_rewrite r ON ev_class = given.oid WHERE ev_type <> '1'
+            AND (ev_qual::text <> '<>' OR pg_get_ruledef(r.oid) NOT LIKE '% DO INSTEAD NOTHING;')
+    UNION ALL SELECT format('REVOKE MAINTAIN ON %s FROM %s CASCADE', oid::regclass,
+            coalesce(nullif(grantee, 0)::regrole::text, 'PUBLIC'))
+        FROM given, aclexplode(relacl) WHERE privilege_type = 'MAINTAIN' AND grantee <> relowner
+    LOOP EXECUTE statement; END LOOP;
     EXECUTE 'DROP OWNED BY ' || {role}::oid::regrole;
 END $$"""
 # Seconds: giving away is a single transaction, however much there is to give away.
@@ -53,10 +70,10 @@ def drop_database(socket_dir: Path, name: str) -> None:
             return
         _roll_back_prepared(socket_dir, connection, "database", name)
         if found[0]:
-            _run(connection, "ALTER DATABASE {} IS_TEMPLATE false", name)
+            run(connection, "ALTER DATABASE {} IS_TEMPLATE false", name)
         connection.execute("SET client_min_messages = log")
         connection.add_notice_handler(lambda notice: _end_waited_for(socket_dir, notice))
-        _run(connection, "DROP DATABASE {} WITH (FORCE)", name)
+        run(connection, "DROP DATABASE {} WITH (FORCE)", name)
 
 
 def drop_role(
@@ -65,16 +82,16 @@ def drop_role(
     """Drop the role with this oid, whatever its name is now; without an oid, the role of this name.
     What it owns in a database goes to the role that `heirs` names for that database.
 
-    If `heirs` names none, or none that exists, it goes to `otherwise`. It never goes to the
-    platform: a function that runs with its owner's rights would then run as a superuser. The role
-    loses its login first, so it cannot connect even if the rest fails. Raises psycopg.Error.
+    If `heirs` names none, or none that exists, it goes to `otherwise`, never to the platform. Its
+    functions, views and rules no longer run with their owner's rights. The role loses its login
+    first, so it cannot connect even if the rest fails. Raises psycopg.Error.
     """
     with session(socket_dir) as connection:
         found = _find_role(connection, name, oid)
         if found is None:
             return
         role, name = found
-        _run(connection, "ALTER ROLE {} NOLOGIN PASSWORD NULL", name)
+        run(connection, "ALTER ROLE {} NOLOGIN PASSWORD NULL", name)
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name]
         )
@@ -86,9 +103,9 @@ def drop_role(
                 heir = _oid_of(connection, otherwise)
             _give_away(socket_dir, connection, database, role, heir)
         # What belongs to no database: databases themselves, and rights to them.
-        _run(connection, "REASSIGN OWNED BY {} TO {}", name, otherwise)
-        _run(connection, "DROP OWNED BY {}", name)
-        _run(connection, "DROP ROLE {}", name)
+        run(connection, "REASSIGN OWNED BY {} TO {}", name, otherwise)
+        run(connection, "DROP OWNED BY {}", name)
+        run(connection, "DROP ROLE {}", name)
 
 
 def _give_away(
@@ -100,7 +117,7 @@ def _give_away(
     stored in UTF-8, and the database's own encoding may be another.
     """
     if database.connection_limit == INVALID:
-        _run(connection, "DROP DATABASE {}", database.name)
+        run(connection, "DROP DATABASE {}", database.name)
         return
     with _entered(socket_dir, connection, database) as inside:
         inside.execute(GIVE_AWAY.format(role=role, heir=heir).encode())
@@ -115,7 +132,7 @@ def _entered(socket_dir: Path, connection: Session, database: _Database) -> Iter
     """
     if not database.allows_connections:
         statement = "ALTER DATABASE {} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT 0"
-        _run(connection, statement, database.name)
+        run(connection, statement, database.name)
     try:
         # No conversion: not every encoding has one, and only ASCII is sent there.
         with session(
@@ -125,7 +142,7 @@ def _entered(socket_dir: Path, connection: Session, database: _Database) -> Iter
     finally:
         if not database.allows_connections:
             statement = "ALTER DATABASE {} WITH ALLOW_CONNECTIONS false CONNECTION LIMIT "
-            _run(connection, statement + str(database.connection_limit), database.name)
+            run(connection, statement + str(database.connection_limit), database.name)
 
 
 def _databases_that_know(connection: Session, role: int) -> list[_Database]:
@@ -184,6 +201,6 @@ def _find_role(connection: Session, name: str, oid: int | None) -> tuple[int, st
     return None if sent is None else (oid, name_of(sent[0]))
 
 
-def _run(connection: Session, statement: str, *names: str) -> None:
+def run(connection: Session, statement: str, *names: str) -> None:
     """Run our own `statement`; only the names in it are untrusted."""
     connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))

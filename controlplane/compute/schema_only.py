@@ -60,6 +60,16 @@ DATABASES = """
 SELECT datname, datallowconn FROM pg_database
 WHERE datname NOT IN ('template0', 'template1', 'postgres') AND datconnlimit <> -2 ORDER BY oid
 """
+# An object that a client has added to an extension, whose script a superuser has run: what the
+# script made belongs to that superuser. Neither pg_dump nor CREATE EXTENSION would create it.
+ADDED = b"""
+SELECT format('the %s in the database "%s" is a member of the extension "%s"',
+    pg_describe_object(d.classid, d.objid, 0), datname, extname)
+FROM pg_depend d JOIN pg_shdepend s USING (classid, objid) JOIN pg_database b ON b.oid = dbid
+JOIN pg_extension e ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
+WHERE d.deptype = 'e' AND s.deptype = 'o' AND datname = current_database()
+    AND extname IN (SELECT name FROM pg_available_extension_versions WHERE superuser) LIMIT 1
+"""
 # Nothing of the new branch needs to survive a crash: its staging directory is removed then.
 UNSAFE = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
 
@@ -170,6 +180,11 @@ def _dump(sockets: Path, name: str, dump: Path, *, account: Account) -> list[byt
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         ((snapshot,),) = connection.execute("SELECT pg_export_snapshot()").fetchall()
         assert isinstance(snapshot, bytes)
+        for row in connection.execute(ADDED):
+            what = values_of(row, bytes)[0].decode(errors="replace")
+            raise SchemaUnreadable(
+                f"{what}, so it would not be copied: take it out with ALTER EXTENSION … DROP"
+            )
         extensions = [values_of(row, bytes)[0] for row in connection.execute(EXTENSIONS)]
         _run_pg_dump(
             f"--snapshot={snapshot.decode()}",

@@ -66,7 +66,7 @@ FROM (SELECT e.oid, rolname,
 # In place of {0} comes the restorer's name.
 ADMIT = """
 DO $do$ DECLARE found text; BEGIN
-    FOR found IN SELECT format('CREATE ON DATABASE %I', current_database())
+    FOR found IN SELECT format('CREATE, CONNECT ON DATABASE %I', current_database())
         UNION ALL SELECT format('USAGE, CREATE ON SCHEMA %I', nspname) FROM pg_namespace
             WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'
                 AND nspowner <> '{0}'::regrole

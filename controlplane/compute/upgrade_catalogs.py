@@ -19,6 +19,7 @@ import psycopg
 from controlplane.compute.extensions import has_extension
 from controlplane.compute.patience import progressed
 from controlplane.compute.rights import Rights, difference, rights_in
+from controlplane.compute.schema import is_connection_lost
 from controlplane.compute.schema_restoring import ADMIT, GUARD, OPTIONS, UNGUARD
 from controlplane.compute.session import Session, session
 
@@ -29,6 +30,10 @@ SELECT datname, datconnlimit = -2 FROM pg_database
 WHERE datname <> 'template0' AND (NOT datallowconn OR datconnlimit = -2) ORDER BY oid
 """
 DATABASES = "SELECT datname FROM pg_database WHERE datname <> 'template0' ORDER BY oid"
+DATABASES_OWNER = b"""
+SELECT rolname FROM pg_database d JOIN pg_roles r ON r.oid = datdba
+WHERE datname = current_database() AND NOT rolsuper
+"""
 EXTENSIONS = "SELECT extname FROM pg_extension ORDER BY extname"
 PREPARED = "SELECT count(*), min(gid) FROM pg_prepared_xacts"
 # What a client could have written that is taken. Each row has its name, its owner, a statement
@@ -83,12 +88,6 @@ UPDATE pg_attribute SET attoptions = nullif(ARRAY(
     SELECT o FROM unnest(attoptions) o WHERE NOT starts_with(o, 'pg_attver=')), '{}')
 FROM pg_class c WHERE c.oid = attrelid AND c.oid >= 16384 AND relkind IN ('r', 'p', 'm', 'f')
     AND attoptions IS NOT NULL
-"""
-
-
-DATABASES_OWNER = b"""
-SELECT rolname FROM pg_database d JOIN pg_roles r ON r.oid = datdba
-WHERE datname = current_database() AND NOT rolsuper
 """
 
 
@@ -171,20 +170,25 @@ def rearm(sockets: Path, found: Disarmed) -> None:
         ):
             acting: dict[bytes, Session] = {}
             for what, owner, _, give, rest in rows:
-                if owner and owner not in acting:
-                    acting[owner] = held.enter_context(_acting_for(platform, sockets, name, owner))
                 try:
+                    if owner and owner not in acting:
+                        acting_for = _acting_for(platform, sockets, name, owner)
+                        acting[owner] = held.enter_context(acting_for)
                     if give:
                         # Code that was evaluated before may have changed the session's settings.
                         acting[owner].execute(b"RESET ALL; " + give)
                     if rest:
                         platform.execute(rest)
                 except psycopg.Error as error:
+                    words = error.diag.message_primary or str(error)
                     if isinstance(error, psycopg.OperationalError):
-                        raise
+                        # Trying again helps, unless the database refuses the session.
+                        _, refused, words = words.rpartition("FATAL: ")
+                        if not refused or is_connection_lost(words):
+                            raise
                     raise UpgradeRefused(
-                        f'{_text(what)} in the database "{name}" is not valid any more: '
-                        f"{error.diag.message_primary or error}"
+                        f'{_text(what)} in the database "{name}" cannot be restored: '
+                        + words.strip()
                     ) from error
                 progressed()
     if changed := difference(found.rights, rights_in(sockets, list(found.taken))):

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 
 from django.conf import settings
 
+from controlplane.compute.binaries import majors
+from controlplane.compute.confinement import landlock_version
 from controlplane.compute.space import disk_problem
 from controlplane.operations.catalog_mending import endpoints_behind
 from controlplane.operations.history_copies import state
@@ -109,6 +111,13 @@ def catalogs_behind() -> list[Problem]:
     return [Problem("catalogs_behind", words)] if count else []
 
 
+def unconfined_upgrades() -> list[Problem]:
+    words = "the kernel has no Landlock, so only its account confines an upgrade to another version"
+    words += " of Postgres: what the project's owner wrote might open whatever that account may"
+    is_confined = landlock_version() or len(majors()) == 1
+    return [] if is_confined else [Problem("upgrades_unconfined", words)]
+
+
 def history_copies() -> list[Problem]:
     return [Problem(name, detail) for name, detail in state.problems()]
 
@@ -123,6 +132,7 @@ CHECKS: Sequence[Callable[[], list[Problem]]] = (
     operations_standing_still,
     full_disk,
     catalogs_behind,
+    unconfined_upgrades,
     history_copies,
     service_quality,
 )

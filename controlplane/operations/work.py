@@ -288,7 +288,9 @@ def check_availability(attempt: Attempt) -> None:
         return
     was_running = compute.running_endpoint(endpoint.branch_id) == endpoint.id
     try:
-        bring_up(endpoint, compute.start)
+        # A start would stop a compute that does not answer in time.
+        if not was_running:
+            bring_up(endpoint, compute.start)
         check_data(socket_dir(endpoint.id))
         import_branch_catalog(endpoint.branch)
     finally:

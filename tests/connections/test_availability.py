@@ -131,6 +131,26 @@ def test_damage_is_found_and_reported(stack: Stack, alice: Client) -> None:
 
 
 @pytest.mark.thorough
+def test_a_check_that_gets_no_answer_ends_no_running_compute(place: Place) -> None:
+    """As on a host that is too busy for Postgres to answer in time."""
+    with place.connect() as connection:
+        postmaster = place.postmaster()
+        # Once a check is under way, no other operation looks after a silent compute.
+        with place.locked():
+            place.make_older(hours=3)
+            wait_for(lambda: checks(place), "a check to come", timeout=20)
+            postmaster.suspend()
+        try:
+            wait_for(lambda: checks(place)[0]["failures_count"], "a failed attempt", timeout=60)
+        finally:
+            postmaster.resume()
+        place.settle()
+        assert serves(connection)
+    assert [row["status"] for row in checks(place)] == ["finished"]
+    assert (place.state(), place.postmaster()) == ("active", postmaster)
+
+
+@pytest.mark.thorough
 def test_clients_that_connect_during_a_check_are_served_and_stay(place: Place) -> None:
     place.suspend()
     place.make_older(hours=3)

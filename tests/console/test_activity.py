@@ -355,6 +355,14 @@ def test_events_and_operations_have_the_same_durations(alice: Person, shop: Shop
             ],
             ["Endpoint started p ep-a 100 ms by app"],
         ),
+        # The check has found that the compute hangs, and has stopped it.
+        (
+            [
+                ended(2, 0, "o", "check_availability", "no answer"),
+                the_rest(1, "endpoint.idle", 1, "o"),
+            ],
+            ["Check failed no answer p ep-a 1.0 s by laptop"],
+        ),
         # It is still under way.
         (
             [the_rest(1, "endpoint.start_requested", 0, "o")],

@@ -131,6 +131,16 @@ class TestProblems:
         Host.objects.update(problems=vitals.problems())
         assert examine().problems == []
 
+    def test_a_kernel_that_does_not_confine_upgrades(
+        self, healthy: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(vitals, "landlock_version", lambda: 0)
+        # Without another version, there are no upgrades.
+        assert vitals.problems() == []
+        monkeypatch.setattr(vitals, "majors", lambda: [15, 18])
+        Host.objects.update(problems=vitals.problems())
+        assert examine().problems == ["upgrades_unconfined"]
+
     def test_many_operations_without_progress(self, healthy: Host, account: Account) -> None:
         make_project(account, healthy, size=8)
         with ExitStack() as held:

@@ -27,8 +27,9 @@ from controlplane.operations.history import keep
 from tests.controlplane.test_copies import CHILD, MIB, PARENT, running, state_dir
 from tests.selection import first_of
 from tests.support.filesystems import free_bytes, mounted
+from tests.support.place import Connection
 from tests.support.processes import postmaster_in
-from tests.support.recorded import BULK, Connection, Recorder
+from tests.support.recorded import BULK, Recorder
 from tests.support.recovered import found, rows_at
 from tests.support.stack import new_directory
 from tests.support.waiting import wait_for

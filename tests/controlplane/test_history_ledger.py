@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.test_history_moments import Written, has_position, kill_compute
 from tests.support.filesystems import mounted
 from tests.support.place import Place
-from tests.support.recorded import Held, named, rows_in
+from tests.support.recorded import Held, Written, named, rows_in
 from tests.support.service import Service
 from tests.support.stack import Stack
 
@@ -49,22 +48,16 @@ class Ledger(Written):
     def restore(self, held: Held, *, chance: random.Random) -> None:
         """Restore the branch to the entry, and go on."""
         at, descended = held.moment(chance), self.descended()
-        body = {
-            "source_branch_id": self.branch_id,
-            "source_timestamp": at.isoformat(),
-            "preserve_under_name": f"before {at.isoformat()}",
-        }
-        self._replace(body)
+        self.restore_to(at)
         # Positions of the entry itself lie behind the one that was restored.
         self.inherited = descended[: descended.index(held)] if held in descended else []
 
     def reset(self, parent: "Ledger") -> None:
-        self._replace({"source_branch_id": parent.branch_id})
+        self.replace_data(source_branch_id=parent.branch_id)
         self.inherited = []
 
-    def _replace(self, body: dict[str, str]) -> None:
-        path = self.project.branch_path(self.branch_id, "/restore")
-        self.project.done(self.project.client.another().post(path, body), timeout=180)
+    def replace_data(self, **body: str) -> None:
+        super().replace_data(**body)
         # The entry under way may have begun before the data was replaced.
         self.own_since = len(self.recorder.held) + 1
         self.commits(3)
@@ -88,7 +81,7 @@ def entries(ledger: Ledger, count: int, *, chance: random.Random) -> list[Entry]
         begin, end = (len(held) * (number + part) // count for part in (0, 1))
         one = held[chance.randrange(begin, max(end, begin + 1))]
         position = one.position(chance)
-        is_unique = sum(has_position(chain, position) for chain in chains) == 1
+        is_unique = sum(chain.has_position(position) for chain in chains) == 1
         by_time = number % 2 == 0 or not (one in present or is_unique)
         found.append(Entry(ledger, one.moment(chance) if by_time else position, one.rows))
     return found
@@ -148,13 +141,8 @@ def test_the_moments_of_restored_and_reset_branches(stack: Stack) -> None:
         project.suspend(child.endpoint_id)
         child.commits(3)
     check([*entries(main, 4, chance=chance), *entries(child, 4, chance=chance)])
-    assert [gaps_of(one) for one in (main, child)] == [[], []]
+    assert [one.gaps() for one in (main, child)] == [[], []]
     client.delete(project.path)
-
-
-def gaps_of(ledger: Ledger) -> Any:
-    path = ledger.project.branch_path(ledger.branch_id, "/history")
-    return ledger.project.client.another().get(path)["history"]["gaps"]
 
 
 @pytest.fixture
@@ -184,7 +172,7 @@ def test_a_hundred_moments_of_a_ledger(service: Service, seed: int) -> None:
         child = begin(main.child(seed=seed + 1))
         project.suspend(main.endpoint_id)
         main.commits(8)
-        kill_compute(main)
+        main.kill_compute()
         main.commits(8)
         main.restore(main.recorder.held[10], chance=chance)
         main.commits(8)
@@ -194,8 +182,8 @@ def test_a_hundred_moments_of_a_ledger(service: Service, seed: int) -> None:
         child.commits(20)
         service.kill("worker")
         grandchild = begin(child.child(seed=seed + 2))
-        kill_compute(child)
-        kill_compute(main)
+        child.kill_compute()
+        main.kill_compute()
         main.commits(8)
         # Back to before the first restore, and then to between both.
         main.restore(main.recorder.held[20], chance=chance)
@@ -216,7 +204,7 @@ def test_a_hundred_moments_of_a_ledger(service: Service, seed: int) -> None:
     ]
     assert len(found) == 100
     check(found)
-    assert [gaps_of(one) for one in (main, child, grandchild)] == [[], [], []]
+    assert [one.gaps() for one in (main, child, grandchild)] == [[], [], []]
     # At the end, each branch still has what its client wrote last.
     for one in (main, child, grandchild):
         with one.connect() as connection:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.filesystems import filled, mounted
 from tests.support.place import Place
-from tests.support.recorded import Connection, Held, Recorder, named, rows_in
+from tests.support.recorded import Chain, Held, Written, named, rows_in
 from tests.support.recovered import rows_at
 from tests.support.service import Service
 from tests.support.stack import Stack
@@ -25,51 +25,6 @@ MOMENTS = 100
 # So many of them are recovered through the API, the rest by the functions that the worker calls.
 THROUGH_API = 40
 AT_ONCE = 4
-
-
-@dataclass(frozen=True)
-class Chain:
-    """What the service has published of one piece of a branch's history."""
-
-    first_at: datetime
-    first_lsn: int
-    last_at: datetime
-    last_lsn: int
-    ended_at: datetime | None
-
-
-class Written:
-    """A branch of a project that a recorder writes to, through the proxy."""
-
-    def __init__(self, project: Place, branch_id: str, endpoint_id: str, *, seed: int) -> None:
-        self.project = project
-        self.branch_id = branch_id
-        self.endpoint_id = endpoint_id
-        self.recorder = Recorder(self.connect, seed=seed)
-
-    def connect(self) -> Connection:
-        return self.project.connect(tls=False, options=f"endpoint={self.endpoint_id}")
-
-    def chains(self) -> list[Chain]:
-        with self.project.stack.database() as metadata:
-            rows = metadata.execute(
-                "SELECT first_at, first_lsn, last_at, last_lsn, ended_at"
-                " FROM controlplane_historychain WHERE branch_id = %s ORDER BY number",
-                [self.branch_id],
-            ).fetchall()
-        return [Chain(*row) for row in rows]
-
-    def commits(self, count: int) -> None:
-        """Wait until so many more states were recorded."""
-        goal = len(self.recorder.held) + count
-        wait_for(lambda: len(self.recorder.held) >= goal, "commits", timeout=90)
-
-    def post(self, moment: datetime | int) -> Any:
-        """The response to a request for a branch of the moment."""
-        body = {"branch": {"parent_id": self.branch_id, **named(moment)}}
-        return self.project.client.another().call(
-            "POST", f"{self.project.path}/branches", json=body
-        )
 
 
 @dataclass(frozen=True)
@@ -94,7 +49,7 @@ def samples(written: Written, count: int, *, chance: random.Random) -> list[Samp
         held = in_history[chance.randrange(begin, end)]
         position = held.position(chance)
         # A restored branch has positions twice, and its last chain grows: the latest is meant.
-        is_unique = sum(has_position(one, position) for one in chains) == 1
+        is_unique = sum(one.has_position(position) for one in chains) == 1
         by_time = number % 2 == 0 or not is_unique
         found.append(Sample(written, held.moment(chance) if by_time else position, held.rows))
     return found
@@ -106,10 +61,6 @@ def chain_of(held: Held, chains: Sequence[Chain]) -> Chain | None:
         if chain.first_at <= held.since and held.until <= last:
             return chain
     return None
-
-
-def has_position(chain: Chain, lsn: int) -> bool:
-    return chain.first_lsn <= lsn and (chain.ended_at is None or lsn <= chain.last_lsn)
 
 
 def check_through_api(found: Sequence[Sample]) -> None:
@@ -151,7 +102,7 @@ def check_refused(written: Written, *, chance: random.Random) -> int:
         if before.last_lsn < after.first_lsn - 1:
             position = chance.randrange(before.last_lsn + 1, after.first_lsn)
             # After a restore a later chain may have the position, which is then the one meant.
-            if not any(has_position(one, position) for one in chains[number + 2 :]):
+            if not any(one.has_position(position) for one in chains[number + 2 :]):
                 outside.append(position)
     branches = len(written.project.client.get(f"{written.project.path}/branches")["branches"])
     for moment in outside:
@@ -160,29 +111,6 @@ def check_refused(written: Written, *, chance: random.Random) -> int:
     listed = written.project.client.get(f"{written.project.path}/branches")["branches"]
     assert len(listed) == branches
     return len(outside)
-
-
-def restore(written: Written, moment: datetime) -> None:
-    """Restore the branch from its own past."""
-    project = written.project
-    body = {
-        "source_branch_id": written.branch_id,
-        "source_timestamp": moment.isoformat(),
-        "preserve_under_name": f"before {moment.isoformat()}",
-    }
-    path = project.branch_path(written.branch_id, "/restore")
-    project.done(project.client.post(path, body), timeout=120)
-
-
-def gaps(written: Written) -> Any:
-    path = written.project.branch_path(written.branch_id, "/history")
-    return written.project.client.get(path)["history"]["gaps"]
-
-
-def kill_compute(written: Written) -> None:
-    """Kill the branch's Postgres. The recorder's next connection starts it again."""
-    wait_for(lambda: written.project.is_running(written.endpoint_id), "the compute", timeout=60)
-    written.project.postmaster(written.branch_id).kill()
 
 
 def begun(project: Place, branch_id: str, endpoint_id: str, *, seed: int) -> Written:
@@ -199,7 +127,7 @@ def test_moments_around_a_suspend_and_a_crash(stack: Stack) -> None:
         written.commits(5)
         project.suspend()
         written.commits(5)
-        kill_compute(written)
+        written.kill_compute()
         written.commits(5)
     check_through_api(samples(written, 2, chance=random.Random(1)))
     project.client.delete(project.path)
@@ -254,22 +182,24 @@ def strike(service: Service, main: Written, child: Written, chance: random.Rando
 
     def restore_main() -> None:
         times = [one.moment for one in samples(main, 8, chance=chance)]
-        restore(main, chance.choice([at for at in times if isinstance(at, datetime)]))
+        main.restore_to(chance.choice([at for at in times if isinstance(at, datetime)]))
 
     def kill_both() -> None:
         service.kill("worker")
-        kill_compute(main)
+        main.kill_compute()
 
     main.commits(20)
     with filled(service.state_dir, leaving=RESERVE - 30 * MIB):
-        wait_for(lambda: all(gaps(one) for one in (main, child)), "the gaps", timeout=60)
-    wait_for(lambda: all("until" in gaps(one)[0] for one in (main, child)), "new bases", timeout=60)
+        wait_for(lambda: all(one.gaps() for one in (main, child)), "the gaps", timeout=60)
+    wait_for(
+        lambda: all("until" in one.gaps()[0] for one in (main, child)), "new bases", timeout=60
+    )
     blows: list[Callable[[], object]] = [
         lambda: project.suspend(main.endpoint_id),
-        lambda: kill_compute(main),
+        lambda: main.kill_compute(),
         lambda: service.kill("worker"),
         restore_main,
-        lambda: kill_compute(child),
+        lambda: child.kill_compute(),
         kill_both,
         lambda: project.suspend(child.endpoint_id),
         restore_main,

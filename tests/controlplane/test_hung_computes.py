@@ -1,6 +1,7 @@
 """Computes that hang, and processes that a killed Postgres leaves: they are noticed, and ended by
 whatever operation stops them."""
 
+import os
 import signal
 import threading
 import time
@@ -11,6 +12,10 @@ import psutil
 import psycopg
 import pytest
 
+from controlplane.compute import observation
+from controlplane.compute.binaries import MAJOR, default_major
+from controlplane.compute.configuration import PLATFORM_ROLE
+from tests.support.bare_postgres import Programs, bare_postgres, private_directory
 from tests.support.processes import is_alive
 from tests.support.project import Project
 from tests.support.waiting import wait_for
@@ -52,7 +57,8 @@ def test_a_compute_that_does_not_answer_becomes_idle_with_the_reason(
     project.change(suspend_timeout_seconds=3)
     hung = processes(project)
     hung[0].suspend()
-    wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle", timeout=30)
+    # On a busy host it has more time.
+    wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle", timeout=90)
     newest = project.operations()[0]
     assert newest["action"] == "check_availability"
     assert newest["status"] == "failed"
@@ -60,6 +66,27 @@ def test_a_compute_that_does_not_answer_becomes_idle_with_the_reason(
     assert not any(map(is_alive, hung))
     project.start()
     assert project.sql("SELECT 1") == [(1,)]
+
+
+@pytest.mark.parametrize(("load", "is_silent"), [(0.0, True), (10.0, False)])
+def test_a_compute_of_a_busy_host_has_more_time_to_answer(
+    monkeypatch: pytest.MonkeyPatch, load: float, is_silent: bool
+) -> None:
+    processors = len(os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load * processors,) * 3)
+    monkeypatch.setattr(observation, "ANSWER_BOUND", 2.0)
+    with private_directory() as scratch, bare_postgres(Programs(scratch)) as server:
+        monkeypatch.setattr(observation, "socket_dir", lambda _: server.directory)
+        server.start()
+        (server.directory / MAJOR).write_text(str(default_major()))
+        server.execute(f"CREATE ROLE {PLATFORM_ROLE} SUPERUSER LOGIN")
+        assert not observation.is_silent("ep-1")
+        postmaster = psutil.Process(server.pid)
+        postmaster.suspend()
+        resuming = threading.Timer(3.0, postmaster.resume)
+        resuming.start()
+        assert observation.is_silent("ep-1") == is_silent
+        resuming.join()
 
 
 @pytest.mark.thorough

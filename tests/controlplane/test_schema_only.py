@@ -176,6 +176,24 @@ def test_a_database_that_accepts_no_connections_is_named(project: Project) -> No
 
 
 @pytest.mark.thorough
+def test_an_object_that_a_client_added_to_an_extension_is_named(project: Project) -> None:
+    project.sql(
+        "SET ROLE neondb_owner; CREATE EXTENSION hstore; CREATE TABLE stock (id int);"
+        "CREATE VIEW low AS SELECT * FROM stock; ALTER EXTENSION hstore ADD TABLE stock"
+    )
+    answer = project.client.post(project.path + "/branches", {"branch": SCHEMA_ONLY})
+    (failed,) = project.client.finish(answer)
+    assert failed["status"] == "failed"
+    assert failed["error"].startswith(
+        'the table public.stock in the database "neondb" is a member of'
+    )
+    project.sql("ALTER EXTENSION hstore DROP TABLE stock")
+    project.done(project.client.post(f"{project.path}/operations/{failed['id']}/retry"))
+    endpoint = new_endpoint(project, answer["branch"]["id"])
+    assert project.sql("SELECT count(*) FROM low", endpoint_id=endpoint) == [(0,)]
+
+
+@pytest.mark.thorough
 def test_roles_keep_their_names_when_a_creation_is_retried(project: Project) -> None:
     """The source's roles have other oids than their copies."""
     project.sql("CREATE DATABASE closed ALLOW_CONNECTIONS false")

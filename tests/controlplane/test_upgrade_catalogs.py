@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.compute.binaries import MAJOR
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.upgrade_catalogs import UpgradeFailed, disarm, rearm
+from controlplane.compute.upgrade_catalogs import UpgradeFailed, UpgradeRefused, disarm, rearm
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
 from tests.support.majors import debians_postgres
 from tests.support.traps import LITERALS, SPRUNG
@@ -45,6 +45,7 @@ CREATE FUNCTION theirs.takes(a theirs."Their Domain" DEFAULT '{6}') RETURNS int
 RESET ROLE;
 REVOKE CREATE ON SCHEMA theirs FROM "an ""other"" role";
 ALTER DATABASE postgres OWNER TO "an ""other"" role";
+REVOKE CONNECT ON DATABASE postgres FROM PUBLIC;
 CREATE FUNCTION theirs.owned() RETURNS int LANGUAGE sql AS 'SELECT 1';
 ALTER FUNCTION theirs.owned() OWNER TO pg_database_owner;
 CREATE DOMAIN theirs.small AS int CHECK (VALUE < 9);
@@ -95,4 +96,13 @@ def test_rights_that_were_gained_meanwhile_are_refused(server: BarePostgres) -> 
     with server.connect() as session:
         session.execute("GRANT pg_execute_server_program TO neondb_owner")
     with pytest.raises(UpgradeFailed, match="memberships: pg_execute_server_program neondb_owner"):
+        rearm(server.directory, found)
+
+
+def test_a_database_that_lets_no_owner_in_is_named(server: BarePostgres) -> None:
+    found = disarm(server.directory)
+    with server.connect() as session:
+        session.execute("ALTER DATABASE postgres CONNECTION LIMIT 0")
+    reason = 'in the database "postgres" cannot be restored: too many connections for database'
+    with pytest.raises(UpgradeRefused, match=reason):
         rearm(server.directory, found)

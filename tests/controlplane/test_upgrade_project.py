@@ -1,8 +1,12 @@
 """What `manage.py upgrade_project` refuses before it makes anything, and what it schedules."""
 
+from io import StringIO
 from typing import Any
+from unittest import mock
 
 import pytest
+from django.core.management import call_command
+from django.db import InterfaceError, OperationalError
 
 from controlplane.models import (
     Account,
@@ -98,3 +102,20 @@ def test_it_can_be_cancelled_until_it_switches(project: Project) -> None:
     rule = ACTIONS["upgrade_project"]  # type: ignore[index]
     assert rule.no_way_back_from(UpgradeProjectDetails(to=18)) is None
     assert rule.no_way_back_from(UpgradeProjectDetails(to=18, switching=True))
+
+
+def test_the_command_follows_the_operation_while_the_metadata_is_silent(project: Project) -> None:
+    upgrading, ended = (
+        Operation(status=status, steps=[{"name": "checking_catalog"}])
+        for status in ("running", "finished")
+    )
+    silence = [OperationalError("no answer within 30 seconds"), InterfaceError("closed")]
+    output = StringIO()
+    with mock.patch.object(Operation.objects, "get", side_effect=[*silence, upgrading, ended]):
+        call_command("upgrade_project", project.id, "--to", "18", stdout=output)
+    _, *shown = output.getvalue().splitlines()
+    assert shown == [
+        "  Perch's own database does not answer, still waiting",
+        "  checking catalog",
+        "The project has Postgres 18 now.",
+    ]

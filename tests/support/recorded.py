@@ -14,8 +14,9 @@ from typing import Any
 import psycopg
 
 from controlplane.compute.history.log import lsn_text, parse_lsn
+from tests.support.place import Connection, Place
+from tests.support.waiting import wait_for
 
-Connection = psycopg.Connection[tuple[Any, ...]]
 # Flushed log only: a crash may give other positions to log that was not flushed.
 NOW = "SELECT clock_timestamp(), pg_current_wal_flush_lsn()::text"
 BULK = 3 << 20  # bytes
@@ -123,3 +124,73 @@ def named(moment: datetime | int) -> dict[str, str]:
     if isinstance(moment, datetime):
         return {"parent_timestamp": moment.isoformat()}
     return {"parent_lsn": lsn_text(moment)}
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What the service has published of one piece of a branch's history."""
+
+    first_at: datetime
+    first_lsn: int
+    last_at: datetime
+    last_lsn: int
+    ended_at: datetime | None
+
+    def has_position(self, lsn: int) -> bool:
+        return self.first_lsn <= lsn and (self.ended_at is None or lsn <= self.last_lsn)
+
+
+class Written:
+    """A branch of a project that a recorder writes to, through the proxy."""
+
+    def __init__(self, project: Place, branch_id: str, endpoint_id: str, *, seed: int) -> None:
+        self.project = project
+        self.branch_id = branch_id
+        self.endpoint_id = endpoint_id
+        self.recorder = Recorder(self.connect, seed=seed)
+
+    def connect(self) -> Connection:
+        return self.project.connect(tls=False, options=f"endpoint={self.endpoint_id}")
+
+    def chains(self) -> list[Chain]:
+        with self.project.stack.database() as metadata:
+            rows = metadata.execute(
+                "SELECT first_at, first_lsn, last_at, last_lsn, ended_at"
+                " FROM controlplane_historychain WHERE branch_id = %s ORDER BY number",
+                [self.branch_id],
+            ).fetchall()
+        return [Chain(*row) for row in rows]
+
+    def commits(self, count: int) -> None:
+        """Wait until so many more states were recorded."""
+        goal = len(self.recorder.held) + count
+        wait_for(lambda: len(self.recorder.held) >= goal, "commits", timeout=90)
+
+    def post(self, moment: datetime | int) -> Any:
+        """The response to a request for a branch of the moment."""
+        body = {"branch": {"parent_id": self.branch_id, **named(moment)}}
+        return self.project.client.another().call(
+            "POST", f"{self.project.path}/branches", json=body
+        )
+
+    def replace_data(self, **body: str) -> None:
+        """Restore the branch, from its own past or from another branch."""
+        path = self.project.branch_path(self.branch_id, "/restore")
+        self.project.done(self.project.client.another().post(path, body), timeout=180)
+
+    def restore_to(self, moment: datetime) -> None:
+        """Restore the branch from its own past."""
+        self.replace_data(
+            source_branch_id=self.branch_id,
+            source_timestamp=moment.isoformat(),
+            preserve_under_name=f"before {moment.isoformat()}",
+        )
+
+    def gaps(self) -> Any:
+        path = self.project.branch_path(self.branch_id, "/history")
+        return self.project.client.another().get(path)["history"]["gaps"]
+
+    def kill_compute(self) -> None:
+        """Kill the branch's Postgres. The recorder's next connection starts it again."""
+        wait_for(lambda: self.project.is_running(self.endpoint_id), "the compute", timeout=60)
+        self.project.postmaster(self.branch_id).kill()

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import InterfaceError, OperationalError, close_old_connections
 
 from controlplane.models import Operation, OperationStatus
 from controlplane.operations.scheduling import HostAway
@@ -45,20 +46,21 @@ class Command(BaseCommand):
             ended = self._wait_for(operation)
         if ended.status != OperationStatus.FINISHED:
             raise CommandError(ended.error or f"the operation is {ended.status}")
-        self.stdout.write(
-            f"The project can be upgraded to Postgres {to}."
-            if check
-            else f"The project has Postgres {to} now."
-        )
+        outcome = f"can be upgraded to Postgres {to}" if check else f"has Postgres {to} now"
+        self.stdout.write(f"The project {outcome}.")
 
     def _wait_for(self, operation: Operation) -> Operation:
         """Show the steps until the operation has ended; return it as it ended."""
         shown = ""
         while True:
-            row = Operation.objects.get(id=operation.id)
-            step = str(row.steps[-1]["name"]) if row.steps else ""
-            if row.is_finished:
-                return row
+            try:
+                row = Operation.objects.get(id=operation.id)
+                step = str(row.steps[-1]["name"]) if row.steps else ""
+                if row.is_finished:
+                    return row
+            except (OperationalError, InterfaceError):
+                close_old_connections()
+                step = "Perch's own database does not answer, still waiting"
             if step != shown:
                 shown = step
                 self.stdout.write(f"  {step.replace('_', ' ')}")
