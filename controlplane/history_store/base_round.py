@@ -23,7 +23,7 @@ _looked = _swept = float("-inf")
 _data_copied: set[str] = set()
 
 
-def copy_bases(copier: Copier) -> None:
+def copy_bases_to_store(copier: Copier) -> None:
     """Copy the bases and data that are due, and delete what is too old."""
     global _swept, _looked
     if time.monotonic() - _looked > BETWEEN_LOOKS:

@@ -40,7 +40,7 @@ class _Last:
 _last = _Last()
 
 
-def copy_rows_if_due(copier: Copier) -> None:
+def copy_rows_to_store(copier: Copier) -> None:
     """Copy the rows if any have changed, within the bounds above."""
     since, change = time.monotonic() - _last.at, _newest_change()
     if change != _last.change and state.rows_behind is None:
