@@ -27,6 +27,7 @@ from controlplane.backup.restoring import (
     new_state_directory,
     restore_secrets,
 )
+from controlplane.backup.taking import ready_branches
 from controlplane.compute.compute import OtherMajorVersion
 from controlplane.compute.history.moments import NoSuchMoment
 from controlplane.compute.history.recovering import NotRecovered
@@ -37,7 +38,7 @@ from controlplane.history_store.objects import Store
 from controlplane.history_store.packing import Damaged
 from controlplane.history_store.signs import Sign, last_sign
 from controlplane.history_store.trees import scratch_directory, write_tree
-from controlplane.models import Branch, BranchState
+from controlplane.models import Branch
 
 # In the state directory: what is brought from the store.
 SCRATCH = ".from-store"
@@ -126,14 +127,7 @@ def _restore_branches(
 ) -> None:
     """Restore the branches that the rows call ready, and note in `restored` what is missing."""
     stored = set(store.folders(f"{folder}/branches"))
-    ready = Branch.objects.filter(
-        project__host_id=settings.HOST_NAME,
-        project__deleted_at=None,
-        deleted_at=None,
-        current_state=BranchState.READY,
-    ).order_by("created_at", "id")
-    ids = list(ready.values_list("id", flat=True))
-    for number, branch_id in enumerate(ids, start=1):
+    for number, branch_id in enumerate(ready_branches(), start=1):
         try:
             place = scratch / "branch"
             with fetched_branch(store, branch_folder(folder, branch_id), place) as fetched:
