@@ -8,7 +8,8 @@ import pytest
 
 from controlplane.backup.manifest import write_sums
 from controlplane.backup.trial import TrialFailed, trial_directory
-from tests.controlplane.test_backup import keep, ran
+from tests.controlplane.test_backup import keep
+from tests.support.commands import ran
 from tests.support.place import Place
 from tests.support.service import Service
 from tests.support.stack import new_directory

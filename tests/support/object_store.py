@@ -1,11 +1,9 @@
 """An S3 server for tests, and a service that copies its history there."""
 
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import requests
@@ -71,7 +69,3 @@ def opened(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, key: str = KEY) -
             changed.setenv(name, value)
         changed.setattr("django.conf.settings.HISTORY_STORE_ALLOW_HTTP", True, raising=False)
         yield Store(f"s3://{bucket.name}/perch", Keyring(key, bytes(16)), Bandwidth(None))
-
-
-def environment_with(bucket: Bucket, **changes: str) -> dict[str, Any]:
-    return {**os.environ, **bucket.environment, **changes}
