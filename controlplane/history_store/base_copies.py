@@ -55,17 +55,17 @@ def copy_base(copies: Copies, branch_id: str, window: timedelta) -> bool:
         base = _due(chain, stored, window) if stored else None
     if stored is None or base is None:
         return False
-    copied = _template(copies, chain, base) if base.template else None
-    if copied is None:
+    if base.template:
+        name = _template(copies, chain, base)
+    else:
         name = f"{copies.folder(branch_id)}/{stored.id}/bases/{base.end:016X}-{random_name()}"
         with _base(branch_id, chain, base, stored) as directory:
-            size = copies.store.put(name, tree_stream(directory, skip=NOT_IN_A_BASE))
-        copied = name, size
+            copies.store.put(name, tree_stream(directory, skip=NOT_IN_A_BASE))
     with copies.holding(branch_id) as branch:
         stored = next((one for one in branch.chains if one.id == id_of(chain)), None)
         if stored is None:
             return False
-        stored.bases.append(StoredBase(base, *copied))
+        stored.bases.append(StoredBase(base, name))
         copies.write(branch)
     return True
 
@@ -85,10 +85,10 @@ def copy_data(copies: Copies, branch: Branch) -> bool:
     if running_endpoint(branch.id) is not None:
         return False
     with idle_data(branch.id) as directory:
-        size = copies.store.put(name, tree_stream(directory, skip=OF_THE_PROCESS))
+        copies.store.put(name, tree_stream(directory, skip=OF_THE_PROCESS))
     with copies.holding(branch.id) as stored:
         stored.project_id, stored.gone_at = branch.project_id, None
-        stored.data = StoredData(name, size, at)
+        stored.data = StoredData(name, at)
         copies.write(stored)
     return True
 
@@ -139,19 +139,18 @@ def _due(chain: Chain, stored: StoredChain, window: timedelta) -> Base | None:
     return newest if is_due else None
 
 
-def _template(copies: Copies, chain: Chain, base: Base) -> tuple[str, int]:
+def _template(copies: Copies, chain: Chain, base: Base) -> str:
     """The object that holds the template, which many branches have as their first base. It is
     copied once."""
     version = base.template
     if version not in copies.templates:
         folder = f"{copies.host}/templates/{version}"
-        for known in copies.store.names(folder).items():
-            copies.templates[version] = known
-            return known
-        name = f"{folder}/{random_name()}"
-        with open_directory(chain.data_of(base)) as directory:
-            size = copies.store.put(name, tree_stream(directory, skip=NOT_IN_A_BASE))
-        copies.templates[version] = name, size
+        name = next(iter(copies.store.names(folder)), None)
+        if name is None:
+            name = f"{folder}/{random_name()}"
+            with open_directory(chain.data_of(base)) as directory:
+                copies.store.put(name, tree_stream(directory, skip=NOT_IN_A_BASE))
+        copies.templates[version] = name
     return copies.templates[version]
 
 

@@ -40,9 +40,8 @@ class StoredBase:
     """A base copy in the store."""
 
     base: Base
-    # The object's name and its size in bytes.
+    # The object's name.
     name: str
-    size: int
 
 
 @dataclass
@@ -62,7 +61,6 @@ class StoredChain:
     # All that was committed until then is in it; None as long as that is not known.
     at: datetime | None = None
     ended_at: datetime | None = None
-    end_reason: str = ""
     # The file that tells where the timeline began.
     timeline_file: str = ""
     bases: list[StoredBase] = field(default_factory=list)
@@ -87,7 +85,6 @@ class StoredData:
     """The data of a branch without history, as it was at one moment."""
 
     name: str
-    size: int
     at: datetime
 
 

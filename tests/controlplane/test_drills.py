@@ -37,10 +37,8 @@ def copy_data(store: Store) -> None:
     folder = branch_folder(HOST, PARENT)
     name = f"{folder}/data/1"
     with open_directory(branch_data.data_dir(PARENT)) as directory:
-        size = store.put(name, tree_stream(directory))
-    write_list(
-        store, folder, BranchList(PARENT, number=0, data=StoredData(name, size, clock.now()))
-    )
+        store.put(name, tree_stream(directory))
+    write_list(store, folder, BranchList(PARENT, data=StoredData(name, clock.now())))
 
 
 def verified(store: Store) -> str:

@@ -124,7 +124,7 @@ def test_what_has_failed_is_tried_again_after_a_growing_pause(
 
 def test_a_list_comes_back_and_the_newest_counts(store: Store) -> None:
     listed = BranchList("br-a", "project", chains=[chain(bases=[base(100)])])
-    listed.data = StoredData("name", 5, clock.now())
+    listed.data = StoredData("name", clock.now())
     for number in range(12):
         listed.gone_at = clock.now()
         write_list(store, "branches/br-a", listed)
@@ -138,7 +138,7 @@ def test_a_list_comes_back_and_the_newest_counts(store: Store) -> None:
 def base(end: int, *, age: timedelta = timedelta(0)) -> StoredBase:
     at = clock.now() - age
     made = Base(end - 8, end, 1, at, Record(end - 8, 0, 0, end), size=10)
-    return StoredBase(made, f"bases/{end}", 1)
+    return StoredBase(made, f"bases/{end}")
 
 
 def chain(*, bases: list[StoredBase], end: int = 1 << 30) -> StoredChain:
