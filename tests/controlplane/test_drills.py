@@ -10,10 +10,10 @@ from controlplane.compute import branch_data
 from controlplane.compute.tree import open_directory
 from controlplane.history_store.drills import verify
 from controlplane.history_store.layout import BranchList, StoredData, branch_folder, write_list
-from controlplane.history_store.objects import Bandwidth, Store
-from controlplane.history_store.packing import Keyring
+from controlplane.history_store.objects import Store
 from controlplane.history_store.trees import tree_stream
 from tests.controlplane.test_copies import PARENT, state_dir
+from tests.support.object_store import file_store
 from tests.support.stack import new_state_dir
 
 __all__ = ["state_dir"]
@@ -29,7 +29,7 @@ def store(state_dir: Callable[[Path], None]) -> Iterator[Store]:
     with new_state_dir() as place:
         state_dir(place)
         branch_data.create_from_template(PARENT)
-        yield Store(f"file://{place}/store", Keyring("passphrase", bytes(16)), Bandwidth(None))
+        yield file_store(place / "store")
 
 
 def copy_data(store: Store) -> None:

@@ -31,6 +31,7 @@ from controlplane.models import Account, Event, Host
 from controlplane.operations import vitals
 from controlplane.operations.history_copies import BEHIND_AFTER, StoreState, state
 from tests.controlplane.rows import make_project
+from tests.support.object_store import file_store
 
 LONG_AGO = BEHIND_AFTER + timedelta(seconds=30)
 
@@ -50,7 +51,7 @@ def problem_names() -> set[str]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store(f"file://{tmp_path}/store", Keyring("passphrase", bytes(16)), Bandwidth(None))
+    return file_store(tmp_path / "store")
 
 
 @pytest.mark.django_db

@@ -18,8 +18,8 @@ from controlplane.history_store.copies import Copies
 from controlplane.history_store.fetching import fetched_branch
 from controlplane.history_store.layout import BranchList, Piece, pieces_in, read_list
 from controlplane.history_store.log_copies import LogDamaged, copy_log, is_behind
-from controlplane.history_store.objects import Bandwidth, Store, StoreFails
-from controlplane.history_store.packing import Keyring
+from controlplane.history_store.objects import StoreFails
+from tests.support.object_store import file_store
 
 BRANCH = "br-a"
 DAY = timedelta(days=1)
@@ -42,8 +42,7 @@ def chain(tmp_path: Path, settings: Any) -> Chain:
 
 @pytest.fixture
 def copies(tmp_path: Path) -> Copies:
-    store = Store(f"file://{tmp_path}/store", Keyring("passphrase", bytes(16)), Bandwidth(None))
-    return Copies(store, region="local", host="host")
+    return Copies(file_store(tmp_path / "store"), region="local", host="host")
 
 
 def base_at(redo: int) -> Base:

@@ -1,9 +1,10 @@
-"""An S3 server for tests, and a service that copies its history there."""
+"""Stores for tests: an S3 server, a service that copies its history there, and a directory."""
 
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import requests
@@ -69,3 +70,8 @@ def opened(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, key: str = KEY) -
             changed.setenv(name, value)
         changed.setattr("django.conf.settings.HISTORY_STORE_ALLOW_HTTP", True, raising=False)
         yield Store(f"s3://{bucket.name}/perch", Keyring(key, bytes(16)), Bandwidth(None))
+
+
+def file_store(place: Path) -> Store:
+    """A store in the directory `place`."""
+    return Store(f"file://{place}", Keyring(KEY, bytes(16)), Bandwidth(None))
