@@ -1,10 +1,9 @@
 """Copies one branch into a backup, whatever its endpoint does meanwhile.
 
 Operations do not wait for the copy, except for its last attempt. A running compute is copied by
-Postgres's own backup functions, while it serves its clients, without holding the branch's lock. A
-branch without a running compute is copied under the lock, and the copy is given up as soon as an
-operation needs the branch. In that case, and if a compute ends during the copy, the copy starts
-again from the branch as it then is. The last of `ATTEMPTS` holds the lock until it has ended, so
+Postgres's own backup functions, while it serves its clients; an idle branch as it lies there. If a
+compute starts or ends during the copy, or other data replaces the branch's, the copy starts again
+from the branch as it then is. The last of `ATTEMPTS` holds the branch's lock until it has ended, so
 that an owner who keeps starting and suspending an endpoint cannot hold up the backup.
 """
 
@@ -22,11 +21,12 @@ from controlplane.compute.accounts import own_account
 from controlplane.compute.base_backup import OF_THE_PROCESS, back_up
 from controlplane.compute.branch_data import NoSuchBranchData, data_dir
 from controlplane.compute.filesystem import lock_branches, remove_tree
+from controlplane.compute.idle_data import idle_data
 from controlplane.compute.occupants import is_leased
 from controlplane.compute.patience import looking
 from controlplane.compute.session import socket_dir
 from controlplane.compute.tree import clone_tree
-from controlplane.models import HANDED_OVER, Branch, Endpoint, Operation
+from controlplane.models import Branch, Endpoint
 from controlplane.operations.catalog_import import import_branch_catalog
 
 log = logging.getLogger(__name__)
@@ -34,19 +34,11 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 5
 # Seconds that a copy waits for other work on the branch, which may itself be a long copy.
 LOCK_BOUND = 3600.0
-# Seconds between two checks whether an operation waits for the branch that is being copied.
-BETWEEN_LOOKS = 0.05
 # Seconds between two updates that mark a running compute as in use: it must not be suspended for
 # idleness before its copy has ended.
 BETWEEN_NOTES = 2.0
-# The most seconds to wait for operations on the branch before the next attempt.
-GIVEN_UP_FOR = 60.0
 # Errors of the directory that the backup is written to; these concern every branch.
 OF_THE_TARGET = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-
-
-class Wanted(Exception):
-    """An operation waits for the branch that is being copied."""
 
 
 class CopyFailed(Exception):
@@ -63,9 +55,6 @@ def copy_branch(branch_id: str, target: Path) -> BranchCopy:
             return _attempt(branch_id, target, gives_way=attempt < ATTEMPTS)
         except NoSuchBranchData:
             raise
-        except Wanted:
-            remove_tree(target)
-            _wait_while_wanted(branch_id)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in OF_THE_TARGET:
                 raise
@@ -75,27 +64,28 @@ def copy_branch(branch_id: str, target: Path) -> BranchCopy:
             if attempt == ATTEMPTS:
                 raise CopyFailed(str(error) or type(error).__name__) from error
             sleep(0.1 * 2**attempt)
-    raise CopyFailed("it was needed again and again")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
     began = clock.now()
     data = data_dir(branch_id)
     with ExitStack() as held:
+        # Operations under way end first.
         held.enter_context(lock_branches(branch_id, timeout=LOCK_BOUND))
         if not data.exists():
             raise NoSuchBranchData(f"the branch {branch_id} has no data")
         endpoint_id = compute.running_endpoint(branch_id)
+        # Processes of a Postgres that was killed may still write.
+        if endpoint_id is None and is_leased(branch_id):
+            compute.stop(branch_id)
+        if gives_way:
+            held.close()
         if endpoint_id is None:
-            # Processes of a Postgres that was killed may still write.
-            if is_leased(branch_id):
-                compute.stop(branch_id)
-            with looking(_GivingWay(branch_id)) if gives_way else nullcontext():
+            with idle_data(branch_id):
                 clone_tree(data, target, owner=own_account(), skip=OF_THE_PROCESS)
-            databases, roles = _catalog_of(branch_id)
+                databases, roles = _catalog_of(branch_id)
         else:
-            if gives_way:
-                held.close()
             at_end = _AtEnd(branch_id, locks=gives_way)
             with looking(_KeepingAwake(branch_id)):
                 place = socket_dir(endpoint_id)
@@ -129,23 +119,6 @@ class _AtEnd:
             yield
 
 
-class _GivingWay:
-    """Called while a branch without a running compute is copied. Raises Wanted once an operation
-    waits for the branch."""
-
-    def __init__(self, branch_id: str) -> None:
-        self.branch_id = branch_id
-        self.next_look = 0.0
-
-    def __call__(self) -> None:
-        now = monotonic()
-        if now < self.next_look:
-            return
-        self.next_look = now + BETWEEN_LOOKS
-        if _is_wanted(self.branch_id):
-            raise Wanted
-
-
 class _KeepingAwake:
     """Called while a running compute is copied: the copy counts as activity."""
 
@@ -168,18 +141,3 @@ def _catalog_of(branch_id: str) -> tuple[dict[str, str], list[str]]:
     databases = branch.databases.exclude(applied_name=None).values_list("id", "applied_name")
     names = {str(row): name for row, name in databases if name is not None}
     return names, sorted(set(branch.roles.values_list("name", flat=True)))
-
-
-def _is_wanted(branch_id: str) -> bool:
-    project_id = Branch.objects.values_list("project_id", flat=True).get(id=branch_id)
-    return Operation.objects.filter(
-        project_id=project_id,
-        status__in=HANDED_OVER,
-        resources__overlap=[branch_id, project_id],
-    ).exists()
-
-
-def _wait_while_wanted(branch_id: str) -> None:
-    deadline = monotonic() + GIVEN_UP_FOR
-    while monotonic() < deadline and _is_wanted(branch_id):
-        sleep(BETWEEN_LOOKS)

@@ -28,6 +28,8 @@ from controlplane.database.version import conninfo
 # Seconds without progress after which a Postgres that starts is given up. It may have a long log to
 # replay.
 STILL_BOUND = 60.0
+# Sets a column's version (`compute.upgrade_catalogs.FORGET_VERSIONS`).
+VERSION = re.compile(rb"ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET \(pg_attver=")
 WHAT_TO_DO = (
     "set PERCH_POSTGRES_BIN, for this command only, to the programs of a Postgres that is at "
     "least as new as the server of DATABASE_URL"
@@ -213,12 +215,16 @@ def _major_of(cursor: CursorWrapper) -> int:
 
 
 def _copy_script(script: IO[bytes], target: IO[bytes], known: set[str]) -> None:
-    """Copy the script, without the settings at its beginning that are not `known`."""
+    """Copy the script, without the settings at its beginning that are not `known`, and without the
+    versions of columns that Debian's Postgres 15 keeps, as other servers refuse these."""
+    in_settings = True
     for line in script:
-        setting = re.match(rb"SET (\w+) = ", line)
-        if setting is None or setting[1].decode() in known:
+        in_settings = in_settings and not line.startswith(b"CREATE ")
+        setting = re.match(rb"SET (\w+) = ", line) if in_settings else None
+        is_unknown = setting is not None and setting[1].decode() not in known
+        if not is_unknown and not VERSION.match(line):
             target.write(line)
-        if line.startswith((b"CREATE ", b"COPY ")):
+        if line.startswith(b"COPY "):
             break
     shutil.copyfileobj(script, target)
 

@@ -2,8 +2,9 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from django.conf import settings
@@ -12,6 +13,7 @@ from django.core.management import call_command
 from controlplane import durable
 from controlplane.backup.manifest import (
     METADATA_DUMP,
+    BranchCopy,
     Manifest,
     branch_copy,
     read_manifest,
@@ -63,7 +65,7 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
     check_whole(backup, say)
     check_loads(backup / METADATA_DUMP)
     with new_state_directory():
-        copy_branches(backup, manifest, manifest.branches, say)
+        copy_branches(backup, manifest.branches, say)
         restore_secrets(backup)
         restore_rows(backup, manifest, mark=mark)
     return manifest
@@ -79,13 +81,13 @@ def restore_rows(backup: Path, manifest: Manifest, *, mark: str) -> None:
         settle_rows(manifest)
 
 
-def restore_host(backup: Path, say: Callable[[str], object]) -> tuple[Manifest, list[str]]:
+def restore_host(backup: Path, say: Callable[[str], object]) -> Manifest:
     """Create the state directory of the settings from the backup of this host, which was lost, for
     a database that has gone on without it. The rows stay; they are made to match the data.
 
-    Returns the manifest, and the branches that the rows call ready and that it lacks. Until the
-    end, no row changes. Raises what `restore` raises, and
-    OtherVersion, OtherSecretKey.
+    Returns the manifest, whose `not_copied` has the branches that the rows call ready and that the
+    backup lacks. Until the end, no row changes. Raises what `restore` raises, and OtherVersion,
+    OtherSecretKey.
     """
     manifest = read_manifest(backup)
     check_fits(manifest, has_data=bool(manifest.branches))
@@ -93,14 +95,16 @@ def restore_host(backup: Path, say: Callable[[str], object]) -> tuple[Manifest, 
     check_place()
     check_whole(backup, say)
     ready = set(ready_branches())
-    present = [branch_id for branch_id in manifest.branches if branch_id in ready]
+    present = {name: copy for name, copy in manifest.branches.items() if name in ready}
     if ready and not present:
         raise RestoreRefused(f"{backup} has no branch that this database has: it is of another one")
     with new_state_directory():
-        copy_branches(backup, manifest, present, say)
+        copy_branches(backup, present, say)
         restore_secrets(backup)
-        missing = settle_lost_host(present, {name: manifest.branches[name] for name in present})
-    return manifest, missing
+        missing = settle_lost_host(present, present)
+    reasons = dict.fromkeys(missing, "the backup has no copy of it")
+    known = {name: why for name, why in manifest.not_copied.items() if name in reasons}
+    return replace(manifest, not_copied=reasons | known)
 
 
 def check_key(backup: Path) -> None:
@@ -137,14 +141,14 @@ def new_state_directory() -> Iterator[None]:
 
 
 def copy_branches(
-    backup: Path, manifest: Manifest, branch_ids: Iterable[str], say: Callable[[str], object]
+    backup: Path, copies: Mapping[str, BranchCopy], say: Callable[[str], object]
 ) -> None:
     """Make the branches' directories. Raises NoRoom, AccountUnusable, TreeUntrusted, OSError."""
-    copies = {name: branch_copy(backup, name) for name in branch_ids}
-    require_room(copies.values(), at=settings.STATE_DIR / "branches")
+    trees = (branch_copy(backup, name) for name in copies)
+    require_room(trees, at=settings.STATE_DIR / "branches")
     for number, (branch_id, copy) in enumerate(copies.items(), start=1):
-        create_from_copy(branch_id, copy)
-        say(f"{number:>5}  {branch_id}  {manifest.branches[branch_id].size / 1e6:,.0f} MB")
+        create_from_copy(branch_id, branch_copy(backup, branch_id))
+        say(f"{number:>5}  {branch_id}  {copy.size / 1e6:,.0f} MB")
 
 
 def check_fits(manifest: Manifest, *, has_data: bool) -> None:

@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -126,14 +127,9 @@ def _copy_rows(
             return None
         ready = ready_branches()
         doomed = being_deleted()
-        manifest = Manifest(
-            perch=perch_version(),
-            postgres=_majors_of(staging, copies),
-            region=settings.REGION,
-            host=settings.HOST_NAME,
+        manifest = replace(
+            manifest_of_now(_majors_of(staging, copies)),
             began_at=began,
-            rows_at=clock.now(),
-            migrations=sorted(applied_migrations()),
             branches={name: copies[name] for name in ready if name in copies},
             not_copied={
                 name: why for name, why in failed.items() if name in ready and name not in doomed
@@ -141,6 +137,22 @@ def _copy_rows(
         )
         dump(staging / METADATA_DUMP, snapshot=seen)
     return manifest
+
+
+def manifest_of_now(postgres: str) -> Manifest:
+    """The manifest of a copy of this host's rows as they are now. `postgres` has the major versions
+    of its branches."""
+    now = clock.now()
+    return Manifest(
+        perch=perch_version(),
+        postgres=postgres,
+        region=settings.REGION,
+        host=settings.HOST_NAME,
+        began_at=now,
+        rows_at=now,
+        migrations=sorted(applied_migrations()),
+        branches={},
+    )
 
 
 def _majors_of(staging: Path, copies: Collection[str]) -> str:

@@ -65,25 +65,33 @@ def _try_branch(backup: Path, branch_id: str, copy: BranchCopy) -> None:
     tree = branch_copy(backup, branch_id)
     require_room([tree], at=settings.STATE_DIR / "branches")
     names = list(copy.databases.values())
-    # A start with fewer than the log has would fail.
-    chosen = {"max_prepared_transactions": str(PREPARED)}
     # Not the branch's id: the service on this host may work on the branch, and the names of control
     # groups are the host's.
     name = f"trial-{os.getpid()}"
     try:
         create_from_copy(name, tree)
-        with serving(name, sockets_of(name), chosen) as sockets:
-            check_data(sockets)
-            with session(sockets) as connection:
-                rows = connection.execute(
-                    "SELECT unnest(%s::text[]) EXCEPT SELECT datname FROM pg_database", [names]
-                ).fetchall()
+        with serving_copy(name) as sockets, session(sockets) as connection:
+            rows = connection.execute(
+                "SELECT unnest(%s::text[]) EXCEPT SELECT datname FROM pg_database", [names]
+            ).fetchall()
     except FAILURES as error:
         raise TrialFailed(f"the branch {branch_id} does not start: {error}") from error
     finally:
         branch_data.remove(name)
     if rows:
         raise TrialFailed(f"the branch {branch_id} lacks the database {rows[0][0]}")
+
+
+@contextmanager
+def serving_copy(name: str) -> Iterator[Path]:
+    """Run Postgres on a branch's directory that was made only to try it out, and read the catalog
+    of each database. Yields the directory of its sockets. Raises StartFailed, DataDamaged,
+    psycopg.Error."""
+    # A start with fewer than the log has would fail.
+    chosen = {"max_prepared_transactions": str(PREPARED)}
+    with serving(name, sockets_of(name), chosen) as sockets:
+        check_data(sockets)
+        yield sockets
 
 
 @contextmanager

@@ -13,9 +13,7 @@ from datetime import datetime, timedelta
 
 from controlplane import clock
 from controlplane.compute.base_backup import OF_THE_PROCESS
-from controlplane.compute.branch_data import data_dir
 from controlplane.compute.compute import running_endpoint
-from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.history.bases import NOT_IN_A_BASE
 from controlplane.compute.history.chain import (
     Base,
@@ -24,6 +22,7 @@ from controlplane.compute.history.chain import (
     holding_history,
 )
 from controlplane.compute.history.log import segment_start
+from controlplane.compute.idle_data import idle_data
 from controlplane.compute.tree import open_directory
 from controlplane.history_store.copies import Copies, id_of, stored_chain
 from controlplane.history_store.layout import (
@@ -34,14 +33,13 @@ from controlplane.history_store.layout import (
     pieces_in,
 )
 from controlplane.history_store.objects import random_name
-from controlplane.history_store.trees import TreeChanged, tree_stream
+from controlplane.history_store.trees import tree_stream
 from controlplane.models import Branch
 
 # Bytes of log after which a further base is copied at the earliest: so much is quickly replayed.
 LEAST_LOG_PER_BASE = 128 << 20
 # Seconds to wait for the history's lock.
 LOCK_WITHIN = 5.0
-LONGEST_CONTROL_FILE = 8192  # bytes
 
 
 def copy_base(copies: Copies, branch_id: str, window: timedelta) -> bool:
@@ -57,17 +55,17 @@ def copy_base(copies: Copies, branch_id: str, window: timedelta) -> bool:
         base = _due(chain, stored, window) if stored else None
     if stored is None or base is None:
         return False
-    copied = _template(copies, chain, base) if base.template else None
-    if copied is None:
+    if base.template:
+        name = _template(copies, chain, base)
+    else:
         name = f"{copies.folder(branch_id)}/{stored.id}/bases/{base.end:016X}-{random_name()}"
         with _base(branch_id, chain, base, stored) as directory:
-            size = copies.store.put(name, tree_stream(directory, skip=NOT_IN_A_BASE))
-        copied = name, size
+            copies.store.put(name, tree_stream(directory, skip=NOT_IN_A_BASE))
     with copies.holding(branch_id) as branch:
         stored = next((one for one in branch.chains if one.id == id_of(chain)), None)
         if stored is None:
             return False
-        stored.bases.append(StoredBase(base, *copied))
+        stored.bases.append(StoredBase(base, name))
         copies.write(branch)
     return True
 
@@ -76,9 +74,7 @@ def copy_data(copies: Copies, branch: Branch) -> bool:
     """Copy the data of a branch that has no history and whose compute does not run, unless the
     store has it. Returns False if its compute runs: then its history will soon begin.
 
-    The branch's data is not locked meanwhile: the copy is given up if a compute has started or if
-    the data was replaced. Raises TreeChanged for that, StoreFails, Damaged, WrongKey, LockTimeout,
-    OSError.
+    Raises DataInUse if it did not stay idle, StoreFails, Damaged, WrongKey, LockTimeout, OSError.
     """
     with copies.holding(branch.id) as stored:
         known = stored.data
@@ -88,23 +84,13 @@ def copy_data(copies: Copies, branch: Branch) -> bool:
     name = f"{copies.folder(branch.id)}/data/{at:%Y%m%dT%H%M%S}-{random_name()}"
     if running_endpoint(branch.id) is not None:
         return False
-    with open_directory(data_dir(branch.id)) as directory:
-        before = _control_file(directory)
-        size = copies.store.put(name, tree_stream(directory, skip=OF_THE_PROCESS))
-        # A compute that starts writes this file first. It must not have changed since.
-        if _control_file(directory) != before:
-            raise TreeChanged("the compute was started")
+    with idle_data(branch.id) as directory:
+        copies.store.put(name, tree_stream(directory, skip=OF_THE_PROCESS))
     with copies.holding(branch.id) as stored:
         stored.project_id, stored.gone_at = branch.project_id, None
-        stored.data = StoredData(name, size, at)
+        stored.data = StoredData(name, at)
         copies.write(stored)
     return True
-
-
-def _control_file(data: int) -> bytes:
-    """Postgres's control file, which every start of a compute changes."""
-    with open_directory("global", within=data) as directory:
-        return read_regular("pg_control", LONGEST_CONTROL_FILE, within=directory)
 
 
 def prune(copies: Copies, branch_id: str, window: timedelta) -> None:
@@ -153,19 +139,18 @@ def _due(chain: Chain, stored: StoredChain, window: timedelta) -> Base | None:
     return newest if is_due else None
 
 
-def _template(copies: Copies, chain: Chain, base: Base) -> tuple[str, int]:
+def _template(copies: Copies, chain: Chain, base: Base) -> str:
     """The object that holds the template, which many branches have as their first base. It is
     copied once."""
     version = base.template
     if version not in copies.templates:
         folder = f"{copies.host}/templates/{version}"
-        for known in copies.store.names(folder).items():
-            copies.templates[version] = known
-            return known
-        name = f"{folder}/{random_name()}"
-        with open_directory(chain.data_of(base)) as directory:
-            size = copies.store.put(name, tree_stream(directory, skip=NOT_IN_A_BASE))
-        copies.templates[version] = name, size
+        name = next(iter(copies.store.names(folder)), None)
+        if name is None:
+            name = f"{folder}/{random_name()}"
+            with open_directory(chain.data_of(base)) as directory:
+                copies.store.put(name, tree_stream(directory, skip=NOT_IN_A_BASE))
+        copies.templates[version] = name
     return copies.templates[version]
 
 

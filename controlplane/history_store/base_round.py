@@ -8,11 +8,12 @@ from functools import partial
 from django.conf import settings
 from django.db.models import Exists, OuterRef
 
+from controlplane.backup.taking import branches_with_data, ready_branches
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.history.chain import chains_of
 from controlplane.history_store.base_copies import copy_base, copy_data, delete_gone, prune
 from controlplane.history_store.copier import Copier, publish
-from controlplane.models import Branch, BranchState, HistoryChain, Project
+from controlplane.models import Branch, HistoryChain, Project
 from controlplane.operations.history_copies import state
 
 # Seconds between two looks for branches without history, and between two looks at every branch.
@@ -23,7 +24,7 @@ _looked = _swept = float("-inf")
 _data_copied: set[str] = set()
 
 
-def copy_bases(copier: Copier) -> None:
+def copy_bases_to_store(copier: Copier) -> None:
     """Copy the bases and data that are due, and delete what is too old."""
     global _swept, _looked
     if time.monotonic() - _looked > BETWEEN_LOOKS:
@@ -60,12 +61,9 @@ def _look(copier: Copier, branch_id: str, window: timedelta) -> bool:
 def _copy_without_history(copier: Copier) -> None:
     """Copy the data of branches that have no history yet, such as snapshots, and branches that were
     never started. Without this they would be lost with the host."""
-    ready = Branch.objects.filter(
+    ready = branches_with_data().filter(
         ~Exists(HistoryChain.objects.filter(branch=OuterRef("id"))),
-        project__host=copier.host,
         project__history_retention_seconds__gt=0,
-        deleted_at=None,
-        current_state=BranchState.READY,
     )
     for branch in ready.exclude(id__in=_data_copied):
         if chains_of(branch.id) or not data_dir(branch.id).exists():
@@ -86,10 +84,7 @@ def _sweep(copier: Copier) -> bool:
     """Look at the bases of all branches, and delete what the store has of branches that are
     gone."""
     copies = copier.copies
-    ready = Branch.objects.filter(
-        project__host=copier.host, deleted_at=None, current_state=BranchState.READY
-    )
-    living = set(ready.values_list("id", flat=True))
+    living = set(ready_branches())
     copier.bases_due |= living
     keep_for = timedelta(hours=settings.RECOVERY_HOURS)
     for branch_id in set(copies.store.folders(f"{copies.host}/branches")) - living:

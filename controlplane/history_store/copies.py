@@ -33,7 +33,7 @@ class Copies:
         self.store = store
         self.host = host_folder(region, host)
         # The object that each template is in, by its version.
-        self.templates: dict[str, tuple[str, int]] = {}
+        self.templates: dict[str, str] = {}
         self._lists: dict[str, BranchList] = {}
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         # Chains of which this process has checked that the store's log is that of the disk.

@@ -6,7 +6,6 @@ import logging
 import random
 import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,19 +14,20 @@ import psycopg
 from django.conf import settings
 
 from controlplane import clock
+from controlplane.backup.trial import serving_copy
 from controlplane.compute import branch_data, compute
 from controlplane.compute.accounts import account_of, running_as
 from controlplane.compute.binaries import bin_for
-from controlplane.compute.branch_data import branch_dir, create_from_copy, data_dir
-from controlplane.compute.filesystem import LockTimeout, lock_branches, remove_tree
+from controlplane.compute.branch_data import branch_dir, data_dir
+from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.history.moments import NoSuchMoment
-from controlplane.compute.history.recovering import NotRecovered, create_from_history
-from controlplane.compute.integrity import DataDamaged, check_data, check_structures
+from controlplane.compute.history.recovering import NotRecovered
+from controlplane.compute.integrity import DataDamaged, check_structures
 from controlplane.compute.process import StartFailed
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.history_store.copier import Copier
-from controlplane.history_store.fetching import NothingStored, fetch
-from controlplane.history_store.layout import branch_folder, read_list
+from controlplane.history_store.fetching import NothingStored, create_branch, fetched_branch
+from controlplane.history_store.layout import branch_folder
 from controlplane.history_store.objects import Store, StoreFails
 from controlplane.history_store.packing import Damaged, WrongKey
 from controlplane.operations.history_copies import state
@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 # Stands for the branch's id in the directories of the drill.
 DRILL = "history-drill"
 FAILURES = (
-    *(NothingStored, Damaged, WrongKey, StoreFails, NoSuchMoment, NotRecovered, StartFailed),
-    *(DataDamaged, NotEnoughSpace, psycopg.Error, OSError),
+    *(Damaged, WrongKey, StoreFails, NoSuchMoment, NotRecovered, StartFailed, DataDamaged),
+    *(NotEnoughSpace, psycopg.Error, OSError),
 )
 
 
@@ -90,13 +90,15 @@ def verify(
         for branch_id in chosen:
             if at_most is not None and len(results) >= at_most:
                 break
-            result = _verify(store, branch_folder(host, branch_id), branch_id)
-            # A branch chosen at random that has no complete copy yet is passed over.
-            if result is None and branch_ids:
-                result = Verified(branch_id, error="no base copy of it is complete in the store")
-            if result is not None:
-                results.append(result)
-                say(_words_of(result))
+            try:
+                result = _verify(store, branch_folder(host, branch_id), branch_id)
+            except NothingStored as error:
+                # A branch chosen at random that has no complete copy yet is passed over.
+                if not branch_ids:
+                    continue
+                result = Verified(branch_id, error=str(error))
+            results.append(result)
+            say(_words_of(result))
         return results
 
 
@@ -106,38 +108,25 @@ def _words_of(result: Verified) -> str:
     return f"{result.branch_id}  can be restored until {result.at:%Y-%m-%d %H:%M:%S.%f} UTC"
 
 
-def _verify(store: Store, folder: str, branch_id: str) -> Verified | None:
-    place = Path(settings.STATE_DIR) / f".{DRILL}"
+def _verify(store: Store, folder: str, branch_id: str) -> Verified:
     try:
-        _clear(place)
-        branch = read_list(store, folder)
-        if branch is None or branch.copied_at is None:
-            return None
-        fetched = fetch(store, folder, branch, place)
-        if fetched.data is not None:
-            create_from_copy(DRILL, fetched.data)
-        else:
-            moment = fetched.moment
-            assert moment is not None
-            create_from_history(DRILL, lambda: moment, holding=nullcontext, on_recovered=_check)
-            _check_checksums()
+        _clear()
+        with fetched_branch(store, folder, Path(settings.STATE_DIR) / f".{DRILL}") as fetched:
+            create_branch(DRILL, fetched)
+        with serving_copy(DRILL) as sockets:
+            check_structures(sockets)
+        _check_checksums()
         return Verified(branch_id, at=fetched.at)
     except FAILURES as error:
         return Verified(branch_id, error=str(error))
     finally:
-        _clear(place)
+        _clear()
 
 
-def _clear(place: Path) -> None:
+def _clear() -> None:
     """Remove what this drill, or one that was killed, has left."""
-    remove_tree(place)
     compute.stop(DRILL)
     branch_data.remove(DRILL)
-
-
-def _check(sockets: Path) -> None:
-    check_data(sockets)
-    check_structures(sockets)
 
 
 def _check_checksums() -> None:

@@ -2,15 +2,19 @@
 chain on disk, from which `compute.history.recovering` makes a branch."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from controlplane.compute.branch_data import create_from_copy
+from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.history.chain import Base, Chain
 from controlplane.compute.history.log import PAGE, segment_name, segment_start, write_sum
 from controlplane.compute.history.moments import Moment
+from controlplane.compute.history.recovering import create_from_history
 from controlplane.compute.patience import progressed
 from controlplane.compute.tree import SEGMENT_SIZE
 from controlplane.history_store.layout import (
@@ -19,6 +23,7 @@ from controlplane.history_store.layout import (
     StoredBase,
     StoredChain,
     pieces_in,
+    read_list,
 )
 from controlplane.history_store.objects import Store
 from controlplane.history_store.packing import Damaged
@@ -44,9 +49,32 @@ class NothingStored(Exception):
     """The store has no state of the branch from which it could be made; the message says why."""
 
 
-def fetch(store: Store, folder: str, branch: BranchList, place: Path) -> Fetched:
-    """Bring the branch's newest state into the new directory `place`. `folder` is the branch's in
-    the store. Raises NothingStored, StoreFails, Damaged, WrongKey, OSError."""
+@contextmanager
+def fetched_branch(store: Store, folder: str, place: Path) -> Iterator[Fetched]:
+    """Bring the newest state of the branch with this folder in the store into the directory
+    `place`. It is removed at the end; what a killed process has left there is removed first. Raises
+    NothingStored, StoreFails, Damaged, WrongKey, OSError."""
+    remove_tree(place)
+    try:
+        yield _fetch(store, folder, read_list(store, folder) or BranchList(""), place)
+    finally:
+        remove_tree(place)
+
+
+def create_branch(
+    branch_id: str, fetched: Fetched, on_recovered: Callable[[Path], None] = lambda sockets: None
+) -> None:
+    """Make the branch's directory from what was fetched. `on_recovered`, and what this raises, are
+    those of `create_from_history`."""
+    if fetched.data is not None:
+        create_from_copy(branch_id, fetched.data)
+        return
+    moment = fetched.moment
+    assert moment is not None
+    create_from_history(branch_id, lambda: moment, holding=nullcontext, on_recovered=on_recovered)
+
+
+def _fetch(store: Store, folder: str, branch: BranchList, place: Path) -> Fetched:
     shortfall = ""
     for stored in reversed(branch.chains):
         if stored.usable_bases:

@@ -14,17 +14,16 @@ on disk: where the store lacks log that the disk no longer has, a new chain begi
 Every name ends in a random part: no object is ever overwritten.
 """
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Self
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from controlplane.compute.history.chain import Base
 from controlplane.history_store.objects import Store, random_name
 from controlplane.history_store.packing import Damaged
-
-FORMAT = 1
 
 
 def host_folder(region: str, host: str) -> str:
@@ -41,9 +40,8 @@ class StoredBase:
     """A base copy in the store."""
 
     base: Base
-    # The object's name and its size in bytes.
+    # The object's name.
     name: str
-    size: int
 
 
 @dataclass
@@ -63,7 +61,6 @@ class StoredChain:
     # All that was committed until then is in it; None as long as that is not known.
     at: datetime | None = None
     ended_at: datetime | None = None
-    end_reason: str = ""
     # The file that tells where the timeline began.
     timeline_file: str = ""
     bases: list[StoredBase] = field(default_factory=list)
@@ -82,34 +79,12 @@ class StoredChain:
             return None
         return self.at or self.usable_bases[-1].base.at
 
-    def as_json(self) -> dict[str, Any]:
-        bases = [{**asdict(one), "base": one.base.as_json()} for one in self.bases]
-        return {
-            **asdict(self),
-            "at": self.at and self.at.isoformat(),
-            "ended_at": self.ended_at and self.ended_at.isoformat(),
-            "bases": bases,
-        }
-
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> Self:
-        bases = [
-            StoredBase(Base.from_json(one["base"]), one["name"], one["size"])
-            for one in stored["bases"]
-        ]
-        times = {
-            name: stored[name] and datetime.fromisoformat(stored[name])
-            for name in ("at", "ended_at")
-        }
-        return cls(**{**stored, **times, "bases": bases})
-
 
 @dataclass(frozen=True)
 class StoredData:
     """The data of a branch without history, as it was at one moment."""
 
     name: str
-    size: int
     at: datetime
 
 
@@ -124,6 +99,7 @@ class BranchList:
     data: StoredData | None = None
     # When the branch was found to be deleted.
     gone_at: datetime | None = None
+    format: Literal[1] = 1
     # The names of the objects that hold this list and earlier ones; not stored.
     names: list[str] = field(default_factory=list)
 
@@ -136,31 +112,18 @@ class BranchList:
         return self.data.at if self.data else None
 
     def as_json(self) -> bytes:
-        stored = {
-            "format": FORMAT,
-            "branch_id": self.branch_id,
-            "project_id": self.project_id,
-            "number": self.number,
-            "chains": [one.as_json() for one in self.chains],
-            "data": self.data and {**asdict(self.data), "at": self.data.at.isoformat()},
-            "gone_at": self.gone_at and self.gone_at.isoformat(),
-        }
-        return json.dumps(stored).encode()
+        return _LIST.dump_json(self, exclude={"names"})
 
     @classmethod
-    def from_json(cls, content: bytes) -> Self:
+    def from_json(cls, content: bytes) -> "BranchList":
         """Raises Damaged."""
-        stored = json.loads(content)
-        if stored.pop("format") != FORMAT:
-            raise Damaged("it was written by another version of Perch")
-        data, gone_at = stored.pop("data"), stored.pop("gone_at")
-        if data:
-            data = StoredData(data["name"], data["size"], datetime.fromisoformat(data["at"]))
-        return cls(
-            **{**stored, "chains": [StoredChain.from_json(one) for one in stored["chains"]]},
-            data=data,
-            gone_at=datetime.fromisoformat(gone_at) if gone_at else None,
-        )
+        try:
+            return _LIST.validate_json(content)
+        except ValidationError as error:
+            raise Damaged("the list was written by another version of Perch") from error
+
+
+_LIST = TypeAdapter(BranchList)
 
 
 def read_list(store: Store, folder: str) -> BranchList | None:

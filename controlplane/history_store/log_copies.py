@@ -118,7 +118,7 @@ def _copy_chain(copies: Copies, branch: BranchList, chain: Chain, stored: Stored
             copied = 0
     if stored.timeline > 1 and not stored.timeline_file:
         stored.timeline_file = read_timeline(chain)
-    stored.ended_at, stored.end_reason = chain.ended_at, chain.end_reason
+    stored.ended_at = chain.ended_at
     # The chain's own time is not used: on disk it has only finished segments while a compute runs.
     is_newer = stored.at is None or stored.end > begin
     if flushed is not None and is_newer and stored.end >= flushed.lsn:

@@ -24,7 +24,7 @@ _seen: dict[str, int] = {}
 _sign: Sign | None = None
 
 
-def copy_logs(copier: Copier) -> None:
+def copy_logs_to_store(copier: Copier) -> None:
     """Copy the log that was flushed since the last look, and give the host's sign."""
     global _sign
     while changed_histories:

@@ -3,8 +3,7 @@ the round that declares a host lost after PERCH_HOST_LOST_AFTER."""
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -14,14 +13,16 @@ from typing import Any
 from django.conf import settings
 from django.db.models import Exists, OuterRef
 
-from controlplane.compute.branch_data import create_from_copy
-from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.history.moments import NoSuchMoment
-from controlplane.compute.history.recovering import create_from_history
 from controlplane.compute.session import session
 from controlplane.compute.steps import step
-from controlplane.history_store.fetching import Fetched, NothingStored, fetch
-from controlplane.history_store.layout import branch_folder, host_folder, read_list
+from controlplane.history_store.fetching import (
+    Fetched,
+    NothingStored,
+    create_branch,
+    fetched_branch,
+)
+from controlplane.history_store.layout import branch_folder, host_folder
 from controlplane.history_store.objects import Store, StoreFails
 from controlplane.history_store.packing import Damaged, WrongKey
 from controlplane.history_store.received_logs import with_received
@@ -67,24 +68,15 @@ def _restore(store: Store, branch: Branch) -> FromStore:
 
 def _restore_copy(store: Store, host: str, branch_id: str) -> FromStore:
     """Restore the branch as the host with this folder has copied it."""
-    folder = branch_folder(host, branch_id)
-    stored = read_list(store, folder)
-    if stored is None or stored.copied_at is None:
-        raise NothingStored("no base copy of it is complete in the store")
-    with _scratch(branch_id) as place:
+    place = Path(settings.STATE_DIR) / f"{SCRATCH}-{branch_id}"
+    with ExitStack() as held:
         with step("fetching"):
-            fetched = fetch(store, folder, stored, place)
+            found = fetched_branch(store, branch_folder(host, branch_id), place)
+            fetched = held.enter_context(found)
         branch = Branch.objects.select_related("project__host").get(id=branch_id)
         fetched, is_complete = with_received(branch, branch.project.host, fetched, place)
         last_commit = _LastCommit()
-        if fetched.data is not None:
-            create_from_copy(branch_id, fetched.data)
-        else:
-            moment = fetched.moment
-            assert moment is not None
-            create_from_history(
-                branch_id, lambda: moment, holding=nullcontext, on_recovered=last_commit.read
-            )
+        create_branch(branch_id, fetched, last_commit.read)
     return FromStore(
         _complete_until(store, host, branch_id, fetched, last_commit.at),
         fetched.moment.stop if fetched.moment else None,
@@ -112,18 +104,6 @@ class _LastCommit:
         with session(sockets) as connection:
             row: Any = connection.execute("SELECT pg_last_xact_replay_timestamp()").fetchone()
         self.at = row[0] if row else None
-
-
-@contextmanager
-def _scratch(branch_id: str) -> Iterator[Path]:
-    """A place for what is fetched. It does not exist, as `fetch` makes it, and is removed at the
-    end; the next attempt removes what a killed one has left."""
-    place = Path(settings.STATE_DIR) / f"{SCRATCH}-{branch_id}"
-    remove_tree(place)
-    try:
-        yield place
-    finally:
-        remove_tree(place)
 
 
 @dataclass

@@ -83,9 +83,8 @@ class Store:
         except (BaseError, OSError, ValueError) as error:
             raise StoreMisnamed(f"PERCH_HISTORY_STORE: {_words_of(error)}") from error
 
-    def put(self, name: str, content: bytes | Iterable[bytes]) -> int:
-        """Store the object under the new name. Returns its size in the store, in bytes. Raises what
-        `content` raises, too."""
+    def put(self, name: str, content: bytes | Iterable[bytes]) -> None:
+        """Store the object under the new name. Raises what `content` raises, too."""
         is_whole = isinstance(content, bytes) and len(content) < WHOLE
         parts = _Sent(
             pack(name, [content] if isinstance(content, bytes) else content, self._keyring),
@@ -107,7 +106,6 @@ class Store:
                 f"the store answered that it has {name}, and has "
                 + ("no such object" if found is None else f"{found} of its {parts.size} bytes")
             )
-        return parts.size
 
     def size_of(self, name: str) -> int | None:
         """The object's size in the store; None if it is not there."""

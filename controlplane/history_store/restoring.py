@@ -7,7 +7,6 @@ catalog is the truth: the first start brings the rows to it, as it does with wha
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -28,19 +27,18 @@ from controlplane.backup.restoring import (
     new_state_directory,
     restore_secrets,
 )
-from controlplane.compute.branch_data import create_from_copy
+from controlplane.backup.taking import ready_branches
 from controlplane.compute.compute import OtherMajorVersion
-from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.history.moments import NoSuchMoment
-from controlplane.compute.history.recovering import NotRecovered, create_from_history
+from controlplane.compute.history.recovering import NotRecovered
 from controlplane.compute.process import StartFailed
-from controlplane.history_store.fetching import Fetched, NothingStored, fetch
-from controlplane.history_store.layout import branch_folder, host_folder, read_list
+from controlplane.history_store.fetching import NothingStored, create_branch, fetched_branch
+from controlplane.history_store.layout import branch_folder, host_folder
 from controlplane.history_store.objects import Store
 from controlplane.history_store.packing import Damaged
 from controlplane.history_store.signs import Sign, last_sign
 from controlplane.history_store.trees import scratch_directory, write_tree
-from controlplane.models import Branch, BranchState
+from controlplane.models import Branch
 
 # In the state directory: what is brought from the store.
 SCRATCH = ".from-store"
@@ -129,16 +127,11 @@ def _restore_branches(
 ) -> None:
     """Restore the branches that the rows call ready, and note in `restored` what is missing."""
     stored = set(store.folders(f"{folder}/branches"))
-    ready = Branch.objects.filter(
-        project__host_id=settings.HOST_NAME,
-        project__deleted_at=None,
-        deleted_at=None,
-        current_state=BranchState.READY,
-    ).order_by("created_at", "id")
-    ids = list(ready.values_list("id", flat=True))
-    for number, branch_id in enumerate(ids, start=1):
+    for number, branch_id in enumerate(ready_branches(), start=1):
         try:
-            fetched = restore_branch(store, branch_folder(folder, branch_id), branch_id, scratch)
+            place = scratch / "branch"
+            with fetched_branch(store, branch_folder(folder, branch_id), place) as fetched:
+                create_branch(branch_id, fetched)
         except OF_A_BRANCH as error:
             restored.missing[branch_id] = str(error)
             say(f"{number:>5}  {branch_id}  not restored: {error}")
@@ -150,26 +143,3 @@ def _restore_branches(
     known = set(Branch.objects.filter(id__in=stored).values_list("id", flat=True))
     for branch_id in sorted(stored - known):
         restored.missing[branch_id] = "it was created after the rows were copied"
-
-
-def restore_branch(store: Store, folder: str, branch_id: str, scratch: Path) -> Fetched:
-    """Make the branch's directory from what the store has in the folder. Raises what OF_A_BRANCH
-    names, StoreFails, WrongKey, NotEnoughSpace, OSError."""
-    branch = read_list(store, folder)
-    if branch is None:
-        raise NothingStored("the store has nothing of it")
-    place = scratch / "branch"
-    remove_tree(place)
-    try:
-        fetched = fetch(store, folder, branch, place)
-        if fetched.data is not None:
-            create_from_copy(branch_id, fetched.data)
-        else:
-            moment = fetched.moment
-            assert moment is not None
-            create_from_history(
-                branch_id, lambda: moment, holding=nullcontext, on_recovered=lambda sockets: None
-            )
-    finally:
-        remove_tree(place)
-    return fetched

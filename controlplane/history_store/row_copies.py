@@ -7,11 +7,10 @@ from django.conf import settings
 from django.db import connection
 
 from controlplane import clock
-from controlplane.backup.manifest import METADATA_DUMP, Manifest, write_manifest
+from controlplane.backup.manifest import METADATA_DUMP, write_manifest
 from controlplane.backup.metadata_copy import dump, snapshot
-from controlplane.backup.taking import copy_secrets
+from controlplane.backup.taking import copy_secrets, manifest_of_now
 from controlplane.compute.tree import open_directory
-from controlplane.database.version import applied_migrations, perch_version
 from controlplane.history_store.copier import Copier
 from controlplane.history_store.copies import Copies
 from controlplane.history_store.objects import random_name
@@ -40,7 +39,7 @@ class _Last:
 _last = _Last()
 
 
-def copy_rows_if_due(copier: Copier) -> None:
+def copy_rows_to_store(copier: Copier) -> None:
     """Copy the rows if any have changed, within the bounds above."""
     since, change = time.monotonic() - _last.at, _newest_change()
     if change != _last.change and state.rows_behind is None:
@@ -76,22 +75,13 @@ def _copy_rows(copies: Copies) -> float:
     with scratch_directory(SCRATCH) as place:
         began = time.monotonic()
         with snapshot() as seen:
-            at = clock.now()
-            manifest = Manifest(
-                perch=perch_version(),
-                postgres=_majors(),
-                region=settings.REGION,
-                host=settings.HOST_NAME,
-                began_at=at,
-                rows_at=at,
-                migrations=sorted(applied_migrations()),
-                branches={},
-            )
+            manifest = manifest_of_now(_majors())
             dump(place / METADATA_DUMP, snapshot=seen)
         took = time.monotonic() - began
         copy_secrets(place)
         write_manifest(place, manifest)
-        name = f"{copies.host}/metadata/{at:%Y%m%dT%H%M%S.%fZ}-{random_name()}"
+        at = f"{manifest.rows_at:%Y%m%dT%H%M%S.%fZ}"
+        name = f"{copies.host}/metadata/{at}-{random_name()}"
         with open_directory(place) as directory:
             copies.store.put(name, tree_stream(directory))
     copies.store.delete(list(copies.store.names(f"{copies.host}/metadata"))[:-KEPT])

@@ -5,10 +5,11 @@ nothing, and of a running branch what was committed since, even if it had writte
     regions/<region>/<host>/signs/<time>-…      JSON; the newest counts
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from pydantic import TypeAdapter
 
 from controlplane import clock
 from controlplane.compute.history.pulling import flushed_logs
@@ -37,6 +38,9 @@ class Sign:
         return max(copied_at, self.running[branch_id] or copied_at)
 
 
+_SIGN = TypeAdapter(Sign)
+
+
 def give_sign(store: Store, host: str, last: Sign | None, seen: Mapping[str, int]) -> Sign | None:
     """Store a sign if one is due, and delete the earlier ones. `seen` has the position until which
     each branch's log is in the store. Returns the last sign. Raises StoreFails."""
@@ -54,22 +58,14 @@ def give_sign(store: Store, host: str, last: Sign | None, seen: Mapping[str, int
     }
     folder = f"{host}/signs"
     name = f"{folder}/{now:%Y%m%dT%H%M%S.%fZ}-{random_name()}"
-    texts = {branch_id: at and at.isoformat() for branch_id, at in running.items()}
-    store.put(name, json.dumps({"at": now.isoformat(), "running": texts}).encode())
+    sign = Sign(now, running)
+    store.put(name, _SIGN.dump_json(sign))
     store.delete(one for one in store.names(folder) if one != name)
-    return Sign(now, running)
+    return sign
 
 
 def last_sign(store: Store, host: str) -> Sign | None:
     """The last sign of the host with this folder; None if it gave none. Raises StoreFails, Damaged,
     WrongKey."""
     newest = store.newest(f"{host}/signs")
-    if newest is None:
-        return None
-    _, content = newest
-    stored = json.loads(content)
-    running = {
-        branch_id: datetime.fromisoformat(at) if at else None
-        for branch_id, at in stored["running"].items()
-    }
-    return Sign(datetime.fromisoformat(stored["at"]), running)
+    return _SIGN.validate_json(newest[1]) if newest else None

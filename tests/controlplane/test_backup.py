@@ -3,8 +3,8 @@
 import os
 import stat
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,13 @@ from controlplane.backup.branch_copy import copy_branch
 from controlplane.backup.manifest import BranchCopy, Manifest, read_manifest, verify
 from controlplane.backup.restored_rows import settle_rows
 from controlplane.backup.taking import BackupRefused, take_backup
-from controlplane.compute.filesystem import lock_branches
+from controlplane.compute.accounts import own_account
+from controlplane.compute.branch_data import branch_dir, data_dir
+from controlplane.compute.filesystem import LockTimeout, lock_branches
+from controlplane.compute.idle_data import DataInUse, idle_data
+from controlplane.compute.occupants import lease
+from controlplane.compute.patience import progressed
+from controlplane.compute.tree import clone_tree
 from controlplane.models import (
     Account,
     Action,
@@ -31,38 +37,14 @@ from controlplane.models import (
 from controlplane.models import Project as ProjectRow
 from tests.controlplane.rows import make_project, make_snapshot
 from tests.support.client import Client
+from tests.support.commands import begun, output_of, ran
 from tests.support.numbers import Numbers
 from tests.support.past import history, notes, with_history, write
 from tests.support.place import Place
 from tests.support.project import Project, locked
 from tests.support.service import Service
-from tests.support.stack import ROOT
 
 pytestmark = pytest.mark.slow
-
-
-def begun(command: str, *arguments: str | Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, ROOT / "manage.py", command, *arguments],
-        cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if "DJANGO" not in name},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def output_of(process: "subprocess.Popen[str]", *, status: int = 0) -> str:
-    """Return the output of the command, which must end with the status and without a traceback."""
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == status, output
-    assert "Traceback" not in output
-    return output
-
-
-def ran(command: str, *arguments: str | Path, status: int = 0) -> str:
-    return output_of(begun(command, *arguments), status=status)
 
 
 def await_line(process: "subprocess.Popen[str]", words: str) -> None:
@@ -251,35 +233,73 @@ def see_catalog(place: Place, shop: Shop) -> None:
 
 
 class TestACopyOfAnIdleBranch:
-    """The lock is released as soon as an operation wants the branch."""
+    """No operation waits for it, except for the last attempt."""
 
     @pytest.fixture
     def branch(self, account: Account, host: Host, settings: Any, tmp_path: Path) -> Branch:
         settings.STATE_DIR = tmp_path
         branch = make_project(account, host).branches.get()
         data = tmp_path / "branches" / branch.id / "data"
-        data.mkdir(parents=True)
-        (data / "PG_VERSION").write_text("18\n")
-        Operation.objects.update(status="running", resources=[branch.id])
+        (data / "global").mkdir(parents=True)
+        (data / "global" / "pg_control").write_text("18\n")
+        (tmp_path / "locks").mkdir()
         return branch
 
-    def test_the_copy_begins_anew_after_an_operation_took_the_lock(
-        self, branch: Branch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def end_operation(seconds: float) -> None:
-            with lock_branches(branch.id, timeout=0):  # as an operation does
-                Operation.objects.update(status="finished")
+    def copied_while(
+        self, branch: Branch, act: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
+    ) -> tuple[BranchCopy, int]:
+        """Copy the branch and call `act` during each attempt, with its number. Returns the copy,
+        and how many attempts it took."""
+        attempts = 0
 
-        monkeypatch.setattr(branch_copy, "sleep", end_operation)
-        copy = copy_branch(branch.id, tmp_path / "copy")
-        assert (copy.was_running, copy.size) == (False, 3)
-        assert (tmp_path / "copy" / "PG_VERSION").read_text() == "18\n"
+        def clone(data: Path, target: Path, **parameters: Any) -> None:
+            nonlocal attempts
+            attempts += 1
+            act(attempts)
+            clone_tree(data, target, **parameters)
 
-    def test_an_operation_that_takes_the_lock_repeatedly_waits_in_the_end(
-        self, branch: Branch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        monkeypatch.setattr(branch_copy, "sleep", lambda seconds: None)
+        monkeypatch.setattr(branch_copy, "clone_tree", clone)
+        return copy_branch(branch.id, branch_dir(branch.id).parent.parent / "copy"), attempts
+
+    def test_the_copy_begins_anew_after_a_compute_started_and_stopped(
+        self, branch: Branch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(branch_copy, "GIVEN_UP_FOR", 0)
-        assert copy_branch(branch.id, tmp_path / "copy").size == 3
+        def start_and_stop(attempt: int) -> None:
+            if attempt == 1:
+                with lock_branches(branch.id, timeout=0):  # as an operation does
+                    (data_dir(branch.id) / "global" / "pg_control").write_text("later\n")
+
+        copy, attempts = self.copied_while(branch, start_and_stop, monkeypatch)
+        assert (copy.was_running, copy.size, attempts) == (False, 6, 2)
+
+    def test_the_copy_begins_anew_after_other_data_took_the_place(
+        self, branch: Branch, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def replace(attempt: int) -> None:
+            if attempt == 1:
+                data = data_dir(branch.id)
+                data.rename(data.with_name("old"))
+                clone_tree(data.with_name("old"), data, owner=own_account())
+
+        assert self.copied_while(branch, replace, monkeypatch)[1] == 2
+
+    def test_an_operation_that_works_repeatedly_waits_in_the_end(
+        self, branch: Branch, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def work(attempt: int) -> None:
+            with suppress(LockTimeout), lock_branches(branch.id, timeout=0):
+                (data_dir(branch.id) / "global" / "pg_control").write_text(str(attempt))
+
+        copy, attempts = self.copied_while(branch, work, monkeypatch)
+        assert (copy.size, attempts) == (1, branch_copy.ATTEMPTS)
+
+    def test_what_a_process_works_on_is_not_idle(self, branch: Branch) -> None:
+        """Such as a Postgres of ours, which no endpoint leads to."""
+        with lease(branch.id), pytest.raises(DataInUse), idle_data(branch.id):
+            pass
+        with pytest.raises(DataInUse), idle_data(branch.id), lease(branch.id):
+            progressed()
 
 
 def test_a_restore_adapts_the_rows_to_the_copied_branches(account: Account, host: Host) -> None:

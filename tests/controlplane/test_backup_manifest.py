@@ -2,10 +2,7 @@
 nothing behind."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,7 @@ from controlplane.backup.manifest import (
 )
 from controlplane.backup.restoring import RestoreRefused, check_key
 from controlplane.environment import Unstored
-from tests.support.stack import ROOT
+from tests.support.commands import ran
 
 BRANCH = "br-quiet-heron-123456"
 
@@ -126,14 +123,6 @@ def test_a_manifest_of_another_format_is_recognized(backup: Path) -> None:
 def test_a_refused_restore_leaves_nothing_behind(backup: Path, tmp_path: Path) -> None:
     stored = json.loads((backup / MANIFEST).read_text())
     (backup / MANIFEST).write_text(json.dumps(without(stored, "region")))
-    done = subprocess.run(
-        [sys.executable, "manage.py", "restore", backup, "--state-dir", tmp_path / "new"],
-        cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if "DJANGO" not in name},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    assert "(region is missing)" in done.stderr
+    said = ran("restore", backup, "--state-dir", tmp_path / "new", status=1)
+    assert "(region is missing)" in said
     assert not (tmp_path / "new").exists()

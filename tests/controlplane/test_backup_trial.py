@@ -1,28 +1,21 @@
 """`backup --verify` restores the rows and a sample of branches, and starts them."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from controlplane.backup.manifest import write_sums
 from controlplane.backup.trial import TrialFailed, trial_directory
-from tests.controlplane.test_backup import keep, ran
+from tests.controlplane.test_backup import keep, service
+from tests.support.commands import ran
 from tests.support.place import Place
 from tests.support.service import Service
 from tests.support.stack import new_directory
 
+__all__ = ["service"]
+
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def service(state_dir: Path) -> Iterator[Service]:
-    place = state_dir / "service"
-    place.mkdir(mode=0o711)
-    running = Service(place)
-    yield running
-    running.down()
 
 
 @pytest.mark.thorough

@@ -1,5 +1,7 @@
 """The disk space of a branch's copy of its parent, and that the copy has all rows."""
 
+import hashlib
+import json
 import os
 import subprocess
 import tempfile
@@ -12,15 +14,18 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from controlplane.compute import branch_data, compute
+from controlplane.compute import base_backup, branch_data, compute
 from controlplane.compute.accounts import own_account
 from controlplane.compute.base_backup import OF_THE_PROCESS
+from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec
 from controlplane.compute.filesystem import sync_tree
+from controlplane.compute.history.log import lsn_text, segment_name
 from controlplane.compute.observation import LOG_OF_ITS_OWN, measure
 from controlplane.compute.session import socket_dir
 from controlplane.compute.state_directory import prepare_state_directory
 from controlplane.compute.tree import (
+    SEGMENT_SIZE,
     clone_tree,
     copy_beginning,
     open_directory,
@@ -28,6 +33,7 @@ from controlplane.compute.tree import (
     tree_size,
 )
 from tests.support.filesystems import free_bytes, mounted
+from tests.support.stack import new_state_dir
 
 MIB = 1 << 20
 Session = psycopg.Connection[tuple[object, ...]]
@@ -175,6 +181,43 @@ def test_a_copy_leaves_out_recycled_log_segments(
         with running(CHILD) as connection:
             assert one(connection, "SELECT count(*) FROM kept") == 9
             connection.execute("INSERT INTO kept VALUES (9)")
+
+
+@pytest.mark.slow
+def test_postgres_itself_finds_all_log_in_the_copy_of_a_running_branch(
+    state_dir: Callable[[Path], None],
+) -> None:
+    with new_state_dir() as place:
+        state_dir(place)
+        branch_data.create_from_template(PARENT)
+        copy = place / "copy"
+        with running(PARENT) as connection:
+            connection.execute("CREATE TABLE kept AS SELECT generate_series(1, 100_000) AS number")
+            data, sockets = branch_data.data_dir(PARENT), socket_dir(PARENT.replace("br-", "ep-"))
+            end = base_backup.back_up(data, sockets, copy, own_account())
+        start, _ = base_backup.positions_in((copy / "backup_label").read_text())
+        write_postgres_manifest(copy, start, end)
+        command = [postgres_bin() / "pg_verifybackup", copy]
+        subprocess.run(command, check=True, capture_output=True)
+        log = copy / "pg_wal" / segment_name(1, start)
+        whole = log.read_bytes()
+        log.write_bytes(whole[: start % SEGMENT_SIZE] + bytes(SEGMENT_SIZE - start % SEGMENT_SIZE))
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert "WAL parsing failed" in done.stderr
+
+
+def write_postgres_manifest(copy: Path, start: int, end: int) -> None:
+    """Write the manifest that `pg_basebackup` would have written for the copy."""
+    files = [
+        {"Path": str(path.relative_to(copy)), "Size": path.stat().st_size, "Last-Modified": ""}
+        for path in copy.rglob("*")
+        if path.is_file() and path.parent.name != "pg_wal"
+    ]
+    log = {"Timeline": 1, "Start-LSN": lsn_text(start), "End-LSN": lsn_text(end)}
+    manifest = {"PostgreSQL-Backup-Manifest-Version": 1, "Files": files, "WAL-Ranges": [log]}
+    text = json.dumps(manifest).removesuffix("}") + ",\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (copy / "backup_manifest").write_text(f'{text}"Manifest-Checksum": "{digest}"}}\n')
 
 
 @pytest.mark.thorough

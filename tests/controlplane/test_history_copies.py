@@ -31,6 +31,7 @@ from controlplane.models import Account, Event, Host
 from controlplane.operations import vitals
 from controlplane.operations.history_copies import BEHIND_AFTER, StoreState, state
 from tests.controlplane.rows import make_project
+from tests.support.object_store import file_store
 
 LONG_AGO = BEHIND_AFTER + timedelta(seconds=30)
 
@@ -50,7 +51,7 @@ def problem_names() -> set[str]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store(f"file://{tmp_path}/store", Keyring("passphrase", bytes(16)), Bandwidth(None))
+    return file_store(tmp_path / "store")
 
 
 @pytest.mark.django_db
@@ -124,7 +125,7 @@ def test_what_has_failed_is_tried_again_after_a_growing_pause(
 
 def test_a_list_comes_back_and_the_newest_counts(store: Store) -> None:
     listed = BranchList("br-a", "project", chains=[chain(bases=[base(100)])])
-    listed.data = StoredData("name", 5, clock.now())
+    listed.data = StoredData("name", clock.now())
     for number in range(12):
         listed.gone_at = clock.now()
         write_list(store, "branches/br-a", listed)
@@ -138,7 +139,7 @@ def test_a_list_comes_back_and_the_newest_counts(store: Store) -> None:
 def base(end: int, *, age: timedelta = timedelta(0)) -> StoredBase:
     at = clock.now() - age
     made = Base(end - 8, end, 1, at, Record(end - 8, 0, 0, end), size=10)
-    return StoredBase(made, f"bases/{end}", 1)
+    return StoredBase(made, f"bases/{end}")
 
 
 def chain(*, bases: list[StoredBase], end: int = 1 << 30) -> StoredChain:

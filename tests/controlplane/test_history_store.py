@@ -1,8 +1,6 @@
 """The copy of the history in an object store, and the restore of a lost host from it."""
 
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -14,12 +12,12 @@ import obstore
 import pytest
 
 from controlplane.history_store.objects import Store
+from tests.support import commands
 from tests.support.faulty_store import MODES, FaultyStore
 from tests.support.numbers import Numbers
-from tests.support.object_store import Bucket, bucket, environment_with, opened, s3
+from tests.support.object_store import Bucket, bucket, opened, s3
 from tests.support.place import Place
 from tests.support.service import Service
-from tests.support.stack import ROOT
 from tests.support.waiting import load, wait_for
 
 __all__ = ["bucket", "s3"]
@@ -29,20 +27,7 @@ pytestmark = pytest.mark.slow
 
 def ran(bucket: Bucket, *arguments: str | Path, status: int = 0, **changes: str) -> str:
     """Run a command of `manage.py` with the store's settings; returns what it printed."""
-    environment = environment_with(bucket, **changes)
-    done = subprocess.run(
-        [sys.executable, ROOT / "manage.py", *arguments],
-        cwd=ROOT,
-        env={name: value for name, value in environment.items() if "DJANGO" not in name},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode == status, output
-    assert "Traceback" not in output, output
-    return output
+    return commands.ran(*arguments, status=status, **{**bucket.environment, **changes})
 
 
 def copied_at(place: Place, branch_id: str | None = None) -> datetime | None:

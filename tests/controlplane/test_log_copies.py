@@ -15,11 +15,11 @@ from controlplane.compute.history.log import Record, segment_name, write_sum
 from controlplane.compute.tree import SEGMENT_SIZE
 from controlplane.history_store import base_copies
 from controlplane.history_store.copies import Copies
-from controlplane.history_store.fetching import fetch
+from controlplane.history_store.fetching import fetched_branch
 from controlplane.history_store.layout import BranchList, Piece, pieces_in, read_list
 from controlplane.history_store.log_copies import LogDamaged, copy_log, is_behind
-from controlplane.history_store.objects import Bandwidth, Store, StoreFails
-from controlplane.history_store.packing import Keyring
+from controlplane.history_store.objects import StoreFails
+from tests.support.object_store import file_store
 
 BRANCH = "br-a"
 DAY = timedelta(days=1)
@@ -42,8 +42,7 @@ def chain(tmp_path: Path, settings: Any) -> Chain:
 
 @pytest.fixture
 def copies(tmp_path: Path) -> Copies:
-    store = Store(f"file://{tmp_path}/store", Keyring("passphrase", bytes(16)), Bandwidth(None))
-    return Copies(store, region="local", host="host")
+    return Copies(file_store(tmp_path / "store"), region="local", host="host")
 
 
 def base_at(redo: int) -> Base:
@@ -176,16 +175,18 @@ def test_a_chain_comes_back_from_its_newest_base(
     assert base_copies.copy_base(copies, BRANCH, DAY)
     assert not base_copies.copy_base(copies, BRANCH, DAY), "no other one is due"
     add_log(chain, START + 2 * SEGMENT_SIZE + 100)
-    branch = copied(copies)
-    fetched = fetch(copies.store, copies.folder(BRANCH), branch, tmp_path / "fetched")
-    assert fetched.moment is not None
-    found = fetched.moment.chain
-    assert found.segments() == chain.segments()
-    for name in chain.segments():
-        expected = (chain.log / name).read_bytes()
-        assert (found.log / name).read_bytes()[: len(expected)] == expected
-    data = found.data_of(fetched.moment.base)
-    assert (data / "global" / "pg_control").read_bytes() == b"control"
+    copied(copies)
+    place = tmp_path / "fetched"
+    with fetched_branch(copies.store, copies.folder(BRANCH), place) as fetched:
+        assert fetched.moment is not None
+        found = fetched.moment.chain
+        assert found.segments() == chain.segments()
+        for name in chain.segments():
+            expected = (chain.log / name).read_bytes()
+            assert (found.log / name).read_bytes()[: len(expected)] == expected
+        data = found.data_of(fetched.moment.base)
+        assert (data / "global" / "pg_control").read_bytes() == b"control"
+    assert not place.exists()
 
 
 @pytest.mark.thorough

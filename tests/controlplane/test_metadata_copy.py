@@ -1,8 +1,5 @@
 """Perch's rows move between servers of other Postgres versions by `backup` and `restore`."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from controlplane.backup.metadata_copy import dump, snapshot
 from controlplane.database.version import applied_migrations
 from controlplane.models import Account, Host, Project
 from tests.controlplane.rows import make_project
+from tests.support import commands
 from tests.support.bare_postgres import (
     SUPERUSER,
     BarePostgres,
@@ -23,7 +21,7 @@ from tests.support.bare_postgres import (
     private_directory,
 )
 from tests.support.majors import DEBIANS, debians_postgres
-from tests.support.stack import ROOT, new_directory
+from tests.support.stack import new_directory
 
 pytestmark = pytest.mark.slow
 
@@ -56,25 +54,8 @@ def projects_in(cluster: BarePostgres, name: str) -> list[str]:
 
 
 def ran(*arguments: str | Path, url: str, status: int = 0, **environment: str) -> str:
-    known = {name: value for name, value in os.environ.items() if "DJANGO" not in name}
-    done = subprocess.run(
-        [sys.executable, ROOT / "manage.py", *arguments],
-        cwd=ROOT,
-        env={
-            **known,
-            "DATABASE_URL": url,
-            "PERCH_SECRET_KEY": settings.SECRET_KEY,
-            **environment,
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == status, done.stdout
-    assert "Traceback" not in done.stdout
-    return done.stdout
+    known = {"DATABASE_URL": url, "PERCH_SECRET_KEY": settings.SECRET_KEY}
+    return commands.ran(*arguments, status=status, **{**known, **environment})
 
 
 @pytest.fixture

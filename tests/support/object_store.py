@@ -1,11 +1,10 @@
-"""An S3 server for tests, and a service that copies its history there."""
+"""Stores for tests: an S3 server, a service that copies its history there, and a directory."""
 
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import pytest
 import requests
@@ -73,5 +72,6 @@ def opened(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, key: str = KEY) -
         yield Store(f"s3://{bucket.name}/perch", Keyring(key, bytes(16)), Bandwidth(None))
 
 
-def environment_with(bucket: Bucket, **changes: str) -> dict[str, Any]:
-    return {**os.environ, **bucket.environment, **changes}
+def file_store(place: Path) -> Store:
+    """A store in the directory `place`."""
+    return Store(f"file://{place}", Keyring(KEY, bytes(16)), Bandwidth(None))

@@ -3,6 +3,7 @@
 
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from controlplane.management.supervision import MARK
 
 TIME = "%Y-%m-%d %H:%M:%S.%f"
 REFUSALS = (
-    *(*backup.REFUSALS, RestoreRefused, TreeUntrusted, NotEnoughSpace),
+    *(*backup.REFUSALS, TreeUntrusted, NotEnoughSpace),
     *(StoreFails, StoreMisnamed, Damaged, WrongKey),
 )
 
@@ -64,31 +65,29 @@ class Command(BaseCommand):
         try:
             if source is None:
                 self._restore_from_store(from_store or None, with_rows=region is None)
-            elif region is None:
-                self._restore(Path(source).absolute())
             else:
-                self._restore_host(Path(source).absolute())
+                self._restore(Path(source).absolute(), with_rows=region is None)
         except REFUSALS as error:
             raise CommandError(str(error)) from error
 
-    def _restore(self, backup: Path) -> None:
-        manifest = restore(backup, self._say, mark=f"{MARK}={settings.STATE_DIR}")
-        self._say(
-            f"{settings.STATE_DIR} is the service as of {manifest.rows_at:%Y-%m-%d %H:%M:%S} UTC. "
-            f"Start it with: up --state-dir {settings.STATE_DIR}"
-        )
-        for branch_id, reason in manifest.not_copied.items():
-            self.stderr.write(f"The branch {branch_id} has no data: {reason}")
+    def _restore(self, backup: Path, *, with_rows: bool) -> None:
+        place = settings.STATE_DIR
+        if with_rows:
+            manifest = restore(backup, self._say, mark=f"{MARK}={place}")
+        else:
+            manifest = restore_host(backup, self._say)
+        at = f"{manifest.rows_at:%Y-%m-%d %H:%M:%S} UTC"
+        if with_rows:
+            self._say(f"{place} is the service as of {at}. Start it with: up --state-dir {place}")
+        else:
+            self._say(
+                f"{place} has the branches of {settings.HOST_NAME} as of {at}, and serves this "
+                f"host now. Start it with: PERCH_REGION={settings.REGION} up --state-dir {place}"
+            )
+        self._name_missing(manifest.not_copied)
 
-    def _restore_host(self, backup: Path) -> None:
-        manifest, missing = restore_host(backup, self._say)
-        self._say(
-            f"{settings.STATE_DIR} has the branches of {settings.HOST_NAME} as of "
-            f"{manifest.rows_at:%Y-%m-%d %H:%M:%S} UTC, and serves this host now. "
-            f"Start it with: PERCH_REGION={settings.REGION} up --state-dir {settings.STATE_DIR}"
-        )
-        for branch_id in missing:
-            reason = manifest.not_copied.get(branch_id, "the backup has no copy of it")
+    def _name_missing(self, branches: Mapping[str, str]) -> None:
+        for branch_id, reason in branches.items():
             self.stderr.write(f"The branch {branch_id} has no data: {reason}")
 
     def _restore_from_store(self, host: str | None, *, with_rows: bool) -> None:
@@ -125,8 +124,7 @@ class Command(BaseCommand):
             )
         for branch_id, reason in restored.shortfalls.items():
             self.stderr.write(f"The branch {branch_id} is not complete: {reason}")
-        for branch_id, reason in restored.missing.items():
-            self.stderr.write(f"The branch {branch_id} has no data: {reason}")
+        self._name_missing(restored.missing)
 
     def _say(self, text: str) -> None:
         self.stdout.write(text)

@@ -1,0 +1,64 @@
+"""A drill starts what it restores from the store, whether the store has a chain or plain data."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane import clock
+from controlplane.compute import branch_data
+from controlplane.compute.tree import open_directory
+from controlplane.history_store.drills import verify
+from controlplane.history_store.layout import BranchList, StoredData, branch_folder, write_list
+from controlplane.history_store.objects import Store
+from controlplane.history_store.trees import tree_stream
+from tests.controlplane.test_copies import PARENT, state_dir
+from tests.support.object_store import file_store
+from tests.support.stack import new_state_dir
+
+__all__ = ["state_dir"]
+
+pytestmark = pytest.mark.slow
+
+HOST = "regions/local/host"
+
+
+@pytest.fixture
+def store(state_dir: Callable[[Path], None]) -> Iterator[Store]:
+    """A store beside the state directory of this process, which has a branch that never ran."""
+    with new_state_dir() as place:
+        state_dir(place)
+        branch_data.create_from_template(PARENT)
+        yield file_store(place / "store")
+
+
+def copy_data(store: Store) -> None:
+    """Copy the branch's data to the store, as of a branch without history."""
+    folder = branch_folder(HOST, PARENT)
+    name = f"{folder}/data/1"
+    with open_directory(branch_data.data_dir(PARENT)) as directory:
+        store.put(name, tree_stream(directory))
+    write_list(store, folder, BranchList(PARENT, data=StoredData(name, clock.now())))
+
+
+def verified(store: Store) -> str:
+    """The error of a drill with the branch; "" for none."""
+    (result,) = verify(store, HOST, say=print, branch_ids=[PARENT])
+    assert not branch_data.branch_dir("history-drill").exists()
+    return result.error
+
+
+def test_a_branch_without_history_is_started_to_check_it(store: Store) -> None:
+    copy_data(store)
+    assert verified(store) == ""
+    catalog = branch_data.data_dir(PARENT) / "base" / "1" / "1249"
+    content = bytearray(catalog.read_bytes())
+    content[100] ^= 1
+    catalog.write_bytes(content)
+    copy_data(store)
+    assert verified(store) != ""
+
+
+def test_a_branch_that_the_store_does_not_have_is_an_error_if_it_was_named(store: Store) -> None:
+    assert verified(store) == "no base copy of it is complete in the store"
+    assert verify(store, HOST, say=print) == []
