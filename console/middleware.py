@@ -14,14 +14,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseForbidden, JsonRe
 from django.http.response import HttpResponseBase
 from django.middleware.csrf import CsrfViewMiddleware
 from django.middleware.gzip import GZipMiddleware
-from django.urls import reverse
 from django.utils import timezone
 
 from console import client_address, logs
 from console.api.errors import AnotherSignIn, APIError, Unauthorized
 from console.api.management_api import ManagementAPI
 from console.forms.fields import AS_CURL
-from console.live import watches
 from console.pages import service_notice
 from console.pages.problems import show_problem, too_large, wrong_method
 from console.request import ConsoleRequest, View
@@ -32,7 +30,7 @@ log = logging.getLogger(__name__)
 # The browser has the other headers from the answer that it keeps.
 KEPT_WHEN_UNCHANGED = {"ETag", "Cache-Control"}
 # Headers that browsers heed only for documents are not sent with these types.
-NO_DOCUMENTS = ("text/css", "text/javascript", "text/event-stream")
+NO_DOCUMENTS = ("text/css", "text/javascript")
 FOR_DOCUMENTS = ("Content-Security-Policy", "Cross-Origin-Opener-Policy", "Referrer-Policy")
 
 # Seconds. Only an answer made within this time renews the session's cookie, because another tab may
@@ -99,7 +97,7 @@ class HealthMiddleware:
 
 
 class LeanMiddleware(GZipMiddleware):
-    """Keeps answers small: compresses them, and sends 304 with few headers.
+    """Keeps answers small: compresses them, and sends those without content with few headers.
 
     A secret that is compressed together with text that somebody else has put into the page can be
     guessed from the length (BREACH). So every secret is shown only in the answer to a POST, which
@@ -110,7 +108,7 @@ class LeanMiddleware(GZipMiddleware):
     def process_response(
         self, request: HttpRequest, response: HttpResponseBase
     ) -> HttpResponseBase:
-        if response.status_code == 304:
+        if response.status_code in (204, 304):
             for name in set(response.headers) - KEPT_WHEN_UNCHANGED:
                 del response[name]
             return response
@@ -242,27 +240,16 @@ class SignInMiddleware:
         request.api = ManagementAPI(
             sign_in.key,
             sign_in.shown_server,
-            has_batches=sign_in.account.is_perch,
+            has_marks=sign_in.account.is_perch,
             once=request.POST.get("once", ""),
         )
         if request.is_out_of_date:
             request.api.refuse_changes()
         if AS_CURL in request.POST:
             request.api.only_show_changes()
-        request.channel = _channel(request, kwargs.get("project_id", ""))
         if sign_in.account.is_perch:
             service_notice.ask(sign_in.shown_server, sign_in.key)
         return None
-
-
-def _channel(request: ConsoleRequest, project_id: str) -> str:
-    """Return the address of the live channel, with the mark that this page will have seen.
-
-    It must be called before anything is read for the page.
-    """
-    url = reverse("project_changes", args=[project_id]) if project_id else reverse("changes")
-    seen = watches.mark(request.api.changes, project_id)
-    return f"{url}?seen={seen}" if seen else url
 
 
 # Where a request names the sign-in that its page was made for, by its mark. htmx sends the header

@@ -14,8 +14,6 @@ class ConsoleRequest(HttpRequest):
     # The management API as the signed-in user; absent on public pages. If a form was sent after
     # signing out, nobody is signed in: every call then raises Unauthorized.
     api: ManagementAPI
-    # The address of the live channel, which reports changes to a live page.
-    channel: str
     # The answer may hold secrets, so it is not compressed (middleware.LeanMiddleware).
     shows_secrets: bool
     # A person sent this request, so it keeps the session awake.

@@ -1,21 +1,18 @@
-"""The console's gunicorn worker. It ends its event streams when it is told to stop."""
+"""The console's gunicorn worker."""
 
 import ctypes
 import gc
 import signal
 
-import gevent
 from gunicorn.workers.ggevent import GeventWorker
 
-# Seconds between two checks whether to stop.
-LOOK_EVERY = 0.2
 # New objects between two garbage collections.
 COLLECT_AFTER = 50_000
 # linux/prctl.h: PR_SET_PDEATHSIG
 KILL_WITH_PARENT = 1
 
 
-class StreamingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
+class ConsoleWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
     def init_process(self) -> None:
         # The kernel kills this process when its parent dies. Otherwise a worker that is still
         # loading, on a busy host for a minute, would hold the port, which the next parent needs.
@@ -29,15 +26,3 @@ class StreamingWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no typ
         gc.collect()
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER)
-
-    def run(self) -> None:
-        gevent.spawn(self._end_streams)
-        super().run()
-
-    def _end_streams(self) -> None:
-        while self.alive:
-            gevent.sleep(LOOK_EVERY)
-        # Imported here because gunicorn imports this module before gevent has patched threads.
-        from console.live import watches
-
-        watches.stop()

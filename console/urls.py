@@ -20,7 +20,6 @@ from console.endpoints import changes as endpoint_changes
 from console.endpoints import connecting, monitoring
 from console.endpoints import views as endpoints
 from console.events import views as events
-from console.live import channel
 from console.operations import cancel_retry, run_views
 from console.operations import views as operations
 from console.projects import changes as project_changes
@@ -41,7 +40,6 @@ RUN = f"{PROJECT}/runs/<slug:chain_id>"
 urlpatterns = [
     *(path(f"static/perch.{name}", bundles.show, {"name": name}) for name in bundles.KINDS),
     path("", projects.dashboard, name="dashboard"),
-    path("changes", channel.of_account, name="changes"),
     path("live", projects.dashboard_live, name="dashboard_live"),
     path("sign-in", sign_in.sign_in, name="sign_in"),
     path("sign-in/link", sign_in.by_link, name="sign_in_link"),
@@ -62,7 +60,6 @@ urlpatterns = [
     path("deleted-projects", project_changes.deleted, name="deleted_projects"),
     path("new-project", project_changes.create, name="project_create"),
     path(PROJECT, projects.show, name="project"),
-    path(f"{PROJECT}/changes", channel.of_project, name="project_changes"),
     path(f"{PROJECT}/switch", projects.switcher, name="project_switcher"),
     path(f"{PROJECT}/live", projects.live, name="project_live"),
     path(f"{PROJECT}/settings", project_settings.show, name="project_settings"),

@@ -1,6 +1,6 @@
-// Live regions. While something in `#live` is unfinished, htmx polls for it; otherwise the live
-// channel says when something has changed. An answer is morphed into the page, so that the focus,
-// open menus, what was typed, the selection and the scroll position stay.
+// Live regions. A visible page asks for `#live` again and again, with the mark that it was made at;
+// the console answers without content while the mark is the same. An answer is morphed into the
+// page, so that the focus, open menus, what was typed, the selection and the scroll position stay.
 "use strict";
 
 (() => {
@@ -17,10 +17,10 @@
     },
     beforeAttributeUpdated(name, element) {
       if (name === "open") return false;
-      // Keep what htmx has set while the request of a form or link is under way. The attributes of
-      // a renewal's own request are on the body or the poll, and are replaced.
+      // Keep what htmx has set while the request of a form or link is under way. What it has set on
+      // `#poll`, for the region's own request, is replaced.
       const isHtmx = name === "class" || name.includes("disabled");
-      return !(isHtmx && element.closest(".htmx-request:not(body, #poll)"));
+      return !(isHtmx && element.closest(".htmx-request:not(#poll)"));
     },
   };
 
@@ -41,164 +41,81 @@
     },
   });
 
-  // Renewing. Only one renewal or poll is under way at a time, because each of two answers would
-  // announce the end of an operation. If more is asked for meanwhile, another renewal follows. An
-  // answer is dropped if a newer one is shown already, or if the user has changed, searched or
-  // filtered something since its request.
+  // Polling. `hx-sync` of `#poll` and of the forms that search lets only one request for the region
+  // be under way: a poll gives way to a search.
 
-  let isRenewing = false;
-  // The request of the poll under way.
-  let polling = null;
-  let isAskedAgain = false;
-  // The requests of the region by number, and the number up to which answers are dropped.
-  let sent = 0;
-  let outdated = 0;
-  const numbers = new WeakMap();
-  // The requests under way that search or filter.
-  const steering = new Set();
-  // The requests sent while a problem is shown. An answer to one of them hides the problem.
-  const sentInTrouble = new WeakSet();
-  // The ETag of what the region shows. If there is nothing else to show, the answer is a 304.
-  let shown = "";
-  // How many times in a row the region has polled; the server slows it down by that.
-  let turn = 0;
-  // The newest operation before the user's own change. The end of the user's is to be announced.
-  let known = null;
+  // The pause after a poll is as long as the region says, and longer each time it finds nothing new.
+  const GROWTH = 1.05;
+  // Milliseconds: the longest such pause; until a region is requested again that could not be read,
+  // or that is deleted, as the server may have been wrong.
+  const LONGEST = 5_000, AFTER_PROBLEM = 5_000, AFTER_GONE = 60_000;
+
+  let timer = 0;
+  // What the region was when it was last requested, and how often in a row it was the same.
+  let last = "", turns = 0;
+  // The pause while the region cannot be read.
+  let retry = 0;
 
   Perch.renew = () => {
-    const live = region();
-    if (!live) return;
-    if (isRenewing || polling) {
-      isAskedAgain = true;
-      return;
-    }
-    isRenewing = true;
-    const over = () => {
-      isRenewing = false;
-      renewIfAsked();
-    };
-    htmx.ajax("GET", live.dataset.live, { target: "#live", swap: "morph" }).then(over, over);
+    clearTimeout(timer);
+    if (!region()) return;
+    const { live, mark, known } = region().dataset;
+    // These end without a change of the mark.
+    const isUnmarked = retry || document.querySelector("#service > *, #step-project_connect");
+    const values = { known, ...(mark && !isUnmarked && { mark }) };
+    htmx.ajax("GET", live, { source: "#poll", target: "#live", swap: "morph", values }).then(wait, wait);
   };
 
-  function renewIfAsked() {
-    if (!isAskedAgain) return;
-    isAskedAgain = false;
-    Perch.renew();
+  function wait() {
+    clearTimeout(timer);
+    if (!region() || document.hidden) return;
+    const { live, mark, known, every } = region().dataset;
+    const now = [live, mark, known, every].join(" ");
+    turns = now === last ? turns + 1 : 0;
+    last = now;
+    const pause = Math.max(every, Math.min(every * GROWTH ** turns, LONGEST));
+    timer = setTimeout(Perch.renew, retry || pause);
   }
 
   Perch.renewAfterChange = () => {
-    known ??= document.getElementById("poll")?.dataset.newest ?? "";
-    outdated = sent;
+    if (!region()) return;
+    // The answer under way may be older than the change, which need not change the mark.
+    htmx.trigger("#live", "htmx:abort");
+    delete region().dataset.mark;
     Perch.renew();
-    // The answer under way would be dropped, so the next request need not wait for it.
-    if (isAskedAgain) polling ? polling.abort() : htmx.trigger(document.body, "htmx:abort");
   };
 
-  // Check regularly while the page says that the service is down, and while the owner of a new project
-  // has yet to connect: a connection is no change of which the server tells the page.
-  setInterval(() => {
-    const isDown = document.getElementById("service")?.hasChildNodes();
-    // The region polls by itself, or it is deleted or not accessible any more.
-    const isSettled = document.querySelector("#poll[hx-trigger], #poll [role=alert]");
-    const isExpected = isDown || document.getElementById("step-project_connect");
-    if (isExpected && !isSettled && !document.hidden && !Perch.isPolling()) Perch.renew();
-  }, 5_000);
+  for (const change of ["online", "offline"]) window.addEventListener(change, Perch.renew);
+  // Also if the page is restored from the browser's cache.
+  document.addEventListener("visibilitychange", () => document.hidden ? clearTimeout(timer) : Perch.renew());
+  document.addEventListener("DOMContentLoaded", wait);
 
-  const isRenewal = ({ target }) => target?.id === "live";
-
-  document.addEventListener("htmx:configRequest", (event) => {
-    const { detail } = event;
-    if (!isRenewal(detail)) return;
-    if (shown) detail.headers["If-None-Match"] = shown;
-    if (detail.elt.id !== "poll") {
-      // This is not a poll. These parameters let the server announce the end of operations.
-      const isPolling = document.getElementById("poll")?.hasAttribute("hx-trigger");
-      const added = isPolling ? `n=${Math.max(turn, 1)}` : known !== null && `known=${known}`;
-      if (added) detail.path += `${detail.path.includes("?") ? "&" : "?"}${added}`;
-      return;
-    }
-    turn = Math.max(turn + 1, Number(/[?&]n=(\d+)/.exec(detail.path)?.[1] ?? 0));
-    detail.path = detail.path.replace(/([?&]n=)\d+/, `$1${turn}`);
-  });
-
-  document.addEventListener("htmx:beforeRequest", (event) => {
-    // The answer to a poll would replace that of a renewal or search under way.
-    if (event.detail.elt.id === "poll" && (document.hidden || isRenewing || steering.size)) event.preventDefault();
-  });
-
-  document.addEventListener("htmx:beforeSend", ({ detail }) => {
-    if (isRenewal(detail) && detail.elt.matches("form")) steer(detail);
-    if (detail.elt.id === "poll") follow(detail.xhr);
-    numbers.set(detail.xhr, ++sent);
-    if (!document.getElementById("trouble").hidden) sentInTrouble.add(detail.xhr);
-  });
-
-  function follow(poll) {
-    polling = poll;
-    // An event of htmx would be lost if its element has been removed.
-    poll.addEventListener("loadend", () => {
-      polling = null;
-      renewIfAsked();
-    });
-  }
-
-  // Once a search or a filter is sent, whatever its answer, the region is requested with it, and
-  // answers to earlier requests are dropped.
-  function steer({ xhr, requestConfig }) {
-    const { dataset } = region();
+  // Once a search or a filter is sent, whatever its answer, the region is requested with it.
+  document.addEventListener("htmx:beforeSend", ({ detail: { elt, target, requestConfig } }) => {
+    if (target.id !== "live" || !elt.matches("form")) return;
     const filled = [...requestConfig.formData].filter(([, value]) => value);
     const query = filled.length ? `?${new URLSearchParams(filled)}` : "";
+    const { dataset } = region();
     dataset.live = dataset.live.replace(/\?.*|$/, query);
-    outdated = sent;
-    steering.add(xhr);
-  }
-
-  document.addEventListener("htmx:beforeSwap", (event) => {
-    const { xhr, target } = event.detail;
-    // A reverse proxy answered instead of the console: do not show its answer in the page.
-    const isStrange = xhr.status >= 400 && xhr.status !== 422 && !xhr.getResponseHeader("HX-Reswap");
-    if (isStrange) {
-      event.detail.shouldSwap = false;
-      if (target.id === "live") Perch.trouble("The console returned an error. Retrying.");
-      else Perch.failed("The console returned an error. Try again.");
-    } else if (xhr.status === 304 || (isOutdated(event.detail) && !steering.has(xhr))) {
-      event.detail.shouldSwap = false;
-      if (xhr.status === 304 && isRegions(target)) outdate(xhr);
-    }
+    delete dataset.mark;
   });
 
-  const isOutdated = ({ target, xhr }) => isRegions(target) && numbers.get(xhr) <= outdated;
-
-  // What was requested before this answer, which is shown, is older.
-  const outdate = (xhr) => { outdated = Math.max(outdated, numbers.get(xhr)); };
-
-  // The region or, if it could not be read, its status line.
-  const isRegions = (target) => ["live", "poll"].includes(target.id);
-
-  document.addEventListener("htmx:afterSwap", (event) => {
-    const { target, xhr } = event.detail;
-    if (!isRegions(target)) return;
-    const isProblem = target.id === "poll";
-    shown = xhr.getResponseHeader("ETag") ?? "";
-    if (!isProblem) {
-      known = null;
+  document.addEventListener("htmx:afterSwap", ({ detail: { target } }) => {
+    // The region or, if it could not be read, its status line.
+    if (!["live", "poll"].includes(target.id)) return;
+    if (target.id === "live") {
+      retry = 0;
       // The title tells the state, such as that of an endpoint.
       document.title = region().dataset.title ?? document.title;
       comeBack();
-      Perch.listen();
     }
-    const poll = document.getElementById("poll");
-    if (!poll?.hasAttribute("hx-trigger")) turn = 0;
-    // Morphing may have removed its trigger, which htmx notices only by this call.
-    if (poll) htmx.process(poll);
     document.dispatchEvent(new CustomEvent("perch:renewed"));
     Perch.keepFocus();
-    // The answer to a search is shown even if it is outdated, as the page's address comes with it.
-    if (steering.has(xhr) && isOutdated(event.detail)) Perch.renew();
-    outdate(xhr);
   });
 
+  document.addEventListener("perch:problem", () => { retry = AFTER_PROBLEM; });
   document.addEventListener("perch:gone", () => {
+    retry = AFTER_GONE;
     const main = document.getElementById("main");
     main.classList.add("gone");
     // Disable what would change the deleted thing, or connect to it.
@@ -213,20 +130,28 @@
     for (const part of gone.querySelectorAll("[inert]")) part.inert = false;
   }
 
-  // A failed request is reported in one line, until another request succeeds.
+  // A failed request is reported in one line, until the region can be requested again.
 
   const UNREACHABLE = "Cannot reach the console.";
 
-  document.addEventListener("htmx:sendError", (event) => {
-    const { detail } = event;
-    if (isRenewal(detail)) return Perch.trouble(`${UNREACHABLE} Retrying.`);
-    const isChange = detail.requestConfig.verb !== "get";
+  function failed({ detail: { target, requestConfig } }) {
+    if (target?.id === "live") return Perch.trouble(`${UNREACHABLE} Retrying.`);
+    const isChange = requestConfig.verb !== "get";
     Perch.failed(isChange ? `${UNREACHABLE} The change may not have been made.` : UNREACHABLE);
+  }
+
+  for (const failure of ["htmx:sendError", "htmx:timeout"]) document.addEventListener(failure, failed);
+
+  document.addEventListener("htmx:beforeSwap", ({ detail }) => {
+    const { xhr, target } = detail;
+    // A reverse proxy answered instead of the console: do not show its answer in the page.
+    if (xhr.status < 400 || xhr.status === 422 || xhr.getResponseHeader("HX-Reswap")) return;
+    detail.shouldSwap = false;
+    if (target.id === "live") Perch.trouble("The console returned an error. Retrying.");
+    else Perch.failed("The console returned an error. Try again.");
   });
 
-  document.addEventListener("htmx:afterRequest", ({ detail }) => {
-    steering.delete(detail.xhr);
-    const { status } = detail.xhr;
-    if (status && status < 500 && sentInTrouble.has(detail.xhr)) Perch.trouble("");
+  document.addEventListener("htmx:afterRequest", ({ detail: { target, successful } }) => {
+    if (target?.id === "live" && successful) Perch.trouble("");
   });
 })();

@@ -70,7 +70,7 @@ class WebhookEditForm(WebhookForm):
 DELIVERIES_SHOWN = 30
 # While a delivery is pending and younger than POLLED_FOR, the page polls, to show its outcome.
 POLLED_FOR = timedelta(seconds=30)
-POLLED_EVERY = "1s"
+POLLED_EVERY = 1_000  # milliseconds
 
 
 def _list(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
@@ -155,8 +155,8 @@ def _one(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Poll
         "rows": [(one, event_type(one.event_type), delivery_status(one)) for one in deliveries],
     }
     url = reverse("webhook_live", args=[webhook_id])
-    # A delivery causes no event by which the page would learn of its outcome, so the page polls.
-    return context, Polling(url, url, POLLED_EVERY if _is_any_awaited(deliveries) else "")
+    # The outcome of a delivery changes no mark.
+    return context, Polling(url, POLLED_EVERY if _is_any_awaited(deliveries) else 0)
 
 
 show, show_live = page_and_region(_one, "webhook.html", "_webhook.html")

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from console.api.changes import ChangeCalls
-from console.api.errors import NonsenseAnswer, NotFound, NotOffered, RequestShown
+from console.api.errors import APIError, NonsenseAnswer, NotFound, NotOffered, RequestShown
 from console.api.fields import JSONObject, Page, inner, moment, objects, one, required, stamp, text
 from console.api.resources.api_keys import ApiKey, KeyLimits, NewApiKey, OwnKey, User
 from console.api.resources.branches import Branch, BranchCalls
@@ -40,30 +39,25 @@ class ManagementAPI:
     """
 
     def __init__(
-        self, key: str, server: Server | None = None, *, has_batches: bool = False, once: str = ""
+        self, key: str, server: Server | None = None, *, has_marks: bool = False, once: str = ""
     ) -> None:
         """`server` is by default the one of MANAGEMENT_API_URL. Without a key nothing is sent:
-        every call then raises Unauthorized. `has_batches` says whether the server may answer the
-        requests of parallel calls together (`console.api.batches`). `once` is of the form that was
-        sent (`Transport.once`)."""
+        every call then raises Unauthorized. `has_marks` says whether the server may have the call
+        of `mark`. `once` is of the form that was sent (`Transport.once`)."""
         self.server = server or default_server()
-        self._transport = Transport(key, self.server, has_batches=has_batches, once=once)
+        self._has_marks = has_marks
+        self._transport = Transport(key, self.server, once=once)
         self.branching = BranchCalls(self._transport)
         self.catalog = CatalogCalls(self._transport)
         self.history = HistoryCalls(self._transport)
         self.snapshots = SnapshotCalls(self._transport)
         self.webhooks = WebhookCalls(self._transport)
-        self.changes = ChangeCalls(self._transport)
         self.status = StatusCalls(self._transport)
 
     @property
     def once(self) -> str:
         """What the next form has as its `once`."""
         return self._transport.once or new_once()
-
-    def answers_in_order(self) -> bool:
-        """Whether the server answers parallel calls in their order, as far as is known."""
-        return self._transport.answers_in_order()
 
     def refuse_changes(self) -> None:
         """Make every call that would change something raise OutOfDate."""
@@ -295,6 +289,15 @@ class ManagementAPI:
         return [Operation.read(item) for item in objects(data, "operations")]
 
     # Activity
+
+    def mark(self, project_id: str = "") -> str:
+        """Return a text that changes with what pages show of the project or, without one, of the
+        account; "" if there is none. If the call fails, what the page reads next says why."""
+        path = ("projects", project_id, "mark") if project_id else ("mark",)
+        try:
+            return text(_mapping(self._transport.get(*path)), "mark") if self._has_marks else ""
+        except APIError:
+            return ""
 
     def events(
         self, project_id: str = "", *, limit: int, cursor: str = "", **filters: str

@@ -1,5 +1,4 @@
-"""Makes the API calls of a page at the same time, and tolerates the failure of some of them. Their
-requests are sent together if the server allows that (`console.api.batches`)."""
+"""Makes the API calls of a page at the same time, and tolerates the failure of some of them."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
-from console.api import batches
 from console.api.errors import APIError, Forbidden, NotOffered, Unauthorized
 from console.api.fields import Page
 
@@ -53,11 +51,6 @@ def _made(calls: Sequence[Callable[[], A]]) -> list[A]:
     shared by all pages, one server that does not answer would delay the pages of all others."""
     if len(calls) < 2:
         return [call() for call in calls]
-    if len(calls) > MOST_AT_ONCE:
-        # They do not all run, and wait for each other, at the same time.
-        batches.leave()
-    else:
-        calls = list(map(_seated, calls, batches.seats(len(calls))))
     threads = ThreadPoolExecutor(min(len(calls) - 1, MOST_AT_ONCE), "management-api")
     try:
         # The calls run in the page's context, so that the API gets the page's request id.
@@ -66,29 +59,6 @@ def _made(calls: Sequence[Callable[[], A]]) -> list[A]:
     finally:
         # The threads end with their calls; this does not wait for them.
         threads.shutdown(wait=False)
-
-
-def _seated(call: Callable[[], A], seat: batches.Seat) -> Callable[[], A]:
-    def seated() -> A:
-        with batches.taking(seat):
-            return call()
-
-    return seated
-
-
-def one_before_other(
-    one: Callable[[], A], other: Callable[[], B], *, answers_in_order: Callable[[], bool]
-) -> tuple[A, B]:
-    """Make one call before the other, so that what the other returns is not older.
-
-    If the server `answers_in_order` what is sent together, both are made at the same time.
-    """
-    if answers_in_order():
-        found = in_parallel(one, other)
-        # Only then does the console find out that an older server does not.
-        if answers_in_order():
-            return found
-    return one(), other()
 
 
 def or_none(call: Callable[[], A]) -> Callable[[], A | None]:

@@ -5,21 +5,17 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import requests
 from django.conf import settings
-from requests.adapters import HTTPAdapter
-from urllib3.exceptions import HTTPError
 
 from console import client_address, logs
-from console.api import batches
 from console.api.answers import decoded, result_of
 from console.api.bounded_http import (
-    READ_AT_ONCE,
     BoundedAdapter,
     TooLong,
     environment_for,
@@ -37,16 +33,11 @@ from console.api.errors import (
     TooSlow,
     Unauthorized,
     Unreachable,
-    error_class,
 )
-from console.api.fields import objects, whole
 from console.api.servers import Server
 
 log = logging.getLogger(__name__)
 
-EVENT_STREAM = "text/event-stream"
-# Seconds. A server sends something more often than this, even if only a keep-alive.
-LONGEST_SILENCE = 40.0
 # Some answers may take this many times as long as usual. Perch itself gives them up after 60 s.
 LONG_FACTOR = 5
 # Path segments that HTTP clients resolve or drop, so that the request would go to another address.
@@ -66,18 +57,14 @@ class Transport:
     """Sends one user's requests to one server, with the user's key. Raises an `APIError` for every
     failure."""
 
-    def __init__(
-        self, key: str, server: Server, *, has_batches: bool = False, once: str = ""
-    ) -> None:
-        """Without a key nothing is sent: every call then raises Unauthorized. `has_batches` says
-        whether the server may have the call `/batch`."""
+    def __init__(self, key: str, server: Server, *, once: str = "") -> None:
+        """Without a key nothing is sent: every call then raises Unauthorized."""
         # Of the form whose request this is; "" for none. It is part of the idempotency keys, so
         # that a form that is sent twice makes one thing. It changes if the server refuses, as it
         # would repeat its refusal; if no answer arrived, the request may have taken effect.
         self.once = once if ONCE.fullmatch(once) else ""
         self._key = key
         self._server = server
-        self._has_batches = has_batches
         self._too_slow: Unreachable | None = None
         # True if the page that sends the request was made before the last sign-in or sign-out.
         # Such a page may read, but not change anything.
@@ -85,15 +72,6 @@ class Transport:
         # True if a change is not sent but noted in `shown`.
         self.only_shows = False
         self.shown: RequestShown | None = None
-
-    @property
-    def identity(self) -> tuple[str, ...]:
-        """The server and the key. Transports with the same identity see the same data."""
-        return (self._server.url, self._key)
-
-    def again(self) -> "Transport":
-        """Return a transport with the same key and server that does not remember a timeout."""
-        return Transport(self._key, self._server, has_batches=self._has_batches)
 
     def get(
         self,
@@ -104,18 +82,6 @@ class Transport:
         """Return the decoded answer; None if it has no content. `takes_long` multiplies the
         time limit by LONG_FACTOR, for answers that read a compute or recover a past moment."""
         within = settings.MANAGEMENT_API_TIMEOUT * (LONG_FACTOR if takes_long else 1)
-        beside = batches.present()
-        is_sendable = bool(self._key) and UNSENDABLE.isdisjoint(path)
-        if beside and is_sendable and not takes_long and self.answers_in_order():
-            answer = beside.get(_address(path, query), self._get_batch)
-            if answer is not None:
-                return result_of(answer.status, "", answer.body)
-        batches.leave()
-        return self._get_alone(path, query, within)
-
-    def _get_alone(
-        self, path: Sequence[str], query: Mapping[str, Any] | None, within: float
-    ) -> object:
         try:
             try:
                 return self._call(_pooled, "GET", path, query=query, within=within)
@@ -126,33 +92,6 @@ class Transport:
             # This says nothing about a change that the page makes.
             problem.advice = problem.advice_to_readers or problem.advice
             raise
-
-    def answers_in_order(self) -> bool:
-        """Whether the requests of parallel calls are sent together, as far as is known, and then
-        answered in the order of the calls."""
-        return self._has_batches and batches.may_have_batches(self._server.url)
-
-    def _get_batch(self, paths: Sequence[str]) -> Sequence[batches.Answer]:
-        try:
-            data = self._get_alone(
-                ("batch",), {"path": paths}, within=settings.MANAGEMENT_API_TIMEOUT
-            )
-            answers = [
-                batches.Answer(status, one.get("body"))
-                for one in objects(data, "responses")
-                if (status := whole(one, "status"))
-            ]
-            if len(answers) == len(paths):
-                return answers
-        except NonsenseAnswer:
-            # The server means something else by this address.
-            pass
-        except Refused as problem:
-            # 414: something between the two accepts only short addresses.
-            if problem.status not in (404, 405, 414):
-                raise
-        batches.note_lack(self._server.url)
-        return ()
 
     def send(
         self,
@@ -165,7 +104,6 @@ class Transport:
         for a page that is out of date, RequestShown if the change is only to be shown."""
         self.require_current()
         self.show_instead(method, path, query, body)
-        batches.leave()
         # Use a fresh connection: if a kept one turned out to be closed, it would be unknown
         # whether the change took effect, and sending it again would not be safe.
         once = ""
@@ -198,34 +136,6 @@ class Transport:
             self.shown = RequestShown(method, _address(path, query), body or {})
             raise self.shown
 
-    def stream(self, *path: str) -> Iterator[bytes]:
-        """Yield the pieces of an endless answer (server-sent events) as they arrive.
-
-        Raises NotOffered if the answer is no such stream, Unreachable if the connection fails or
-        is silent for LONGEST_SILENCE.
-        """
-        if not self._key:
-            raise Unauthorized("You are not signed in.")
-        try:
-            with closing(HTTPAdapter()) as adapter:
-                answer = adapter.send(
-                    self._request("GET", path, accept=EVENT_STREAM, encoding="identity"),
-                    timeout=(min(5, settings.MANAGEMENT_API_TIMEOUT), LONGEST_SILENCE),
-                    stream=True,
-                    **environment_for(self._server.url),
-                )
-                with answer:
-                    if answer.status_code != 200:
-                        refused = error_class(answer.status_code)
-                        is_missing = answer.status_code in (404, 405, 406)
-                        raise (NotOffered if is_missing else refused)("No event stream.")
-                    if not answer.headers.get("Content-Type", "").startswith(EVENT_STREAM):
-                        raise NotOffered("The response is not a stream.")
-                    while piece := answer.raw.read1(READ_AT_ONCE):
-                        yield piece
-        except (requests.RequestException, HTTPError, OSError) as error:
-            raise Unreachable(f"No stream from {self._server.url}.") from error
-
     def _request(
         self,
         method: str,
@@ -234,8 +144,6 @@ class Transport:
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         once: str = "",
-        accept: str = "application/json",
-        encoding: str = "gzip, deflate",
     ) -> requests.PreparedRequest:
         """Prepare a request for an adapter. A `requests.Session` would also look for cookies, a
         .netrc file and redirects, none of which may be used, in more time than all else takes."""
@@ -243,8 +151,8 @@ class Transport:
         request.method = method
         request.url = self._server.url + _address(path, query)
         headers = {
-            "Accept": accept,
-            "Accept-Encoding": encoding,
+            "Accept": "application/json",
+            "Accept-Encoding": "gzip, deflate",
             "Authorization": f"Bearer {self._key}",
             # The id of the console's own request, so that one id can be searched for in both logs.
             # For a call outside of any request, the API chooses an id.

@@ -10,7 +10,7 @@ from django.urls import reverse
 from console.api.errors import NotFound
 from console.api.fields import stamp
 from console.api.management_api import ManagementAPI
-from console.api.parallel import Part, in_parallel, one_before_other, part
+from console.api.parallel import Part, in_parallel, part
 from console.api.resources.branches import Branch
 from console.api.resources.events import Event
 from console.api.resources.history import History
@@ -57,25 +57,22 @@ class BranchContents:
 
 def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchContents:
     """Read the branch. Raises NotFound if the list of branches does not contain it."""
-    # Operations are read before what they change, as on the project's page.
-    (page, project, made, history), (branches, endpoints, roles, databases, snapshots) = (
-        one_before_other(
-            lambda: in_parallel(
-                lambda: api.operations(project_id, limit=OPERATIONS_READ, branch_id=branch_id),
-                lambda: api.project(project_id),
-                part(lambda: _creations(api, project_id, branch_id)),
-                part(lambda: [api.history.of_branch(project_id, branch_id)]),
-            ),
-            lambda: in_parallel(
-                lambda: api.branches(project_id),
-                lambda: api.endpoints(project_id),
-                part(lambda: api.catalog.roles(project_id, branch_id)),
-                part(lambda: api.catalog.databases(project_id, branch_id)),
-                part(lambda: api.snapshots.list(project_id)),
-            ),
-            answers_in_order=api.answers_in_order,
-        )
+    (page, project, branches, endpoints), parts = in_parallel(
+        lambda: in_parallel(
+            lambda: api.operations(project_id, limit=OPERATIONS_READ, branch_id=branch_id),
+            lambda: api.project(project_id),
+            lambda: api.branches(project_id),
+            lambda: api.endpoints(project_id),
+        ),
+        lambda: in_parallel(
+            part(lambda: _creations(api, project_id, branch_id)),
+            part(lambda: [api.history.of_branch(project_id, branch_id)]),
+            part(lambda: api.catalog.roles(project_id, branch_id)),
+            part(lambda: api.catalog.databases(project_id, branch_id)),
+            part(lambda: api.snapshots.list(project_id)),
+        ),
     )
+    made, history, roles, databases, snapshots = parts
     own = [one for one in snapshots.items if one.source_branch_id == branch_id]
     taking = [found for one in own if (found := _taking(one))]
     operations = [*taking, *(one for one in page.items if one.branch_id == branch_id)]
@@ -135,8 +132,8 @@ def _made_by_sql(events: Sequence[Event], kind: str) -> frozenset[str]:
 
 
 CHILDREN_SHOWN = 12
-# While the history has no full copy yet.
-HISTORY_LOOKED_AT = "3s"
+# Milliseconds between two polls while the history has no full copy yet.
+HISTORY_LOOKED_AT = 3_000
 
 
 def _contents(
@@ -161,7 +158,7 @@ def _contents(
     state = polling(request, url, found.operations)
     if not state.every and _history_begins(history, found.row):
         # The first full copy is taken after the start, and no event tells of it.
-        state = replace(state, next_url=url, every=HISTORY_LOOKED_AT)
+        state = replace(state, every=HISTORY_LOOKED_AT)
     return context, state
 
 

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from console.api.parallel import in_parallel, one_before_other, part
+from console.api.parallel import in_parallel, part
 from console.branches.forms import PAST, BranchForm
 from console.branches.picture import picture
 from console.branches.rows import BranchRow, branch_rows, with_tree_lines
@@ -104,17 +104,12 @@ OPERATIONS_READ = 50
 
 def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
     api = request.api
-    # Operations are read before the branches and endpoints that they change, as on the project's
-    # page.
-    operations, (project, branches, endpoints, snapshots) = one_before_other(
+    operations, project, branches, endpoints, snapshots = in_parallel(
         lambda: api.operations(project_id, limit=OPERATIONS_READ),
-        lambda: in_parallel(
-            lambda: api.project(project_id),
-            lambda: api.branches(project_id),
-            lambda: api.endpoints(project_id),
-            part(lambda: api.snapshots.list(project_id)),
-        ),
-        answers_in_order=api.answers_in_order,
+        lambda: api.project(project_id),
+        lambda: api.branches(project_id),
+        lambda: api.endpoints(project_id),
+        part(lambda: api.snapshots.list(project_id)),
     )
     of_endpoints = endpoint_rows(endpoints, branches, operations.items)
     rows = branch_rows(branches, of_endpoints)

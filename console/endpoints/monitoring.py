@@ -18,7 +18,7 @@ from console.operations.timescale import Scale
 from console.pages.live_regions import Polling, page_and_region
 from console.request import ConsoleRequest
 
-# Seconds: the page polls at least as often, as new samples cause no event.
+# Seconds: the page polls at least as often, as new samples change no mark.
 LONGEST_PAUSE = 300
 
 
@@ -75,7 +75,7 @@ def _contents(
         context["charts"] = draw(metrics, scale) if metrics.points else ()
     url = f"{reverse('endpoint_monitoring_live', args=[project_id, endpoint_id])}?range={name}"
     pause = min(chosen.step // 2, LONGEST_PAUSE)
-    return context, Polling(url, url, f"{pause}s" if found.items else "")
+    return context, Polling(url, pause * 1000 if found.items else 0)
 
 
 show, live = page_and_region(_contents, "monitoring.html", "_monitoring.html")

@@ -88,7 +88,6 @@ def _contents(
 ) -> tuple[dict[str, Any], Polling]:
     api = request.api
     older = request.GET.get("older", "")
-    # Operations are read before what they change, as on the project's page.
     own, project = in_parallel(
         lambda: own_operations(api, project_id, endpoint_id, cursor=older),
         lambda: api.project(project_id),

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from django.http import HttpResponse, HttpResponseRedirect
-from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
@@ -35,7 +34,7 @@ from console.operations.run_rows import (
 )
 from console.operations.runs import Names, Run
 from console.operations.waterfall import waterfall
-from console.pages.live_regions import Polling, page_and_region, polling, render_live
+from console.pages.live_regions import Polling, page_and_region, polling
 from console.pages.outcomes import Existing
 from console.request import ConsoleRequest
 
@@ -53,16 +52,7 @@ def show_operation(request: ConsoleRequest, project_id: str, operation_id: str) 
     operation = _operation(request.api, project_id, operation_id)
     if operation.chain_id and (url := run_url(project_id, Run([operation]))):
         return HttpResponseRedirect(f"{url}#operation-{operation_id}")
-    live_url = reverse("operation_live", args=[project_id, operation_id])
-    context, state = _alone(request, project_id, operation, live_url)
-    return render(request, "run.html", {**context, "polling": state})
-
-
-@require_safe
-def operation_live(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpResponse:
-    operation = _operation(request.api, project_id, operation_id)
-    context, state = _alone(request, project_id, operation, request.path)
-    return render_live(request, "_run.html", context, state)
+    return _show_alone(request, project_id=project_id, operation_id=operation_id)
 
 
 def _operation(api: ManagementAPI, project_id: str, operation_id: str) -> Operation:
@@ -73,15 +63,20 @@ def _operation(api: ManagementAPI, project_id: str, operation_id: str) -> Operat
 
 
 def _alone(
-    request: ConsoleRequest, project_id: str, operation: Operation, live_url: str
+    request: ConsoleRequest, project_id: str, operation_id: str
 ) -> tuple[dict[str, Any], Polling]:
     api = request.api
-    branches, project, endpoints = in_parallel(
+    operation, branches, project, endpoints = in_parallel(
+        lambda: _operation(api, project_id, operation_id),
         lambda: api.branches(project_id),
         lambda: api.project(project_id),
         lambda: api.endpoints(project_id),
     )
-    return _page(request, live_url, Run([operation]), (project, branches, endpoints))
+    url = reverse("operation_live", args=[project_id, operation_id])
+    return _page(request, url, Run([operation]), (project, branches, endpoints))
+
+
+_show_alone, operation_live = page_and_region(_alone, "run.html", "_run.html")
 
 
 def run_of_chain(api: ManagementAPI, project_id: str, chain_id: str) -> Run:
@@ -98,7 +93,6 @@ def _of_chain(
     request: ConsoleRequest, project_id: str, chain_id: str
 ) -> tuple[dict[str, Any], Polling]:
     api = request.api
-    # Operations are read before what they change, as on the project's page.
     run, project, branches, endpoints = in_parallel(
         lambda: run_of_chain(api, project_id, chain_id),
         lambda: api.project(project_id),

@@ -89,8 +89,6 @@ def show_problem(request: ConsoleRequest, problem: APIError) -> HttpResponse:
 
 def ask_to_sign_in(request: ConsoleRequest) -> HttpResponse:
     """Ask the user to sign in. For htmx, the open page stays, with everything on it."""
-    if request.headers.get("Accept") == "text/event-stream":
-        return HttpResponse(status=401)
     if not request.htmx:
         return HttpResponseRedirect(sign_in_url(request))
     messages.error(request, _sign_in_again("You are not signed in", "try again"))

@@ -11,13 +11,13 @@ from django.views.decorators.http import require_safe
 
 from console.api.fields import Page, stamp
 from console.api.management_api import LONGEST_PAGE, ManagementAPI
-from console.api.parallel import each_or_none, first_problem, in_parallel, one_before_other, part
+from console.api.parallel import each_or_none, first_problem, in_parallel, part
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.events import Event
 from console.endpoints.rows import ENDPOINT_ORDERS, endpoint_rows
 from console.pages.listing import Listing, Order, listing
 from console.pages.live_regions import Polling, page_and_region, polling
-from console.pages.outcomes import Existing, Outcome
+from console.pages.outcomes import Existing
 from console.projects.dashboard import (
     FAILED,
     GONE,
@@ -72,9 +72,7 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     rows = project_rows(page.items, states, {}, happened)
     url = reverse("dashboard_live")
     query = request.GET.urlencode()
-    unfinished = sum(row.unfinished or 0 for row in rows)
-    outcome = Outcome(unfinished=unfinished, failures=None)
-    state = Polling(f"{url}?{query}" if query else url, outcome=outcome)
+    state = Polling(f"{url}?{query}" if query else url)
     context = {
         "listing": projects,
         "here": reverse("dashboard"),
@@ -125,16 +123,11 @@ def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
 
 def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
     api = request.api
-    # Operations are read before what they change. The other way round, the last poll could show a
-    # finished operation beside the state from before it.
-    operations, (project, endpoints, branches) = one_before_other(
+    operations, project, endpoints, branches = in_parallel(
         lambda: api.operations(project_id, limit=OPERATIONS_READ),
-        lambda: in_parallel(
-            lambda: api.project(project_id),
-            lambda: api.endpoints(project_id),
-            lambda: api.branches(project_id),
-        ),
-        answers_in_order=api.answers_in_order,
+        lambda: api.project(project_id),
+        lambda: api.endpoints(project_id),
+        lambda: api.branches(project_id),
     )
     rows = endpoint_rows(endpoints, branches, operations.items)
     taken = {endpoint.branch_id for endpoint in endpoints}

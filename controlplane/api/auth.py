@@ -14,10 +14,6 @@ from controlplane.models import Account, ApiKey
 from controlplane.services import accounts
 from controlplane.services.request_rates import take_turn
 
-# The key of META with the API key of the batch that the request is a part of (`api.batch`). Clients
-# cannot set it, as their headers begin with HTTP_.
-BATCH_KEY = "perch.batch_key"
-
 
 class AuthenticatedRequest(HttpRequest):
     """A request with a valid API key. Every view of the API gets one."""
@@ -28,12 +24,11 @@ class AuthenticatedRequest(HttpRequest):
 
 class ApiKeyAuth(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> Account | None:
-        # A part of a batch has the share and the caller of the whole.
-        key = request.META.get(BATCH_KEY) or self._key_of(request, token)
+        key = self._key_of(request, token)
         if key is None:
             return None
         _admit(cast(AuthenticatedRequest, request), key)
-        return cast(Account, key.account)
+        return key.account
 
     def _key_of(self, request: HttpRequest, token: str) -> ApiKey | None:
         # The share of the key comes first: a flood of requests with one key, valid or not, does

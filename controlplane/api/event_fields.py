@@ -105,3 +105,7 @@ class EventOut(Schema):
 class EventsPage(Schema):
     events: list[EventOut]
     pagination: Cursor | None = None
+
+
+class Mark(Schema):
+    mark: str = Field(description="compare it only for equality", examples=["9f86d081884c7d65"])

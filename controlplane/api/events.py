@@ -1,4 +1,5 @@
-"""`/events` and `/projects/{project_id}/events`: pages of a list of events, or a stream of them."""
+"""`/events` and `/projects/{project_id}/events`: pages of a list of events, or a stream of them.
+`/mark` and `/projects/{project_id}/mark` tell clients that poll whether there are new ones."""
 
 from typing import Any
 
@@ -6,11 +7,11 @@ from django.http import HttpResponseBase, JsonResponse
 from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.event_fields import EventsPage, EventsQuery
+from controlplane.api.event_fields import EventsPage, EventsQuery, Mark
 from controlplane.api.event_streams import open_stream
 from controlplane.api.routing import Router
 from controlplane.events.shape import as_json
-from controlplane.services import events
+from controlplane.services import events, marks
 
 router = Router(tags=["events"])
 
@@ -65,6 +66,23 @@ def list_project_events(
     request: AuthenticatedRequest, project_id: str, query: Query[EventsQuery]
 ) -> HttpResponseBase:
     return _answer(request, project_id, query)
+
+
+@router.get("/mark", response=Mark, summary="Mark of the account")
+def get_account_mark(request: AuthenticatedRequest) -> dict[str, str]:
+    """Returns a text that changes with every event of the account. A client that polls reads the
+    account again only when it has changed. With a key that is limited to a project, it is the
+    project's mark."""
+    own = request.api_key.project_id
+    mark = marks.mark_of_project(request.auth, own) if own else marks.mark_of_account(request.auth)
+    return {"mark": mark}
+
+
+@router.get("/projects/{project_id}/mark", response=Mark, summary="Mark of a project")
+def get_project_mark(request: AuthenticatedRequest, project_id: str) -> dict[str, str]:
+    """Returns a text that changes with every event of the project, and with each step of its
+    unfinished operations. A client that polls reads the project again only when it has changed."""
+    return {"mark": marks.mark_of_project(request.auth, project_id)}
 
 
 def _answer(

@@ -27,8 +27,7 @@ BESIDE_THE_PROJECT = frozenset(
         "/auth",
         "/status",
         "/regions",
-        # Its parts are checked one by one.
-        "/batch",
+        "/mark",
     }
 )
 

@@ -45,7 +45,6 @@ TAGS = {
     "status": "The status of the service.",
     "accounts": "All accounts of the service, for those that operate it.",
     "webhooks": "Addresses that events are posted to.",
-    "batch": "Several reads in one request.",
 }
 DESCRIPTION = """\
 Postgres endpoints and operations, with the calls of Neon's management API.

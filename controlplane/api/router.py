@@ -3,7 +3,6 @@
 from controlplane.api import (
     accounts,
     api_keys,
-    batch,
     branches,
     consumption,
     databases,
@@ -55,6 +54,5 @@ for resource in (
     looked_for,
     consumption,
     webhooks,
-    batch,
 ):
     api.add_router("", resource.router)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -117,38 +116,11 @@ FIRST_PROJECTS = Reading(
 )
 
 
-# The projects that a batch of requests has found, by account and id, and when, by the monotonic
-# clock; None outside of a batch.
-_found: ContextVar[dict[tuple[int, str], tuple[float, Project]] | None] = ContextVar(
-    "found", default=None
-)
-# Seconds. A batch may last longer than the signs of life of the project's host are good for.
-FOUND_FOR = 1.0
-
-
-@contextmanager
-def finding_once() -> Iterator[None]:
-    """Have `find_project` read each project once, or once a second, within the block, which serves
-    several requests that only read."""
-    token = _found.set({})
-    try:
-        yield
-    finally:
-        _found.reset(token)
-
-
 def find_project(account: Account, project_id: str) -> Project:
     """The account's project with this id. Raises NotFound, also for another account's project."""
-    found = _found.get()
-    if found is not None and (known := found.get((account.id, project_id))):
-        at, project = known
-        if time.monotonic() - at < FOUND_FOR:
-            return project
     row = PROJECT.first({"account": account}, project=project_id, account=account.id)
     if row is None:
         raise NotFound("project not found", fields=["project_id"])
-    if found is not None:
-        found[account.id, project_id] = time.monotonic(), row
     return row
 
 

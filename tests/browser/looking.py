@@ -302,7 +302,7 @@ class Wire:
 
 @contextmanager
 def wire(page: Page) -> Iterator[Wire]:
-    """Record the bytes of the page's answers. Of a stream, only the beginning is counted."""
+    """Record the bytes of the page's answers."""
     heard = Wire()
     session = page.context.new_cdp_session(page)
     begun: dict[str, tuple[str, int]] = {}
@@ -312,8 +312,6 @@ def wire(page: Page) -> Iterator[Wire]:
         if answer["url"].startswith("http") and not answer.get("fromDiskCache"):
             path = "/" + answer["url"].split("/", 3)[3]
             begun[event["requestId"]] = (path, answer["status"])
-            if answer["mimeType"] == "text/event-stream":
-                heard.answers.append((path, answer["status"], int(answer["encodedDataLength"])))
 
     def on_finished(event: dict[str, Any]) -> None:
         if event["requestId"] in begun:
@@ -329,7 +327,7 @@ def wire(page: Page) -> Iterator[Wire]:
 
 @contextmanager
 def cut_off(page: Page) -> Iterator[None]:
-    """Cut the page off from the network, including its open streams."""
+    """Cut the page off from the network."""
     session = page.context.new_cdp_session(page)
     gone = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
     session.send("Network.enable")

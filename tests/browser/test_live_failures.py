@@ -1,14 +1,12 @@
-"""Open pages during failures: of the connection to the console, of the API, and of the channel."""
+"""Open pages during failures of the connection to the console, and of the API."""
 
 import re
-import time
 
-import psycopg
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Elsewhere
-from tests.browser.looking import cut_off, wire
+from tests.browser.looking import cut_off
 from tests.browser.open_pages import SOON, idle, open_page, settled
 from tests.browser.test_journey import assert_not_reloaded, sign_in
 from tests.support.project import Project
@@ -45,14 +43,13 @@ def test_a_broken_connection_is_announced_once_and_the_message_goes_away(
 
 @pytest.mark.thorough
 def test_a_console_that_does_not_come_back_is_reported(rough_page: Page, shop: Project) -> None:
-    """It is reported however quickly each attempt to reconnect fails."""
     page = rough_page
     sign_in(page, shop.client.key)
-    page.route("**/changes*", lambda route: route.abort())
+    page.route("**/live?*", lambda route: route.abort())
     page.goto(f"/projects/{shop.id}")
     trouble = page.locator("#trouble")
     expect(trouble).to_have_text("Cannot reach the console. Retrying.", timeout=9_000)
-    page.unroute("**/changes*")
+    page.unroute("**/live?*")
     expect(trouble).to_be_hidden(timeout=9_000)
 
 
@@ -64,10 +61,8 @@ def test_an_api_outage_is_reported_in_place(elsewhere: Elsewhere, shop: Project)
     api.is_away = True
     expect(page.locator("#poll")).to_contain_text("Retrying", timeout=10_000)
     expect(page.locator(".notice")).to_have_count(0)
-    # Then the page is notified of changes again.
-    with page.expect_response(re.compile("/changes")):
-        api.is_away = False
-        expect(page.locator("#poll")).to_contain_text("No operation in progress", timeout=10_000)
+    api.is_away = False
+    expect(page.locator("#poll")).to_contain_text("No operation in progress", timeout=10_000)
     shop.suspend()
     expect(page.locator("#live .state").first).to_contain_text("Idle", timeout=SOON)
     assert_not_reloaded(page)
@@ -127,55 +122,12 @@ def test_no_renewal_reverts_a_search(elsewhere: Elsewhere, shop: Project, way: s
 
 
 @pytest.mark.thorough
-def test_without_a_stream_of_events_changes_appear_as_soon(
-    elsewhere: Elsewhere, shop: Project
-) -> None:
+def test_without_marks_the_page_is_read_at_each_poll(elsewhere: Elsewhere, shop: Project) -> None:
     page, api = elsewhere.page, elsewhere.relay
-    api.missing = {"/events"}
-    # The page of a project to which nobody has connected polls for that.
-    psycopg.connect(shop.created["connection_uris"][0]["connection_uri"]).close()
+    api.missing = {"/mark"}
     open_page(page, shop)
     state = page.locator("#live .state").first
-    # A change that this page's user did not make: the page learns of it only by polling.
+    # A change that this page's user did not make.
     for change, word in ((shop.suspend, "Idle"), (shop.start, "Active"), (shop.suspend, "Idle")):
-        idle(page, 1)
         change()
-        expect(state).to_contain_text(word, timeout=SOON)
-    # However many pages are open, the API gets one request; a poll costs no more than a stream.
-    second = page.context.new_page()
-    second.goto(page.url)
-    idle(page, 3)
-    began, before = time.monotonic(), api.asked_for("/branches")
-    with wire(page) as heard:
-        idle(page, 6)
-    looks = api.asked_for("/branches") - before
-    assert looks <= (time.monotonic() - began) / 1.25 + 1
-    assert not heard.answers
-
-
-@pytest.mark.thorough
-def test_without_the_channel_the_page_polls(rough_page: Page, shop: Project) -> None:
-    page = rough_page
-    shop.done(shop.start())
-    sign_in(page, shop.client.key)
-    page.route("**/changes*", lambda route: route.fulfill(status=502, body="no"))
-    page.clock.install()
-    with page.expect_response(re.compile("/live")):
-        page.goto(f"/projects/{shop.id}")
-    expect(page.locator("[hx-trigger=load]")).to_have_count(0)
-    settled(page)
-    with wire(page) as heard:
-        # One minute. At its end, the page tries the channel again.
-        for _ in range(11):
-            with page.expect_response(re.compile("/live")):
-                page.clock.run_for(5_000)
-        with page.expect_response(re.compile("/changes")):
-            page.clock.run_for(5_000)
-        settled(page)
-    # They have no body.
-    assert len(heard.to("/live")) <= 12
-    assert {status for _, status, _ in heard.to("/live")} == {304}
-    assert max(size for _, _, size in heard.to("/live")) <= 400
-    assert heard.bytes <= 5_000
-    shop.suspend()
-    expect(page.locator("#live .state").first).to_contain_text("Idle", timeout=7_000)
+        expect(state).to_contain_text(word, timeout=SOON + 3_000)

@@ -107,13 +107,6 @@ class Scene:
         for page in self.pages.values():
             page.clock.run_for(AGAIN + 500)
 
-    def listen_afresh(self) -> None:
-        """Make each page listen again, as it does when it is shown again. A page whose clock was
-        advanced far takes its channel for dead, and polls."""
-        for page in self.pages.values():
-            with page.expect_response(re.compile("/changes")):
-                page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-
 
 @pytest.fixture(scope="module")
 def _scene(browser: Browser, stack: Stack) -> Iterator[Scene]:
@@ -146,8 +139,7 @@ def _scene(browser: Browser, stack: Stack) -> Iterator[Scene]:
             page, _ = new_page(browser, url, may_fail=True)
             page.clock.install()
             sign_in(page, shop.client.key)
-            with page.expect_response(re.compile("/changes")):
-                page.goto(path)
+            page.goto(path)
             mark(page)
             made[name] = page
         yield Scene(url, api, shop, made)
@@ -283,7 +275,6 @@ def test_a_page_recovers_from_a_mistaken_404(scene: Scene) -> None:
         page.clock.run_for(61_000)
         expect(page.locator("#main.gone"), name).to_have_count(0)
         expect(page.locator("main [inert]"), name).to_have_count(0)
-    scene.listen_afresh()
     expect_whole(scene)
     expect_alive(scene)
 

@@ -41,7 +41,7 @@ def test_an_operation_is_cancelled_and_retried(page: Page, stack: Stack) -> None
     # The rest of its run continues, and the page shows it.
     other = page.locator(f"[id='operation-{suspend['id']}'] tr.operation")
     expect(other).to_contain_text("OK")
-    expect(page.locator("#poll")).not_to_have_attribute("hx-trigger", re.compile(".*"))
+    expect(page.locator("#live")).to_have_attribute("data-mark", re.compile("."))
     assert project.client.ended(project.id, suspend["id"])["status"] == "finished"
 
     # A second press of the button before the first answer has no further effect.

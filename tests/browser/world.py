@@ -28,7 +28,6 @@ ROLE, DATABASE = "neondb_owner", "neondb"
 
 # Names of addresses that are not pages of their own, and why.
 NO_PAGES = {
-    **dict.fromkeys(("changes", "project_changes"), "a stream"),
     "table_value": "a text",
     **dict.fromkeys(
         (
@@ -313,12 +312,12 @@ def _by_hand(page: Page) -> None:
 def _gone(page: Page) -> None:
     """Act as if what the page shows had been deleted elsewhere."""
     page.route(
-        "**/live",
+        "**/live?*",
         lambda route: route.continue_(url=re.sub(r"/br-[\w-]+", "/br-x", page.url) + "/live"),
     )
     page.evaluate("Perch.renew()")
     expect(page.locator("#main.gone")).to_be_visible()
-    page.unroute("**/live")
+    page.unroute("**/live?*")
 
 
 PROJECT, BRANCH = "/projects/{project_id}", "/projects/{project_id}/branches/{branch_id}"

@@ -202,8 +202,6 @@ class Misbehaving:
     once: list[str] = field(default_factory=list)
     # If set, makes the body of each answer from the requested path.
     respond: Callable[[str], bytes] | None = None
-    # The body of the answer to a batch; None if the server has no batches.
-    batch: bytes | None = None
     # Seconds between two bytes of the body, and between two headers.
     pause: float = 0.0
     # The announced length of the body, if it is not the real one: the connection is then closed
@@ -231,9 +229,6 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
             return self.answer if name.startswith("do_") else super().__getattribute__(name)
 
         def answer(self) -> None:
-            if self.path.startswith("/api/v2/batch?"):
-                self.answer_batch()
-                return
             behaviour.asked.append(f"{self.command} {self.path}")
             if length := int(self.headers.get("Content-Length") or 0):
                 behaviour.sent.append(self.rfile.read(length))
@@ -242,14 +237,6 @@ def misbehaving(settings: Any) -> Iterator[Misbehaving]:
             # The client may have closed the connection.
             with contextlib.suppress(ConnectionError):
                 self.send()
-
-        def answer_batch(self) -> None:
-            # Unless a test wants batches, each call is asked for, and may fail, by itself.
-            self.send_response(404 if behaviour.batch is None else 200)
-            content = behaviour.batch or b""
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
 
         def send(self) -> None:
             path = self.path.partition("?")[0]

@@ -4,6 +4,8 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+from console.pages.live_regions import BETWEEN_MARKS, WITHOUT_MARKS
+
 
 class _Reader(HTMLParser):
     def __init__(self) -> None:
@@ -77,9 +79,15 @@ class Page:
         return [" | ".join(row) for row in self._rows]
 
     @property
+    def pause(self) -> int:
+        """Milliseconds until the live region is polled; 0 if there is none."""
+        found = re.search(r'<div id="live"[^>]* data-every="(\d+)"', self.html)
+        return int(found[1]) if found else 0
+
+    @property
     def polls(self) -> bool:
-        """True if the live region polls."""
-        return bool(re.search(r'<p id="poll"[^>]* hx-trigger="every', self.html))
+        """True if the live region is read again although its mark may be the same."""
+        return self.pause not in (0, BETWEEN_MARKS, WITHOUT_MARKS)
 
 
 def _plain(text: str) -> str:

@@ -2,7 +2,6 @@
 server, or links elsewhere; and the server gets nothing from other servers' pages."""
 
 import re
-import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
@@ -11,11 +10,6 @@ import pytest
 from django.test import Client as Browser
 
 from console.api.bounded_http import MOST_VALUES, read_json
-from console.api.changes import LONGEST_LINE, ChangeCalls
-from console.api.errors import NonsenseAnswer
-from console.api.servers import Server
-from console.api.transport import Transport
-from console.live import watches
 from tests.console.test_outages import IDS, addresses
 from tests.support.hostile_answers import VALUES, HostileAnswers
 from tests.support.neon_document import serving
@@ -87,37 +81,3 @@ def test_json_has_a_bounded_number_of_values() -> None:
             read_json(b"[" + empty * MOST_VALUES + b"1]")
     with pytest.raises(RecursionError):
         read_json(b"[" * 100_000)
-
-
-@pytest.fixture
-def calls() -> ChangeCalls:
-    return ChangeCalls(Transport("key", Server("", "http://127.0.0.1:1")))
-
-
-def streaming(calls: ChangeCalls, pieces: Iterator[bytes], monkeypatch: Any) -> Iterator[bool]:
-    monkeypatch.setattr(Transport, "stream", lambda *path: pieces)
-    return calls.follow("")
-
-
-def test_events_are_read_wherever_the_stream_is_split(calls: ChangeCalls, monkeypatch: Any) -> None:
-    said = b': here\n\ndata: {"type": "role.password_revealed"}\n\ndata: {"type": "x"}\n\nid: 4\n\n'
-    for length in (1, 7, 40, 200):
-        pieces = (said[start : start + length] for start in range(0, len(said), length))
-        assert sum(streaming(calls, pieces, monkeypatch)) == 1, length
-
-
-def test_a_line_without_end_is_refused(calls: ChangeCalls, monkeypatch: Any) -> None:
-    """In pieces of one byte. Formerly each of them caused a copy of all previous ones."""
-    pieces = (b"x" for _ in range(2 * LONGEST_LINE))
-    with pytest.raises(NonsenseAnswer):
-        list(streaming(calls, pieces, monkeypatch))
-
-
-def test_a_flood_of_events_is_read_in_portions(calls: ChangeCalls, monkeypatch: Any) -> None:
-    rests: list[float] = []
-    watch = watches.Watch(calls, "")
-    watch.join(threading.Event())
-    monkeypatch.setattr(watch, "_rest", rests.append)
-    monkeypatch.setattr(Transport, "stream", lambda *path: iter([b"data: {}\n"] * 50))
-    watch._follow()
-    assert rests == [watches.BETWEEN_PIECES] * 50

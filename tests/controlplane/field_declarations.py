@@ -169,9 +169,6 @@ HISTORY_PAGES: Fields = {
 }
 
 DECLARED: dict[str, Fields] = {
-    "GET /batch": {
-        "?path": CheckedBy("test_batch.py::test_each_path_is_answered_as_by_a_request_of_its_own"),
-    },
     "GET /events": EVENTS,
     "GET /projects": {
         "?cursor": CheckedBy("test_projects.py::test_paging_loses_nothing_and_repeats_nothing"),

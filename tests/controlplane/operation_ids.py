@@ -12,7 +12,6 @@ OPERATION_IDS = {
 }
 # Calls that only Perch has.
 OWN = {
-    "GET /batch",
     "GET /accounts",
     "POST /accounts",
     "GET /accounts/{account_id}",
@@ -38,6 +37,8 @@ OWN = {
     "POST /projects/{project_id}/chains/{chain_id}/cancel",
     "POST /projects/{project_id}/chains/{chain_id}/retry",
     "GET /events",
+    "GET /mark",
+    "GET /projects/{project_id}/mark",
     "GET /projects/{project_id}/events",
     "POST /projects/{project_id}/branches/{branch_id}/roles/{role_name}/reveal_password",
     "GET /status",

@@ -53,7 +53,6 @@ QUERIES = {
     "/projects/{project_id}/branches/{branch_id}/history/resolve": "?timestamp={now}",
     "/projects/{project_id}/connection_uri": "?database_name=neondb&role_name=neondb_owner",
     "DELETE /accounts/{account_id}": "?name=local",
-    "/batch": "?path=/auth",
     "/consumption_history/account": HISTORY,
     "/consumption_history/projects": HISTORY,
     "/consumption_history/v2/projects": f"{HISTORY}&metrics=compute_unit_seconds",

@@ -21,7 +21,7 @@ SECRETS = ("/connection_uri", "/reveal_password")
 BESIDE_THE_PROJECT = {
     *("GET /projects", "GET /projects/shared", "GET /regions", "GET /auth"),
     *("GET /users/me", "GET /users/me/organizations", "GET /status"),
-    *("GET /organizations/{org_id}", "GET /batch"),
+    *("GET /organizations/{org_id}", "GET /mark"),
 }
 
 

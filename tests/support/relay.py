@@ -34,8 +34,6 @@ class Relay:
     is_away: bool = False
     # Seconds before each answer.
     delay: float = 0.0
-    # Seconds before each answer that is no stream.
-    pause: float = 0.0
     # The body of every answer instead of the real one, with its status and content type.
     says: bytes | None = None
     status: int = 200
@@ -47,14 +45,9 @@ class Relay:
     # The requests, each as "GET /projects".
     asked: list[str] = field(default_factory=list)
 
-    @property
-    def lets_streams_be(self) -> bool:
-        ends = self.is_away or self.refuses or self.says is not None or self.breaks_off
-        return not (ends or self.delay)
-
     def be_well(self) -> None:
         self.missing.clear()
-        self.refuses, self.is_away, self.delay, self.pause = 0, False, 0.0, 0.0
+        self.refuses, self.is_away, self.delay = 0, False, 0.0
         self.says, self.status, self.kind = None, 200, "application/json"
         self.twists, self.breaks_off = None, False
 
@@ -76,10 +69,6 @@ def relay(api_url: str) -> Iterator[Relay]:
 
         def answer(self) -> None:
             path = self.path.removeprefix(API)
-            if path.startswith("/batch?"):
-                # So that each call is seen, and treated, by itself.
-                self.refuse(404)
-                return
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             state.asked.append(f"{self.command} {path}")
             time.sleep(state.delay)
@@ -100,8 +89,6 @@ def relay(api_url: str) -> Iterator[Relay]:
             self.send(status, json.dumps({"code": "", "message": "refused by the test"}).encode())
 
         def pass_on(self, path: str, body: bytes) -> None:
-            if "event-stream" not in self.headers.get("Accept", ""):
-                time.sleep(state.pause)
             headers = {k: v for k, v in self.headers.items() if k.lower() != "host"}
             with requests.request(
                 self.command,
@@ -109,15 +96,11 @@ def relay(api_url: str) -> Iterator[Relay]:
                 (state.api_url if path != self.path else state.api_url.removesuffix(API)) + path,
                 headers=headers,
                 data=body,
-                stream=True,
                 timeout=60,
                 allow_redirects=False,
             ) as answer:
-                if "event-stream" in answer.headers.get("Content-Type", ""):
-                    self.stream(answer)
-                else:
-                    body = state.twists(answer.content) if state.twists else answer.content
-                    self.send(answer.status_code, body, dict(answer.headers))
+                body = state.twists(answer.content) if state.twists else answer.content
+                self.send(answer.status_code, body, dict(answer.headers))
 
         def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
             self.send_response(status)
@@ -132,32 +115,6 @@ def relay(api_url: str) -> Iterator[Relay]:
                 self.close_connection = True
             else:
                 self.wfile.write(body)
-
-        def stream(self, answer: requests.Response) -> None:
-            self.close_connection = True
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Connection", "close")
-            self.end_headers()
-            is_over = threading.Event()
-            threading.Thread(target=self.cut, args=[is_over], daemon=True).start()
-            try:
-                for line in answer.iter_lines(chunk_size=1):
-                    if not state.lets_streams_be:
-                        break
-                    self.wfile.write(line + b"\n")
-                    self.wfile.flush()
-            finally:
-                is_over.set()
-
-        def cut(self, is_over: threading.Event) -> None:
-            """End the stream as soon as the server is set to fail: it sends nothing from then
-            on."""
-            while not is_over.wait(0.05):
-                if not state.lets_streams_be:
-                    with contextlib.suppress(OSError):
-                        self.connection.shutdown(socket.SHUT_RDWR)
-                    return
 
         def log_message(self, *args: Any) -> None:
             pass
