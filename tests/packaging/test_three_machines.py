@@ -1,4 +1,4 @@
-"""The README's commands lead from one machine to three. Each machine consists of namespaces: it has
+"""The documents' commands lead from one machine to three. Each machine consists of namespaces: it has
 an address, processes and a /var/lib/perch of its own. The metadata's Postgres is on a fourth."""
 
 import json
@@ -183,7 +183,7 @@ def running(here: Machine, script: str, log: Path) -> Iterator[None]:
 @pytest.mark.skipif(not has_namespaces(), reason="only root can make namespaces")
 def test_one_machine_grows_to_three() -> None:
     first, add, join = [
-        block.text for block in commands_of(ROOT / "README.md") if block.run_by == NAMED
+        block.text for block in commands_of(ROOT / "docs/how-to/production.md") if block.run_by == NAMED
     ]
     exports = first.rpartition("\n")[0]
     with ExitStack() as service:
