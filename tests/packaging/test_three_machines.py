@@ -1,5 +1,5 @@
-"""The documents' commands lead from one machine to three. Each machine consists of namespaces: it has
-an address, processes and a /var/lib/perch of its own. The metadata's Postgres is on a fourth."""
+"""The documents' commands lead from one machine to three. Each machine consists of namespaces: it
+has an address, processes and a /var/lib/perch of its own. The metadata's Postgres has a fourth."""
 
 import json
 import os
@@ -182,9 +182,8 @@ def running(here: Machine, script: str, log: Path) -> Iterator[None]:
 @pytest.mark.thorough
 @pytest.mark.skipif(not has_namespaces(), reason="only root can make namespaces")
 def test_one_machine_grows_to_three() -> None:
-    first, add, join = [
-        block.text for block in commands_of(ROOT / "docs/how-to/production.md") if block.run_by == NAMED
-    ]
+    page = ROOT / "docs/how-to/production.md"
+    first, add, join = [block.text for block in commands_of(page) if block.run_by == NAMED]
     exports = first.rpartition("\n")[0]
     with ExitStack() as service:
         folder = service.enter_context(new_directory())
