@@ -3,7 +3,7 @@
 from django.urls import path
 
 from controlplane.api.certificate_authority import certificate_authority
-from controlplane.api.document.views import docs, openapi_json
+from controlplane.api.document.views import docs, openapi_json, swagger_file
 from controlplane.api.health import healthz, healthz_details, livez, readyz
 from controlplane.api.host_invitations import join_host
 from controlplane.api.router import api
@@ -11,6 +11,7 @@ from controlplane.api.router import api
 urlpatterns = [
     path("api/v2/openapi.json", openapi_json),
     path("api/v2/docs", docs),
+    path("api/v2/docs/<str:name>", swagger_file),
     path("api/v2/", api.urls),
     path("livez", livez),
     path("readyz", readyz),
