@@ -9,6 +9,8 @@ NEEDS_QUOTES = re.compile(r'[",\r\n]|\A[\s\ufeff]|\s\Z|\A\\\.\Z|\A\Z')
 FIELD = re.compile(
     r'(?:"(?P<quoted>(?:[^"]|"")*+)"|(?P<plain>[^",\r\n]*+))(?P<end>,|\r\n|\r|\n|\Z)'
 )
+# Of a row; a table has at most 1,600 columns.
+MAX_FIELDS = 2_000
 
 
 class UnreadableCsv(ValueError):
@@ -27,7 +29,8 @@ def _field(value: str | None) -> str:
 
 def read_csv(text: str) -> Iterator[tuple[int, list[str | None]]]:
     """Yield the number of the line, from 1, and the fields of each row. A blank line is a row with
-    one field, NULL; but not at the end, if rows have several fields. Raises UnreadableCsv."""
+    one field, NULL; but not at the end, if rows have several fields. Raises UnreadableCsv, also for
+    a row of more than MAX_FIELDS."""
     position, line, width = 0, 1, 0
     row: list[str | None] = []
     begins_at = line
@@ -40,6 +43,8 @@ def read_csv(text: str) -> Iterator[tuple[int, list[str | None]]]:
         line += (quoted or "").count("\n")
         position = found.end()
         if found["end"] == ",":
+            if len(row) >= MAX_FIELDS:
+                raise UnreadableCsv(f"Line {line} has more than {MAX_FIELDS:,} fields.")
             continue
         width = width or len(row)
         if row != [None] or position < len(text) or width == 1:

@@ -1,5 +1,6 @@
 """The import of a CSV file into a table: all of its rows or, if one is refused, none."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ from console.request import ConsoleRequest
 
 # Bytes of a file that is imported, values in it, and rows and values of a statement.
 LONGEST_IMPORT, MOST_VALUES, AT_ONCE, VALUES_AT_ONCE = 8 << 20, 500_000, 500, 65_535
+# After so many rows that are read, other requests of this process have their turn.
+ROWS_BETWEEN_PAUSES = 1_000
 # Types to which Postgres cuts a longer text without a word, with their bytes.
 CUT = {"name": 63, '"char"': 1}
 
@@ -102,24 +105,28 @@ def _read(described: Description, data: bytes) -> tuple[list[TableColumn], list[
         raise Refused("The file is not in UTF-8.") from error
     if "\0" in text:
         raise Refused("The file has a null character, which Postgres does not store.")
-    lines = list(read_csv(text))
-    if len(lines) < 2:
-        raise Refused("The file must have a line with the names of columns, and rows below it.")
-    names = lines[0][1]
+    read = read_csv(text)
+    _, names = next(read, (1, []))
     columns = [column for name in names if name and (column := described.column(name))]
     if len(columns) != len(names) or len(set(names)) != len(names):
         wrong = [name or "without a name" for name in names if not described.column(name or "")]
         what = ", ".join(wrong) if wrong else "named twice"
         raise Refused(f"The table has no such columns: {what}.")
-    for line, row in lines[1:]:
+    rows: list[Numbered] = []
+    for line, row in read:
         if len(row) != len(columns):
             raise Refused(f"Line {line} has {len(row)} fields instead of {len(columns)}.")
         for column, value in zip(columns, row, strict=True):
             if value and len(value.encode()) > CUT.get(column.type, LONGEST_IMPORT):
                 raise Refused(f"Line {line}: the value of {column.name} is too long for its type.")
-    if len(lines) * len(columns) > MOST_VALUES:
-        raise Refused(f"The file has more than {MOST_VALUES:,} values. Import it by \\copy.")
-    return columns, lines[1:]
+        rows.append((line, row))
+        if len(rows) * len(columns) > MOST_VALUES:
+            raise Refused(f"The file has more than {MOST_VALUES:,} values. Import it by \\copy.")
+        if len(rows) % ROWS_BETWEEN_PAUSES == 0:
+            time.sleep(0)
+    if not rows:
+        raise Refused("The file must have a line with the names of columns, and rows below it.")
+    return columns, rows
 
 
 def _insert(
@@ -132,7 +139,10 @@ def _insert(
     """Insert the rows in one transaction; return how many Postgres counts. Raises Refused."""
     size = max(1, min(AT_ONCE, VALUES_AT_ONCE // len(columns)))
     parts = [rows[start : start + size] for start in range(0, len(rows), size)]
-    queries = [_query(described, columns, [row for _, row in part]) for part in parts]
+    queries = []
+    for part in parts:
+        queries.append(_query(described, columns, [row for _, row in part]))
+        time.sleep(0)
     place = chosen_place(request.GET.dict())
     try:
         results = run(request, project_id, place, queries, read_only=False, exact=True)
