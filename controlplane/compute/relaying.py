@@ -22,6 +22,7 @@ from controlplane.compute.filesystem import remove_tree
 
 PREFIX = "relay-"
 _CHUNK_SIZE = 256 << 10
+WRITE_TIMEOUT = 30.0  # seconds, also of the connect
 
 
 @contextmanager
@@ -50,23 +51,32 @@ def relayed(compute: Path, account: Account) -> Iterator[Path]:
     place = Path(settings.SOCKET_DIR) / f"{PREFIX}{secrets.token_hex(16)}"
     try:
         with listening(place, account) as listener:
-            carrier = threading.Thread(target=_carry_one, args=(listener, compute), daemon=True)
+            sockets = [listener]
+            carrier = threading.Thread(target=_carry_one, args=(sockets, compute), daemon=True)
             carrier.start()
             try:
                 yield place
             finally:
-                # The program has ended. This also ends an `accept` that nothing has answered.
-                listener.shutdown(socket.SHUT_RDWR)
+                # The program has ended. This ends an `accept` that nothing has answered, and writes
+                # to a compute that does not read.
+                for one in sockets:
+                    with suppress(OSError):
+                        one.shutdown(socket.SHUT_RDWR)
                 carrier.join()
     finally:
         remove_tree(place)
 
 
-def _carry_one(listener: socket.socket, compute: Path) -> None:
-    """Accept one connection, and carry it until either side ends."""
+def _carry_one(sockets: list[socket.socket], compute: Path) -> None:
+    """Accept one connection, and carry it until either side ends. `sockets` has the listener, and
+    gets the others."""
     with suppress(OSError):
-        client, _ = listener.accept()
+        client, _ = sockets[0].accept()
         with client, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+            sockets += [client, server]
+            # A compute that was taken over may accept nothing, or not read.
+            for one in (client, server):
+                one.settimeout(WRITE_TIMEOUT)
             server.connect(str(compute / f".s.PGSQL.{port_of(compute)}"))
             if not is_served_by(server, compute):
                 return
