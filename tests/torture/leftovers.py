@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from controlplane.compute.filesystem import CATALOG, HISTORY, POOLER, STANDBY
 from tests.support.stack import Stack
 from tests.torture import processes
 
@@ -37,7 +38,9 @@ class Leftovers:
 
     def locks(self) -> list[str]:
         branches = self._living("branch")
-        others = {f"{kind}-{name}" for kind in ("catalog", "history") for name in branches}
+        others = {
+            f"{kind}{name}" for kind in (CATALOG, HISTORY, POOLER, STANDBY) for name in branches
+        }
         return self._but("locks/*", branches | others | OWN_LOCKS)
 
     def groups(self) -> list[str]:
