@@ -6,15 +6,14 @@ few pages need is in a folder, which makes a stylesheet and a script of their ow
 """
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 
 import brotli
 import deflate
-import rcssmin
-import rjsmin
 from csp.decorators import csp_exempt
 from django.conf import settings
 from django.contrib.staticfiles import finders
@@ -35,21 +34,21 @@ class Kind:
     # The files that come first, in this order: those of others, and then the console's own base.
     first: tuple[str, ...]
     between: str
-    # Removes what browsers do not need. Comments that begin with "!", as licences do, stay.
-    minify: Callable[[str], str]
+    # The comments of the console's own files, which browsers do not need.
+    comments: re.Pattern[str]
 
 
 CSS = Kind(
     "text/css; charset=utf-8",
     ("vendor/pico.min.css", "theme.css", "console.css"),
     "\n",
-    partial(rcssmin.cssmin, keep_bang_comments=True),
+    re.compile(r"/\*.*?\*/", re.DOTALL),
 )
 JS = Kind(
     "text/javascript; charset=utf-8",
     ("django_htmx/htmx-2.min.js", "vendor/idiomorph.min.js", "console.js"),
     "\n;",
-    partial(rjsmin.jsmin, keep_bang_comments=True),
+    re.compile(r"^\s*//.*$", re.MULTILINE),
 )
 # By the ends of their addresses.
 KINDS = {
@@ -69,7 +68,7 @@ KINDS = {
     "query.js": replace(JS, first=()),
     # The query page loads it when somebody is about to type.
     "editor.js": replace(JS, first=("vendor/codemirror.min.js",)),
-    "svg": Kind("image/svg+xml", (), "\n", str.strip),
+    "svg": Kind("image/svg+xml", (), "\n", re.compile("<!--.*?-->", re.DOTALL)),
 }
 
 
@@ -124,9 +123,18 @@ def _newest(name: str) -> float:
 @cache
 def _bundle(name: str, newest: float) -> Bundle:
     kind = KINDS[name]
-    texts = [path.read_text() for path in sources(name)]
-    content = kind.between.join(kind.minify(text) for text in texts).encode()
-    return Bundle(kind.content_type, content)
+    content = kind.between.join(_without_comments(path, kind) for path in sources(name))
+    return Bundle(kind.content_type, content.encode())
+
+
+def _without_comments(path: Path, kind: Kind) -> str:
+    """Return the file without comments, indentation and empty lines. Others' files, which have
+    licences in comments, stay as they are."""
+    text = path.read_text()
+    if not path.is_relative_to(FOLDER) or path.is_relative_to(FOLDER / "vendor"):
+        return text
+    lines = (line.strip() for line in kind.comments.sub("", text).split("\n"))
+    return "\n".join(line for line in lines if line)
 
 
 A_YEAR = 365 * 24 * 3600

@@ -132,8 +132,9 @@ def dump(target: Path, *, snapshot: str) -> None:
             "--format=custom",
             "--no-owner",
             "--no-privileges",
-            # The last samples change every minute, and the rows of past metrics soon have them.
-            "--exclude-table-data=controlplane_recentmetrics",
+            # They are most of all rows, and no part of a service needs them to run.
+            "--exclude-table-data=controlplane_endpointsample",
+            "--exclude-table-data=controlplane_lastsample",
             f"--snapshot={snapshot}",
             stdout=file,
         )

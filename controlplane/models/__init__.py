@@ -13,7 +13,7 @@ from controlplane.models.endpoint import (
     EndpointType,
     PoolerMode,
 )
-from controlplane.models.endpoint_metrics import PastMetrics, RecentMetrics
+from controlplane.models.endpoint_metrics import EndpointSample, LastSample
 from controlplane.models.event import Event
 from controlplane.models.history import FormerPassword, HistoryChain
 from controlplane.models.host import PROCESSES, Host, HostInvitation
@@ -64,6 +64,7 @@ __all__ = [
     "DeliveryStatus",
     "Durability",
     "Endpoint",
+    "EndpointSample",
     "EndpointState",
     "EndpointType",
     "Event",
@@ -74,17 +75,16 @@ __all__ = [
     "IdempotentRequest",
     "InitSource",
     "Lane",
+    "LastSample",
     "LogReceiver",
     "Meter",
     "Operation",
     "OperationStatus",
-    "PastMetrics",
     "Plan",
     "PlanLimits",
     "PoolerMode",
     "PostgresSettings",
     "Project",
-    "RecentMetrics",
     "Region",
     "RequestRate",
     "Role",

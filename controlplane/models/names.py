@@ -1,20 +1,12 @@
 """Readable identifiers: `ep-quiet-heron-123456`, `brown-condor-12345678`."""
 
-import re
 import secrets
+from pathlib import Path
 
-import coolname
-
-# Clients distinguish an id from a name by its format: exactly two words, then digits.
-WORD = re.compile(r"[a-z]{2,12}")
-# Words of the library that somebody could take for a remark about people.
-UNFIT = frozenset(
-    "aboriginal ape atheism bald belligerent blond booby chubby cocky demonic ecstasy fanatic "
-    "fat feminism gay girlish greedy grumpy hell heretic hysterical illegal kickass killer "
-    "leech liberal loose loutish loud macho manipulative married mongrel monkey mutant mute "
-    "naked native naughty orthodox pig pompous primitive provocative psychedelic radical rat "
-    "sexy skinny slim sloppy sly snobbish sperm stereotyped swine tacky unnatural uppish "
-    "uptight vengeful witchcraft".split()
+# Clients distinguish an id from a name by its format: exactly two words of the letters a to z, then
+# digits. The file has the first words, a blank line, and the second ones.
+FIRST, SECOND = (
+    words.split() for words in Path(__file__).with_name("words.txt").read_text().split("\n\n")
 )
 
 
@@ -39,10 +31,7 @@ def new_webhook_id() -> str:
 
 
 def _two_words() -> str:
-    while True:
-        words = coolname.generate(2)
-        if len(words) == 2 and all(WORD.fullmatch(word) for word in words) and not UNFIT & {*words}:
-            return "-".join(words)
+    return f"{secrets.choice(FIRST)}-{secrets.choice(SECOND)}"
 
 
 def _digits(count: int) -> str:

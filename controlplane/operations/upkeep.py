@@ -48,7 +48,7 @@ from controlplane.operations.reconcile import (
 )
 from controlplane.operations.recovery import make_room, remove_unrecovered, try_removals_again
 from controlplane.operations.retention import forget_deleted, forget_operations
-from controlplane.operations.sampling import forget_metrics, pack_metrics
+from controlplane.operations.sampling import forget_samples, merge_samples
 from controlplane.operations.schemas import forget_readings
 from controlplane.operations.service_quality import count_starts, quality, sample_branches
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
@@ -227,7 +227,7 @@ ROUNDS: Sequence[Round] = (
     Round(60, forget_readings, at_rest=SELDOM),
     Round(600, forget_events),
     Round(600, forget_usage),
-    Round(60, pack_metrics, at_rest=SELDOM),
-    Round(600, forget_metrics),
+    Round(60, merge_samples, at_rest=SELDOM),
+    Round(600, forget_samples),
     Round(60, look_after_webhooks, at_rest=SELDOM),
 )

@@ -1,28 +1,18 @@
 """The metrics of endpoints: a series over a range of time, and the last sample
 (`models.endpoint_metrics`)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from django.db import connection
 from django.db.models import Min
 
 from controlplane import clock
 from controlplane.events.types import EventType
-from controlplane.models import Account, Endpoint, EndpointState, Event, PastMetrics, RecentMetrics
-from controlplane.models.endpoint_metrics import PAST_SPAN, RECENT_SPAN
-from controlplane.models.packed_samples import (
-    COUNTERS,
-    FIELDS,
-    GAUGES,
-    STEP,
-    Numbers,
-    State,
-    merged,
-    minutes_of,
-    steps_of,
-)
-from controlplane.operations.sampling import KEPT, KEPT_RECENT, begin_of
+from controlplane.models import Account, Endpoint, EndpointState, Event, LastSample
+from controlplane.models.endpoint_metrics import FIELDS, GAUGES, MERGED
+from controlplane.operations.sampling import KEPT, KEPT_RECENT, STEP
 from controlplane.services.endpoints import ENDPOINTS, own_endpoint
 from controlplane.services.errors import Invalid, Unprocessable
 from controlplane.services.projects import find_project
@@ -32,12 +22,15 @@ MOST_POINTS, USUAL_POINTS = 1_500, 400
 # The steps among which the default is chosen, in seconds. With the last one, the longest range has
 # at most USUAL_POINTS.
 STEPS = (60, 300, 900, 3_600, 14_400)
-# Seconds of a step of the older samples.
-COARSE = 60 * STEP
 # How much older than KEPT `from` may be: a caller who wants everything computes `from` some time
 # before the request is checked.
 LENIENCY = timedelta(hours=1)
 HOUR = timedelta(hours=1)
+SERIES = f"""
+SELECT date_bin(make_interval(secs => %(step)s), at, 'epoch') AS step, {MERGED}
+FROM controlplane_endpointsample
+WHERE endpoint_id = %(endpoint)s AND at >= %(since)s AND at < %(until)s GROUP BY step
+"""  # noqa: S608 # ours
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class Point:
 
     at: datetime
     # By the names of FIELDS.
-    values: Mapping[str, float]
+    values: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -103,11 +96,11 @@ def get_series(
         )
     seconds = _step(step, since, until, is_coarse=since < now - KEPT_RECENT + HOUR)
     since, until = _floor(since, seconds), _floor(until, seconds) + timedelta(seconds=seconds)
-    steps: dict[datetime, list[Numbers]] = {}
-    for at, numbers in _samples(endpoint, since, until):
-        if since <= at < until:
-            steps.setdefault(_floor(at, seconds), []).append(numbers)
-    points = {at: dict(zip(FIELDS, merged(several), strict=True)) for at, several in steps.items()}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            SERIES, {"endpoint": endpoint_id, "since": since, "until": until, "step": seconds}
+        )
+        points = {at: dict(zip(FIELDS, row, strict=True)) for at, *row in cursor.fetchall()}
     # Samples count a start in the next one that is taken, which is later if a run was too short for
     # one. Events say when it was, as far back as they are kept.
     events = Event.objects.filter(endpoint_id=endpoint.id)
@@ -126,8 +119,8 @@ def _step(wanted: int | None, since: datetime, until: datetime, *, is_coarse: bo
     length = (until - since).total_seconds()
     if wanted is None:
         wanted = next(one for one in STEPS if length / one <= USUAL_POINTS)
-    # A multiple of COARSE, so that all steps have the same number of samples.
-    step = -(-wanted // COARSE) * COARSE if is_coarse else wanted
+    # A multiple of STEP, so that all steps have the same number of samples.
+    step = -(-wanted // STEP) * STEP if is_coarse else wanted
     if length / step > MOST_POINTS:
         raise Unprocessable(
             f"there would be {int(length / step)} points, and at most {MOST_POINTS:,} are "
@@ -142,52 +135,19 @@ def _floor(at: datetime, seconds: int) -> datetime:
     return datetime.fromtimestamp(whole - whole % seconds, UTC)
 
 
-def _samples(
-    endpoint: Endpoint, since: datetime, until: datetime
-) -> Iterator[tuple[datetime, Numbers]]:
-    """Yield the samples of all rows that overlap the range, in the finest form that is stored."""
-    # A row may begin before the range and end in it. The newest row may have lost its samples.
-    recent = RecentMetrics.objects.filter(
-        endpoint=endpoint, start__gte=begin_of(since, RECENT_SPAN), start__lt=until
-    ).exclude(samples=b"")
-    fine = set()
-    for start, samples in recent.values_list("start", "samples"):
-        fine.add(start)
-        midnight = start.replace(hour=0, minute=0)
-        for minute, numbers in minutes_of(bytes(samples)).items():
-            yield midnight + timedelta(minutes=minute), numbers
-    past = PastMetrics.objects.filter(
-        endpoint=endpoint, start__gte=begin_of(since, PAST_SPAN), start__lt=until
-    )
-    for start, block in past.values_list("start", "block"):
-        for step, numbers in steps_of(bytes(block)).items():
-            at = start + timedelta(minutes=step * STEP)
-            if begin_of(at, RECENT_SPAN) not in fine:
-                yield at, numbers
-
-
 def current_metrics(account: Account, project_id: str) -> list[Current]:
     """The last samples of all endpoints of the project, oldest endpoint first. Raises NotFound."""
     project = find_project(account, project_id)
     endpoints = ENDPOINTS.rows({"project": project}, project=project.id)
-    newest = (
-        RecentMetrics.objects.filter(endpoint__in=[endpoint.id for endpoint in endpoints])
-        .order_by("endpoint_id", "-start")
-        .distinct("endpoint_id")
-        .defer("samples")
-    )
-    rows = {row.endpoint_id: row for row in newest}
-    return [_current(endpoint, rows.get(endpoint.id)) for endpoint in endpoints]
+    last = LastSample.objects.in_bulk([endpoint.id for endpoint in endpoints])
+    return [_current(endpoint, last.get(endpoint.id)) for endpoint in endpoints]
 
 
-def _current(endpoint: Endpoint, last: RecentMetrics | None) -> Current:
+def _current(endpoint: Endpoint, last: LastSample | None) -> Current:
     if last is None:
         return Current(endpoint, None, {"wakes": endpoint.starts})
-    state = State.unpacked(bytes(last.state))
     is_active = endpoint.current_state == EndpointState.ACTIVE
     gauges = {
-        name: value if is_active or name == "database_bytes" else 0
-        for name, value in zip(GAUGES, state.gauges, strict=True)
+        name: last.values[name] if is_active or name == "database_bytes" else 0 for name in GAUGES
     }
-    totals = dict(zip(COUNTERS, state.totals, strict=True))
-    return Current(endpoint, last.sampled_at, {**gauges, **totals, "wakes": endpoint.starts})
+    return Current(endpoint, last.sampled_at, {**gauges, **last.totals, "wakes": endpoint.starts})

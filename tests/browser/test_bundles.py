@@ -1,4 +1,4 @@
-"""Minifying the stylesheet loses nothing: a browser reads the same rules in it as in its
+"""Bundling the stylesheet loses nothing: a browser reads the same rules in it as in its
 sources."""
 
 from playwright.sync_api import Page
@@ -15,7 +15,7 @@ RULES = """text => {
 }"""
 
 
-def test_the_minified_stylesheet_has_the_rules_of_its_sources(page: Page) -> None:
+def test_the_stylesheet_has_the_rules_of_its_sources(page: Page) -> None:
     page.goto("/sign-in")
     address = page.locator("link[rel=stylesheet]").get_attribute("href")
     small = page.request.get(str(address)).text()

@@ -1,14 +1,16 @@
 """Generated identifiers."""
 
-from collections.abc import Iterator
+import re
 
-import coolname
-import pytest
-
-from controlplane.models.names import new_webhook_id
+from controlplane.models.names import FIRST, SECOND, new_endpoint_id
 
 
-def test_no_word_could_be_taken_for_a_remark_about_people(monkeypatch: pytest.MonkeyPatch) -> None:
-    generated: Iterator[list[str]] = iter([["gay", "donkey"], ["calm", "rat"], ["calm", "heron"]])
-    monkeypatch.setattr(coolname, "generate", lambda _: next(generated))
-    assert new_webhook_id().startswith("wh-calm-heron-")
+def test_an_id_is_two_words_and_digits() -> None:
+    assert re.fullmatch(r"ep-[a-z]+-[a-z]+-\d{6}", new_endpoint_id())
+
+
+def test_there_are_many_words_and_none_twice() -> None:
+    words = [*FIRST, *SECOND]
+    assert len(FIRST) * len(SECOND) > 10_000
+    assert len(set(words)) == len(words)
+    assert all(re.fullmatch("[a-z]{2,12}", word) for word in words)

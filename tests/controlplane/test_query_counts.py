@@ -33,7 +33,7 @@ BUDGET = {
     "/endpoints": 3,
     "/endpoints/{endpoint}": 2,
     "/endpoints/{endpoint}/pg_settings": 3,
-    "/endpoints/{endpoint}/metrics": 6,
+    "/endpoints/{endpoint}/metrics": 5,
     "/metrics": 4,
     "/branches": 4,
     "/branches?limit=1&sort_by=name": 5,

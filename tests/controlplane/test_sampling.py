@@ -14,27 +14,17 @@ from controlplane.events.recording import record
 from controlplane.models import (
     Account,
     Endpoint,
+    EndpointSample,
     EndpointState,
     Event,
     Host,
-    PastMetrics,
+    LastSample,
     Project,
-    RecentMetrics,
 )
-from controlplane.models.packed_samples import (
-    COUNTERS,
-    FIELDS,
-    GAUGES,
-    State,
-    appended,
-    block_of,
-    in_steps,
-    minutes_of,
-    steps_of,
-)
+from controlplane.models.endpoint_metrics import COUNTERS, GAUGES
 from controlplane.operations import sampling
 from controlplane.operations.retention import forget_projects
-from controlplane.operations.sampling import forget_metrics, note, pack_metrics, to_sample
+from controlplane.operations.sampling import forget_samples, merge_samples, note, to_sample
 from tests.controlplane.rows import make_project
 
 NOW = datetime(2026, 11, 23, 12, 30, tzinfo=UTC)
@@ -66,12 +56,8 @@ def sample(data: str = "1", process: str = "1:1", **values: int) -> Sample:
     return Sample(data, process, {**NOTHING, **values})
 
 
-def last() -> RecentMetrics:
-    return RecentMetrics.objects.order_by("-start")[0]
-
-
 def total(name: str) -> int:
-    return int(State.unpacked(bytes(last().state)).totals[COUNTERS.index(name)])
+    return int(LastSample.objects.get().totals[name])
 
 
 def test_counts_are_what_was_added_since_the_sample_before(endpoint: Endpoint) -> None:
@@ -89,38 +75,15 @@ def test_counts_are_what_was_added_since_the_sample_before(endpoint: Endpoint) -
         before = tuple(map(total, counted)) if at else (0, 0, 0)
         note([(endpoint, taken)], NOW + at * MINUTE)
         assert tuple(map(total, counted)) == tuple(map(sum, zip(before, added, strict=True))), at
-    assert len(minutes_of(bytes(last().samples))) == 5
+    assert EndpointSample.objects.count() == 5
 
 
 def test_several_samples_of_a_minute_are_one(endpoint: Endpoint) -> None:
     note([(endpoint, sample(connections_idle=3, deadlocks=5))], NOW)
     note([(endpoint, sample(connections_idle=1, deadlocks=6))], NOW + 10 * timedelta(seconds=1))
     note([(endpoint, sample(connections_idle=2, deadlocks=8))], NOW + 20 * timedelta(seconds=1))
-    ((minute, numbers),) = minutes_of(bytes(last().samples)).items()
-    found = dict(zip(FIELDS, numbers, strict=True))
-    assert (minute, found["samples"], found["connections_idle"], found["deadlocks"]) == (
-        750,
-        1,
-        3,
-        3,
-    )
-
-
-def test_a_block_has_all_but_the_last_digits() -> None:
-    samples = b""
-    for minute in (360, 361, 364, 365, 719):
-        numbers = [(minute - 360) * 100_003 + place for place in range(len(FIELDS) - 1)]
-        samples = appended(samples, minute, numbers)
-    steps = steps_of(block_of(in_steps(minutes_of(samples), first=360)))
-    assert list(steps) == [0, 1, 71]
-    # Packing it again changes nothing.
-    assert steps_of(block_of(steps)) == steps
-    first = dict(zip(FIELDS, steps[0], strict=True))
-    assert first["samples"] == 3
-    for name in GAUGES:
-        assert first[name] == pytest.approx(400_012, rel=0.005)
-    for name in COUNTERS:
-        assert first[name] == pytest.approx(500_015, rel=0.005)
+    row = EndpointSample.objects.get()
+    assert (row.at, row.samples, row.connections_idle, row.deadlocks) == (NOW, 1, 3, 3)
 
 
 def test_starts_and_minutes_decide_when_a_sample_is_due(endpoint: Endpoint) -> None:
@@ -148,10 +111,6 @@ def test_only_so_many_endpoints_of_an_account_are_sampled_in_a_day(
     assert len(to_sample(left, NOW + DAY)) == 1
 
 
-def past_steps() -> int:
-    return sum(len(steps_of(bytes(row.block))) for row in PastMetrics.objects.all())
-
-
 def filled(endpoint: Endpoint, *ages: timedelta) -> None:
     """Add samples of so long ago, the oldest first."""
     now = clock.now()
@@ -163,13 +122,12 @@ def test_metrics_of_14_days_are_read(
     api: DjangoClient, project: Project, host: Host, endpoint: Endpoint
 ) -> None:
     filled(endpoint, 15 * DAY, 13 * DAY, 2 * DAY, 5 * HOUR, 3 * MINUTE, 2 * MINUTE)
-    pack_metrics(host)
-    pack_metrics(host)
-    forget_metrics(host)
+    merge_samples(host)
+    merge_samples(host)
+    forget_samples(host)
     since = (clock.now() - 14 * DAY).strftime("%Y-%m-%dT%H:%M:%SZ")
     path = f"/api/v2/projects/{project.id}/endpoints/{endpoint.id}/metrics?from={since}&step=3600"
     points = api.get(path).json()["metrics"]["points"]
-    # Rounded to 8 significant bits, in the last hours exact.
     assert [point["rows_written"] for point in points[:3]] == [1000] * 3
     assert sum(point["rows_written"] for point in points) == 5000
     assert sum(point["samples"] for point in points) == 5
@@ -201,42 +159,58 @@ def test_a_start_counts_when_it_was(
     assert starts() == [(6, 1)]
 
 
-def test_the_last_row_is_kept_for_its_totals(host: Host, endpoint: Endpoint) -> None:
-    filled(endpoint, 9 * HOUR, 8 * HOUR, 7 * HOUR)
-    pack_metrics(host)
-    forget_metrics(host)
-    (row,) = RecentMetrics.objects.all()
-    assert bytes(row.samples) == b""
+def test_minutes_that_are_over_for_long_become_steps(host: Host, endpoint: Endpoint) -> None:
+    begin = (clock.now() - 4 * HOUR).replace(minute=10, second=0, microsecond=0)
+    for minute, idle, written in ((0, 3, 100), (1, 9, 150), (4, 2, 170), (5, 1, 1000)):
+        taken = sample(connections_idle=idle, rows_written=written)
+        note([(endpoint, taken)], begin + minute * MINUTE)
+    filled(endpoint, MINUTE)
+    merge_samples(host)
+    steps = EndpointSample.objects.filter(seconds=300).order_by("at")
+    assert list(steps.values_list("at", "samples", "connections_idle", "rows_written")) == [
+        (begin, 3, 9, 70),
+        (begin + 5 * MINUTE, 1, 1, 830),
+    ]
+    assert EndpointSample.objects.filter(seconds=60).count() == 1
+    # A row of a minute that comes late, as after a change of the clock.
+    note([(endpoint, sample(connections_idle=20, rows_written=2000))], begin + MINUTE)
+    merge_samples(host)
+    first = steps[0]
+    assert (first.samples, first.connections_idle) == (4, 20)
+
+
+def test_the_counts_go_on_after_all_rows_were_deleted(host: Host, endpoint: Endpoint) -> None:
+    filled(endpoint, 17 * DAY, 16 * DAY, 15 * DAY)
+    merge_samples(host)
+    forget_samples(host)
+    assert not EndpointSample.objects.exists()
     assert total("rows_written") == 2000
-    filled(endpoint, timedelta())
-    # The row of the present hour: the counts go on from the kept row's.
-    assert RecentMetrics.objects.count() == 2
-    assert past_steps() == 3
+    note([(endpoint, sample(rows_written=2500))], clock.now())
+    assert EndpointSample.objects.get().rows_written == 500
 
 
 def test_old_metrics_and_those_of_deleted_endpoints_are_deleted(
     host: Host, endpoint: Endpoint
 ) -> None:
     filled(endpoint, 15 * DAY, 14 * DAY - HOUR, MINUTE)
-    pack_metrics(host)
-    forget_metrics(host)
-    assert RecentMetrics.objects.count() == 1
-    assert past_steps() == 1
+    merge_samples(host)
+    forget_samples(host)
+    assert EndpointSample.objects.count() == 2
     deleted_at = clock.now()
     Endpoint.objects.update(deleted_at=deleted_at)
     # As long as the project can be recovered, its endpoint comes back with its metrics.
     Project.objects.update(deleted_at=deleted_at, recoverable_until=deleted_at + DAY)
-    forget_metrics(host)
-    assert PastMetrics.objects.count() == 1
+    forget_samples(host)
+    assert EndpointSample.objects.count() == 2
     Project.objects.update(recoverable_until=None)
-    forget_metrics(host)
-    assert (RecentMetrics.objects.count(), PastMetrics.objects.count()) == (0, 0)
+    forget_samples(host)
+    assert (EndpointSample.objects.count(), LastSample.objects.count()) == (0, 0)
 
 
 def test_a_forgotten_project_takes_its_metrics_along(
     project: Project, host: Host, endpoint: Endpoint
 ) -> None:
     filled(endpoint, DAY, MINUTE)
-    pack_metrics(host)
+    merge_samples(host)
     forget_projects([project.id])
-    assert (RecentMetrics.objects.count(), PastMetrics.objects.count()) == (0, 0)
+    assert (EndpointSample.objects.count(), LastSample.objects.count()) == (0, 0)

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from controlplane.api.fields import Timestamp
-from controlplane.models.packed_samples import GAUGES
+from controlplane.models.endpoint_metrics import GAUGES
 from controlplane.services.endpoint_metrics import Current, Series
 
 TIME = "2026-01-31T12:00:00Z"
@@ -106,10 +106,7 @@ class ProjectMetrics(Schema):
 
 
 def series_out(series: Series) -> dict[str, Any]:
-    points = [
-        {"at": point.at, **_out({name: round(value) for name, value in point.values.items()})}
-        for point in series.points
-    ]
+    points = [{"at": point.at, **_out(point.values)} for point in series.points]
     return {
         "endpoint_id": series.endpoint.id,
         "from": series.since,
