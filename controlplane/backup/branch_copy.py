@@ -40,6 +40,9 @@ BETWEEN_NOTES = 2.0
 # Errors of the directory that the backup is written to; these concern every branch.
 OF_THE_TARGET = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
+# The databases that were applied to a branch's data (names by row id), and the names of its roles.
+Catalog = tuple[dict[str, str], list[str]]
+
 
 class CopyFailed(Exception):
     """A branch could not be copied; the message says why."""
@@ -86,11 +89,7 @@ def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
                 clone_tree(data, target, owner=own_account(), skip=OF_THE_PROCESS)
                 databases, roles = _catalog_of(branch_id)
         else:
-            at_end = _AtEnd(branch_id, locks=gives_way)
-            with looking(_KeepingAwake(branch_id)):
-                place = socket_dir(endpoint_id)
-                back_up(data, place, target, own_account(), at_end=at_end.held())
-            databases, roles = at_end.catalog
+            databases, roles = _copy_running(branch_id, endpoint_id, target, locks=gives_way)
     return BranchCopy(
         taken_at=began,
         was_running=endpoint_id is not None,
@@ -100,23 +99,24 @@ def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
     )
 
 
-class _AtEnd:
-    """Reads which roles and databases the data holds at the moment that the copy of a running
-    compute represents. It holds the branch's lock, so that no operation changes one of them
-    without the other."""
-
-    def __init__(self, branch_id: str, *, locks: bool) -> None:
-        self.branch_id = branch_id
-        self.locks = locks
-        self.catalog: tuple[dict[str, str], list[str]] = {}, []
+def _copy_running(branch_id: str, endpoint_id: str, target: Path, *, locks: bool) -> Catalog:
+    """Copy the branch while its compute runs. Returns its catalog at the moment that the copy
+    represents. The branch's lock is held then, so that no operation changes the data or the rows
+    alone; `locks` is False if the caller holds it."""
+    catalog: Catalog = {}, []
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        lock = lock_branches(self.branch_id, timeout=LOCK_BOUND) if self.locks else nullcontext()
-        with lock:
-            import_branch_catalog(Branch.objects.get(id=self.branch_id))
-            self.catalog = _catalog_of(self.branch_id)
+    def at_end() -> Iterator[None]:
+        nonlocal catalog
+        with lock_branches(branch_id, timeout=LOCK_BOUND) if locks else nullcontext():
+            import_branch_catalog(Branch.objects.get(id=branch_id))
+            catalog = _catalog_of(branch_id)
             yield
+
+    with looking(_KeepingAwake(branch_id)):
+        place = socket_dir(endpoint_id)
+        back_up(data_dir(branch_id), place, target, own_account(), at_end=at_end())
+    return catalog
 
 
 class _KeepingAwake:
@@ -134,9 +134,7 @@ class _KeepingAwake:
             endpoints.update(last_active=clock.now())
 
 
-def _catalog_of(branch_id: str) -> tuple[dict[str, str], list[str]]:
-    """Return the databases that were applied to the branch's data (names by row id), and the names
-    of its roles, sorted."""
+def _catalog_of(branch_id: str) -> Catalog:
     branch = Branch.objects.get(id=branch_id)
     databases = branch.databases.exclude(applied_name=None).values_list("id", "applied_name")
     names = {str(row): name for row, name in databases if name is not None}

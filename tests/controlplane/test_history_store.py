@@ -91,11 +91,7 @@ def test_a_lost_host_is_restored_with_every_row_that_was_copied(
         began = datetime.now(UTC)
         wait_for(lambda: copied_after(place, began), "a copy of later log", timeout=60)
         behind = (datetime.now(UTC) - began).total_seconds()
-        wait_for(
-            lambda: any(f"{never_started}/data/" in name for name in store.names("regions")),
-            "a copy of the branch without history",
-            timeout=60,
-        )
+        wait_for(lambda: copied_at(place, never_started), "a copy of an idle branch", timeout=60)
         reported = copied_at(place)
         lost_at = lose(service)
     assert reported is not None
