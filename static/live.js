@@ -47,8 +47,8 @@
   // The pause after a poll is as long as the region says, and longer each time it finds nothing new.
   const GROWTH = 1.05;
   // Milliseconds: the longest such pause; until a region is requested again that could not be read,
-  // or that is deleted, as the server may have been wrong.
-  const LONGEST = 5_000, AFTER_PROBLEM = 5_000, AFTER_GONE = 60_000;
+  // or that is deleted, as the server may have been wrong; until an answer is given up.
+  const LONGEST = 5_000, AFTER_PROBLEM = 5_000, AFTER_GONE = 60_000, PATIENCE = 60_000;
 
   let timer = 0;
   // What the region was when it was last requested, and how often in a row it was the same.
@@ -65,6 +65,10 @@
     const values = { known, ...(mark && !isUnmarked && { mark }) };
     htmx.ajax("GET", live, { source: "#poll", target: "#live", swap: "morph", values }).then(wait, wait);
   };
+
+  document.addEventListener("htmx:configRequest", ({ detail }) => {
+    if (detail.elt.id === "poll") detail.timeout = PATIENCE;
+  });
 
   function wait() {
     clearTimeout(timer);

@@ -62,8 +62,10 @@ def polling(
     if found.unfinished:
         return Polling(url, WHILE_UNFINISHED, found, known=f"{newest}~")
     # The operation of the reader's change may have ended before the page saw it.
-    has_ended = newest != request.GET.get(KNOWN, newest)
-    return Polling(url, outcome=found, ending=found.ending if has_ended else "", known=newest)
+    if newest == request.GET.get(KNOWN, newest):
+        return Polling(url, outcome=found, known=newest)
+    # What it has changed may have been read before its end, so the region is read once more.
+    return Polling(url, WHILE_UNFINISHED, found, ending=found.ending, known=newest)
 
 
 View = Callable[..., HttpResponse]

@@ -85,6 +85,12 @@ class Page:
         return int(found[1]) if found else 0
 
     @property
+    def mark(self) -> str:
+        """The mark that the live region was made at; "" if it has none."""
+        found = re.search(r'<div id="live"[^>]* data-mark="(\w+)"', self.html)
+        return found[1] if found else ""
+
+    @property
     def polls(self) -> bool:
         """True if the live region is read again although its mark may be the same."""
         return self.pause not in (0, BETWEEN_MARKS, WITHOUT_MARKS)

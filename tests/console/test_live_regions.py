@@ -15,12 +15,6 @@ from tests.support.waiting import wait_for
 SOON, LATER = 250, 2000
 
 
-def mark(answer: Any) -> str:
-    """Return the mark that the region was made at; "" if it has none."""
-    found = re.search(r'<div id="live"[^>]* data-mark="(\w+)"', answer.content.decode())
-    return found[1] if found else ""
-
-
 def test_it_works(alice: Person) -> None:
     project_id = alice.api.new_project(name="fresh", wait=False)["project"]["id"]
     page = Page(alice.get(f"/projects/{project_id}"))
@@ -28,19 +22,22 @@ def test_it_works(alice: Person) -> None:
         pytest.skip("the operations were quicker than the page")
     assert page.pause == SOON
     assert 'data-mark="' not in page.html
-    (known,) = re.findall(r'data-known="([^"]*)"', page.html)
-    answers: list[Any] = []
+    answers = [page]
 
     def has_ended() -> bool:
-        answers.append(alice.htmx_get(f"/projects/{project_id}/live?known={known}"))
-        assert answers[-1]["Cache-Control"] == "no-store"
-        assert answers[-1].content.decode().lstrip().startswith('<div id="live"')
-        return not Page(answers[-1]).polls
+        (known,) = re.findall(r'data-known="([^"]*)"', answers[-1].html)
+        answer = alice.htmx_get(f"/projects/{project_id}/live?known={known}")
+        assert answer["Cache-Control"] == "no-store"
+        assert answer.content.decode().lstrip().startswith('<div id="live"')
+        answers.append(Page(answer))
+        return not answers[-1].polls
 
     wait_for(has_ended, "the region to report the end")
-    assert "All operations have finished." in Page(answers[-1]).text
-    assert "Active" in Page(answers[-1]).text
-    unchanged = alice.htmx_get(f"/projects/{project_id}/live?mark={mark(answers[-1])}")
+    # It is read once more after the end.
+    assert "All operations have finished." in answers[-2].text
+    assert "All operations have finished." not in answers[-1].text
+    assert "Active" in answers[-1].text
+    unchanged = alice.htmx_get(f"/projects/{project_id}/live?mark={answers[-1].mark}")
     assert (unchanged.status_code, unchanged.content) == (204, b"")
 
 
@@ -52,21 +49,21 @@ def test_a_region_is_not_sent_again_until_something_changes(
     region = f"{url}-live" if path == "/operations" else f"{url}/live"
     page = alice.get(url)
     assert Page(page).pause == LATER
-    assert alice.htmx_get(f"{region}?mark={mark(page)}").status_code == 204
+    assert alice.htmx_get(f"{region}?mark={Page(page).mark}").status_code == 204
     # The first poll after a problem, or of an older page, has no mark.
-    assert mark(alice.htmx_get(region)) == mark(page)
+    assert Page(alice.htmx_get(region)).mark == Page(page).mark
     alice.api.patch(f"/projects/{shop.id}", {"project": {"name": f"shop of “{path}”"}})
-    answer = alice.htmx_get(f"{region}?mark={mark(page)}")
+    answer = alice.htmx_get(f"{region}?mark={Page(page).mark}")
     assert answer.status_code == 200
-    assert mark(answer) not in ("", mark(page))
+    assert Page(answer).mark not in ("", Page(page).mark)
 
 
 def test_the_pages_of_an_account_have_its_mark(alice: Person, shop: Shop) -> None:
     for url, region in (("/", "/live"), ("/activity", "/activity-live")):
         page = alice.get(url)
-        assert alice.htmx_get(f"{region}?mark={mark(page)}").status_code == 204
+        assert alice.htmx_get(f"{region}?mark={Page(page).mark}").status_code == 204
         alice.api.patch(f"/projects/{shop.id}", {"project": {"name": f"shop of {url}"}})
-        assert alice.htmx_get(f"{region}?mark={mark(page)}").status_code == 200
+        assert alice.htmx_get(f"{region}?mark={Page(page).mark}").status_code == 200
 
 
 def test_a_server_without_marks_is_read_at_each_poll(
@@ -77,7 +74,7 @@ def test_a_server_without_marks_is_read_at_each_poll(
         settings.MANAGEMENT_API_URL = api.url
         answer = alice.htmx_get(f"{shop.url}/live?mark=")
     assert answer.status_code == 200
-    assert not mark(answer)
+    assert not Page(answer).mark
     assert Page(answer).pause == 5000
 
 
@@ -240,7 +237,6 @@ def test_the_announced_end_says_that_an_operation_has_failed(
         b'"endpoints": [], "branches": [], "project": {"id": "p"}}'
     )
     page = Page(dave.htmx_get("/projects/p/live?known=new~"))
-    assert not page.polls
     assert "Start endpoint failed: <b>no disk</b>" in page.text
     assert "Nothing is in progress. Start endpoint has failed." in page.text
     assert 'href="/projects/p/operations/o"' in page.html
