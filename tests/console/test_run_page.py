@@ -247,7 +247,7 @@ def test_another_servers_run_is_shown_without_steps(dave: Person, misbehaving: M
             assert words not in page.text, status
         assert "<form" not in page.html.partition('id="live"')[2].partition("</main>")[0]
         # It is not asked for calls that it does not have.
-        assert len(misbehaving.asked) == 4
+        assert len(set(misbehaving.asked)) == 4
         listed = Page(dave.get("/projects/p/operations"))
         assert "Filter" not in listed.text
         assert " by " not in listed.row("Create branch")
