@@ -8,7 +8,7 @@ The projects have 1, 40 and 400 branches, a tenth of them with endpoints. The ca
 their rounds, are first recorded in this process. Then two things are timed alternately, over
 connections that stay open: pages of the running console, and the slowest chain of their calls,
 which has the slowest call of each round. The result is the page's time divided by its chain's, with
-the number of rounds. Calls that the console sends together are one call, a batch.
+the number of rounds.
 """
 
 import os
