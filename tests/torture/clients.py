@@ -20,8 +20,8 @@ HERE = "split_part(current_setting('data_directory'), '/', -2)"
 CREATE = "CREATE TABLE IF NOT EXISTS written (number bigint PRIMARY KEY)"
 INSERT = f"INSERT INTO written VALUES (%s) RETURNING {HERE}"
 SELECT = f"SELECT {HERE}, coalesce(array_agg(number), '{{}}') FROM written"
-# Seconds: the proxy itself gives up sooner, with the reason.
-CONNECTS_WITHIN = 60
+# Seconds: longer than the proxy waits for a branch that is being made (its `branch_timeout`).
+CONNECTS_WITHIN = 360
 # SQLSTATEs that show an error of the server, whatever was killed: wrong data, wrong answers.
 MISTAKES = re.compile("XX00[12]|22.*|23.*|58P0[12]")
 
