@@ -139,6 +139,13 @@ def test_a_large_value_lets_others_go_on(
         assert len(client.post({"query": query}, **modes).content) > 1_000_000
 
 
+def test_a_value_that_is_too_large_only_as_json_is_refused(proxy: RunningProxy) -> None:
+    with SqlClient(proxy) as client:
+        refused = client.post({"query": "SELECT repeat(chr(1), 20000000)"})
+        assert refused.status_code == 507
+        assert client.rows("SELECT 1") == [["1"]]
+
+
 def test_an_account_leaves_memory_to_others() -> None:
     budget = MemoryBudget(1000)
     with budget.reserve() as one, budget.reserve() as another, budget.reserve() as third:

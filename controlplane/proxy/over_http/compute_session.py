@@ -221,11 +221,11 @@ class ComputeSession:
                     loop = self._readiness.loop
                     found = await loop.run_in_executor(self._converting, take)
                 failure = failure or found
-            if self._owed <= ready_at:
-                return failure
             size = results.written + len(self._buffer)
             if size > MOST_RESPONSE_BYTES:
                 raise ResponseTooLarge(MOST_RESPONSE_BYTES)
+            if self._owed <= ready_at:
+                return failure
             if size > held:
                 grow(size - held)
                 held = size
