@@ -5,6 +5,8 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
 
 from controlplane.proxy.over_http.errors import (
     RequestRefused,
@@ -27,6 +29,8 @@ MOST_RESPONSE_BYTES = 64 * 1024 * 1024
 _LONGEST_MESSAGE = 2**31 - 1
 # The most bytes that are written without reading meanwhile. An idle session's socket takes them.
 _AT_ONCE = 32_768
+# The most bytes of an answer that are converted on the event loop at once.
+_SMALL_PART = 16_384
 # Seconds in which a used session must be clean again, and in which its compute must accept a cancel
 # request.
 _CLEAN_WITHIN = 5.0
@@ -76,8 +80,12 @@ def batch_messages(batch: Batch) -> bytes:
 class ComputeSession:
     """Must be closed unless it `is_reusable`. Used by one request at a time."""
 
-    def __init__(self, connection: ComputeConnection, readiness: Readiness) -> None:
+    def __init__(
+        self, connection: ComputeConnection, readiness: Readiness, converting: Executor
+    ) -> None:
+        """`converting` is for large parts of answers."""
         self._connection = connection
+        self._converting = converting
         self._channel = connection.channel
         self._readiness = readiness
         self._buffer = bytearray(connection.greeting_after_key)
@@ -203,41 +211,24 @@ class ComputeSession:
         """Reads up to the batch's ReadyForQuery. Returns the statement's error, if one failed."""
         ready_at = self._owed - 1
         failure: StatementFailed | None = None
-        grown = 0
+        held = 0
         while True:
-            position = 0
-            for kind, start, end in messages.complete_messages(
-                self._buffer, limit=_LONGEST_MESSAGE
-            ):
-                position = end
-                if kind == b"D":
-                    results.add(self._buffer, start)
-                elif kind == b"T":
-                    results.describe(self._buffer, start)
-                elif kind in (b"C", b"I"):
-                    results.complete(self._buffer[start:end].rstrip(b"\0").decode(errors="replace"))
-                elif kind == b"N":
-                    results.add_notice(bytes(self._buffer[start:end]))
-                elif kind == b"E":
-                    failure = failure or _failure(self._buffer[start:end], results)
-                elif kind in (b"G", b"H", b"W"):
-                    raise RequestRefused(
-                        "COPY is not supported over HTTP: connect over WebSocket or TCP instead",
-                        sqlstate="0A000",
-                    )
-                elif kind == b"Z":
-                    self._became_ready(start)
-                    if self._owed <= ready_at:
-                        break
-            del self._buffer[:position]
+            if len(self._buffer) >= self._next_message_size():
+                take = partial(self._take_messages, results, ready_at)
+                if len(self._buffer) <= _SMALL_PART:
+                    found = take()
+                else:
+                    loop = self._readiness.loop
+                    found = await loop.run_in_executor(self._converting, take)
+                failure = failure or found
+            size = results.written + len(self._buffer)
+            if size > MOST_RESPONSE_BYTES:
+                raise ResponseTooLarge(MOST_RESPONSE_BYTES)
             if self._owed <= ready_at:
                 return failure
-            results.write()
-            if results.written + len(self._buffer) > MOST_RESPONSE_BYTES:
-                raise ResponseTooLarge(MOST_RESPONSE_BYTES)
-            self._check_next_message_size()
-            grow(results.written - grown)
-            grown = results.written
+            if size > held:
+                grow(size - held)
+                held = size
             try:
                 await self._read_more()
             except ConnectionLost:
@@ -246,12 +237,45 @@ class ComputeSession:
                     raise failure from None
                 raise
 
-    def _check_next_message_size(self) -> None:
-        """Raises ResponseTooLarge if the next message alone is larger than any answer."""
-        if len(self._buffer) >= messages.HEADER_SIZE:
-            _, length = _HEADER.unpack_from(self._buffer)
-            if length > MOST_RESPONSE_BYTES:
-                raise ResponseTooLarge(MOST_RESPONSE_BYTES)
+    def _take_messages(self, results: Results, ready_at: int) -> StatementFailed | None:
+        """Converts the whole messages in the buffer. Returns the first error among them. May be
+        called in another thread, while nothing else uses the buffer."""
+        failure: StatementFailed | None = None
+        position = 0
+        for kind, start, end in messages.complete_messages(self._buffer, limit=_LONGEST_MESSAGE):
+            position = end
+            if kind == b"D":
+                results.add(self._buffer, start)
+            elif kind == b"T":
+                results.describe(self._buffer, start)
+            elif kind in (b"C", b"I"):
+                results.complete(self._buffer[start:end].rstrip(b"\0").decode(errors="replace"))
+            elif kind == b"N":
+                results.add_notice(bytes(self._buffer[start:end]))
+            elif kind == b"E":
+                failure = failure or _failure(self._buffer[start:end], results)
+            elif kind in (b"G", b"H", b"W"):
+                raise RequestRefused(
+                    "COPY is not supported over HTTP: connect over WebSocket or TCP instead",
+                    sqlstate="0A000",
+                )
+            elif kind == b"Z":
+                self._became_ready(start)
+                if self._owed <= ready_at:
+                    break
+        del self._buffer[:position]
+        results.write()
+        return failure
+
+    def _next_message_size(self) -> int:
+        """Returns how many bytes must be in the buffer before a message can be whole. Raises
+        ResponseTooLarge if the next message alone is larger than any answer."""
+        if len(self._buffer) < messages.HEADER_SIZE:
+            return messages.HEADER_SIZE
+        _, length = _HEADER.unpack_from(self._buffer)
+        if length > MOST_RESPONSE_BYTES:
+            raise ResponseTooLarge(MOST_RESPONSE_BYTES)
+        return 1 + int(length)
 
     async def _read_more(self) -> None:
         # A server that writes as fast as this reads must not keep the loop from other clients.

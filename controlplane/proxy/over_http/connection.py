@@ -21,7 +21,7 @@ from controlplane.proxy.over_http.errors import (
     StatementFailed,
     error_response,
 )
-from controlplane.proxy.over_http.memory_budget import MemoryReservation
+from controlplane.proxy.over_http.memory_budget import MemoryBudget, MemoryReservation
 from controlplane.proxy.over_http.request import Request, Response
 from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.errors import ConnectionLost, ProxyError
@@ -30,12 +30,16 @@ from controlplane.proxy.wire.errors import ConnectionLost, ProxyError
 MOST_REQUEST_BYTES = 64 * 1024 * 1024
 # A connection string may be long, and the driver sends other headers.
 _MOST_HEAD_BYTES = 32_768
+# Each takes h11 some microseconds. Drivers and reverse proxies together send some dozens.
+_MOST_HEADERS = 200
 # Time limits in seconds: between two requests, for a request's head, and for bodies both ways. The
-# last one is extended by the body's size, at the slowest permitted rate in bytes a second.
+# last one is also that of each pause in a request's body. For the whole body it is extended by the
+# body's size, at the slowest permitted rate in bytes a second, up to _BODY_AT_MOST.
 _IDLE_WITHIN = 75.0
 _HEAD_WITHIN = 15.0
 _BODY_WITHIN = 30.0
 _SLOWEST = 16_384
+_BODY_AT_MOST = 600.0
 # A body up to this size is sent in one write with its head.
 _SMALL_BODY = 65_536
 
@@ -44,8 +48,6 @@ END = b"\r\n\r\n"
 
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _FOLDED = re.compile(rb"\n[ \t]")
-_LENGTH = re.compile(rb"\ncontent-length:[ \t]*([^\r]*?)[ \t]*\r", re.IGNORECASE)
-_CODING = re.compile(rb"\ntransfer-encoding:", re.IGNORECASE)
 _VERSIONS = (b"1.0", b"1.1")
 # Headers with a single value each, beside Neon's own. Joined, two of them would mean something that
 # neither says: the second connection string, with its password, would be the name of a database.
@@ -59,13 +61,17 @@ class Body(Protocol):
     def __call__(self, reservation: MemoryReservation) -> Awaitable[bytes]: ...
 
 
-Handler = Callable[[Request, Body], Awaitable[Response]]
+# The reservation is for the request and its response, and lasts until the client has read that.
+Handler = Callable[[Request, Body, MemoryReservation], Awaitable[Response]]
 
 
 class HttpConnection:
-    def __init__(self, channel: Channel, *, is_draining: Callable[[], bool]) -> None:
+    def __init__(
+        self, channel: Channel, memory: MemoryBudget, *, is_draining: Callable[[], bool]
+    ) -> None:
         """Once `is_draining` returns True, the connection ends with its next answer."""
         self._channel = channel
+        self._memory = memory
         self._is_draining = is_draining
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_HEAD_BYTES)
         self._loop = asyncio.get_running_loop()
@@ -89,7 +95,8 @@ class HttpConnection:
                 if websocket.is_upgrade(request):
                     await self._upgrade(request)
                     return request
-                await self._send(await self._answer(request, handle))
+                with self._memory.reserve() as reservation:
+                    await self._send(await self._answer(request, handle, reservation))
                 if (self._http.our_state, self._http.their_state) != (h11.DONE, h11.DONE):
                     break
                 self._http.start_next_cycle()
@@ -109,9 +116,11 @@ class HttpConnection:
         answer = error_response(error)
         return self._head(answer, closing=True) + self._end(answer)
 
-    async def _answer(self, request: Request, handle: Handler) -> Response:
+    async def _answer(
+        self, request: Request, handle: Handler, reservation: MemoryReservation
+    ) -> Response:
         try:
-            return await handle(request, self._read_body)
+            return await handle(request, self._read_body, reservation)
         except ProxyError as error:
             if not isinstance(error, StatementFailed):
                 figures.REFUSALS.labels(error.reason).inc()
@@ -124,6 +133,10 @@ class HttpConnection:
         self._received, _ = self._http.trailing_data
         async with asyncio.timeout(_IDLE_WITHIN) as patience:
             while True:
+                if self._received.split(END, 1)[0].count(b"\n") > _MOST_HEADERS:
+                    raise RequestRefused(f"too many headers (max is {_MOST_HEADERS})", status=431)
+                # A fast client's next bytes are often at hand: others have their turn first.
+                await asyncio.sleep(0)
                 event = self._next_event()
                 if isinstance(event, h11.Request):
                     check_head(self._consumed(), event.http_version)
@@ -145,11 +158,12 @@ class HttpConnection:
         if self._http.they_are_waiting_for_100_continue:
             go_on = h11.InformationalResponse(status_code=100, headers=[])
             await self._channel.write(self._http.send(go_on) or b"")
-        parts: list[bytes] = []
-        size = 0
+        # In one piece, because a client can send a body of very many chunks.
+        body = bytearray()
         began = self._loop.time()
         try:
             while True:
+                await asyncio.sleep(0)  # as above, for others
                 event = self._next_event()
                 if isinstance(event, h11.EndOfMessage):
                     if self._is_chunked:
@@ -157,16 +171,16 @@ class HttpConnection:
                         self._must_close = True
                         check_end_of_chunks(self._consumed(), event)
                         self._must_close = False
-                    return b"".join(parts)
+                    return bytes(body)
                 if isinstance(event, h11.Data):
-                    size += len(event.data)
-                    if size > MOST_REQUEST_BYTES:
+                    if len(body) + len(event.data) > MOST_REQUEST_BYTES:
                         raise RequestTooLarge(MOST_REQUEST_BYTES)
                     reservation.grow(len(event.data))
-                    parts.append(bytes(event.data))
+                    body += event.data
                     continue
                 self._received = self._received[-len(END) :]
-                async with asyncio.timeout_at(began + _BODY_WITHIN + size / _SLOWEST):
+                whole_by, next_by = began + _time_for(len(body)), self._loop.time() + _BODY_WITHIN
+                async with asyncio.timeout_at(min(whole_by, next_by)):
                     await self._read_more()
         except TimeoutError:
             raise RequestRefused("timeout while reading the request body", status=408) from None
@@ -194,7 +208,7 @@ class HttpConnection:
         head = self._head(answer, closing=closing)
         end = self._end(answer)
         try:
-            async with asyncio.timeout(_BODY_WITHIN + len(end) / _SLOWEST):
+            async with asyncio.timeout(_time_for(len(end))):
                 if len(end) <= _SMALL_BODY:
                     await self._channel.write(head + end)
                 else:
@@ -241,6 +255,11 @@ class HttpConnection:
         self._channel.set_framing(websocket.WebSocketFraming(self._channel, ahead))
 
 
+def _time_for(size: int) -> float:
+    """Returns the seconds in which a body of this size must have passed."""
+    return min(_BODY_WITHIN + size / _SLOWEST, _BODY_AT_MOST)
+
+
 def _request(event: h11.Request) -> Request:
     path, _, query = event.target.decode("ascii", errors="replace").partition("?")
     headers: dict[str, str] = {}
@@ -262,7 +281,9 @@ def check_head(head: bytes, version: bytes) -> None:
     """Checks the head, given as it was sent, with its end. Raises RequestRefused."""
     if version not in _VERSIONS:
         raise RequestRefused("malformed HTTP request: only HTTP/1.1 is supported", status=505)
-    lengths, has_coding = _LENGTH.findall(head), _CODING.search(head) is not None
+    fields = [line.partition(b":")[::2] for line in head.lower().split(b"\r\n")]
+    lengths = [value.strip(b" \t") for name, value in fields if name == b"content-length"]
+    has_coding = any(name == b"transfer-encoding" for name, _ in fields)
     if _BARE_LINE_FEED.search(head):
         problem = "a line ends without a carriage return"
     elif _FOLDED.search(head):

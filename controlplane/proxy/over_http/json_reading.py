@@ -13,7 +13,7 @@ from typing import Any
 from controlplane.proxy.over_http.errors import RequestRefused
 
 # In bytes. Takes some milliseconds, whatever the body contains.
-SMALL_BODY = 65_536
+SMALL_BODY = 16_384
 MOST_VALUES = 1_000_000
 
 

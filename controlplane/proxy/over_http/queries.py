@@ -18,7 +18,7 @@ from controlplane.proxy.over_http.compute_session import ComputeSession, batch_m
 from controlplane.proxy.over_http.connection import Body
 from controlplane.proxy.over_http.errors import ConnectionStringRefused, RequestRefused
 from controlplane.proxy.over_http.json_reading import SMALL_BODY
-from controlplane.proxy.over_http.memory_budget import MemoryBudget
+from controlplane.proxy.over_http.memory_budget import MemoryBudget, MemoryReservation
 from controlplane.proxy.over_http.request import Request, Response
 from controlplane.proxy.over_http.results import Results
 from controlplane.proxy.over_http.session_pool import SessionKey, SessionPool
@@ -73,6 +73,8 @@ class Caller(AdmittedClient, Protocol):
     """The connection that a request came by; see `session.Session`."""
 
     client_address: str
+    # Set while the client is admitted.
+    admission: Admission | None
     # The client's requests to endpoints on other hosts.
     peer_requests: PeerRequests
 
@@ -122,7 +124,8 @@ class Queries:
         self._passwords = passwords
         self._settings = settings
         self.memory = MemoryBudget()
-        # One thread, because it shares a core with all relays of this process.
+        # For large requests and answers. One thread, because it shares a core with all relays of
+        # this process.
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
         self.pool = SessionPool(readiness.loop)
 
@@ -130,7 +133,9 @@ class Queries:
         self.pool.close()
         self._reading.shutdown(wait=False, cancel_futures=True)
 
-    async def handle(self, caller: Caller, request: Request, body: Body) -> Response:
+    async def handle(
+        self, caller: Caller, request: Request, body: Body, memory: MemoryReservation
+    ) -> Response:
         """Serves one request. Raises ProxyError, ConnectionLost."""
         if request.path != _PATH:
             raise RequestRefused(f"not found: use POST {_PATH}", status=404)
@@ -138,9 +143,11 @@ class Queries:
             return _ALLOWED
         if request.method != "POST":
             raise RequestRefused(f"method not allowed: use POST {_PATH}", status=405)
-        return await self._execute(caller, request, body)
+        return await self._execute(caller, request, body, memory)
 
-    async def _execute(self, caller: Caller, request: Request, body: Body) -> Response:
+    async def _execute(
+        self, caller: Caller, request: Request, body: Body, memory: MemoryReservation
+    ) -> Response:
         sender = read_connection_string(request.headers)
         try:
             destination = find_destination(
@@ -162,38 +169,44 @@ class Queries:
         try:
             destination, verifier = await caller.admit(destination, sender.role, prove)
         except LeadsElsewhere as found:
-            return await self._pass_on(caller, found, request, body)
+            return await self._pass_on(caller, found, request, body, memory)
         figures.CONNECTED.labels("http").inc()
+        assert caller.admission is not None
+        memory.account_id = caller.admission.account_id
         try:
-            with self.memory.reserve() as reservation:
-                statements = await self._read(request.headers, await body(reservation))
-                grow = reservation.grow
-                results = await self._run(caller, destination, verifier, statements, grow)
-                headers = echoed(request.headers) if statements.batch.begin is not None else []
-                answer = Response(200, results.body(), headers)
-                with caller.counting() as sent:
-                    sent.bytes += len(answer.body)
-                return answer
+            statements = await self._read(request.headers, await body(memory))
+            results = await self._run(caller, destination, verifier, statements, memory.grow)
+            headers = echoed(request.headers) if statements.batch.begin is not None else []
+            answer = Response(200, results.body(), headers)
+            with caller.counting() as sent:
+                sent.bytes += len(answer.body)
+            return answer
         finally:
             caller.dismiss()
 
     async def _pass_on(
-        self, caller: Caller, found: LeadsElsewhere, request: Request, body: Body
+        self,
+        caller: Caller,
+        found: LeadsElsewhere,
+        request: Request,
+        body: Body,
+        memory: MemoryReservation,
     ) -> Response:
         """Passes the request on to the host of its endpoint, and returns that host's answer."""
         figures.PASSED_ON.labels("http").inc()
-        with self.memory.reserve() as reservation, _abandoned_on_disconnect(caller):
+        memory.account_id = found.admission.account_id
+        with _abandoned_on_disconnect(caller):
 
             async def read_body() -> bytes:
                 caller.count(found.admission)
                 caller.channel.unwatch()
-                read = await body(reservation)
+                read = await body(memory)
                 caller.channel.watch(caller.abandon)
                 return read
 
             try:
                 answer = await caller.peer_requests.send(
-                    found.host_id, _PATH, request.headers, body=read_body, grow=reservation.grow
+                    found.host_id, _PATH, request.headers, body=read_body, grow=memory.grow
                 )
             finally:
                 caller.dismiss()
@@ -265,4 +278,4 @@ class Queries:
         connection = await compute.connect(
             address, destination.parameters, readiness=self._readiness
         )
-        return ComputeSession(connection, self._readiness)
+        return ComputeSession(connection, self._readiness, self._reading)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from controlplane.proxy.over_http.errors import named
 from controlplane.proxy.over_http.statements import Batch, Statement
-from controlplane.proxy.over_http.values import UnreadableArray, encoder
+from controlplane.proxy.over_http.values import UnreadableArray, encoder, string
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.messages import MalformedMessage
 
@@ -156,12 +156,8 @@ def _writer(
     fields: list[dict[str, object]], *, as_text: bool, as_arrays: bool
 ) -> Callable[[list[Row]], str]:
     """Returns a function that writes rows of these fields as JSON, separated by commas."""
-    names = [str(field["name"]) for field in fields]
-    if as_text and as_arrays:
-        return _dump
-    if as_text:
-        return lambda rows: _dump([dict(zip(names, row, strict=True)) for row in rows])
-    encoders = [encoder(int(str(field["dataTypeID"]))) for field in fields]
+    names = [string(str(field["name"])) for field in fields]
+    encoders = [string if as_text else encoder(int(str(one["dataTypeID"]))) for one in fields]
 
     def write(row: Row) -> str:
         columns = [
@@ -170,14 +166,9 @@ def _writer(
         ]
         if as_arrays:
             return "[" + ",".join(columns) + "]"
-        named = zip(map(json.dumps, names), columns, strict=True)
-        return "{" + ",".join(f"{name}:{column}" for name, column in named) + "}"
+        return "{" + ",".join(map("{}:{}".format, names, columns)) + "}"
 
     return lambda rows: ",".join(map(write, rows))
-
-
-def _dump(rows: object) -> str:
-    return json.dumps(rows, ensure_ascii=False, separators=(",", ":"))[1:-1]
 
 
 def _fields(buffer: bytearray, start: int) -> list[dict[str, object]]:

@@ -36,6 +36,8 @@ _SECOND = re.compile(r",\s*postgres(?:ql)?://", re.IGNORECASE)
 # anything else, such as a query in parentheses, is left unchanged.
 _OPTION = r"\s*(?!SELECT\b)\w++(?:\s+\w++)?\s*"
 _EXPLAIN = re.compile(rf"\s*EXPLAIN\s*\(({_OPTION}(?:,{_OPTION})*)\)", re.ASCII | re.IGNORECASE)
+# In characters. Matching takes memory of some hundred times the list's size.
+_LONGEST_EXPLAIN = 4096
 _NEONS = re.compile(r"\s*(?:FILECACHE|PREFETCH)\b.*", re.ASCII | re.IGNORECASE | re.DOTALL)
 
 Headers = Mapping[str, str]
@@ -216,9 +218,10 @@ def without_neons_options(query: str) -> str:
     """Returns the statement with `FILECACHE` and `PREFETCH` blanked out in the list of EXPLAIN's
     options that it begins with. Only Neon's own Postgres has these options, which Neon's MCP server
     sends; any other Postgres refuses the whole statement because of them. The statement's length
-    stays the same, so that positions in errors are those of the original.
+    stays the same, so that positions in errors are those of the original. A very long list is left
+    unchanged.
     """
-    found = _EXPLAIN.match(query)
+    found = _EXPLAIN.match(query, 0, _LONGEST_EXPLAIN)
     if found is None:
         return query
     options = found[1].split(",")

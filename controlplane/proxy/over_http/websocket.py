@@ -148,9 +148,11 @@ class WebSocketFraming:
         self._control = frame if instead else self._control + frame
         if self._unsent:
             return
-        self._out += self._take_control()
         with contextlib.suppress(*WOULD_BLOCK, OSError):
-            self._out = self._out[self._send(self._out) :]
+            # Only what can be sent leaves `_control`, where the next answer to a ping replaces it.
+            while self._out or self._control:
+                self._out = self._out or self._take_control()
+                self._out = self._out[self._send(self._out) :]
 
     def _take_control(self) -> bytes:
         control, self._control = self._control, b""

@@ -53,6 +53,7 @@ class _Open:
         """Raises ConnectionLost, also if the peer violates the protocol."""
         try:
             while (event := self.http.next_event()) is h11.NEED_DATA:
+                await asyncio.sleep(0)  # even if the next bytes are at hand
                 data = self.channel.take_ahead() or await self.channel.read_some()
                 self.http.receive_data(data)
         except h11.RemoteProtocolError as error:

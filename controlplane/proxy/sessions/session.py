@@ -271,9 +271,12 @@ class Session:
         """Serves HTTP requests. Returns True if the connection has become a WebSocket, which
         carries the Postgres protocol from here on."""
         sessions = self._proxy.sessions
-        self._http = HttpConnection(self.channel, is_draining=lambda: sessions.is_draining)
+        queries = self._proxy.queries
+        self._http = HttpConnection(
+            self.channel, queries.memory, is_draining=lambda: sessions.is_draining
+        )
         self._login = None
-        request = await self._http.serve(partial(self._proxy.queries.handle, self))
+        request = await self._http.serve(partial(queries.handle, self))
         if request is None:
             await self.channel.finish(b"", timeout=_FINAL_MESSAGE_TIMEOUT)
             return False

@@ -1,0 +1,219 @@
+"""Input that is costly to parse, and requests that take much memory: the proxy goes on serving its
+other clients."""
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controlplane.proxy.over_http import connection
+from controlplane.proxy.over_http.connection import check_head
+from controlplane.proxy.over_http.errors import MemoryExhausted, RequestRefused
+from controlplane.proxy.over_http.memory_budget import MemoryBudget
+from controlplane.proxy.over_http.statements import without_neons_options
+from controlplane.proxy.over_http.values import UnreadableArray, encoder
+from controlplane.proxy.over_http.websocket import WebSocketFraming
+from tests.proxy.http_client import RawHttp, SqlClient, request
+from tests.proxy.running_proxy import RunningProxy
+from tests.proxy.websocket_client import frame
+
+# Processor seconds, so that a busy machine makes no difference. Each of the inputs here took one or
+# more.
+BRIEF = 0.3
+INT4_ARRAY, TEXT_ARRAY = 1007, 1009
+
+
+def seconds_for(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+@contextlib.contextmanager
+def going_on(proxy: RunningProxy) -> Iterator[None]:
+    """Check that the loop's thread never computes for long without giving others their turn."""
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        while True:
+            began = time.thread_time()
+            await asyncio.sleep(0.001)
+            longest = max(longest, time.thread_time() - began)
+
+    async def start() -> "asyncio.Task[None]":
+        return asyncio.create_task(watch())
+
+    async def stop(watching: "asyncio.Task[None]") -> None:
+        await asyncio.sleep(0.01)
+        watching.cancel()
+
+    watching = proxy.call(start())
+    try:
+        yield
+    finally:
+        proxy.call(stop(watching))
+    assert longest < BRIEF
+
+
+def test_a_long_length_is_refused_at_once() -> None:
+    spaces = b" " * 15_500
+    head = b"POST /sql HTTP/1.1\r\nContent-Length: 1" + spaces + b"," + spaces + b"1\r\n\r\n"
+
+    def check() -> None:
+        with pytest.raises(RequestRefused, match="Content-Length must be a single number"):
+            check_head(head, b"1.1")
+
+    assert seconds_for(check) < BRIEF
+
+
+def test_a_long_list_of_explains_options_is_left_unchanged() -> None:
+    query = "EXPLAIN (" + "PREFETCH," * 500_000 + "ANALYZE) SELECT 1"
+    assert seconds_for(lambda: without_neons_options(query)) < BRIEF
+    assert without_neons_options(query) == query
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"' + "\\\\" * 300_000 + '"}', ["\\" * 300_000]),
+        ('{"' + '\\"' * 300_000 + '"}', ['"' * 300_000]),
+        ("{" * 6 + "x" * 200_000 + "}" * 6, [[[[[["x" * 200_000]]]]]]),
+        ('[0:1]={NULL,"NULL"}', [None, "NULL"]),
+        ('{"a\\\\\\"b","",c d}', ['a\\"b', "", "c d"]),
+    ],
+)
+def test_arrays_are_converted_in_linear_time(text: str, value: object) -> None:
+    assert json.loads(encoder(TEXT_ARRAY)(text)) == value
+    assert seconds_for(lambda: encoder(TEXT_ARRAY)(text)) < BRIEF
+
+
+@pytest.mark.parametrize("text", ["", "1", "{1", "{1}}", "1{}", '{"1}', '{"1\\"}', "{1}2"])
+def test_text_that_is_no_array_is_refused(text: str) -> None:
+    with pytest.raises(UnreadableArray):
+        encoder(INT4_ARRAY)(text)
+
+
+def test_requests_without_a_pause_let_others_go_on(proxy: RunningProxy) -> None:
+    count = 10_000
+    with RawHttp(proxy) as http, going_on(proxy):
+        sent = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * count
+        sending = threading.Thread(target=http.send, args=[sent])
+        sending.start()
+        for _ in range(count):
+            assert http.answer()[0] == 404
+        sending.join()
+
+
+def test_a_head_of_very_many_headers_is_refused(proxy: RunningProxy) -> None:
+    with RawHttp(proxy) as http:
+        http.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a:\r\n" * 8000 + b"\r\n")
+        assert http.answer()[0] == 431
+        assert http.has_ended()
+
+
+def test_a_body_of_single_bytes_lets_others_go_on(proxy: RunningProxy) -> None:
+    body = json.dumps({"query": "SELECT 1"}).ljust(150_000).encode()
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    with RawHttp(proxy) as http, going_on(proxy):
+        http.send(request("Transfer-Encoding: chunked") + chunks)
+        assert http.answer()[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "modes"),
+    [
+        ("SELECT array_agg(1::int4) FROM generate_series(1, 1500000)", {"raw_text_output": "no"}),
+        ("SELECT repeat('x', 60000000)", {}),
+    ],
+    ids=["array", "text"],
+)
+def test_a_large_value_lets_others_go_on(
+    proxy: RunningProxy, query: str, modes: dict[str, str]
+) -> None:
+    with SqlClient(proxy) as client, going_on(proxy):
+        assert len(client.post({"query": query}, **modes).content) > 1_000_000
+
+
+def test_a_value_that_is_too_large_only_as_json_is_refused(proxy: RunningProxy) -> None:
+    with SqlClient(proxy) as client:
+        refused = client.post({"query": "SELECT repeat(chr(1), 20000000)"})
+        assert refused.status_code == 507
+        assert client.rows("SELECT 1") == [["1"]]
+
+
+def test_an_account_leaves_memory_to_others() -> None:
+    budget = MemoryBudget(1000)
+    with budget.reserve() as one, budget.reserve() as another, budget.reserve() as third:
+        one.account_id = another.account_id = 1
+        third.account_id = 2
+        one.grow(300)
+        another.grow(200)
+        with pytest.raises(MemoryExhausted):
+            another.grow(1)
+        third.grow(250)
+        with pytest.raises(MemoryExhausted):
+            third.grow(1)
+    with budget.reserve() as again:
+        again.account_id = 1
+        again.grow(500)
+
+
+def test_an_answer_takes_memory_until_the_client_has_read_it(
+    proxy: RunningProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy.proxy.queries, "memory", MemoryBudget(100_000_000))
+    large = {"query": "SELECT repeat('x', 30000000)"}
+    with RawHttp(proxy) as slow, SqlClient(proxy) as client:
+        slow.post(json.dumps(large).encode())
+        assert slow.read(1)
+        assert client.post(large).status_code == 503
+        assert client.rows("SELECT 1") == [["1"]]
+    with SqlClient(proxy) as client:
+        assert client.post(large).status_code == 200
+
+
+def test_a_body_without_progress_is_not_waited_for(
+    proxy: RunningProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_BODY_WITHIN", 0.5)
+    with RawHttp(proxy) as http:
+        http.post(b" " * 1_000_000, length=2_000_000)
+        assert http.answer()[0] == 408
+
+
+class FullSocket:
+    """A channel whose peer reads nothing until `is_full` is False."""
+
+    def __init__(self, received: bytes) -> None:
+        self.received, self.sent = received, b""
+        self.is_full = True
+
+    def receive(self, size: int) -> bytes:
+        data, self.received = self.received[:size], self.received[size:]
+        return data
+
+    def send(self, data: bytes) -> int:
+        if self.is_full:
+            raise BlockingIOError
+        self.sent += data
+        return len(data)
+
+    def end_input(self) -> None:
+        pass
+
+
+def test_answers_to_pings_do_not_pile_up() -> None:
+    channel = FullSocket(frame(b"x" * 125, opcode=9) * 1000)
+    framing = WebSocketFraming(channel, b"")  # type: ignore[arg-type]
+    while channel.received:
+        with pytest.raises(BlockingIOError):
+            framing.receive(1000)
+    channel.is_full = False
+    framing.send(b"data")
+    assert len(channel.sent) < 300
+    assert channel.sent.endswith(b"data")
