@@ -116,7 +116,8 @@ def resolve_project_branch_moment(
     tags=["endpoints"],
     summary="List the last lines of an endpoint's logs",
     description="What the endpoint's Postgres and PgBouncer have logged on its branch, the oldest "
-    "line first, also while the endpoint is suspended. Perch keeps about ten megabytes of each.",
+    "line first, also while the endpoint is suspended. Perch keeps about ten megabytes of each. "
+    "Statements that may hold a password are not shown.",
 )
 def list_project_endpoint_logs(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str, query: Query[LogsQuery]

@@ -207,6 +207,13 @@ def launched_as(
         yield {"args": [*become, *command], **options}
 
 
+def limited(*, memory: int, file_size: int) -> list[str]:
+    """What makes the command behind it run with so many bytes of memory, and of each file, at most:
+    SIGXFSZ ends it if it writes more. Nothing if the host has no program `prlimit`."""
+    prlimit = _found("prlimit")
+    return [prlimit, f"--as={memory}", f"--fsize={file_size}", "--core=0"] if prlimit else []
+
+
 @functools.cache
 def _found(program: str) -> str | None:
     return shutil.which(program, path="/usr/bin:/bin")

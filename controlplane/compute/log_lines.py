@@ -8,7 +8,7 @@ that is known to be so.
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -64,6 +64,10 @@ _OPERATION = re.compile(
         )
     )
 )
+# What a statement that holds a password has in it; and how messages begin that have a statement.
+SECRETIVE = r"password|user\s+mapping|dblink|connection"
+_SECRETIVE = re.compile(SECRETIVE, re.IGNORECASE)
+_OF_STATEMENT = re.compile(r"(statement|execute|duration|fastpath|AUDIT)\b")
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 # Levels of lines that add what a client has written to the line before.
 _ADDED = frozenset({"CONTEXT", "DETAIL", "HINT", "QUERY", "STATEMENT"})
@@ -122,6 +126,30 @@ def last_lines(branch_id: str, *, sources: Collection[str], most: int) -> list[L
     for source in sources:
         found += lines_in(_end_of(log_file(branch_id, source)), source)
     return _in_order(found)[-most:] if most else []
+
+
+def without_passwords(lines: Iterable[LogLine]) -> list[LogLine]:
+    """The lines, the oldest first, without the statements that may hold a password, and without
+    what errors quote of these."""
+    shown: list[LogLine] = []
+    report = 0  # the place of the line that the following ones add to
+    for line in lines:
+        if line.level not in _ADDED:
+            report = len(shown)
+        if _may_hold_password(line):
+            for place in range(report, len(shown)):
+                message = re.sub('".*"', '"…"', shown[place].message, flags=re.DOTALL)
+                shown[place] = replace(shown[place], message=message)
+            line = replace(line, message="[not shown, as it may hold a password]")
+        shown.append(line)
+    return shown
+
+
+def _may_hold_password(line: LogLine) -> bool:
+    if line.message.startswith("\t"):  # the rest of a line whose beginning was lost
+        return True
+    is_added = not line.level or line.level in _ADDED or _OF_STATEMENT.match(line.message)
+    return bool(is_added and _SECRETIVE.search(line.message))
 
 
 def log_file(branch_id: str, source: str) -> Path:

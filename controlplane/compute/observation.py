@@ -17,6 +17,7 @@ from controlplane import clock
 from controlplane.compute import door
 from controlplane.compute.branch_data import data_dir
 from controlplane.compute.catalog_reading import read_mark
+from controlplane.compute.log_lines import SECRETIVE
 from controlplane.compute.session import Session, session, socket_dir, values_of
 from controlplane.compute.tree import tree_size
 
@@ -99,7 +100,7 @@ MOST_DATABASES = 8
 SHOWN_SESSIONS = """
 SELECT pid, usename::text AS role, datname::text AS database, application_name, state,
     backend_start, xact_start, state_change, CASE
-        WHEN query !~* 'password|user +mapping|dblink|connection' THEN left(query, %s)
+        WHEN query !~* %s THEN left(query, %s)
     END AS last_statement
 FROM pg_stat_activity
 WHERE backend_type IN ('client backend', 'walsender') AND usename IS DISTINCT FROM current_user
@@ -231,7 +232,7 @@ def read_sessions(endpoint_id: str) -> list[dict[str, Any]]:
     """The clients' sessions of the running compute, by the columns of SHOWN_SESSIONS. Raises
     psycopg.Error."""
     with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
-        cursor = connection.execute(SHOWN_SESSIONS, [LONGEST_STATEMENT, MOST_SESSIONS])
+        cursor = connection.execute(SHOWN_SESSIONS, [SECRETIVE, LONGEST_STATEMENT, MOST_SESSIONS])
         names = [column.name for column in cursor.description or ()]
         kinds: Any = int, *((str, NoneType),) * 4, *((datetime, NoneType),) * 3, (str, NoneType)
         rows = [dict(zip(names, values_of(row, *kinds), strict=True)) for row in cursor]

@@ -11,7 +11,7 @@ import selectors
 import subprocess
 import time
 
-from controlplane.compute.accounts import ENVIRONMENT, account_of, running_as
+from controlplane.compute.accounts import ENVIRONMENT, account_of, limited, running_as
 from controlplane.compute.binaries import major_behind, postgres_bin
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.configuration import PLATFORM_ROLE
@@ -21,15 +21,24 @@ from controlplane.compute.session import pinned_options, session, socket_dir
 
 # Bytes of the longest schema: thousands of tables.
 LONGEST = 8 << 20
+# Bytes of memory for pg_dump, which holds all definitions before it writes the first one.
+MEMORY = 1 << 30
 # Seconds that pg_dump may take in all, and may wait for one table's lock.
 DUMP_BOUND, LOCK_WAIT = 30.0, 5.0
 LONGEST_COMPLAINT = 2_000  # bytes
 # pg_dump's `\restrict` with a random key, after its first comments. Together with `\unrestrict`, it
 # keeps psql from reading the dump's contents as commands of psql.
 RESTRICTION = re.compile(r"\A((?:--[^\n]*\n|\n)*)\\restrict (\S+)\n\n?")
-# pg_dump writes each option of a user mapping on its own line.
-MAPPING = re.compile(r"^CREATE USER MAPPING FOR .*?^\);$", re.MULTILINE | re.DOTALL)
-PASSWORD = re.compile(r"^(    password )'(?:[^']|'')*'", re.MULTILINE)
+# Texts, names, bodies of functions and comments, in which clients may write anything; ends of
+# statements, and beginnings of user mappings. Each character is tried a few times at most, even if
+# nothing ends what it begins: a client may fill the dump, and all threads wait for the search.
+PART = re.compile(
+    r"E'(?:[^'\\]++|\\.|'')*+(?:'|\Z)|'(?:[^']++|'')*+(?:'|\Z)|\"[^\"]*+(?:\"|\Z)"
+    r"|\$([A-Za-z_]\w*+|)\$.*?(?:\$\1\$|\Z)|--[^\n]*+|;|CREATE USER MAPPING",
+    re.DOTALL,
+)
+# The name of an option, directly before its value; and the most characters that are looked at.
+PASSWORD, LONGEST_NAME = re.compile(r"password(?:\w*|[^\n]*\") \Z", re.IGNORECASE), 130
 # What libpq or the server says if Postgres starts, stops or has gone.
 CONNECTION_LOST = re.compile(
     "the database system is |terminating connection|closed the connection|Connection refused"
@@ -97,6 +106,7 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
         relayed(place, account) as relay,
         subprocess.Popen(
             [
+                *limited(memory=MEMORY, file_size=0),
                 # Left out, as a subscription is dumped with its password.
                 *(postgres_bin(major) / "pg_dump", "--schema-only", "--no-subscriptions"),
                 *("--no-password", "--encoding", "UTF8"),
@@ -114,9 +124,7 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
             process.kill()
     if process.returncode:
         words = complaint.decode(errors="replace").strip().removeprefix("pg_dump: ")
-        if is_lock_timeout(words):
-            words = LOCK_HELD
-        raise SchemaUnreadable(words or "pg_dump was terminated")
+        raise SchemaUnreadable(reason_in(words) or words or "pg_dump was terminated")
     return _without_passwords(_comparable(output.decode(errors="replace")))
 
 
@@ -162,9 +170,11 @@ def _read(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
     return bytes(output), bytes(complaint)
 
 
-def is_lock_timeout(complaint: str) -> bool:
-    """True if pg_dump gave up waiting for a table's lock."""
-    return "LOCK TABLE" in complaint
+def reason_in(complaint: str) -> str | None:
+    """Why pg_dump gave up, if that was because of a table's lock or of its limit of memory."""
+    if "out of memory" in complaint:
+        return f"the schema is too large to be read within {MEMORY >> 30} GiB of memory"
+    return LOCK_HELD if "LOCK TABLE" in complaint else None
 
 
 def is_connection_lost(complaint: str) -> bool:
@@ -182,8 +192,22 @@ def _comparable(dump: str) -> str:
 
 
 def _without_passwords(dump: str) -> str:
-    """The right to read a schema does not include passwords for foreign servers."""
-    return MAPPING.sub(lambda found: PASSWORD.sub(r"\1'...'", found[0]), dump)
+    """The dump without the values of user mappings' options, and of others named for a password:
+    the right to read a schema does not include passwords for foreign servers."""
+    is_in_mapping = False
+
+    def shown(found: re.Match[str]) -> str:
+        nonlocal is_in_mapping
+        part, begin = found[0], found.start()
+        if part in ("CREATE USER MAPPING", ";"):
+            is_in_mapping = part != ";"
+        elif part[0] in "E'" and (
+            is_in_mapping or PASSWORD.search(dump, max(0, begin - LONGEST_NAME), begin)
+        ):
+            return "'...'"
+        return part
+
+    return PART.sub(shown, dump)
 
 
 def _too_slow() -> str:

@@ -11,6 +11,7 @@ away the round that kills processes of no branch. Callers hold the locks of both
 """
 
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from typing import IO
 from django.conf import settings
 
 from controlplane.compute import branch_data, compute
-from controlplane.compute.accounts import Account, account_of, running_as
+from controlplane.compute.accounts import Account, account_of, limited, running_as
 from controlplane.compute.binaries import major_behind, major_of, postgres_bin
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir, data_dir
 from controlplane.compute.cluster_roles import make_roles, read_roles
@@ -31,12 +32,7 @@ from controlplane.compute.filesystem import forget_lock, lock_branches
 from controlplane.compute.progress import Movement, Watch, wait_while_it_gets_on
 from controlplane.compute.recovery import is_to_recover
 from controlplane.compute.relaying import relayed
-from controlplane.compute.schema import (
-    LOCK_HELD,
-    SchemaUnreadable,
-    is_connection_lost,
-    is_lock_timeout,
-)
+from controlplane.compute.schema import MEMORY, SchemaUnreadable, is_connection_lost, reason_in
 from controlplane.compute.schema_restoring import (
     EXTENSIONS,
     CopyInterrupted,
@@ -175,7 +171,7 @@ def _dump(sockets: Path, name: str, dump: Path, *, account: Account) -> list[byt
     # No conversion: statements are in the database's own encoding, as the archive is.
     with (
         session(sockets, name, client_encoding="SQL_ASCII") as connection,
-        tempfile.TemporaryFile() as written,
+        dump.open("xb") as written,
     ):
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         ((snapshot,),) = connection.execute("SELECT pg_export_snapshot()").fetchall()
@@ -193,10 +189,6 @@ def _dump(sockets: Path, name: str, dump: Path, *, account: Account) -> list[byt
             account=account,
             stdout=written,
         )
-        if os.fstat(written.fileno()).st_size > LONGEST_ARCHIVE:
-            raise SchemaUnreadable(f"it is longer than {LONGEST_ARCHIVE >> 20} MiB")
-        written.seek(0)
-        dump.write_bytes(written.read())
     return extensions
 
 
@@ -214,10 +206,12 @@ def _run_pg_dump(
         "PGOPTIONS": f"{pinned_options(STILL, major)} -c lock_timeout={LOCK_WAIT}",
         "PGAPPNAME": "perch",
     }
-    with tempfile.TemporaryFile() as errors, relayed(sockets, account) as relay:
+    place = Path(stdout.name).parent
+    with tempfile.TemporaryFile(dir=place) as errors, relayed(sockets, account) as relay:
         options_of_run["env"]["PGHOST"] = str(relay)
         process = subprocess.Popen(
             [
+                *limited(memory=MEMORY, file_size=LONGEST_ARCHIVE),
                 *(postgres_bin(major) / "pg_dump", "--no-password"),
                 *("--schema-only", "--create", "--format=custom"),
                 # A copied subscription would take the source's rows out of its replication slot.
@@ -235,11 +229,13 @@ def _run_pg_dump(
             process.wait()
         if not in_time:
             raise SchemaNotCopied(f"pg_dump made no progress for {STILL:.0f} s")
+        if process.returncode == -signal.SIGXFSZ:
+            raise SchemaUnreadable(f"the schema is longer than {LONGEST_ARCHIVE >> 20} MiB")
         if process.returncode:
             errors.seek(max(0, os.fstat(errors.fileno()).st_size - LONGEST_WORDS))
             words = errors.read().decode(errors="replace").strip()
-            if is_lock_timeout(words):
-                raise SchemaUnreadable(LOCK_HELD)
+            if reason := reason_in(words):
+                raise SchemaUnreadable(reason)
             if is_connection_lost(words):
                 raise CopyInterrupted(words)
             raise SchemaNotCopied(words)

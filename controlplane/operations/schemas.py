@@ -26,7 +26,7 @@ from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.history.chain import chains_of, holding_history
 from controlplane.compute.history.moments import Moment, NoSuchMoment, find_lsn, find_time
 from controlplane.compute.history.recovering import serving_moment
-from controlplane.compute.log_lines import SOURCES, last_lines, log_file
+from controlplane.compute.log_lines import SOURCES, last_lines, log_file, without_passwords
 from controlplane.compute.logs import flush_log
 from controlplane.compute.observation import read_sessions
 from controlplane.compute.patience import OutOfPatience, patience
@@ -111,11 +111,11 @@ def _answer(reading: SchemaReading) -> str:
 
 
 def _read_logs(reading: SchemaReading) -> str:
-    """The last lines, for the endpoint's owner, as JSON."""
+    """The last lines, for all who may read the endpoint, as JSON."""
     sources = [reading.database_name] if reading.database_name else SOURCES
     for source in sources:
         flush_log(log_file(reading.branch_id, source))
-    lines = last_lines(reading.branch_id, sources=sources, most=MOST_LOG_LINES)
+    lines = without_passwords(last_lines(reading.branch_id, sources=sources, most=MOST_LOG_LINES))
     shown = [{**line.as_json(), "message": without_paths(line.message)} for line in lines]
     return json.dumps(shown)
 

@@ -5,16 +5,17 @@ The worker of the branch's host reads them. The caller, such as `api.schemas`, b
 readings, waits until they have ended, and takes their results.
 """
 
-import difflib
 import json
+import os
+import subprocess
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from io import StringIO
 from typing import Any
 
 from django.db import transaction
 
 from controlplane import clock
+from controlplane.compute.accounts import limited
 from controlplane.compute.pooler import RESET
 from controlplane.models import (
     UNFINISHED,
@@ -43,9 +44,8 @@ LATE_PAST = (
     "the moment was not recovered in time, as too much log is to be replayed or the host is busy: "
     "try again, or create a branch of the moment and read its schema"
 )
-# The largest number of lines that may differ, because the time of a comparison grows faster than
-# the number of lines.
-MOST_LINES = 20_000
+# Seconds and bytes that a comparison may take, and lines that its result may have.
+COMPARISON_TIMEOUT, COMPARISON_MEMORY, COMPARISON_LINES = 10, 512 << 20, 50_000
 
 
 class BranchBeingMade(Unprocessable):
@@ -205,27 +205,30 @@ def tables_in(answer: str) -> list[dict[str, Any]]:
 def difference(base: str, compared: str, *, database_name: str) -> str:
     """A unified diff from the schema `base` to the schema `compared`; "" if they are equal.
 
-    Raises Unprocessable if they differ in more than MOST_LINES lines.
+    Another process finds it, with a lower priority, as clients can make schemas for which this
+    takes minutes. Raises Unprocessable if they differ too much for this.
     """
-    # A line ends at a line feed only: `patch` and Postgres know no others, such as U+2028.
-    lines = StringIO(base).readlines(), StringIO(compared).readlines()
-    if _differing(*lines) > MOST_LINES:
+    limits = limited(memory=COMPARISON_MEMORY, file_size=0)
+    command = [*limits, "timeout", f"{COMPARISON_TIMEOUT}", "nice", "diff", "--text", "--unified"]
+    command += [f"--label={side}/{database_name}" for side in "ab"]
+    with open(os.memfd_create("base"), "wb", 0) as file:
+        file.write(base.encode())
+        done = subprocess.run(
+            [*command, f"/dev/fd/{file.fileno()}", "-"],
+            input=compared.encode(),
+            capture_output=True,
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+            pass_fds=[file.fileno()],
+        )
+    gave_up = done.returncode == 124 or b"memory exhausted" in done.stderr  # 124: timed out
+    if gave_up or done.stdout.count(b"\n") > COMPARISON_LINES:
         raise Unprocessable(
-            f"the schemas differ in more than {MOST_LINES} lines; compare the responses of GET "
+            "the schemas differ too much to be compared here; compare the responses of GET "
             "…/schema for each"
         )
-    names = f"a/{database_name}", f"b/{database_name}"
-    return "".join(difflib.unified_diff(*lines, *names))
-
-
-def _differing(one: Sequence[str], other: Sequence[str]) -> int:
-    """The number of lines of the longer text without the lines that both begin and end with."""
-    shorter, begin, end = min(len(one), len(other)), 0, 0
-    while begin < shorter and one[begin] == other[begin]:
-        begin += 1
-    while end < shorter - begin and one[-1 - end] == other[-1 - end]:
-        end += 1
-    return max(len(one), len(other)) - begin - end
+    if done.returncode > 1:
+        raise RuntimeError(f"diff failed: {done.stderr.decode(errors='replace')}")
+    return done.stdout.decode()
 
 
 def _begin(

@@ -10,7 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.compute.log_lines import Follower, LogLine, last_lines, lines_in
+from controlplane.compute.log_lines import (
+    Follower,
+    LogLine,
+    last_lines,
+    lines_in,
+    without_passwords,
+)
 from tests.support.client import Client
 from tests.support.project import Project, refusal
 from tests.support.stack import ROOT, Stack, running_stack
@@ -55,9 +61,13 @@ def test_its_owner_reads_all_and_the_operator_nothing_that_clients_wrote(
     stack: Stack, project: Project, bob: Client
 ) -> None:
     fail(project)
+    with pytest.raises(psycopg.Error):
+        project.sql(f"CREATE ROLE a LOGIN PASSWORD '{SECRET}' NONSENSE")
     project.suspend()
     found = logs(project)
-    (statement,) = [line for line in found if line["level"] == "STATEMENT"]
+    assert SECRET not in json.dumps([line for line in found if line["message"] != FAILING])
+    statement, hidden = (line for line in found if line["level"] == "STATEMENT")
+    assert "may hold a password" in hidden["message"]
     assert statement["message"] == FAILING
     assert statement["source"] == "postgres"
     assert statement["at"].endswith("Z")
@@ -128,6 +138,50 @@ def test_redaction_keeps_only_what_the_server_says_of_itself(message: str, left:
     assert (line.pid, line.level) == (77, message.partition(":")[0])
     expected = message.partition(":  ")[2] if left is ... else left
     assert line.redacted().message == expected
+
+
+HIDDEN = "[not shown, as it may hold a password]"
+
+
+@pytest.mark.parametrize(
+    ("written", "messages"),
+    [
+        (
+            f'{PREFIX}ERROR:  syntax error at or near "\'my "secret" at character 20\n'
+            f"{PREFIX}HINT:  Quote it.\n"
+            f"{PREFIX}STATEMENT:  create role foo login\n\tpassWord 'my \"secret\n",
+            ['syntax error at or near "…" at character 20', "Quote it.", HIDDEN],
+        ),
+        (
+            f'{PREFIX}ERROR:  role "foo" already exists\n'
+            f"{PREFIX}CONTEXT:  SQL statement \"alter role foo password 'secret'\"\n"
+            f"{PREFIX}QUERY:  select dblink('secret')\n"
+            f"{PREFIX}STATEMENT:  select f()\n",
+            ['role "…" already exists', HIDDEN, HIDDEN, "select f()"],
+        ),
+        (f"{PREFIX}LOG:  statement: create user\n\tmapping for a options (a 'secret')\n", [HIDDEN]),
+        (f"{PREFIX}LOG:  duration: 1.0 ms  execute a: alter role a password 'secret'\n", [HIDDEN]),
+        ("\t'secret';\n\tselect 1\n", [HIDDEN]),
+        ("ATEMENT:  alter role a password 'secret'\n", [HIDDEN]),
+    ],
+)
+def test_no_statement_that_may_hold_a_password_is_shown(written: str, messages: list[str]) -> None:
+    lines = without_passwords(lines_in(written, "postgres"))
+    assert [line.message for line in lines] == messages
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "LOG:  connection received: host=[local]",
+        'FATAL:  password authentication failed for user "me"',
+        "ERROR:  could not connect to the publisher: connection to server at",
+        f"STATEMENT:  {FAILING}",
+    ],
+)
+def test_what_holds_no_password_is_shown(message: str) -> None:
+    lines = list(lines_in(f'{PREFIX}ERROR:  a "b"\n{PREFIX}{message}\n', "postgres"))
+    assert without_passwords(lines) == lines
 
 
 def test_a_line_without_the_usual_form_is_kept_and_redacted() -> None:

@@ -1,12 +1,19 @@
 """GET …/branches/{branch_id}/schema and compare_schema."""
 
+import random
+import signal
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from controlplane.compute.accounts import limited
+from controlplane.compute.schema import LONGEST, _without_passwords
+from controlplane.services import schemas
+from controlplane.services.errors import Unprocessable
 from controlplane.services.schemas import difference
 from tests.support.project import Project, refusal
 
@@ -142,6 +149,32 @@ def test_a_difference_with_other_line_ends_can_be_applied(tmp_path: Path, charac
     assert (tmp_path / "neondb").read_bytes() == compared.encode()
 
 
+@pytest.mark.parametrize(
+    ("base", "compared"), [("", "a\n"), ("a", "a\n"), ("a\nb", "a\nc"), ("a\n", ""), ("-é", "é")]
+)
+def test_a_difference_at_the_end_can_be_applied(tmp_path: Path, base: str, compared: str) -> None:
+    diff = difference(base, compared, database_name="neondb")
+    assert diff.startswith("--- a/neondb\n+++ b/neondb\n@@ -")
+    (tmp_path / "neondb").write_text(base)
+    subprocess.run(["patch", "-p1"], input=diff.encode(), cwd=tmp_path, check=True)
+    assert not compared or (tmp_path / "neondb").read_text() == compared
+    assert difference(compared, compared, database_name="neondb") == ""
+
+
+@pytest.mark.parametrize(("limit", "value"), [("TIMEOUT", 1), ("MEMORY", 20 << 20), ("LINES", 9)])
+def test_a_comparison_of_schemas_that_differ_too_much_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(schemas, f"COMPARISON_{limit}", value)
+    lines = [f"{number}\n" for number in range(10 if limit == "LINES" else 500_000)]
+    base = "".join(lines)
+    random.Random(1).shuffle(lines)
+    began = time.monotonic()
+    with pytest.raises(Unprocessable, match="differ too much to be compared"):
+        difference(base, "".join(lines), database_name="neondb")
+    assert time.monotonic() - began < 20
+
+
 @pytest.mark.thorough
 def test_a_branch_that_is_being_created_is_waited_for(project: Project) -> None:
     project.sql("CREATE TABLE goods (id int)")
@@ -213,20 +246,102 @@ def test_a_schema_that_is_too_long_is_refused(project: Project) -> None:
 
 
 @pytest.mark.thorough
-def test_no_password_is_in_the_schema(project: Project) -> None:
-    project.sql(
+def test_no_password_is_in_the_schema(fresh_project: Project) -> None:
+    fresh_project.sql(
         "CREATE FOREIGN DATA WRAPPER far; CREATE SERVER away FOREIGN DATA WRAPPER far;"
         " CREATE USER MAPPING FOR neondb_owner SERVER away"
-        " OPTIONS (\"user\" 'me', password 'it''s secret')"
+        " OPTIONS (\"user\" 'me', password 'it''s secret', sslpassword 'se\\cret')"
     )
-    project.sql(
+    fresh_project.sql(
         "CREATE SUBSCRIPTION news CONNECTION 'host=/nowhere password=secret'"
         " PUBLICATION all_news WITH (connect = false)"
     )
-    found = schema(project)["sql"]
+    found = schema(fresh_project)["sql"]
     assert "CREATE USER MAPPING FOR neondb_owner SERVER away" in found
-    assert "\"user\" 'me'" in found
+    assert "\"user\" '...'" in found
     assert "secret" not in found
+    assert "cret'" not in found
+
+
+MAPPING = """
+CREATE SERVER away FOREIGN DATA WRAPPER far OPTIONS (
+    host 'here',
+    "my Password" 'secret'
+);
+
+CREATE USER MAPPING FOR neondb_owner SERVER away OPTIONS (
+    password E'se\\\\cre''t',
+    sslpassword 'it''s secret
+);',
+    "user" 'secret'
+);
+
+COMMENT ON COLUMN t.password IS 'kept ''too''';
+"""
+
+
+def test_no_value_of_a_user_mapping_and_no_password_of_a_server_is_shown() -> None:
+    shown = _without_passwords(MAPPING)
+    assert "secret" not in shown
+    assert "se\\" not in shown
+    assert shown.count("'...'") == 4
+    assert "host 'here'" in shown
+    assert shown.endswith("IS 'kept ''too''';\n")
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "AS $_$\nCREATE USER MAPPING FOR a OPTIONS (\n    password 'x'\n);\n$_$;\n",
+        "COMMENT ON TABLE t IS 'CREATE USER MAPPING FOR a OPTIONS (\n    password ''x''\n);';\n",
+        "-- it's password 'x'\nCOMMENT ON TABLE \"it's\" IS E'password ''x''\\\\';\n",
+        "CREATE TABLE t (\n    password text DEFAULT 'x'::text\n);\n",
+    ],
+)
+def test_what_only_looks_like_an_option_is_kept(kept: str) -> None:
+    assert _without_passwords(kept) == kept
+    assert _without_passwords(kept + MAPPING) == kept + _without_passwords(MAPPING)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("\nCREATE USER MAPPING FOR a", "'", "''", '"', "E'", "E'\\'", "$a{}$ ", "a", "password "),
+        *("$a", "--", "\n--\n", "\\restrict a\n", ";", "CREATE USER MAPPING 'x"),
+    ],
+)
+def test_reading_a_hostile_schema_takes_time_by_its_length_only(part: str) -> None:
+    dump = "".join(part.replace("{}", str(n)) for n in range(LONGEST // 4 // len(part)))
+    began = time.process_time()
+    _without_passwords(dump)
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("output", "block", "status"), [("written", 4096, -signal.SIGXFSZ), ("/dev/null", 64 << 20, 1)]
+)
+def test_a_program_ends_that_needs_too_much_memory_or_writes_too_much(
+    tmp_path: Path, output: str, block: int, status: int
+) -> None:
+    program = ["dd", "if=/dev/zero", f"of={output}", f"bs={block}", "count=16"]
+    limits = limited(memory=32 << 20, file_size=16384)
+    done = subprocess.run([*limits, *program], cwd=tmp_path, capture_output=True)
+    assert done.returncode == status, done.stderr
+    assert {path.stat().st_size for path in tmp_path.iterdir()} <= {16384}
+
+
+@pytest.mark.thorough
+def test_a_schema_for_which_pg_dump_needs_too_much_memory_is_refused(
+    fresh_project: Project,
+) -> None:
+    fresh_project.sql(
+        "DO $$ BEGIN FOR n IN 1..4 LOOP EXECUTE format('CREATE FUNCTION f%s() RETURNS text"
+        " LANGUAGE plpgsql AS %L', n, 'BEGIN /*' || repeat('x', 200 << 20) || '*/ END'); END LOOP;"
+        " END $$"
+    )
+    path = fresh_project.branch_path(rest="/schema?db_name=neondb")
+    status, words = refusal(fresh_project.client.call("GET", path))
+    assert (status, "the schema is too large" in words) == (422, True), words
 
 
 @pytest.mark.thorough

@@ -176,6 +176,24 @@ def test_a_database_that_accepts_no_connections_is_named(project: Project) -> No
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("functions", "words"),
+    [(1, "the schema is longer than 64 MiB"), (9, "the schema is too large")],
+)
+def test_a_schema_that_is_too_large_is_refused(
+    project: Project, functions: int, words: str
+) -> None:
+    for number in range(functions):
+        project.sql(
+            f"DO $$ BEGIN EXECUTE format('CREATE FUNCTION f{number}() RETURNS text LANGUAGE plpgsql"
+            " AS %L', 'BEGIN /*' || repeat('x', 100 << 20) || '*/ END'); END $$"
+        )
+    answer = project.client.post(project.path + "/branches", {"branch": SCHEMA_ONLY})
+    (failed,) = project.client.finish(answer)
+    assert (failed["status"], failed["error"][: len(words)]) == ("failed", words)
+
+
+@pytest.mark.thorough
 def test_an_object_that_a_client_added_to_an_extension_is_named(project: Project) -> None:
     project.sql(
         "SET ROLE neondb_owner; CREATE EXTENSION hstore; CREATE TABLE stock (id int);"

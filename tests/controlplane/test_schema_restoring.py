@@ -13,7 +13,7 @@ from psycopg import sql
 from controlplane.compute.binaries import MAJOR
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.dump_archive import ArchiveUnreadable, entries_of
-from controlplane.compute.schema import is_lock_timeout
+from controlplane.compute.schema import LOCK_HELD, reason_in
 from controlplane.compute.schema_restoring import (
     EXTENSIONS,
     SchemaNotCopied,
@@ -271,6 +271,6 @@ def test_a_held_lock_is_distinguished_from_other_failures(server: Server) -> Non
         holder.execute("CREATE TABLE t ()")
     with server.connect(NAME) as holder, holder.transaction():
         holder.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
-        assert is_lock_timeout(server.dump("--lock-wait-timeout=100").stderr.decode())
-    assert not is_lock_timeout(server.dump("--lock-wait-timeout=100").stderr.decode())
-    assert not is_lock_timeout(server.dump("--schema=none").stderr.decode())
+        assert reason_in(server.dump("--lock-wait-timeout=100").stderr.decode()) == LOCK_HELD
+    assert reason_in(server.dump("--lock-wait-timeout=100").stderr.decode()) is None
+    assert reason_in(server.dump("--schema=none").stderr.decode()) is None
