@@ -95,7 +95,9 @@ def keep_history(host: Host) -> None:
     for endpoint, (chains, has_changed) in look_into(looked_at.values(), look, at="history"):
         # Of a stopped branch the row says that its log was copied since.
         if has_changed or endpoint.id in stopped or endpoint.branch_id not in published:
-            publish(endpoint.branch_id, chains)
+            # A branch that was deleted meanwhile has no history any more.
+            with suppress(FileNotFoundError):
+                publish(endpoint.branch_id, chains)
         if has_changed:
             changed_histories.add(endpoint.branch_id)
 

@@ -3,11 +3,16 @@
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from controlplane.compute.history.chain import ACTIVITY, COMMITS, Base, Chain
 from controlplane.compute.history.commits import ENTRY, Commit, _activity, activity
 from controlplane.compute.history.log import Record, segment_name
 from controlplane.compute.tree import SEGMENT_SIZE
+from controlplane.models import Host
+from controlplane.operations import history as rounds
 from tests.support.past import history, notes, with_history, write
 from tests.support.project import Project
 from tests.support.waiting import wait_for
@@ -64,3 +69,23 @@ def test_commits_before_the_first_base_are_left_out(tmp_path: Path) -> None:
     found = activity(chain)
     assert found.removals == commits[2:]
     assert sum(count for _, count in found.commits) == 2
+
+
+@pytest.mark.django_db
+def test_a_branch_that_is_deleted_meanwhile_keeps_no_other_from_being_published(
+    monkeypatch: pytest.MonkeyPatch, host: Host
+) -> None:
+    found = [SimpleNamespace(id=f"ep-{name}", branch_id=f"br-{name}") for name in ("gone", "kept")]
+    published: list[str] = []
+
+    def publish(branch_id: str, _: object) -> None:
+        if branch_id == "br-gone":
+            raise FileNotFoundError
+        published.append(branch_id)
+
+    monkeypatch.setattr(rounds, "_stopped", lambda host, since: [])
+    monkeypatch.setattr(rounds, "_running", lambda host: found)
+    monkeypatch.setattr(rounds, "look_into", lambda *_, at: [(one, ([], True)) for one in found])
+    monkeypatch.setattr(rounds, "publish", publish)
+    rounds.keep_history(host)
+    assert published == ["br-kept"]

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -29,7 +30,7 @@ from controlplane.compute.occupants import (
     processes_in,
 )
 from controlplane.compute.patience import OutOfPatience, patience
-from controlplane.compute.session import socket_dir
+from controlplane.compute.session import session, socket_dir
 from tests.controlplane.local_compute import (
     BRANCH,
     ENDPOINT,
@@ -45,6 +46,8 @@ from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("error")
 __all__ = ["branch", "computes"]  # fixtures
+
+CLIENT = "client"
 
 
 def write(path: Path, text: str) -> None:
@@ -177,7 +180,7 @@ class TestStalePidFiles:
         compute.start(SPEC)
         with stranger(branch / "data") as other:
             write(branch / "run" / "pgbouncer.pid", f"{other.pid}\n")
-            pooler.ensure_pooler(BRANCH, socket_dir(ENDPOINT), roles=["perch_platform"])
+            pooler.ensure_pooler(BRANCH, socket_dir(ENDPOINT), roles=[CLIENT])
             assert pooled()
             compute.stop(BRANCH)
 
@@ -199,7 +202,7 @@ class TestStalePidFiles:
         began = time.monotonic()
         assert compute.running_endpoint(BRANCH) is None
         compute.start(SPEC)
-        pooler.ensure_pooler(BRANCH, socket_dir(ENDPOINT), roles=["perch_platform"])
+        pooler.ensure_pooler(BRANCH, socket_dir(ENDPOINT), roles=[CLIENT])
         assert serves()
         assert time.monotonic() - began < 10
         assert target.read_text() == f"{os.getpid()}\n"
@@ -209,11 +212,11 @@ class TestPoolers:
     def test_a_pooler_stopped_by_a_signal_is_replaced(self, branch: Path) -> None:
         compute.start(SPEC)
         sockets = socket_dir(ENDPOINT)
-        pooler.ensure_pooler(BRANCH, sockets, roles=["perch_platform"])
+        pooler.ensure_pooler(BRANCH, sockets, roles=[CLIENT])
         first = psutil.Process(int((branch / "run" / "pgbouncer.pid").read_text()))
         first.suspend()
         wait_for(lambda: first.status() == psutil.STATUS_STOPPED, "the stop")
-        pooler.ensure_pooler(BRANCH, sockets, roles=["perch_platform"])
+        pooler.ensure_pooler(BRANCH, sockets, roles=[CLIENT])
         assert not is_alive(first)
         assert pooled()
 
@@ -227,9 +230,9 @@ class TestPoolers:
         with monkeypatch.context() as deaf:
             deaf.setattr(pooler, "_listens", lambda path: False)
             with pytest.raises(pooler.PoolerUnavailable, match="did not start"):
-                pooler.ensure_pooler(BRANCH, sockets, roles=["perch_platform"])
+                pooler.ensure_pooler(BRANCH, sockets, roles=[CLIENT])
         wait_for(lambda: processes_in(branch / "pgbouncer.ini") == [], "the end of the pooler")
-        pooler.ensure_pooler(BRANCH, sockets, roles=["perch_platform"])
+        pooler.ensure_pooler(BRANCH, sockets, roles=[CLIENT])
         assert pooled()
 
 
@@ -284,10 +287,12 @@ class TestNothingIsLeft:
 
 
 def pooled() -> bool:
+    with session(socket_dir(ENDPOINT)) as own, suppress(psycopg.errors.DuplicateObject):
+        own.execute(f"CREATE ROLE {CLIENT} LOGIN".encode())
     with psycopg.connect(
         host=str(socket_dir(ENDPOINT)),
         port=pooler.PORT,
-        user="perch_platform",
+        user=CLIENT,
         dbname="postgres",
         autocommit=True,
     ) as connection:
