@@ -45,6 +45,8 @@ ALLOWED: Mapping[str, Bounds] = {
     "reserve_pool_timeout": Bounds(0, _upto(3600)),
     "server_idle_timeout": Bounds(0, _upto(DAY)),
     "server_lifetime": Bounds(60, _upto(DAY)),
+    # With 0, what a client leaves in a session is there for other clients of its role.
+    "server_reset_query_always": Bounds(0, _upto(1)),
 }
 
 

@@ -53,6 +53,19 @@ def test_a_change_is_an_operation_that_a_running_pooler_applies(place: Place) ->
     wait_for(lambda: not waits_in_vain(place), "the pooler to restore its settings")
 
 
+def test_an_owner_can_turn_off_the_reset_after_each_transaction(place: Place) -> None:
+    def kept() -> bool:
+        with place.connect(pooled=True) as client:
+            client.execute("SET work_mem = '7MB'")
+            return client.execute("SHOW work_mem").fetchone() == ("7MB",)
+
+    assert not kept()
+    place.change(**pool(server_reset_query_always="0", default_pool_size="1"))
+    wait_for(kept, "the pooler to reset nothing")
+    place.change(**pool())
+    wait_for(lambda: not kept(), "the pooler to reset again")
+
+
 @pytest.mark.thorough
 def test_settings_apply_after_a_suspend_and_from_the_projects_defaults(
     place: Place,
