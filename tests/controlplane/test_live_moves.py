@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support import past
@@ -200,17 +201,29 @@ def test_a_compute_that_dies_while_it_is_followed_runs_again_and_moves(
     stack: Stack, place: Place, second: SecondHost
 ) -> None:
     place.sql(LARGE)
-    postmaster = place.postmaster()
-    with Writer(place) as writer:
-        moving = move(place, NAME)
+
+    def is_killed(postmaster: psutil.Process) -> bool:
+        """Whether the compute was killed while it was followed: a fast move has stopped it."""
         # On the disk it is seen at once. An operation's steps are written once a second, by when
         # the compute may have been stopped.
         wait_for(lambda: on_disk(second.stack, place.branch_id), "the copy to begin")
         os.killpg(second.worker.pid, signal.SIGSTOP)
         try:
             postmaster.kill()
+        except psutil.NoSuchProcess:
+            return False
         finally:
             os.killpg(second.worker.pid, signal.SIGCONT)
+        return True
+
+    with Writer(place) as writer:
+        postmaster = place.postmaster()
+        moving = move(place, NAME)
+        while not is_killed(postmaster):
+            await_end(place, moving)
+            await_end(place, move(place, "local"))
+            postmaster = place.postmaster()
+            moving = move(place, NAME)
         await_end(place, moving)
         writer.await_more()
     writer.check()
