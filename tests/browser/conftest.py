@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 from tests.support.another_console import another_console
 from tests.support.lighthouse import chromium_path
 from tests.support.relay import Relay, relay
-from tests.support.stack import CLIENTS, Stack, stack, state_dir
+from tests.support.stack import Stack, deleting_projects, stack, state_dir
 from tests.support.waiting import load
 
 __all__ = ["stack", "state_dir"]
@@ -33,13 +33,9 @@ ARGUMENTS = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _leaves_no_projects(stack: Stack) -> Iterator[None]:
-    """Delete what a module's tests have left: their service keeps its branches in memory."""
-    earlier = len(CLIENTS)
-    yield
-    for client in CLIENTS[earlier:]:
-        if client.api_url == stack.api_url:
-            client.delete_projects()
+def _leaves_no_projects() -> Iterator[None]:
+    with deleting_projects():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,17 +6,21 @@ import pytest
 
 from tests.support.client import Client
 from tests.support.place import Place
-from tests.support.stack import Stack, stack
+from tests.support.stack import Stack, deleting_projects, stack
 
 __all__ = ["stack"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _leaves_no_projects() -> Iterator[None]:
+    with deleting_projects():
+        yield
+
+
 @pytest.fixture(scope="module")
-def alice(stack: Stack) -> Iterator[Client]:
+def alice(stack: Stack) -> Client:
     """An account. What its tests leave is deleted at the end of the module."""
-    client = stack.client()
-    yield client
-    client.delete_projects()
+    return stack.client()
 
 
 @pytest.fixture(scope="module")

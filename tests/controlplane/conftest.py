@@ -21,7 +21,7 @@ from tests.support.client import Client
 from tests.support.place import Place
 from tests.support.project import Project
 from tests.support.second_host import SecondHost, second_host
-from tests.support.stack import Stack, stack, state_dir
+from tests.support.stack import Stack, deleting_projects, stack, state_dir
 
 __all__ = ["stack", "state_dir"]
 
@@ -52,6 +52,12 @@ def free(stack: Stack) -> Iterator[Client]:
 def left_as_new() -> list[Project]:
     """Projects that earlier tests have left as they found them."""
     return []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leaves_no_projects(left_as_new: list[Project]) -> Iterator[None]:
+    with deleting_projects(lambda: [project.client for project in left_as_new]):
+        yield
 
 
 @pytest.fixture
@@ -127,8 +133,10 @@ def api(account: Account, client: DjangoClient) -> DjangoClient:
 
 
 @pytest.fixture
-def place(stack: Stack) -> Place:
-    return Place.create(stack, stack.client())
+def place(stack: Stack) -> Iterator[Place]:
+    made = Place.create(stack, stack.client())
+    yield made
+    made.client.delete_projects()
 
 
 @pytest.fixture

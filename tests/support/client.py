@@ -46,8 +46,10 @@ class Client:
         return created
 
     def delete_projects(self) -> None:
-        """Delete the account's projects, of which each has some 100 MB on disk."""
-        for project in self.get("/projects", limit=400)["projects"]:
+        """Delete the account's projects, of which each has some 100 MB on disk. Does nothing if the
+        key was revoked."""
+        found = self.call("GET", "/projects", params={"limit": 400}).json()
+        for project in found.get("projects", ()):
             self.call("DELETE", f"/projects/{project['id']}")
 
     def finish(self, answer: Any, *, timeout: float = 60.0) -> list[Any]:

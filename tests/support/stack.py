@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -295,6 +295,19 @@ def stack() -> Iterator[Stack]:
     """The one running service that all tests of a worker share."""
     with session_stack() as running:
         yield running
+
+
+@contextlib.contextmanager
+def deleting_projects(kept: Callable[[], Collection[Client]] = tuple) -> Iterator[None]:
+    """Delete at the end what the accounts made meanwhile have left, except those of `kept()`: the
+    service's branches are in memory."""
+    earlier = len(CLIENTS)
+    yield
+    for client in CLIENTS[earlier:]:
+        # The service of a test may have ended.
+        with contextlib.suppress(requests.ConnectionError):
+            if client not in kept():
+                client.delete_projects()
 
 
 def _shared_stack() -> Stack | None:
