@@ -180,7 +180,7 @@ def _words(output: IO[bytes], data: Path) -> str:
     """The last words of pg_upgrade, of its checks' reports, and of the restore that failed."""
     size = output.seek(0, os.SEEK_END)
     output.seek(max(0, size - LONGEST_WORDS))
-    said = [_whole_words(output.read(), LONGEST_WORDS)]
+    said = [_whole_words(output.read(LONGEST_WORDS), LONGEST_WORDS)]
     limit = LONGEST_REPORT
     # A link in place of the directory is not followed.
     for _, _, names, opened in os.fwalk(data / "pg_upgrade_output.d", follow_symlinks=False):

@@ -29,6 +29,7 @@ from controlplane.compute.cluster_roles import make_roles, read_roles
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.dump_archive import entries_of
 from controlplane.compute.filesystem import forget_lock, lock_branches
+from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.progress import Movement, Watch, wait_while_it_gets_on
 from controlplane.compute.recovery import is_to_recover
 from controlplane.compute.relaying import relayed
@@ -51,6 +52,7 @@ STILL = 50.0
 LOCK_WAIT = "30s"  # for one table
 LONGEST_WORDS = 4096  # bytes
 LONGEST_ARCHIVE = 64 << 20  # bytes; the worker reads it whole
+TOO_LONG = f"the schema is longer than {LONGEST_ARCHIVE >> 20} MiB"
 # Leaves out Postgres's own databases, and those whose DROP was interrupted.
 DATABASES = """
 SELECT datname, datallowconn FROM pg_database
@@ -136,7 +138,7 @@ def _copy_schema(branch_id: str, source_id: str, dumps: Path) -> None:
     ):
         make_roles(sockets, roles)
         for place, name in enumerate(databases):
-            entries = entries_of((dumps / str(place)).read_bytes())
+            entries = entries_of(read_archive(dumps / str(place)))
             with restorer(sockets) as role:
                 create_schema(sockets, name, entries, extensions[place], role)
 
@@ -230,15 +232,25 @@ def _run_pg_dump(
         if not in_time:
             raise SchemaNotCopied(f"pg_dump made no progress for {STILL:.0f} s")
         if process.returncode == -signal.SIGXFSZ:
-            raise SchemaUnreadable(f"the schema is longer than {LONGEST_ARCHIVE >> 20} MiB")
+            raise SchemaUnreadable(TOO_LONG)
         if process.returncode:
             errors.seek(max(0, os.fstat(errors.fileno()).st_size - LONGEST_WORDS))
-            words = errors.read().decode(errors="replace").strip()
+            words = errors.read(LONGEST_WORDS).decode(errors="replace").strip()
             if reason := reason_in(words):
                 raise SchemaUnreadable(reason)
             if is_connection_lost(words):
                 raise CopyInterrupted(words)
             raise SchemaNotCopied(words)
+
+
+def read_archive(dump: Path) -> bytes:
+    """The content of the file that pg_dump has written. The limit of pg_dump's files alone does not
+    bound it: another process of the source's account may have taken pg_dump's descriptor and made
+    the file longer. Raises SchemaUnreadable."""
+    archive = read_regular(dump, LONGEST_ARCHIVE + 1)
+    if len(archive) > LONGEST_ARCHIVE:
+        raise SchemaUnreadable(TOO_LONG)
+    return archive
 
 
 def _has_ended(process: "subprocess.Popen[bytes]") -> bool:

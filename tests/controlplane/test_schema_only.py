@@ -1,12 +1,16 @@
 """A branch with `init_source: schema-only` has what was created in its source, and none of the
 rows."""
 
+import os
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from controlplane.compute.schema import SchemaUnreadable
+from controlplane.compute.schema_only import LONGEST_ARCHIVE, read_archive
 from tests.controlplane.test_step_history import names, steps
 from tests.support.project import Project, refusal
 from tests.support.traps import TRAPS, sprung
@@ -194,6 +198,17 @@ def test_a_schema_that_is_too_large_is_refused(
 
 
 @pytest.mark.thorough
+def test_an_archive_that_others_made_longer_is_refused(tmp_path: Path) -> None:
+    # A program of the compute's account can take pg_dump's descriptor (pidfd_getfd).
+    dump = tmp_path / "dump"
+    dump.touch()
+    os.truncate(dump, LONGEST_ARCHIVE)
+    assert len(read_archive(dump)) == LONGEST_ARCHIVE
+    os.truncate(dump, 1 << 40)
+    with pytest.raises(SchemaUnreadable, match="longer than 64 MiB"):
+        read_archive(dump)
+
+
 def test_an_object_that_a_client_added_to_an_extension_is_named(project: Project) -> None:
     project.sql(
         "SET ROLE neondb_owner; CREATE EXTENSION hstore; CREATE TABLE stock (id int);"
