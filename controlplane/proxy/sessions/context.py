@@ -1,11 +1,12 @@
 """The objects that all sessions of a proxy share."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.directory.interface import Directory
-from controlplane.proxy.limits.fair_shares import FairShares
 from controlplane.proxy.limits.pacing import FailurePace
 from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers
@@ -25,10 +26,9 @@ class ProxyContext:
     sessions: ConnectedSessions
     directory: Directory
     wakes: SharedWakes
-    # `shares` counts for accounts, `logins` for pairs of a client's address and an endpoint.
-    shares: FairShares
-    logins: FairShares
     failure_pace: FailurePace
+    # By account; of those that open a session in a compute.
+    opening: WeakValueDictionary[int, asyncio.Semaphore]
     passwords: PasswordChecks
     queries: Queries
     peers: Peers
