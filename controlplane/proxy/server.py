@@ -10,13 +10,13 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
-from weakref import WeakValueDictionary
 
 from controlplane.metrics import figures
 from controlplane.metrics.sampling import SAMPLE_EVERY
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.directory.interface import Client, Directory
+from controlplane.proxy.limits.opening_sessions import OpeningSessions
 from controlplane.proxy.limits.pacing import FailurePace
 from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.over_http.queries import Queries
@@ -79,7 +79,7 @@ class Proxy:
             directory=directory,
             wakes=self._wakes,
             failure_pace=FailurePace(self._loop.time),
-            opening=WeakValueDictionary(),
+            opening=OpeningSessions(),
             passwords=self._passwords,
             queries=self.queries,
             peers=Peers(peer_certificate, settings, directory, self._readiness),

@@ -13,14 +13,14 @@ import requests
 
 from tests.controlplane.hanging_operations import crowd
 from tests.selection import first_of
-from tests.support import waiting
 from tests.support.flood import NUMBER, Flood, flood
 from tests.support.project import Project
 from tests.support.stack import Stack
+from tests.support.waiting import busyness
 
-# Seconds, on a fast machine that does nothing else.
+# Seconds, on a machine that others do not use.
 SOON = 1.0
-ROUNDS = 11
+ROUNDS = 7
 # What the other account does meanwhile: see `Flooder`; `hanging` are operations that hang.
 WAYS = ["requests", "logins", "sql", "slow", "hanging"]
 
@@ -166,17 +166,16 @@ def typical_seconds(neighbour: Neighbour) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in took.items()}
 
 
-@pytest.mark.parametrize("way", first_of(WAYS, count=len(WAYS)))
+@pytest.mark.parametrize("way", first_of(WAYS, count=2))
 def test_another_account_is_served_within_a_second(
     flooder: Flooder, project: Project, way: str
 ) -> None:
-    busyness = waiting.busyness()
+    before = busyness()
     with ExitStack() as flooding:
         if way == "hanging":
             flooding.enter_context(crowd(flooder.project, 40)).start()
         else:
             flooding.enter_context(flood(getattr(flooder, way)()))
-        print(way, busyness)
         found = typical_seconds(Neighbour(project))
-        print(found)
-    assert max(found.values()) < SOON * busyness, found
+    allowed = SOON * max(before, busyness())
+    assert max(found.values()) < allowed, (found, allowed)

@@ -1,12 +1,11 @@
 """The objects that all sessions of a proxy share."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
 
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.directory.interface import Directory
+from controlplane.proxy.limits.opening_sessions import OpeningSessions
 from controlplane.proxy.limits.pacing import FailurePace
 from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers
@@ -27,8 +26,7 @@ class ProxyContext:
     directory: Directory
     wakes: SharedWakes
     failure_pace: FailurePace
-    # By account; of those that open a session in a compute.
-    opening: WeakValueDictionary[int, asyncio.Semaphore]
+    opening: OpeningSessions
     passwords: PasswordChecks
     queries: Queries
     peers: Peers

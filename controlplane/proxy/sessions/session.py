@@ -55,9 +55,6 @@ Connection = TypeVar("Connection")
 
 # How many seconds a refused client is given to read the error.
 _FINAL_MESSAGE_TIMEOUT = 2.0
-# Sessions in computes that one account opens at once in each process of the proxy. Each costs a
-# process of Postgres.
-_SESSIONS_OPENED_AT_ONCE = 4
 
 
 class Session:
@@ -329,8 +326,7 @@ class Session:
             if self._is_served_elsewhere:
                 return await connect(address)  # waits for the wake
             assert self.admission is not None
-            semaphore = asyncio.Semaphore(_SESSIONS_OPENED_AT_ONCE)
-            async with self._proxy.opening.setdefault(self.admission.account_id, semaphore):
+            async with self._proxy.opening.counted(self.admission.account_id):
                 return await connect(address)
 
         connection = await connect_to_compute(
