@@ -215,9 +215,12 @@ METRICS_DIR = STATE_DIR / "metrics"
 METRICS_ADDRESS_FILE = STATE_DIR / "metrics-address"
 
 DEBUG = envbool("DEBUG", False)
-# Concurrent requests of one account in each process of the API. `api.fair_shares` allows fewer, so
-# that connections of the pool are left for other accounts.
-REQUESTS_PER_ACCOUNT = envint("PERCH_API_REQUESTS_PER_ACCOUNT", 16)
+# Concurrent requests of one account in each process of the API: a quarter of the pool's connections
+# by default, and half of them at most, so that connections are left for other accounts.
+REQUESTS_PER_ACCOUNT = max(
+    1,
+    min(envint("PERCH_API_REQUESTS_PER_ACCOUNT", POOL_SIZES["api"] // 4), POOL_SIZES["api"] // 2),
+)
 # The same for requests that only wait, such as for an operation's end, and hold no database
 # connection meanwhile.
 WAITS_PER_ACCOUNT = envint("PERCH_API_WAITS_PER_ACCOUNT", 1000)
@@ -237,7 +240,7 @@ INSTALLED_APPS = ["procrastinate.contrib.django", "controlplane"]
 MIDDLEWARE = [
     "controlplane.api.request_log.RequestLogMiddleware",
     "controlplane.api.errors.JsonErrorsMiddleware",
-    "controlplane.api.fair_shares.FairShareMiddleware",
+    "controlplane.api.request_limits.RequestLimitMiddleware",
     "controlplane.api.idempotency.IdempotencyMiddleware",
 ]
 ROOT_URLCONF = "controlplane.urls"

@@ -1,18 +1,29 @@
 """Authenticates requests by bearer API keys (specification, section 5)."""
 
+import time
 from typing import cast
 
-from django.http import HttpRequest
+import gevent
+from django.http import HttpRequest, UnreadablePostError
+from ninja.errors import HttpError
 from ninja.security import HttpBearer
 
 from controlplane.actors import Actor, ActorType, acting_as
 from controlplane.api import idempotency
-from controlplane.api.fair_shares import ACCOUNT, take_project, take_share, until_answered
-from controlplane.api.key_limits import check_key_limits, project_of, route_of
-from controlplane.api.turns import ACCOUNT_IN_ENVIRON
+from controlplane.api.key_limits import check_key_limits, route_of
+from controlplane.api.request_limits import count_request, counted, until_answered
+from controlplane.database.base import release_connection
 from controlplane.models import Account, ApiKey
 from controlplane.services import accounts
 from controlplane.services.request_rates import take_turn
+
+# Seconds within which a request's body must have arrived.
+BODY_TIMEOUT = 30.0
+# Seconds by which the response to a wrong key is delayed.
+REFUSAL_DELAY = 0.05
+MAX_KEYS_REMEMBERED = 10_000
+# Digests of keys that this process has found to be valid. They are checked again at each request.
+_valid_lately: set[str] = set()
 
 
 class AuthenticatedRequest(HttpRequest):
@@ -31,27 +42,33 @@ class ApiKeyAuth(HttpBearer):
         return key.account
 
     def _key_of(self, request: HttpRequest, token: str) -> ApiKey | None:
-        # The share of the key comes first: a flood of requests with one key, valid or not, does
-        # not reach the database.
-        take_share(request, f"key {ApiKey.digest_of(token)}")
         address = request.META.get("REMOTE_ADDR", "")
-        key = accounts.authenticate(token, address=address)
-        if key is None:
-            accounts.note_refused(token, address=address)
-            return None
-        request.META[ACCOUNT_IN_ENVIRON] = key.account_id
-        take_share(request, f"{ACCOUNT}{key.account_id}")
+        digest = ApiKey.digest_of(token)
+        # Keys that may be wrong are counted together, so that whoever tries many takes few database
+        # connections and little time.
+        with counted(f"key {digest}" if digest in _valid_lately else f"address {address}"):
+            key = accounts.authenticate(token, address=address)
+            if key is None:
+                _valid_lately.discard(digest)
+                accounts.note_refused(token, address=address)
+                release_connection()
+                time.sleep(REFUSAL_DELAY)
+                return None
+        if len(_valid_lately) >= MAX_KEYS_REMEMBERED:
+            _valid_lately.clear()
+        _valid_lately.add(digest)
+        count_request(request, key.account_id)
         caller = Actor(ActorType.USER, name=key.name, api_key_id=key.id, address=address)
         until_answered(request).enter_context(acting_as(caller))
         return key
 
 
 def _admit(request: AuthenticatedRequest, key: ApiKey) -> None:
-    """Check the rate limit and the key's reach, for every route, then wait for the project that the
-    request changes, and begin the transaction of the idempotency key.
+    """Check the rate limit and the key's reach, for every route, then receive the body, and begin
+    the transaction of the idempotency key.
 
-    That transaction begins last, so that it contains neither a refused request nor a wait in this
-    process. Raises RateLimited, Forbidden, NotFound, Locked, TooManyRequests, and whatever
+    That transaction begins last, so that it contains neither a refused request nor a wait for the
+    client. Raises RateLimited, Forbidden, NotFound, HttpError, RequestDataTooBig, and whatever
     `idempotency.begin` raises.
     """
     # ninja sets `auth` only on requests that it goes on to serve. The access log also needs the
@@ -60,6 +77,22 @@ def _admit(request: AuthenticatedRequest, key: ApiKey) -> None:
     request.api_key = key
     take_turn(key, route=f"{request.method} {route_of(request)}")
     check_key_limits(request, key)
-    if request.method != "GET" and (project_id := project_of(request)):
-        take_project(request, key.account_id, project_id)
+    _receive_body(request)
     idempotency.begin(request, key)
+
+
+def _receive_body(request: HttpRequest) -> None:
+    """Wait for the request's body, without a database connection. Raises HttpError if it does not
+    arrive in time or to its end, and RequestDataTooBig."""
+    length = int(request.META.get("CONTENT_LENGTH") or 0)
+    if not length:
+        return
+    release_connection()
+    late = HttpError(408, "invalid request: it was not sent in time")
+    try:
+        with gevent.Timeout(BODY_TIMEOUT, late):
+            is_whole = len(request.body) == length
+    except UnreadablePostError:
+        is_whole = False
+    if not is_whole:
+        raise HttpError(400, "invalid request: its body is incomplete")

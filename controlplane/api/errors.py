@@ -10,9 +10,9 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
-from controlplane.api.fair_shares import TooManyRequests
 from controlplane.api.field_errors import Entry, not_offered, of_refusal, of_validation, words_of
 from controlplane.api.not_offered import PREFIX, why_not_offered, words_of_missing
+from controlplane.api.request_limits import TooManyRequests
 from controlplane.api.request_log import request_id
 from controlplane.services.consumption import OutsideBounds
 from controlplane.services.errors import (

@@ -2,7 +2,7 @@
 events as they are committed.
 
 Between two events a stream holds a greenlet, a socket and a place in the tail (`event_tail`). It
-holds no database connection, no thread and no part of its account's share of requests.
+holds no database connection and no thread, and counts against a limit of its own.
 """
 
 import logging
@@ -23,7 +23,7 @@ from controlplane import logs
 from controlplane.actors import current_actor
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.event_tail import Reader, frame_of, tail
-from controlplane.api.fair_shares import stream_share
+from controlplane.api.request_limits import count_stream
 from controlplane.models import Event
 from controlplane.services.event_filters import EventFilter
 from controlplane.services.event_tail import (
@@ -73,7 +73,7 @@ def open_stream(
         wanted=wanted,
         has_left=partial(_has_hung_up, request.META.get("gunicorn.socket")),
     )
-    held = stream_share(request.auth.id)
+    held = count_stream(request.auth.id)
     try:
         stream = EventStream(reader, events, start, held)
     except BaseException:

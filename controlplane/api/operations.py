@@ -3,13 +3,12 @@
 import time
 from typing import Any
 
-from django.conf import settings
 from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.fair_shares import only_waiting
 from controlplane.api.listening import OPERATIONS, waiting_for
 from controlplane.api.pagination import OperationQuery, OperationsQuery
+from controlplane.api.request_limits import only_waiting
 from controlplane.api.responses.operations import OneOperation, OperationsPage
 from controlplane.api.routing import Router
 from controlplane.models import Operation
@@ -74,7 +73,7 @@ def once_ended(request: AuthenticatedRequest, operation: Operation, deadline: fl
         # come.
         fresh = look()
         while not fresh.is_finished and not is_over:
-            with only_waiting(request, f"account {account.id}", most=settings.WAITS_PER_ACCOUNT):
+            with only_waiting(request, account.id):
                 is_over = not waiter.wait(deadline - time.monotonic())
             fresh = look()
     return fresh

@@ -2,7 +2,7 @@
 `/projects/{project_id}/endpoints/{endpoint_id}/logs` and `sessions`.
 
 A worker reads the answer, which may take seconds, and the branch may still be being made. The
-request waits for both, and holds no database connection and no share of its account meanwhile.
+request waits for both, holds no database connection meanwhile, and counts as one that only waits.
 """
 
 import time
@@ -10,13 +10,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from django.conf import settings
 from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
-from controlplane.api.fair_shares import only_waiting
 from controlplane.api.listening import READINGS, waiting_for
 from controlplane.api.operations import once_ended
+from controlplane.api.request_limits import only_waiting
 from controlplane.api.requests.schemas import (
     ComparisonQuery,
     LogsQuery,
@@ -172,8 +171,7 @@ def _once_read(
             # Check before waiting: if the reading ended before the waiter existed, no
             # notification will come.
             while not schemas.is_read(reading):
-                account = f"account {request.auth.id}"
-                with only_waiting(request, account, most=settings.WAITS_PER_ACCOUNT):
+                with only_waiting(request, request.auth.id):
                     goes_on = waiter.wait(deadline - time.monotonic())
                 if not goes_on:
                     break

@@ -1,29 +1,44 @@
 """The API within gunicorn: its log, and its worker, which also answers in JSON when gunicorn itself
-refuses a request before Django sees it."""
+refuses a request before Django sees it.
 
+A connection takes a greenlet instead of a thread, because most requests wait for the database, for
+an operation or for their client, and thousands of them may wait at the same time. A connection that
+has sent no whole head within gunicorn's `--keep-alive` is closed.
+"""
+
+import ctypes
 import gc
 import json
 import logging.config
+import signal
+import socket
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
+import gevent
 from gunicorn import util
 from gunicorn.glogging import Logger
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
+from gunicorn.workers.ggevent import GeventWorker
 
 from controlplane import logs
-from controlplane.api.buffering_worker import Application, BufferingWorker, RequestTooSlow
 from controlplane.api.client_address import Network, client_of
 
 STATUS_OF = {
     LimitRequestLine: HTTPStatus.REQUEST_URI_TOO_LONG,
     LimitRequestHeaders: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-    RequestTooSlow: HTTPStatus.REQUEST_TIMEOUT,
 }
 # New objects between two garbage collections.
 COLLECT_AFTER = 50_000
+# Seconds between two checks of whether the worker is to stop.
+STOP_POLL_INTERVAL = 0.2
+# linux/prctl.h: PR_SET_PDEATHSIG
+KILL_WITH_PARENT = 1
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def with_client_address(application: Application, proxies: Sequence[Network]) -> Application:
@@ -50,20 +65,27 @@ class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
         logs.begin(logs.configuration("api"))
 
 
-class JsonErrorsWorker(BufferingWorker):
+class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.clients: set[Any] = set()
+
+    def init_process(self) -> None:
+        # The kernel kills this process when its parent dies. Otherwise a worker that is still
+        # loading, on a busy host for a minute, would hold the port, which the next parent needs.
+        ctypes.CDLL(None).prctl(KILL_WITH_PARENT, signal.SIGKILL)
+        super().init_process()
+
     def load_wsgi(self) -> None:
         super().load_wsgi()
         from django.conf import settings
 
-        from controlplane.api.turns import TurnsByKey, turns
-        from controlplane.database.base import BoundedConnection
         from controlplane.events.refusals import refusals
         from controlplane.metrics import sampling
 
         refusals.begin()
         sampling.begin_in_thread("api")
-        BoundedConnection.around_waits = turns.waiting
-        self.wsgi = with_client_address(TurnsByKey().around(self.wsgi), settings.TRUSTED_PROXIES)
+        self.wsgi: Application = with_client_address(self.wsgi, settings.TRUSTED_PROXIES)
         # Objects that exist by now stay for the life of the process, so later collections can skip
         # them. Collections are rare, because the thousands of objects of a long list are freed by
         # reference counting anyway.
@@ -71,14 +93,45 @@ class JsonErrorsWorker(BufferingWorker):
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER)
 
-    def end_waits(self) -> None:
+    def run(self) -> None:
+        gevent.spawn(self._end_waits)
+        super().run()
+
+    def handle(self, listener: Any, client: Any, addr: Any) -> None:
+        self.clients.add(client)
+        try:
+            super().handle(listener, client, addr)
+        finally:
+            self.clients.discard(client)
+
+    def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
+        # The longest that a client may take to accept a piece of the response.
+        sock.settimeout(self.cfg.timeout or None)
+        try:
+            super().handle_request(listener_name, req, sock, addr)
+        except TimeoutError:
+            raise StopIteration from None  # gunicorn closes the connection.
+        finally:
+            sock.settimeout(None)
+
+    def _end_waits(self) -> None:
+        """Once the worker is to stop, end the requests that only wait for something, and the
+        connections that await a request. gunicorn waits for the other requests to end."""
         # Imported here because gunicorn imports this module before gevent patches the standard
         # library. psycopg must be imported after the patching, so that its waits switch greenlets.
         from controlplane.api.listening import listener
         from controlplane.events.refusals import refusals
 
+        while self.alive:
+            gevent.sleep(STOP_POLL_INTERVAL)
         listener.stop()
         refusals.close()
+        while True:
+            for client in list(self.clients):
+                # What has arrived is still read.
+                with suppress(OSError):
+                    client.shutdown(socket.SHUT_RD)
+            gevent.sleep(STOP_POLL_INTERVAL)
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
         """Respond to a request that could not be parsed, or whose handling raised an exception."""

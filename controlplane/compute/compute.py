@@ -13,7 +13,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from controlplane.compute import branch_data, door, pooler, turns
+from controlplane.compute import branch_data, door, pooler
 from controlplane.compute.account_processes import end_account_of
 from controlplane.compute.accounts import account_of
 from controlplane.compute.binaries import MAJOR, WHAT_TO_DO, major_of, majors, note_major
@@ -334,7 +334,7 @@ def _launch(spec: ComputeSpec) -> None:
     end_group(spec.endpoint_id)
     note_major(sockets, major_of(data), account_of(branch_dir(spec.branch_id)))
     hold_compute(spec.branch_id, closed=spec.blocks_outbound)
-    with turns.starts.taken(), lease(spec.branch_id) as inherited:
+    with lease(spec.branch_id) as inherited:
         try:
             start_postgres(
                 data,

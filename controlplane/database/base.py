@@ -10,7 +10,7 @@ shortly before that (`statement_timeout`), so it does not continue work that no 
 import math
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVar
 
@@ -53,9 +53,6 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
     bound = LOOK_WITHIN
     # When the server last answered, by the monotonic clock.
     good_at = -math.inf
-    # Makes the context manager around each wait for an answer. The API sets one that lets other
-    # requests compute meanwhile.
-    around_waits: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def wait(
         self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
@@ -63,8 +60,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
         if timeout is not None:
             return super().wait(gen, interval, timeout)
         try:
-            with BoundedConnection.around_waits():
-                answer = super().wait(gen, interval, None if math.isinf(self.bound) else self.bound)
+            answer = super().wait(gen, interval, None if math.isinf(self.bound) else self.bound)
         except psycopg.errors._WaitTimeout as error:
             # An answer that still comes must not be read as the answer to a later statement.
             self.pgconn.finish()

@@ -13,10 +13,6 @@ many operations of some accounts hang, slots are left for the next account. Amon
 be taken, the oldest goes first. An account without a job under way may always take one, so no job
 waits forever.
 
-The exception: a job that takes longer than HANGS_AFTER probably hangs. An account that has its
-share may then take jobs of its other projects, in which nothing hangs. It may hold two jobs that do
-not hang in this way, as long as a quarter of the lane is free for other accounts.
-
 Of the moves that nobody waits for, only MOVES_AT_ONCE run at once. Each of them copies as fast as
 the machine can, so more would only take longer each, and a client that wants to connect waits for
 the whole move of its project.
@@ -27,7 +23,6 @@ Procrastinate itself would try only once.
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -46,9 +41,6 @@ from controlplane.operations.queue_beat import beating
 log = logging.getLogger(__name__)
 
 LEAST_SHARE = 2  # slots
-# Seconds after which a job probably hangs, since a start usually takes less; and the part of the
-# lane that must be free for an account to take a slot by the exception.
-HANGS_AFTER, LEFT_FREE = 5.0, 0.25
 MOVES_AT_ONCE = 2
 # Seconds before a failed write is tried again.
 WRITE_PAUSE = 1.0
@@ -66,12 +58,6 @@ WHERE id = (
         AND NOT coalesce((args->>'account')::bigint, 0) = ANY(%(accounts)s::bigint[])
         AND NOT EXISTS (
             SELECT FROM controlplane_operation AS operation
-            WHERE (waiting.args->>'account')::bigint = ANY(%(partly)s::bigint[])
-                AND operation.id = (waiting.args->>'operation_id')::uuid
-                AND operation.project_id = ANY(%(hanging_projects)s::text[])
-        )
-        AND NOT EXISTS (
-            SELECT FROM controlplane_operation AS operation
             WHERE operation.id = (waiting.args->>'operation_id')::uuid
                 AND operation.action = ANY(%(actions)s::text[])
         )
@@ -84,8 +70,8 @@ WHERE id = (
 )
 RETURNING id, status, task_name, priority, lock, queueing_lock, args, scheduled_at, queue_name,
     attempts, worker_id,
-    (SELECT ARRAY[project_id, action] FROM controlplane_operation
-     WHERE id = (args->>'operation_id')::uuid) AS operation
+    (SELECT action FROM controlplane_operation
+     WHERE id = (args->>'operation_id')::uuid) AS action
 """
 # The notification that Procrastinate's own triggers send when a job is inserted into a queue.
 LOOK_AGAIN = """
@@ -97,10 +83,7 @@ SELECT pg_notify('procrastinate_queue_v1#' || %(queue)s, '{"type": "job_inserted
 class _Taken:
     account: int
     # None for jobs that run no operation.
-    project: str | None
     action: str | None
-    # By the monotonic clock.
-    at: float
 
 
 @dataclass(frozen=True)
@@ -109,11 +92,6 @@ class _Excluded:
 
     # Accounts of which no job may be taken, because they have their share.
     accounts: list[int]
-    # Accounts that have their share, but may take jobs by the exception: only the jobs of
-    # `hanging_projects` may not be taken.
-    partly: list[int]
-    # Projects in which a job hangs.
-    hanging_projects: list[str]
     # Operations with these actions may not be taken.
     actions: list[str]
 
@@ -140,16 +118,16 @@ class LaneJobs(JobManager):
         except UniqueViolation:
             # Another worker of this queue took a job with the same lock at the same moment.
             return None
-        passes_over = excluded.accounts or excluded.partly or excluded.actions
+        passes_over = excluded.accounts or excluded.actions
         self._passed_over = bool(passes_over) and not rows
         if not rows:
             return None
-        project, action = rows[0].pop("operation") or (None, None)
+        action = rows[0].pop("action")
         job = Job.from_row(rows[0])
         assert job.id is not None
         account = job.task_kwargs.get("account")
         account_id = account if isinstance(account, int) else NOBODY
-        self._under_way[job.id] = _Taken(account_id, project, action, time.monotonic())
+        self._under_way[job.id] = _Taken(account_id, action)
         return job
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
@@ -190,19 +168,10 @@ class LaneJobs(JobManager):
         under_way = self._under_way.values()
         free = self._slots - len(under_way)
         held = Counter(job.account for job in under_way if job.account != NOBODY)
-        have_share = [account for account, slots in held.items() if slots >= max(LEAST_SHARE, free)]
-        hangs_since = time.monotonic() - HANGS_AFTER
-        quick = Counter(job.account for job in under_way if job.at > hangs_since)
-        leaves_enough = free > self._slots * LEFT_FREE
-        partly = [
-            account for account in have_share if leaves_enough and quick[account] < LEAST_SHARE
-        ]
         moves = sum(job.action == Action.MOVE_PROJECT for job in under_way)
         return _Excluded(
-            accounts=[account for account in have_share if account not in partly],
-            partly=partly,
-            hanging_projects=[
-                job.project for job in under_way if job.project and job.at <= hangs_since
+            accounts=[
+                account for account, slots in held.items() if slots >= max(LEAST_SHARE, free)
             ],
             actions=[Action.MOVE_PROJECT] if moves >= self._moves else [],
         )

@@ -16,7 +16,7 @@ from controlplane.metrics.sampling import SAMPLE_EVERY
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.directory.interface import Client, Directory
-from controlplane.proxy.limits.fair_shares import LOGIN_COUNTS_FOR, FairShares
+from controlplane.proxy.limits.opening_sessions import OpeningSessions
 from controlplane.proxy.limits.pacing import FailurePace
 from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.over_http.queries import Queries
@@ -78,14 +78,8 @@ class Proxy:
             sessions=self.sessions,
             directory=directory,
             wakes=self._wakes,
-            shares=FairShares(self._loop, self.sessions.shared),
-            logins=FairShares(
-                self._loop,
-                self.sessions.shared,
-                kind="login",
-                counts_for=LOGIN_COUNTS_FOR,
-            ),
             failure_pace=FailurePace(self._loop.time),
+            opening=OpeningSessions(),
             passwords=self._passwords,
             queries=self.queries,
             peers=Peers(peer_certificate, settings, directory, self._readiness),

@@ -62,7 +62,7 @@ def bare_django(stack: Stack, body: str) -> Iterator[str]:
         [
             *(Path(sys.executable).with_name("gunicorn"), "tests.benchmarks.bare:application"),
             *("--bind", f"127.0.0.1:{port}", "--workers", WORKERS, "--no-control-socket"),
-            *("--worker-class", "controlplane.api.buffering_worker.BufferingWorker"),
+            *("--worker-class", "gevent"),
             *("--worker-connections", "8192", "--keep-alive", "75"),
         ],
         cwd=ROOT,

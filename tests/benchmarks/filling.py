@@ -20,13 +20,6 @@ SELECT 'ep' || substr(id, 3), project_id, id, 'read_write', 0.25, 1, '{"pg_setti
     false, 'transaction', false, true, 'k8s-pod', 0, 'idle', now(), now(), now()
 FROM made WHERE split_part(id, '-', 3)::int %% %(every)s = 0
 """
-OPERATIONS = """
-INSERT INTO controlplane_operation (id, project_id, action, status, chain, resources, details,
-    failures_count, created_at, updated_at, dispatched_at)
-SELECT gen_random_uuid(), %(project)s, 'start_compute', 'finished', gen_random_uuid(), '{}',
-    '{}', 0, at, at, at
-FROM (SELECT now() - n * interval '1 second' AS at FROM generate_series(1, %(count)s) n) times
-"""
 
 
 def add_branches(
@@ -36,12 +29,6 @@ def add_branches(
     values = {"project": project_id, "parent": parent_id, "count": count}
     with stack.database() as connection:
         connection.execute(BRANCHES, {**values, "every": endpoint_on_every})
-
-
-def add_operations(stack: Stack, project_id: str, count: int) -> None:
-    """Add so many finished operations to the project, one for each second until now."""
-    with stack.database() as connection:
-        connection.execute(OPERATIONS, {"project": project_id, "count": count})
 
 
 def analyze(stack: Stack) -> None:

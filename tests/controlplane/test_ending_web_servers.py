@@ -17,10 +17,10 @@ import psutil
 import pytest
 import requests
 
-from tests.controlplane.test_fair_shares import locked_row, rename, wait_for_tries
+from tests.controlplane.test_request_limits import locked_row, rename, wait_for_tries
 from tests.support.another_api import another_api, started_by_procfile
 from tests.support.project import Project
-from tests.support.stack import ROOT, free_port
+from tests.support.stack import ROOT, Stack, free_port
 from tests.support.waiting import wait_for
 
 
@@ -105,20 +105,27 @@ def is_open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.parametrize(
-    "worker",
-    ["controlplane.api.buffering_worker.BufferingWorker", "console.server.ConsoleWorker"],
-)
-def test_a_killed_server_leaves_no_worker_that_holds_its_port(worker: str) -> None:
+def test_a_killed_api_leaves_no_worker_that_holds_its_port(stack: Stack) -> None:
+    with another_api(stack) as api:
+        left_by_killed(api.process, int(api.api_url.split(":")[2].partition("/")[0]))
+
+
+def test_a_killed_console_leaves_no_worker_that_holds_its_port() -> None:
     port = free_port()
     program = (sys.executable, "-m", "gunicorn", "wsgiref.simple_server:demo_app")
-    options = ("--worker-class", worker, "--bind", f"127.0.0.1:{port}", "--no-control-socket")
+    worker = ("--worker-class", "console.server.ConsoleWorker")
+    options = (*worker, "--bind", f"127.0.0.1:{port}", "--no-control-socket")
     with subprocess.Popen([*program, *options, "--log-level", "error"], cwd=ROOT) as server:
         wait_for(lambda: answers(port), "the server")
-        (child,) = psutil.Process(server.pid).children()
-        # As slow as a worker on a very busy host, which does not notice its parent's end itself.
-        child.suspend()
-        server.kill()
+        left_by_killed(server, port)
+
+
+def left_by_killed(server: "subprocess.Popen[bytes]", port: int) -> None:
+    """Kill the server, and wait until no worker of it holds the port."""
+    (child,) = psutil.Process(server.pid).children()
+    # As slow as a worker on a very busy host, which does not notice its parent's end itself.
+    child.suspend()
+    server.kill()
     wait_for(lambda: not is_open(port), "the end of the worker")
 
 

@@ -25,7 +25,7 @@ from controlplane.models import (
 from controlplane.models import Project as ProjectRow
 from controlplane.operations import scheduling
 from controlplane.operations.details import MoveProjectDetails, SuspendComputeDetails
-from controlplane.operations.lane_jobs import HANGS_AFTER, LaneJobs
+from controlplane.operations.lane_jobs import LaneJobs
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step
 from controlplane.services.waking import start_for_client
@@ -74,20 +74,6 @@ class TestOtherAccounts:
             began = time.monotonic()
             project.suspend()
             assert time.monotonic() - began < UNNOTICED
-
-    @pytest.mark.thorough
-    def test_the_accounts_other_project_is_not_delayed_either(self, project: Project) -> None:
-        project.suspend()
-        with crowd(project, 40) as hanging:
-            hanging.start()
-            wait_for(lambda: under_way(project) == 16, "the crowd to be at work")
-            began = time.monotonic()
-            hanging.client.new_project()
-            # The crowd's three other projects, which are older, hang first.
-            assert time.monotonic() - began < HANGS_AFTER * 6
-            # However many hang, a quarter of the lane is left for others.
-            assert under_way(project) <= 24
-            assert wake(project) < UNNOTICED
 
     @pytest.mark.thorough
     def test_the_next_operation_of_the_share_begins_at_once(self, project: Project) -> None:

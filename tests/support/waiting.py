@@ -33,7 +33,17 @@ def load() -> float:
 def slowness() -> float:
     """Measure how many times slower a processor is than a fast one; at least 1. Those of a virtual
     machine become slower while its host is busy."""
-    began, total = time.process_time(), 0
-    for number in range(WORK):
+    return _measured(time.process_time, turns=1)
+
+
+def busyness() -> float:
+    """Measure how many times longer a process that computes takes at present than it would on an
+    idle machine with a fast processor; at least 1."""
+    return _measured(time.monotonic, turns=100)
+
+
+def _measured(clock: Callable[[], float], *, turns: int) -> float:
+    began, total = clock(), 0
+    for number in range(WORK * turns):
         total += number * number
-    return max(1.0, (time.process_time() - began) / FAST)
+    return max(1.0, (clock() - began) / FAST / turns)

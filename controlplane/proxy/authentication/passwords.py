@@ -19,10 +19,9 @@ import stringprep
 import threading
 import unicodedata
 from collections import OrderedDict
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_network
+from weakref import WeakValueDictionary
 
 from controlplane.address_ranges import parse_address
 from controlplane.proxy.authentication.scram import Verifier, parse_verifier
@@ -48,12 +47,6 @@ _PROHIBITED = (
 )
 
 
-@dataclass(slots=True)
-class _Turn:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    wanted_by: int = 0
-
-
 class PasswordChecks:
     """For one process; must be used within its event loop."""
 
@@ -61,7 +54,7 @@ class PasswordChecks:
         self._thread = ThreadPoolExecutor(
             1, thread_name_prefix="password", initializer=_lower_priority
         )
-        self._turns: dict[str, _Turn] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         # Digests of the correct passwords, the last used at the end. They reveal nothing without
         # the key, which exists only in this process.
         self._key = secrets.token_bytes(32)
@@ -94,17 +87,8 @@ class PasswordChecks:
         keys = verifier.stored_key + verifier.server_key
         return hmac.digest(self._key, made + keys + verifier.salt + password, "sha256")
 
-    @contextlib.asynccontextmanager
-    async def _turn(self, whose: str) -> AsyncIterator[None]:
-        turn = self._turns.setdefault(whose, _Turn())
-        turn.wanted_by += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.wanted_by -= 1
-            if not turn.wanted_by:
-                del self._turns[whose]
+    def _turn(self, whose: str) -> asyncio.Lock:
+        return self._turns.setdefault(whose, asyncio.Lock())
 
 
 def _network_of(address: str) -> str:

@@ -244,8 +244,7 @@ class Queries:
             )
             try:
                 with _abandoned_on_disconnect(caller):
-                    async with caller.share():
-                        return await session.run(parsed.batch, parsed.wire, clean=True, grow=grow)
+                    return await session.run(parsed.batch, parsed.wire, clean=True, grow=grow)
             finally:
                 self.pool.give_back(key, address, session)
         finally:
@@ -269,8 +268,7 @@ class Queries:
         )
         try:
             with _abandoned_on_disconnect(caller):
-                async with caller.share():
-                    return await session.run(parsed.batch, parsed.wire, clean=False, grow=grow)
+                return await session.run(parsed.batch, parsed.wire, clean=False, grow=grow)
         finally:
             session.close()
 

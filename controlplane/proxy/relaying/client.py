@@ -2,7 +2,7 @@
 compute, and the wait of a client that is connected to none."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from controlplane.proxy.directory.interface import ComputeAddress
@@ -30,8 +30,6 @@ class AdmittedClient(Protocol):
         *,
         discard: Callable[[Connection], None],
     ) -> Connection: ...
-
-    def share(self) -> AbstractAsyncContextManager[None]: ...
 
     def counting(self) -> AbstractContextManager[Tally]: ...
 

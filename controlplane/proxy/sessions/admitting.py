@@ -12,7 +12,6 @@ from controlplane.proxy.authentication.sasl import ask_for_password, authenticat
 from controlplane.proxy.directory.interface import Route
 from controlplane.proxy.limits.connection_limits import NOBODY, Admission
 from controlplane.proxy.limits.pacing import answer_due
-from controlplane.proxy.limits.pending_clients import origin_of
 from controlplane.proxy.peers.header import Admitted, PassedOn
 from controlplane.proxy.peers.passing import LeadsElsewhere
 from controlplane.proxy.sessions.connected_sessions import Connected
@@ -99,35 +98,6 @@ async def admit(
     ProxyError, and LeadsElsewhere before `prove` is called.
     """
     _refuse_plain(proxy, client)
-    async with proxy.logins.share((origin_of(client.client_address), destination.endpoint_id)):
-        return await _admit(
-            proxy, client, destination, role, prove, equalizes_timing=equalizes_timing
-        )
-
-
-def check_address(
-    proxy: ProxyContext, client: ClientToAdmit, route: Route | None, role: str
-) -> None:
-    """Raises AddressNotAllowed, PublicAddressRefused."""
-    if route is None or route.rules is None:
-        return
-    address = client.client_address
-    try:
-        route.rules.check(address)
-    except ProxyError:
-        proxy.directory.note_refusal(route, role, address=address, is_outside=True)
-        raise
-
-
-async def _admit(
-    proxy: ProxyContext,
-    client: ClientToAdmit,
-    destination: Destination,
-    role: str,
-    prove: Callable[[scram.Verifier], Awaitable[Proof]],
-    *,
-    equalizes_timing: bool,
-) -> tuple[Destination, Proof]:
     due = answer_due(proxy.readiness.loop, proxy.directory.lookup_time())
     route = await proxy.directory.route(destination.endpoint_id, role)
     check_address(proxy, client, route, role)
@@ -158,6 +128,20 @@ async def _admit(
     destination = for_the_pooler(destination.with_pooler(route.always_pooled))
     _let_in(proxy, client, route, role)
     return destination, proof
+
+
+def check_address(
+    proxy: ProxyContext, client: ClientToAdmit, route: Route | None, role: str
+) -> None:
+    """Raises AddressNotAllowed, PublicAddressRefused."""
+    if route is None or route.rules is None:
+        return
+    address = client.client_address
+    try:
+        route.rules.check(address)
+    except ProxyError:
+        proxy.directory.note_refusal(route, role, address=address, is_outside=True)
+        raise
 
 
 async def _admit_again(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.directory.interface import Directory
-from controlplane.proxy.limits.fair_shares import FairShares
+from controlplane.proxy.limits.opening_sessions import OpeningSessions
 from controlplane.proxy.limits.pacing import FailurePace
 from controlplane.proxy.over_http.queries import Queries
 from controlplane.proxy.peers.connections import Peers
@@ -25,10 +25,8 @@ class ProxyContext:
     sessions: ConnectedSessions
     directory: Directory
     wakes: SharedWakes
-    # `shares` counts for accounts, `logins` for pairs of a client's address and an endpoint.
-    shares: FairShares
-    logins: FairShares
     failure_pace: FailurePace
+    opening: OpeningSessions
     passwords: PasswordChecks
     queries: Queries
     peers: Peers

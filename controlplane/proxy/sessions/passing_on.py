@@ -15,7 +15,6 @@ from controlplane.metrics import figures
 from controlplane.proxy.directory.interface import ComputeAddress, Route
 from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.limits.pacing import answer_due
-from controlplane.proxy.limits.pending_clients import origin_of
 from controlplane.proxy.peers.header import Admitted, Kind, PassedOn, SeenTls
 from controlplane.proxy.peers.passing import LeadsElsewhere, PassedClient
 from controlplane.proxy.relaying.compute import CancelKey
@@ -96,8 +95,7 @@ async def _host_of(proxy: ProxyContext, client: ClientToPassOn, endpoint_id: str
     due = answer_due(proxy.readiness.loop, proxy.directory.lookup_time())
     host_id = None
     with contextlib.suppress(ControlPlaneUnavailable):
-        async with proxy.logins.share((origin_of(client.client_address), endpoint_id)):
-            host_id = await proxy.peers.leads_any_role_to(endpoint_id)
+        host_id = await proxy.peers.leads_any_role_to(endpoint_id)
     await due
     return host_id
 

@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -321,24 +321,20 @@ class Session:
         """Connects the client to its compute: see `connecting.connect_to_compute`."""
         self._must_park, self.is_parked = "", False
 
-        async def connect_within_share(address: ComputeAddress) -> Connection:
+        async def connect_in_turn(address: ComputeAddress) -> Connection:
             self._is_served_elsewhere = address.elsewhere is not None
             if self._is_served_elsewhere:
-                return await connect(address)  # waits for the wake, without a share
-            async with self.share():
+                return await connect(address)  # waits for the wake
+            assert self.admission is not None
+            async with self._proxy.opening.counted(self.admission.account_id):
                 return await connect(address)
 
         connection = await connect_to_compute(
-            self._proxy, self, destination, connect_within_share, discard
+            self._proxy, self, destination, connect_in_turn, discard
         )
         if self._http is not None and self.wake.start is not None:
             self.wake.answered(destination.endpoint_id, None)
         return connection
-
-    def share(self) -> AbstractAsyncContextManager[None]:
-        """See `FairShares.share`; for the account that the session was admitted for."""
-        assert self.admission is not None
-        return self._proxy.shares.share(self.admission.account_id)
 
     async def _refuse(self, error: ProxyError) -> None:
         fields = {
