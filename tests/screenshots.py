@@ -2,12 +2,11 @@
 dark, on a phone and on a laptop. The console belongs to a service of its own with examples. The
 pictures are in `screenshots/`, which git ignores, and those of the README in `docs/images/`.
 
-The pages are those of `console.urls`, so that a new page is included by its address. States without
-an address are in `tests.support.shown`. With names, only pages and scenes whose names contain one
-of them are taken.
+The pages are those of `console.urls`, so that a new page is included by its address. Their states
+are those of `tests.browser.world`, and scenes without an address are in `tests.support.shown`. With
+names, only pages, states and scenes whose names contain one of them are taken.
 """
 
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,11 +14,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
-import django
 from django.urls import URLPattern, get_resolver, reverse
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.conftest import ARGUMENTS
+from tests.browser.world import STATES, State
 from tests.support import shown
 from tests.support.another_console import another_console
 from tests.support.lighthouse import chromium_path
@@ -46,7 +45,7 @@ def pages(ids: dict[str, str]) -> Iterator[tuple[str, str]]:
         name, names = pattern.name, list(pattern.pattern.converters)
         if not name or name == "sign_in" or name.endswith(("_live", "changes")):
             continue
-        # The scene `tables` chooses a table first.
+        # These need a table: see the states.
         if name.startswith("table_"):
             continue
         if missing := [one for one in names if not ids.get(one)]:
@@ -106,9 +105,12 @@ class Photographer:
             for scene in shown.SCENES:
                 if is_wanted(scene.__name__):
                     scene(page, self.world, partial(self.shoot, page))
-        with self.page(self.world.empty_key) as page:
-            if is_wanted("empty"):
-                shown.empty(page, partial(self.shoot, page))
+        keys = {"operator": self.world.client.key, "newcomer": self.world.empty_key, "visitor": ""}
+        for who, key in keys.items():
+            with self.page(key) as page:
+                for name, state in STATES.items():
+                    if state.who == who and is_wanted(name):
+                        self.show(page, name, state)
         for scene_at_relay in (shown.monitored, shown.away):
             if is_wanted(scene_at_relay.__name__):
                 with self.page(self.world.client.key, console_at_relay) as page:
@@ -128,6 +130,15 @@ class Photographer:
             page.locator(".cells td").first.wait_for()
         self.shoot(page, name)
 
+    def show(self, page: Page, name: str, state: State) -> None:
+        try:
+            page.goto(state.address.format_map(self.world.ids))
+        except KeyError:
+            # A branch of a long name, for example, is in the world of the tests only.
+            return
+        state.act(page)
+        self.shoot(page, name.replace(" ", "_"))
+
     def shoot(self, page: Page, name: str) -> None:
         # Wait for what the page fetches by itself.
         expect(page.locator("[hx-trigger=load], .htmx-request")).to_have_count(0)
@@ -143,8 +154,6 @@ class Photographer:
 
 
 def main(wanted: list[str]) -> None:
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
-    django.setup()
     path = chromium_path()
     if path is None:
         sys.exit("no Chromium found")

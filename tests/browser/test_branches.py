@@ -1,10 +1,9 @@
-"""Branches in a real browser: picture and list, a branch's page, passwords, and deletion."""
+"""Branches in a real browser: their picture, passwords, and times of expiry."""
 
-import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.looking import expect_accessible, focused
 from tests.browser.test_journey import expect_quiet, sign_in
@@ -73,20 +72,6 @@ def test_the_picture_links_to_its_branches_and_is_not_in_the_tab_order(
 
 
 @pytest.mark.thorough
-def test_each_level_below_six_is_indented_further(at_grove: Page, grove: Grove) -> None:
-    for width in (1280, 390):
-        at_grove.set_viewport_size({"width": width, "height": 900})
-        at_grove.goto(grove.url)
-        names = ["dev", *(f"level {level}" for level in range(1, 8))]
-        left = [
-            at_grove.locator(".branches .name a", has_text=re.compile(f"^{name}$")).bounding_box()
-            for name in names
-        ]
-        places = [box["x"] for box in left if box]
-        assert places == sorted(set(places)), (width, places)
-
-
-@pytest.mark.thorough
 def test_a_password_shown_once_stays_until_the_reader_presses_done(
     at_grove: Page, grove: Grove
 ) -> None:
@@ -129,22 +114,6 @@ def test_a_password_shown_once_stays_until_the_reader_presses_done(
 
 
 @pytest.mark.thorough
-def test_a_key_shown_once_stays_too(at_grove: Page) -> None:
-    page = at_grove
-    dialog = page.locator("dialog[open]")
-    page.goto("/api-keys")
-    page.get_by_role("button", name="Create key").click()
-    dialog.get_by_label("Name").fill("for a test")
-    dialog.get_by_role("button", name="Create key").click()
-    expect(dialog.locator(".secret")).to_be_visible()
-    page.keyboard.press("Escape")
-    page.keyboard.press("Escape")
-    expect(dialog.locator(".secret")).to_be_visible()
-    dialog.get_by_role("button", name="Done").click()
-    expect(page.locator("td, th").filter(has_text="for a test").first).to_be_visible()
-
-
-@pytest.mark.thorough
 def test_a_time_is_required_only_if_the_choice_needs_one(at_grove: Page, grove: Grove) -> None:
     page = at_grove
     dialog = page.locator("dialog[open]")
@@ -165,59 +134,3 @@ def test_a_time_is_required_only_if_the_choice_needs_one(at_grove: Page, grove: 
     dialog.get_by_label("Expires").select_option("")
     dialog.get_by_role("button", name="Save").click()
     expect(facts).to_contain_text("Never")
-
-
-@pytest.mark.thorough
-def test_a_branch_is_created_and_deleted_from_its_page(at_grove: Page, grove: Grove) -> None:
-    page = at_grove
-    dialog = page.locator("dialog[open]")
-    page.goto(grove.page_of(grove.dev_id))
-    page.get_by_role("button", name="Create child branch").click()
-    dialog.get_by_label("Name").fill("for an hour")
-    dialog.get_by_label("Expires").select_option("3600")
-    dialog.get_by_role("button", name="Create branch").click()
-    expect(page.get_by_role("heading", name="for an hour")).to_be_visible()
-    expect_quiet(page)
-    page.get_by_label("More actions for branch for an hour").click()
-    page.get_by_role("link", name="Delete…").locator("visible=true").click()
-    goes = dialog.locator(".losses")
-    expect(goes).to_contain_text("ep-")
-    expect(goes).to_contain_text("neondb_owner")
-    delete, typed = (
-        dialog.get_by_role("button", name="Delete branch"),
-        dialog.get_by_role("textbox"),
-    )
-    for words in ("", "for an", "undefined"):
-        typed.fill(words)
-        expect(delete).to_be_disabled()
-    typed.fill(dialog.locator(".expected code").inner_text())
-    expect(delete).to_be_enabled()
-    dialog.get_by_label("Type its name or id to confirm").fill("for an hour")
-    delete.click()
-    expect(page).to_have_url(re.compile("/branches$"))
-    expect(page.get_by_role("link", name="for an hour")).to_have_count(0, timeout=30_000)
-
-
-@pytest.mark.thorough
-def test_branches_work_without_scripts(browser: Browser, stack: Stack, grove: Grove) -> None:
-    context = browser.new_context(base_url=stack.console_url, java_script_enabled=False)
-    page = context.new_page()
-    page.set_default_timeout(20_000)
-    sign_in(page, grove.client.key)
-    page.goto(grove.url)
-    page.get_by_label("Search branches").fill("level 7")
-    page.get_by_role("button", name="Show").click()
-    page.locator(".branches").get_by_role("link", name="level 7", exact=True).click()
-    expect(page.get_by_role("heading", name="level 7")).to_be_visible()
-    page.get_by_role("button", name="Reveal password of neondb_owner").click()
-    expect(page.locator(".secret code")).to_be_visible()
-    page.get_by_role("button", name="Done").click()
-    page.get_by_role("button", name="Create database").click()
-    page.get_by_label("Name").fill("plain")
-    page.get_by_role("button", name="Create database").click()
-    expect(page.get_by_role("rowheader", name="plain")).to_be_visible()
-    page.get_by_role("button", name="Delete database plain").click()
-    page.get_by_label("Type its name to confirm").fill("plain")
-    page.get_by_role("button", name="Delete database").click()
-    expect(page.get_by_role("rowheader", name="plain")).to_have_count(0)
-    context.close()

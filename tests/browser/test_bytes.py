@@ -1,14 +1,15 @@
-"""The bytes that pages cost over the wire, in a real browser; and that no secret is compressed."""
+"""The bytes that pages cost over the wire, in a real browser; that no secret is compressed; and
+that bundling the stylesheet loses no rule."""
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import opened
 from tests.browser.looking import wire
 from tests.browser.open_pages import idle
 from tests.browser.test_journey import sign_in
 from tests.support.project import Project
-from tests.support.stack import Stack
+from tests.support.stack import ROOT, Stack
 
 # Bytes over the wire, headers included. Django adds up to 100 at random to each compressed page,
 # so that its length tells less.
@@ -60,3 +61,25 @@ def test_answers_are_compressed_unless_they_hold_a_secret(
             page.get_by_role("button", name="Create key").click()
         expect(page.locator(".secret")).to_be_visible()
         assert made.value.header_value("content-encoding") is None
+
+
+STATIC = ROOT / "static"
+FIRST = ["vendor/pico.min.css", "theme.css", "console.css"]
+RULES = """text => {
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync(text);
+  // Browsers keep the value of a custom property exactly as it was written, with its spaces.
+  return Array.from(sheet.cssRules, rule => rule.cssText.replace(/, /g, ","));
+}"""
+
+
+def test_the_stylesheet_has_the_rules_of_its_sources(page: Page) -> None:
+    page.goto("/sign-in")
+    address = page.locator("link[rel=stylesheet]").get_attribute("href")
+    small = page.request.get(str(address)).text()
+    rest = sorted(path.name for path in STATIC.glob("*.css") if path.name not in FIRST)
+    sources = [page.evaluate(RULES, (STATIC / name).read_text()) for name in [*FIRST, *rest]]
+    assert page.evaluate(RULES, small) == [rule for rules in sources for rule in rules]
+    # The licence of another project's code stays with that code.
+    assert "Pico CSS" in small[:200]
+    assert "Licensed under MIT" in small[:200]

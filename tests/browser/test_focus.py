@@ -151,21 +151,6 @@ def test_after_a_row_is_deleted_the_next_one_has_the_focus(page: Page, stack: St
 
 
 @pytest.mark.thorough
-def test_a_closed_dialog_returns_the_focus_to_its_opener(page: Page, shop: Project) -> None:
-    open_page(page, shop)
-    for opener, closing in (("#create-endpoint", "Escape"), ("#create-endpoint", "Enter")):
-        page.locator(opener).focus()
-        # The opener looks like a button.
-        page.keyboard.press("Space")
-        expect(page.locator("dialog[open]")).to_be_visible()
-        if closing == "Enter":
-            page.locator("dialog[open] [data-close]").focus()
-        page.keyboard.press(closing)
-        expect(page.locator("dialog[open]")).to_have_count(0)
-        assert focused(page) == opener.removeprefix("#")
-
-
-@pytest.mark.thorough
 def test_escape_closes_only_the_menu(page: Page, shop: Project) -> None:
     open_page(page, shop)
     summary = page.get_by_label(f"More actions for {shop.endpoint_id}")

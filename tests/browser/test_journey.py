@@ -5,7 +5,6 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import copied
 from tests.support.stack import Stack
 
 QUIET = "No operation in progress"
@@ -205,40 +204,6 @@ def test_typed_text_survives_a_refusal_and_the_polling_behind_the_dialog(signed_
     dialog.get_by_role("button", name="Create branch").click()
     expect(dialog).to_have_count(0)
     expect(page.get_by_role("heading", name="<b>markup</b> & more")).to_be_visible()
-
-
-@pytest.mark.thorough
-def test_a_hidden_tab_does_not_poll(signed_in: Page, stack: Stack) -> None:
-    page = signed_in
-    page.get_by_role("button", name="Create your first project").click()
-    page.locator("dialog[open]").get_by_role("button", name="Create project").click()
-    expect(page.locator(".endpoints")).to_be_visible()
-    expect_quiet(page)
-
-    hide(page)
-    polls: list[str] = []
-    page.on("request", lambda one: polls.append(one.url) if "/live" in one.url else None)
-    page.get_by_role("button", name="Suspend").click()
-    page.locator("dialog[open]").get_by_role("button", name="Suspend").click()
-    expect(page.locator("#poll")).to_contain_text("in progress")
-    # In this time, a visible tab would have polled several times.
-    page.wait_for_function(
-        "start => performance.now() - start > 1200", arg=page.evaluate("performance.now()")
-    )
-    # The one after the user's own change.
-    assert len(polls) == 1
-
-
-@pytest.mark.thorough
-def test_a_host_is_copied(signed_in: Page) -> None:
-    page = signed_in
-    page.get_by_role("button", name="Create your first project").click()
-    page.locator("dialog[open]").get_by_role("button", name="Create project").click()
-    expect(page.locator(".endpoints")).to_be_visible()
-    expect_quiet(page)
-    host = page.locator(".endpoints .host code").first.inner_text()
-    page.get_by_label(f"Copy host {host}", exact=True).click()
-    assert copied(page) == host
 
 
 @pytest.mark.thorough

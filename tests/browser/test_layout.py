@@ -7,6 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.looking import focused
 from tests.browser.test_journey import sign_in
+from tests.selection import first_of
 from tests.support.project import Project
 from tests.support.stack import Stack
 
@@ -76,7 +77,9 @@ def test_tabs_fade_out_where_more_are_hidden(page: Page, shop: Project) -> None:
     expect(tabs).not_to_have_attribute("data-more", "")
 
 
-@pytest.mark.parametrize("place", ["", "/branches", "/branches/{branch}", "/endpoints/{endpoint}"])
+@pytest.mark.parametrize(
+    "place", first_of(["", "/branches/{branch}", "/branches", "/endpoints/{endpoint}"])
+)
 def test_menus_are_within_a_narrow_window(page: Page, shop: Project, place: str) -> None:
     sign_in(page, shop.client.key)
     page.goto(shop.path + place.format(branch=shop.branch_id, endpoint=shop.endpoint_id))
@@ -123,7 +126,7 @@ def test_a_dialog_begins_at_its_first_field_or_at_cancel(page: Page, shop: Proje
     expect(dialog.get_by_label("Type its id to confirm")).to_be_focused()
 
 
-@pytest.mark.parametrize("path", ["", "/branches", "/events", "/endpoints/{endpoint}"])
+@pytest.mark.parametrize("path", first_of(["/branches", "", "/events", "/endpoints/{endpoint}"]))
 def test_what_is_to_be_touched_is_large_enough(page: Page, shop: Project, path: str) -> None:
     sign_in(page, shop.client.key)
     page.goto(shop.path + path.format(endpoint=shop.endpoint_id))

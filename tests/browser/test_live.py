@@ -10,7 +10,8 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import Elsewhere
 from tests.browser.looking import expect_accessible, wire
 from tests.browser.open_pages import SOON, idle, open_page, settled
-from tests.browser.test_journey import assert_not_reloaded, hide, mark, sign_in
+from tests.browser.test_journey import assert_not_reloaded, hide, sign_in
+from tests.selection import first_of
 from tests.support.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -31,7 +32,7 @@ def connect(shop: Project) -> None:
     psycopg.connect(uri, hostaddr="127.0.0.1").close()
 
 
-@pytest.mark.parametrize("path", ["", "/endpoints/{endpoint}"])
+@pytest.mark.parametrize("path", first_of(["/endpoints/{endpoint}", ""]))
 def test_a_change_made_elsewhere_appears_at_once(page: Page, shop: Project, path: str) -> None:
     shop.done(shop.start())
     open_page(page, shop, path.format(endpoint=shop.endpoint_id))
@@ -100,23 +101,6 @@ def test_after_the_users_own_change_no_older_answer_is_shown(
         re.compile("starting|Active"), timeout=SOON + 2_000
     )
     expect(page.locator("#live .state").first).to_have_text("Active", timeout=10_000)
-
-
-@pytest.mark.thorough
-def test_any_number_of_windows_are_live(page: Page, stack: Stack, shop: Project) -> None:
-    other = Project.create(stack, shop.client, name="other")
-    for project in (shop, other):
-        project.done(project.start())
-    open_page(page, shop)
-    pages = [page] + [page.context.new_page() for _ in range(7)]
-    for number, one in enumerate(pages[1:-1]):
-        one.goto(f"/projects/{(other, shop)[number % 2].id}")
-    pages[-1].goto("/")
-    for project in (shop, other):
-        project.suspend()
-    for one in pages[:-1]:
-        expect(one.locator("#live .state").first).to_contain_text("Idle", timeout=SOON)
-    expect(pages[-1].locator("#live .states").first).to_contain_text("Idle", timeout=SOON)
 
 
 def test_an_idle_page_costs_almost_no_bytes(page: Page, shop: Project) -> None:
@@ -240,27 +224,6 @@ def test_times_on_the_page_advance(page: Page, shop: Project) -> None:
 
 
 @pytest.mark.thorough
-def test_webhook_pages_are_live(page: Page, stack: Stack) -> None:
-    client = stack.client()
-    sign_in(page, client.key)
-    page.goto("/webhooks")
-    expect(page.get_by_text("No webhooks yet")).to_be_visible()
-    asked = {"url": "https://hooks.invalid/x", "description": "chat", "event_types": ["*"]}
-    made = client.post("/webhooks", {"webhook": asked})["webhook"]
-    row = page.locator(".webhooks tbody tr")
-    expect(row).to_contain_text("hooks.invalid", timeout=SOON)
-    page.goto(f"/webhooks/{made['id']}")
-    mark(page)
-    page.get_by_role("button", name="Send test event").click()
-    expect(page.locator(".deliveries tbody tr")).to_have_count(1, timeout=SOON)
-    page.get_by_role("button", name="Disable").click()
-    expect(page.get_by_role("button", name="Enable")).to_be_focused()
-    client.delete(f"/webhooks/{made['id']}")
-    expect(page.locator("#main")).to_have_class(re.compile("gone"), timeout=SOON)
-    assert_not_reloaded(page)
-
-
-@pytest.mark.thorough
 def test_an_element_that_changes_its_kind_changes_its_look(page: Page, stack: Stack) -> None:
     project = Project.create(stack, stack.client(), name="shop")
     free = project.new_branch_id(name="free")
@@ -271,3 +234,62 @@ def test_an_element_that_changes_its_kind_changes_its_look(page: Page, stack: St
     project.done(project.create_endpoint(free))
     expect(region.locator(".perching")).to_be_visible(timeout=20_000)
     expect(region.locator(".empty")).to_have_count(0)
+
+
+def test_a_waiting_operation_is_not_shown_as_running(page: Page, shop: Project) -> None:
+    endpoint_page = f"{shop.path}/endpoints/{shop.endpoint_id}"
+    shop.start()
+    sign_in(page, shop.client.key)
+    with shop.locked():
+        suspend, start = shop.client.post(shop.endpoint_path(rest="/restart"))["operations"]
+        run = f"{shop.path}/runs/{start['chain_id']}"
+        for path in ("/", shop.path, endpoint_page, f"{shop.path}/operations", run):
+            page.goto(path)
+            expect(page.locator("#live")).to_be_visible()
+            expect(page.locator("[hx-trigger=load]")).to_have_count(0)
+            expect(page.locator("main")).not_to_contain_text(re.compile("running for", re.I))
+        # On its run's page, and in its endpoint's list.
+        expect(page.locator(f"[id='operation-{start['id']}'] tr.operation .word")).to_have_text(
+            "Waiting"
+        )
+        expect(page.locator(f"[id='operation-{suspend['id']}'] tr.operation .word")).to_have_text(
+            "In progress"
+        )
+        page.goto(endpoint_page)
+        for name, status in (("Start endpoint", "Waiting"), ("Suspend endpoint", "In progress")):
+            row = page.locator(".operations tbody tr").filter(has_text=name).first
+            expect(row.locator(".status")).to_have_text(status)
+        # While a restart is pending, the page shows the present state and the operation in
+        # progress.
+        expect(page.locator("#live .about .state.pending")).to_have_text("suspending…")
+    shop.client.ended(shop.id, start["id"])
+
+
+@pytest.mark.thorough
+def test_an_endpoints_operations_are_found_in_a_busy_project(page: Page, stack: Stack) -> None:
+    """A renewal of the endpoint's page, caused by other work of the project, closes no dialog."""
+    busy = Project.create(stack, stack.client(), name="busy")
+    quiet = busy.endpoint_id
+    other = busy.create_endpoint(busy.new_branch_id(name="dev"))["endpoint"]["id"]
+    for _ in range(6):
+        busy.suspend(other)
+        busy.start(other)
+    newest = busy.client.get(f"{busy.path}/operations", limit=10)["operations"]
+    assert quiet not in {one["endpoint_id"] for one in newest}
+
+    open_page(page, busy, f"/endpoints/{quiet}")
+    own = page.locator(".operations.own tbody tr")
+    expect(own.filter(has_text="Start endpoint")).to_have_count(1)
+    expect(page.locator("main")).not_to_contain_text("No operations yet")
+    page.get_by_label(re.compile("More actions")).click()
+    page.get_by_role("link", name="Edit settings…", exact=True).click()
+    field = page.locator("dialog[open]").get_by_label("Postgres settings")
+    field.fill("work_mem = 7MB")
+    with page.expect_response(re.compile("/live"), timeout=SOON):
+        busy.suspend(other)
+    expect(field).to_have_value("work_mem = 7MB")
+    # The endpoint's own operation, which becomes the newest, does not close it either.
+    busy.suspend(quiet)
+    expect(page.locator("#live .about .state").first).to_contain_text("Idle", timeout=SOON)
+    expect(own.filter(has_text="Suspend endpoint")).to_have_count(1)
+    expect(field).to_have_value("work_mem = 7MB")

@@ -7,8 +7,8 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Elsewhere
 from tests.browser.looking import cut_off
-from tests.browser.open_pages import SOON, idle, open_page, settled
-from tests.browser.test_journey import assert_not_reloaded, sign_in
+from tests.browser.open_pages import idle, open_page, settled
+from tests.browser.test_journey import assert_not_reloaded
 from tests.support.project import Project
 from tests.support.stack import Stack
 
@@ -38,33 +38,6 @@ def test_a_broken_connection_is_announced_once_and_the_message_goes_away(
         shop.suspend()
     expect(page.locator("#trouble")).to_be_hidden(timeout=15_000)
     expect(page.locator("#live .state").first).to_contain_text("Idle")
-    assert_not_reloaded(page)
-
-
-@pytest.mark.thorough
-def test_a_console_that_does_not_come_back_is_reported(rough_page: Page, shop: Project) -> None:
-    page = rough_page
-    sign_in(page, shop.client.key)
-    page.route("**/live?*", lambda route: route.abort())
-    page.goto(f"/projects/{shop.id}")
-    trouble = page.locator("#trouble")
-    expect(trouble).to_have_text("Cannot reach the console. Retrying.", timeout=9_000)
-    page.unroute("**/live?*")
-    expect(trouble).to_be_hidden(timeout=9_000)
-
-
-@pytest.mark.thorough
-def test_an_api_outage_is_reported_in_place(elsewhere: Elsewhere, shop: Project) -> None:
-    page, api = elsewhere.page, elsewhere.relay
-    shop.done(shop.start())
-    open_page(page, shop)
-    api.is_away = True
-    expect(page.locator("#poll")).to_contain_text("Retrying", timeout=10_000)
-    expect(page.locator(".notice")).to_have_count(0)
-    api.is_away = False
-    expect(page.locator("#poll")).to_contain_text("No operation in progress", timeout=10_000)
-    shop.suspend()
-    expect(page.locator("#live .state").first).to_contain_text("Idle", timeout=SOON)
     assert_not_reloaded(page)
 
 
@@ -119,15 +92,3 @@ def test_no_renewal_reverts_a_search(elsewhere: Elsewhere, shop: Project, way: s
     assert (way == "fails first") or "search=work_mem" in page.url
     field.fill("")
     expect(rows).to_have_count(25)
-
-
-@pytest.mark.thorough
-def test_without_marks_the_page_is_read_at_each_poll(elsewhere: Elsewhere, shop: Project) -> None:
-    page, api = elsewhere.page, elsewhere.relay
-    api.missing = {"/mark"}
-    open_page(page, shop)
-    state = page.locator("#live .state").first
-    # A change that this page's user did not make.
-    for change, word in ((shop.suspend, "Idle"), (shop.start, "Active"), (shop.suspend, "Idle")):
-        change()
-        expect(state).to_contain_text(word, timeout=SOON + 3_000)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -31,12 +30,9 @@ def notes(stack: Stack) -> Iterator[tuple[Project, str]]:
 
 
 @pytest.fixture
-def there(
-    browser: Browser, stack: Stack, notes: tuple[Project, str], request: Any
-) -> Iterator[Page]:
+def there(browser: Browser, stack: Stack, notes: tuple[Project, str]) -> Iterator[Page]:
     """The page on which a moment of the branch is chosen."""
-    context = getattr(request, "param", {"timezone_id": ZONE})
-    with opened(browser, stack.console_url, **context) as page:
+    with opened(browser, stack.console_url, timezone_id=ZONE) as page:
         project, _ = notes
         sign_in(page, project.client.key)
         page.goto(f"{project.branch_path()}/history")
@@ -106,6 +102,7 @@ def test_a_moment_is_chosen_by_keyboard_and_becomes_a_branch(
     assert rows(project, branch_id_of(page)) == ["first"]
 
 
+@pytest.mark.thorough
 def test_a_typed_name_survives_the_choice_of_another_moment(
     there: Page, notes: tuple[Project, str]
 ) -> None:
@@ -132,26 +129,6 @@ def test_a_typed_name_survives_the_choice_of_another_moment(
     expect(page.locator("#found")).not_to_have_attribute("data-moment", between)
     page.get_by_role("button", name="Restore main…").click()
     expect(dialog.get_by_label("Keep current data as branch")).to_have_value("kept")
-
-
-@pytest.mark.thorough
-def test_commits_are_left_out_and_included(there: Page, notes: tuple[Project, str]) -> None:
-    page, (_, between) = there, notes
-    found, field = page.locator("#found"), page.get_by_label("Time or LSN")
-    field.fill(between)
-    field.press("Enter")
-    expect(found).to_have_attribute("data-moment", between)
-    first = found.locator(".in code").inner_text()
-    page.get_by_role("link", name="Leave it out").press("Enter")
-    expect(found.locator(".out code")).to_have_text(first)
-    expect(page.get_by_role("link", name="Leave it out")).to_be_focused()
-    page.get_by_role("link", name="Include it").press("Enter")
-    expect(found.locator(".in code")).to_have_text(first)
-    # A position in the log leaves out the commit that begins there.
-    field.fill(first)
-    field.press("Enter")
-    expect(found).to_contain_text(f"At LSN {first}")
-    expect(found.locator(".out code")).to_have_text(first)
 
 
 @pytest.mark.thorough
@@ -209,73 +186,3 @@ def test_a_moment_is_chosen_by_mouse(there: Page) -> None:
     expect(page.locator("#found")).not_to_have_attribute("data-moment", latest)
     value, most = int(slider.input_value()), int(slider.get_attribute("max") or 0)
     assert 0.25 < value / most < 0.42
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("there", [{"timezone_id": ZONE, "has_touch": True}], indirect=True)
-def test_a_moment_is_chosen_by_touch(there: Page) -> None:
-    box = there.get_by_label("Moment on the band").bounding_box()
-    assert box
-    there.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    expect(there.locator("#found .moment")).to_be_visible()
-
-
-@pytest.mark.thorough
-def test_a_moment_outside_of_the_history_is_refused_in_the_page(there: Page) -> None:
-    field = there.get_by_label("Time or LSN")
-    for typed, words in (
-        ("2020-01-31 12:00", "outside of the branch's history"),
-        ("2999-01-31 12:00", "in the future"),
-        ("yesterday", "Enter a time such as"),
-    ):
-        field.fill(typed)
-        field.press("Enter")
-        expect(there.get_by_role("alert")).to_contain_text(words)
-        expect(field).to_have_value(typed)
-        expect(there.get_by_role("button", name="Create branch…")).to_have_count(0)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("there", [{"java_script_enabled": False}], indirect=True)
-def test_without_scripts_the_field_takes_utc(there: Page, notes: tuple[Project, str]) -> None:
-    page, (_, between) = there, notes
-    expect(page.get_by_label("Moment on the band")).to_be_hidden()
-    page.get_by_label("Time or LSN").fill(between[:-1].replace("T", " "))
-    page.get_by_role("button", name="Show").click()
-    expect(page.locator("#found")).to_have_attribute("data-moment", between)
-    page.get_by_role("button", name="Restore main…").click()
-    page.get_by_label("Keep current data as branch").fill("main")
-    page.get_by_role("button", name="Restore branch").click()
-    expect(page.get_by_role("alert")).to_be_visible()
-    moment = page.get_by_label("Moment", exact=True)
-    # Without scripts, the reader's time zone is not known.
-    expect(moment).to_have_value(f"{between[:23].replace('T', ' ')} UTC")
-    expect(moment).to_have_attribute("title", between)
-
-
-@pytest.mark.thorough
-def test_a_branch_is_restored_to_its_own_past(browser: Browser, stack: Stack) -> None:
-    client = stack.client()
-    project = with_history(Project.create(stack, client, name="notes"))
-    project.sql("CREATE TABLE notes AS SELECT 'precious' AS text")
-    # The page looks for the newest commits itself.
-    project.sql("DROP TABLE notes")
-    with opened(browser, stack.console_url) as page:
-        sign_in(page, project.client.key)
-        page.goto(f"{project.branch_path()}/history")
-        page.get_by_role("link", name="Which tables?").first.click()
-        expect(page.locator("tr.removed", has_text="CREATE TABLE public.notes")).to_be_visible()
-        page.go_back()
-        page.get_by_role("button", name="Go to just before").first.click()
-        expect(page.locator("#found .out time")).to_be_visible()
-        assert page.get_by_label("Time or LSN").input_value()
-        page.get_by_role("button", name="Restore main…").click()
-        dialog = page.locator("dialog[open]")
-        dialog.get_by_label("Keep current data as branch").fill("without notes")
-        dialog.get_by_role("button", name="Restore branch").click()
-        expect(page.locator("#notices")).to_contain_text("kept as without notes")
-        expect_quiet(page)
-    project.start()
-    assert rows(project, project.branch_id) == ["precious"]
-    names = {one["name"] for one in project.client.get(f"{project.path}/branches")["branches"]}
-    assert names == {"main", "without notes"}

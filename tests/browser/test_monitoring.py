@@ -1,6 +1,4 @@
-"""The charts of an endpoint in a real browser: chosen times, tables, renewal, other servers."""
-
-import json
+"""The charts of an endpoint in a real browser: chosen times, tables, renewal."""
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -56,38 +54,3 @@ def test_an_endpoint_is_monitored(elsewhere: Elsewhere, shop: Project) -> None:
     assert table.get_by_role("row").count() > 60
     expect_accessible(page)
     expect_fits(page, (320, 390, 768, 1280))
-
-
-def test_charts_are_renewed_in_place(elsewhere: Elsewhere, shop: Project) -> None:
-    page = elsewhere.page
-    sign_in(page, shop.client.key)
-    deadlocks = 0
-
-    def with_deadlocks(body: bytes) -> bytes:
-        busily = busy(body)
-        if busily == body:
-            return body
-        answer = json.loads(busily)
-        answer["metrics"]["points"][-1]["deadlocks"] = deadlocks
-        return json.dumps(answer).encode()
-
-    elsewhere.relay.twists = with_deadlocks
-    page.goto(f"/projects/{shop.id}/endpoints/{shop.endpoint_id}/monitoring?range=6h")
-    page.locator("#table-wakes summary").click()
-    before = page.locator("#chart-deadlocks ~ p").inner_text()
-    deadlocks = 4321
-    page.evaluate("Perch.renew()")
-    expect(page.locator("#chart-deadlocks ~ p")).to_contain_text("4,3")
-    assert "4,3" not in before
-    # What was opened stays open, and so does the chosen time.
-    expect(page.locator("#table-wakes")).to_have_attribute("open", "")
-    expect(page.get_by_role("link", name="6 h")).to_have_attribute("aria-current", "page")
-
-
-def test_a_server_without_metrics_says_so(elsewhere: Elsewhere, shop: Project) -> None:
-    page = elsewhere.page
-    elsewhere.relay.missing.add("/metrics")
-    sign_in(page, shop.client.key)
-    page.goto(f"/projects/{shop.id}/endpoints/{shop.endpoint_id}/monitoring")
-    expect(page.get_by_text("The server does not report the metrics")).to_be_visible()
-    expect_accessible(page)

@@ -1,7 +1,6 @@
 """Open pages, and a form with typed text, while the API goes through each kind of outage and
 recovers. The page shows one line in place, loses nothing, and is live afterwards."""
 
-import json
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -13,15 +12,14 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import new_page
 from tests.browser.open_pages import SOON
 from tests.browser.test_journey import assert_not_reloaded, hide, mark, sign_in
-from tests.selection import first_of, only
+from tests.selection import only
 from tests.support.another_console import another_console
-from tests.support.odd_answers import bare, strange
 from tests.support.project import Project
 from tests.support.relay import Relay, relay
 from tests.support.stack import Stack
 
-# Seconds that the console waits for the API, a delay that is shorter, and one that is longer.
-PATIENCE, LATE, TOO_LATE = 2.0, 0.5, 4.5
+# Seconds that the console waits for the API, and a delay that is longer.
+PATIENCE, TOO_LATE = 2.0, 4.5
 # Milliseconds after which a page requests a region again that could not be read.
 AGAIN = 5_000
 # Milliseconds within which all pages, which renew themselves at once, show a change.
@@ -37,13 +35,6 @@ def says(
 ) -> Callable[[Relay], None]:
     def begin(api: Relay) -> None:
         api.says, api.kind, api.status = body, kind, status
-
-    return begin
-
-
-def twists(twist: Callable[[object], object]) -> Callable[[Relay], None]:
-    def begin(api: Relay) -> None:
-        api.twists = lambda body: json.dumps(twist(json.loads(body))).encode() if body else body
 
     return begin
 
@@ -76,12 +67,6 @@ OUTAGES: dict[str, tuple[Callable[[Relay], None], str]] = {
 }
 # One of each kind: unreachable, failing, unreadable.
 USUAL = ("away", "500", "broken JSON")
-# In these cases, the pages work on.
-HARMLESS: dict[str, Callable[[Relay], None]] = {
-    "late": lambda api: setattr(api, "delay", LATE),
-    "unknown values": twists(strange),
-    "missing fields": twists(bare),
-}
 
 
 class Scene:
@@ -233,23 +218,6 @@ def test_each_outage_recovers(scene: Scene, outage: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("outage", first_of(HARMLESS))
-def test_odd_or_late_answers_are_no_problem(scene: Scene, outage: str) -> None:
-    page = scene.project
-    dialog = page.locator("dialog[open]")
-    with during_outage(scene, HARMLESS[outage]):
-        scene.renew()
-        scene.wait()
-        expect_typed(page, type_something(scene))
-        page.keyboard.press("Escape")
-        expect(dialog).to_have_count(0)
-        expect_whole(scene)
-    scene.renew()
-    expect_whole(scene)
-    expect_alive(scene)
-
-
-@pytest.mark.thorough
 def test_a_page_recovers_from_a_mistaken_404(scene: Scene) -> None:
     with during_outage(scene, refuses(404)):
         scene.renew()
@@ -278,62 +246,6 @@ def test_a_page_recovers_from_a_mistaken_404(scene: Scene) -> None:
     expect_whole(scene)
     expect_alive(scene)
 
-
-@pytest.fixture(scope="module")
-def query(browser: Browser, _scene: Scene) -> Iterator[Page]:
-    """A query page that is open, with an answer."""
-    page, _ = new_page(browser, _scene.console_url, may_fail=True)
-    sign_in(page, _scene.shop.client.key)
-    page.goto(f"{_scene.shop.path}/query")
-    mark(page)
-    yield page
-    page.context.close()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("outage", first_of(OUTAGES))
-def test_an_open_query_page_survives_each_outage(scene: Scene, query: Page, outage: str) -> None:
-    begin, words = OUTAGES[outage]
-    said = re.compile(f"{words}|refused by the test", re.IGNORECASE)
-    sql, run = query.get_by_label("SQL"), query.locator("#run")
-    answer, tables = query.locator("#answer"), query.locator("#tables")
-    show_tables = query.locator("#show-tables")
-    sql.fill("SELECT 6 * 7 AS answer")
-    query.get_by_label("Timeout").select_option(index=2)
-    run.click()
-    expect(answer.get_by_role("cell", name="42")).to_be_visible()
-    chosen = query.evaluate(CHOSEN)
-    typed = "SELECT 'what is typed since'\n  -- and not run yet"
-    sql.fill(typed)
-    with during_outage(scene, begin):
-        # A change of the branch requests this. The answer and the chosen values stay.
-        query.evaluate("document.getElementById('choose-branch').click()")
-        expect(query.locator(".notice.failure")).to_contain_text(said)
-        expect(query.locator(".htmx-request")).to_have_count(0)
-        expect(answer.get_by_role("cell", name="42")).to_be_visible()
-        assert query.evaluate(CHOSEN) == chosen
-        query.locator(".notice.failure [data-dismiss]").click()
-        for part, button in ((answer, run), (tables, show_tables), (answer, run)):
-            button.click()
-            expect(query.locator(".htmx-request")).to_have_count(0)
-            expect(part.locator(".error")).to_have_count(1)
-            expect(part.locator(".error")).to_contain_text(said)
-            expect(query.locator("#id_sql")).to_have_value(typed)
-        expect(query.locator(".notice.failure")).to_have_count(0)
-        expect(query.locator("#trouble")).to_be_hidden()
-        assert "Traceback" not in query.content()
-    assert query.evaluate(CHOSEN) == chosen
-    run.click()
-    expect(answer.get_by_role("cell", name="what is typed since")).to_be_visible()
-    expect(answer.locator(".error")).to_have_count(0)
-    show_tables.click()
-    expect(tables.locator(".error")).to_have_count(0)
-    assert_not_reloaded(query)
-
-
-# The chosen value and the number of options of every list in the form.
-CHOSEN = """() => [...document.querySelectorAll("form.query select")]
-    .map((one) => [one.name, one.value, one.options.length])"""
 
 # Where each page shows an endpoint's state.
 SEEN = {

@@ -209,23 +209,3 @@ def test_a_query_runs_on_another_branch(query: Page) -> None:
     page.get_by_role("button", name="Turn off read only and run").click()
     expect(page.locator(".done")).to_contain_text("SELECT")
     expect(page.get_by_label("Read only")).not_to_be_checked()
-
-
-@pytest.mark.thorough
-def test_plans_notices_and_downloads(query: Page) -> None:
-    page = query
-    page.get_by_label("SQL", exact=True).fill(
-        "SELECT * FROM birds JOIN generate_series(1, 9) n ON n = id"
-    )
-    page.get_by_role("button", name="Explain and run").click()
-    tree = page.locator(".plan-tree")
-    expect(tree).to_contain_text("Join")
-    expect(tree.locator("li li").first).to_be_visible()
-    expect_accessible(page)
-    ask(page, "DO $$BEGIN RAISE NOTICE 'hello'; END$$; SELECT id, name FROM birds")
-    expect(page.get_by_role("list", name="Notices")).to_contain_text("hello")
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Download CSV").click()
-    assert download.value.path().read_text() == "id,name\n1,wren\n"
-    # The page stays as it is.
-    expect(page.get_by_role("cell", name="wren")).to_be_visible()

@@ -1,4 +1,4 @@
-"""Runs, their filters, failures and events, in a real browser."""
+"""Runs, their filters, failures, events, cancel and retry, in a real browser."""
 
 import re
 
@@ -109,28 +109,6 @@ def test_events_link_to_what_still_exists(page: Page, project: Project) -> None:
 
 
 @pytest.mark.thorough
-def test_runs_and_events_work_without_scripts(page: Page, project: Project, stack: Stack) -> None:
-    browser = page.context.browser
-    assert browser is not None
-    context = browser.new_context(
-        base_url=stack.console_url,
-        java_script_enabled=False,
-        storage_state=page.context.storage_state(),
-    )
-    bare = context.new_page()
-    bare.goto(f"/projects/{project.id}/operations")
-    bare.locator(".filters summary").click()
-    bare.get_by_label("Action").select_option("start_compute")
-    bare.get_by_role("button", name="Apply").click()
-    expect(bare.locator(".runs tbody tr")).to_have_count(1)
-    bare.locator(".runs .lead > a").first.click()
-    expect(bare.locator(".waterfall")).to_contain_text("Starting Postgres")
-    bare.locator(".log summary").click()
-    expect(bare.locator(".log pre")).to_contain_text("start_compute")
-    context.close()
-
-
-@pytest.mark.thorough
 def test_on_a_phone_no_words_overlap(page: Page, project: Project) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     # The endpoint is deleted; this is shown beside the button that copies its id.
@@ -150,38 +128,50 @@ def test_on_a_phone_no_words_overlap(page: Page, project: Project) -> None:
 
 
 @pytest.mark.thorough
-def test_the_failed_operation_is_blamed(page: Page, stack: Stack, project: Project) -> None:
-    """The operation behind it, which was not run, is not blamed."""
-    project.suspend()
-    data = stack.data_dir(project.branch_id)
-    kept = data.rename(data.with_name("kept"))
-    try:
-        asked = {"branch": {"name": "dev"}, "endpoints": [{"type": "read_write"}]}
-        made = project.client.post(f"{project.path}/branches", asked)
-        failed, victim = project.client.finish(made)
-    finally:
-        kept.rename(data)
-    run = f"/projects/{project.id}/runs/{failed['chain_id']}"
-    page.goto(run)
-    why = page.locator(".reason.wrong")
-    expect(why.get_by_role("heading")).to_contain_text("Why Create branch failed")
-    expect(why.locator(".error-words")).to_contain_text("has no data")
-    why.get_by_role("link", name="Create branch").click()
-    expect(page).to_have_url(re.compile(f"{run}#operation-{failed['id']}$"))
+def test_an_operation_is_cancelled_and_retried(page: Page, stack: Stack) -> None:
+    project = Project.create(stack, stack.client(), name="shop")
+    sign_in(page, project.client.key)
+    dialog = page.locator("dialog[open]")
+    status = page.locator("#live > .head .state")
 
-    culprit, behind = (page.locator(f"#operation-{one['id']}") for one in (failed, victim))
-    expect(culprit).to_contain_text("Error")
-    expect(culprit).to_contain_text("has no data")
-    expect(behind).to_contain_text("Not run")
-    expect(behind).to_contain_text("An earlier operation failed.")
-    expect(behind).not_to_contain_text("has no data")
-    page.goto(run)
-    behind.get_by_role("link", name="An earlier operation").click()
-    expect(page).to_have_url(re.compile(f"{run}#operation-{failed['id']}$"))
-    expect(page.locator(":target .operation")).to_contain_text("Create branch")
-    expect(culprit).to_be_in_viewport()
+    with project.locked():
+        suspend, start = project.client.post(project.endpoint_path(rest="/restart"))["operations"]
+        # The operation's own address redirects to its run.
+        page.goto(f"/projects/{project.id}/operations/{start['id']}")
+        expect(page).to_have_url(re.compile(f"/runs/{start['chain_id']}#operation-{start['id']}$"))
+        mark(page)
+        expect(page.locator(".waterfall")).to_contain_text("Waiting for “Suspend endpoint”")
+        expect(page.locator("#poll")).to_contain_text("in progress")
 
-    # The message on the project's pages blames the same operation.
-    page.goto(f"/projects/{project.id}")
-    expect(page.locator("#poll")).to_contain_text("Create branch")
-    expect(page.locator("#poll")).not_to_contain_text("Start endpoint")
+        # The page asks for confirmation; declining changes nothing.
+        own = page.locator(f"[id='operation-{start['id']}'] tr.operation .word")
+        cancel = page.locator(f"[id='cancel-{start['id']}']")
+        cancel.click()
+        dialog.get_by_role("button", name="Go back").click()
+        expect(dialog).to_have_count(0)
+        expect(own).to_have_text("Waiting")
+        cancel.click()
+        dialog.get_by_role("button", name="Cancel operation").dblclick()
+        expect(own).to_have_text("Cancelled")
+        expect(page.locator(".notice.success")).to_have_text(re.compile("is cancelled"))
+        expect(page.locator(".notice.failure")).to_have_count(0)
+        assert_not_reloaded(page)
+
+    # The rest of its run continues, and the page shows it.
+    other = page.locator(f"[id='operation-{suspend['id']}'] tr.operation")
+    expect(other).to_contain_text("OK")
+    expect(page.locator("#live")).to_have_attribute("data-mark", re.compile("."))
+    assert project.client.ended(project.id, suspend["id"])["status"] == "finished"
+
+    # A second press of the button before the first answer has no further effect.
+    cancelled = page.url
+    page.locator("#retry-run").dblclick()
+    expect(page).not_to_have_url(re.compile(start["chain_id"]))
+    expect(status).to_have_text("OK")
+    anew = page.url.rpartition("/")[2]
+    page.get_by_role("link", name=f"operation {start['id']}").click()
+    expect(page).to_have_url(re.compile(re.escape(cancelled.partition("#")[0])))
+    expect(page.locator(".facts")).to_contain_text(anew)
+    retries = [one for one in project.operations() if one.get("retry_of")]
+    assert [one["chain_id"] for one in retries] == [anew]
+    assert project.sql("SELECT 1") == [(1,)]

@@ -1,4 +1,4 @@
-"""Sessions that end because they are idle, and sign-ins to several servers."""
+"""Sessions that end: in another tab, or because they are idle."""
 
 import re
 
@@ -7,11 +7,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import opened
 from tests.browser.looking import expect_accessible
-from tests.browser.test_journey import assert_not_reloaded, mark, sign_in
+from tests.browser.open_pages import open_page
+from tests.browser.test_journey import assert_not_reloaded, mark, sign_in, sign_out
 from tests.support.another_console import another_console
-from tests.support.client import Client
 from tests.support.project import Project
-from tests.support.relay import relay
 from tests.support.stack import Stack
 
 # Seconds that a session may be idle: more than any page takes, also on a busy machine.
@@ -54,47 +53,33 @@ def test_an_idle_session_ends_and_typed_text_is_kept(browser: Browser, stack: St
 
 
 @pytest.mark.thorough
-def test_the_menu_switches_between_servers(browser: Browser, stack: Stack) -> None:
-    """Another address of the same service acts as the other server."""
-    here = Project.create(stack, stack.client(), wait=False, name="Nest here")
-    there = Project.create(stack, stack.client(), wait=False, name="Nest there")
-    with (
-        relay(stack.api_url) as staging,
-        another_console(stack.api_url, PERCH_CONSOLE_SERVERS=f"staging={staging.url}") as url,
-        opened(browser, url) as page,
-    ):
-        menu = page.locator("#menu-account")
-        sign_in(page, here.client.key)
-        assert not staging.asked
-        menu.locator("summary").click()
-        menu.get_by_role("link", name="Sign in with another key").click()
-        page.get_by_label("Server").select_option("staging")
-        page.get_by_label("API key").fill(there.client.key)
-        page.get_by_role("button", name="Sign in").click()
-        expect_projects_of(page, there, not_of=here)
-        assert staging.asked
+def test_a_page_stays_when_the_user_signs_out_elsewhere(page: Page, stack: Stack) -> None:
+    project = Project.create(stack, stack.client(), name="shop")
+    project.new_branch_id(name="free")
+    open_page(page, project)
+    dialog = page.locator("dialog[open]")
+    page.locator("#create-endpoint").click()
+    dialog.get_by_label("Suspend after").select_option("own")
+    dialog.get_by_label("Minutes without activity").fill("77")
 
-        menu.locator("summary").click()
-        menu.get_by_role("button", name=f"Switch to {name_of(here.client)}").click()
-        expect_projects_of(page, here, not_of=there)
-        menu.locator("summary").click()
-        expect_accessible(page)
-        back = menu.get_by_role("button", name=f"Switch to {name_of(there.client)}")
-        expect(back).to_contain_text("staging")
-        back.click()
-        expect_projects_of(page, there, not_of=here)
-        menu.locator("summary").click()
-        expect(menu.locator("li").first).to_contain_text("staging")
+    other = page.context.new_page()
+    other.goto("/")
+    sign_out(other)
+    # Something changes that the page may not read now.
+    project.suspend()
+    expect(page.locator("#poll")).to_contain_text("Sign in again", timeout=25_000)
+    send = dialog.get_by_role("button", name="Create endpoint")
+    send.click()
+    expect(dialog.get_by_role("alert")).to_contain_text("You are not signed in")
+    expect(dialog.get_by_label("Minutes without activity")).to_have_value("77")
 
-
-def name_of(client: Client) -> str:
-    return str(client.get("/users/me")["login"])
-
-
-def expect_projects_of(page: Page, project: Project, *, not_of: Project) -> None:
-    """Check each page that shows projects, once the menu shows the right account."""
-    expect(page.locator("#menu-account .who")).to_have_text(name_of(project.client))
-    for address in ("/", "/activity", "/go"):
-        page.goto(address)
-        expect(page.locator("#main")).to_contain_text(project.created["project"]["name"])
-        expect(page.locator("#main")).not_to_contain_text(not_of.created["project"]["name"])
+    with page.context.expect_page() as signing_in:
+        dialog.get_by_role("link", name="Sign in again").click()
+    signing_in.value.get_by_label("API key").fill(project.client.key)
+    signing_in.value.get_by_role("button", name="Sign in").click()
+    expect(signing_in.value.get_by_role("heading", name="Projects", exact=True)).to_be_visible()
+    send.click()
+    expect(dialog).to_have_count(0)
+    expect(page.locator(".endpoints tbody tr")).to_have_count(2)
+    assert {e["suspend_timeout_seconds"] for e in project.endpoints()} >= {77 * 60}
+    assert_not_reloaded(page)

@@ -4,9 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import opened
 from tests.browser.looking import expect_accessible
 from tests.browser.test_journey import sign_in
 from tests.support.project import Project
@@ -30,12 +29,6 @@ def tables(page: Page, shop: Project) -> Page:
     page.goto(f"{shop.path}/tables")
     page.get_by_role("link", name="birds").click()
     return page
-
-
-def turn(page: Page, name: str) -> list[str]:
-    with page.expect_navigation():
-        page.get_by_role("link", name=name).click()
-    return first_cells(page)
 
 
 def first_cells(page: Page) -> list[str]:
@@ -97,6 +90,7 @@ def test_rows_are_paged_changed_and_sent_both_ways(
     shop.sql("DELETE FROM birds WHERE id >= 1000")
 
 
+@pytest.mark.thorough
 def test_a_row_is_deleted_by_sql_that_is_shown_before(tables: Page, shop: Project) -> None:
     page, dialog = tables, tables.locator("dialog[open]")
     shop.sql("CREATE TABLE eggs (bird int REFERENCES birds)")
@@ -117,72 +111,7 @@ def test_a_row_is_deleted_by_sql_that_is_shown_before(tables: Page, shop: Projec
     shop.sql("INSERT INTO birds VALUES (4, 'bird 4', '1')")
 
 
-def test_a_row_is_added_with_defaults_and_the_rows_are_counted(
-    page: Page, shop: Project, stack: Stack
-) -> None:
-    shop.sql("CREATE TABLE nests (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
-             "tree text NOT NULL DEFAULT 'oak', note text DEFAULT 'none', eggs int)")  # fmt: skip
-    sign_in(page, shop.client.key)
-    page.goto(f"{shop.path}/tables")
-    page.get_by_role("link", name="nests").click()
-    expect(page.locator("#table-title")).to_contain_text("0 rows")
-    dialog = page.locator("dialog[open]")
-    page.get_by_role("button", name="Add row").click()
-    dialog.get_by_label("NULL for note").check()
-    dialog.get_by_label("eggs integer", exact=True).fill("many")
-    dialog.get_by_role("button", name="Review SQL…").click()
-    dialog.get_by_role("button", name="Add row", exact=True).click()
-    expect(dialog.get_by_role("alert")).to_contain_text("Invalid input syntax")
-    expect(dialog.get_by_label("NULL for note")).to_be_checked()
-    dialog.get_by_label("eggs integer", exact=True).fill("3")
-    dialog.get_by_role("button", name="Review SQL…").click()
-    expect(dialog.locator("pre")).to_have_text(
-        'INSERT INTO "public"."nests" ("note", "eggs") VALUES (NULL, \'3\')'
-    )
-    dialog.get_by_role("button", name="Add row", exact=True).click()
-    expect(page.locator("#notices")).to_contain_text("A row was added to nests.")
-    expect(page.locator("#table-title")).to_contain_text("1 row")
-    assert shop.sql("SELECT tree, note, eggs FROM nests") == [("oak", None, 3)]
-    # Of a large table, the number is Postgres's estimate.
-    shop.sql("INSERT INTO nests (eggs) SELECT n FROM generate_series(1, 1999) n")
-    page.reload()
-    expect(page.locator("#table-title")).to_contain_text("more than 50 rows")
-    shop.sql("ANALYZE nests")
-    page.reload()
-    expect(page.locator("#table-title")).to_contain_text("about 2,000 rows (an estimate)")
-    shop.sql("DROP TABLE nests")
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize("column", ["note", "name", "id"])
-@pytest.mark.parametrize("times", [1, 2])
-def test_every_row_is_on_one_page(tables: Page, column: str, times: int) -> None:
-    page = tables
-    for _ in range(times):
-        page.get_by_role("columnheader", name=re.compile(f"^{column}")).get_by_role("link").click()
-    expect(page.locator("[aria-sort]")).to_have_attribute(
-        "aria-sort", "ascending" if times == 1 else "descending"
-    )
-    seen = [first_cells(page)]
-    while page.get_by_role("link", name="Next").count():
-        seen.append(turn(page, "Next"))
-    assert sorted(int(cell) for cells in seen for cell in cells) == list(range(1, 121))
-    for before in reversed(seen[:-1]):
-        assert turn(page, "Previous") == before
-
-
-@pytest.mark.thorough
-def test_a_row_that_was_changed_meanwhile_is_not_overwritten(tables: Page, shop: Project) -> None:
-    page = tables
-    page.get_by_role("link", name="Edit row 2", exact=True).click()
-    page.get_by_label("NULL for note").check()
-    page.get_by_role("button", name="Review SQL…").click()
-    shop.sql("UPDATE birds SET note = 'theirs' WHERE id = 2")
-    page.get_by_role("button", name="Save row", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("Nothing was changed")
-    assert shop.sql("SELECT note FROM birds WHERE id = 2") == [("theirs",)]
-
-
 def test_the_chosen_branch_is_shown_at_once(tables: Page, shop: Project) -> None:
     dev_id = shop.new_branch_id(name="dev")
     endpoint_id = shop.create_endpoint(dev_id)["endpoint"]["id"]
@@ -209,45 +138,3 @@ def test_a_value_that_is_typed_unticks_null(tables: Page, shop: Project) -> None
     expect(page.locator("#notices")).to_contain_text("was changed")
     assert shop.sql("SELECT note FROM birds WHERE id = 3") == [("fed",)]
     shop.sql("UPDATE birds SET note = NULL WHERE id = 3")
-
-
-def test_an_idle_endpoint_is_started_by_a_button_and_large_values_are_opened_alone(
-    tables: Page, shop: Project
-) -> None:
-    page = tables
-    shop.sql("CREATE TABLE songs (id int PRIMARY KEY, notes text)")
-    shop.sql("INSERT INTO songs VALUES (1, repeat('tweet ', 50000))")
-    shop.suspend()
-    page.reload()
-    expect(page.get_by_role("heading", name="The endpoint is idle")).to_be_visible()
-    expect_accessible(page)
-    page.get_by_role("button", name="Show tables").click()
-    page.get_by_role("link", name="songs").click()
-    page.get_by_role("link", name="Edit row 1", exact=True).click()
-    expect(page.get_by_label("notes text", exact=True)).to_be_disabled()
-    page.keyboard.press("Escape")
-    page.get_by_role("link", name="Open all 300 kB").click()
-    expect(page.locator("body")).to_have_text("tweet " * 50000)
-    shop.sql("DROP TABLE songs")
-
-
-@pytest.mark.thorough
-def test_tables_work_without_scripts_and_without_a_key(
-    browser: Browser, stack: Stack, shop: Project
-) -> None:
-    shop.sql("CREATE TABLE keyless AS SELECT n FROM generate_series(1, 60) n")
-    shop.sql("CREATE VIEW few AS SELECT 'seen' AS word")
-    with opened(browser, stack.console_url, java_script_enabled=False) as page:
-        sign_in(page, shop.client.key)
-        page.goto(f"{shop.path}/tables")
-        page.get_by_role("link", name="keyless").click()
-        assert len(turn(page, "Next")) == 10
-        expect(page.get_by_text("cannot be changed here")).to_be_visible()
-        page.get_by_role("link", name="few").click()
-        expect(page.get_by_role("cell", name="seen")).to_be_visible()
-        page.get_by_role("link", name="birds").click()
-        page.get_by_role("link", name="Edit row 3", exact=True).click()
-        # Nothing unticks the box of NULL, but the typed value counts.
-        page.get_by_label("note text", exact=True).fill("fed")
-        page.get_by_role("button", name="Review SQL…").click()
-        expect(page.locator("pre")).to_contain_text("SET \"note\" = 'fed'")

@@ -1,4 +1,4 @@
-"""Sign-in links, account menu, theme, palette, shortcuts, queries and status, in a real browser."""
+"""Sign-in links, themes, the palette, shortcuts, queries and curl, in a real browser."""
 
 import re
 import subprocess
@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import copied
 from tests.browser.looking import (
-    FEWER,
     WIDTHS_OF,
     expect_accessible,
-    expect_fits,
     expect_good,
     focused,
 )
@@ -34,15 +32,7 @@ def operator(stack: Stack) -> Client:
 @pytest.fixture(scope="module")
 def shop(stack: Stack, operator: Client) -> Iterator[Project]:
     made = Project.create(stack, operator, name="Bird shop")
-    made.client.finish(
-        made.client.post(
-            f"{made.path}/branches",
-            {
-                "branch": {"name": "dev"},
-                "endpoints": [{"type": "read_write"}],
-            },
-        )
-    )
+    made.new_branch(endpoint=True, name="dev")
     yield made
     made.client.delete(made.path)
 
@@ -70,28 +60,6 @@ def test_a_one_time_link_signs_in(page: Page, stack: Stack) -> None:
     expect(page.locator("#menu-account summary")).to_contain_text("local")
     page.goto(link)
     expect(page.get_by_role("heading", name="This link has expired")).to_be_visible()
-
-
-@pytest.mark.thorough
-def test_the_menu_switches_accounts_and_signs_out(signed_in: Page, stack: Stack) -> None:
-    page = signed_in
-    menu = page.locator("#menu-account")
-    menu.locator("summary").click()
-    menu.get_by_role("link", name="Sign in with another key").click()
-    page.get_by_label("API key").fill(stack.new_key())
-    page.get_by_role("button", name="Sign in").click()
-    expect(menu.locator("summary")).to_contain_text("account-")
-    menu.locator("summary").click()
-    menu.get_by_role("button", name="Switch to local").click()
-    expect(menu.locator("summary")).to_contain_text("local")
-    menu.locator("summary").click()
-    expect_fits(page, FEWER)
-    menu.get_by_role("link", name="Sign out everywhere…").click()
-    page.locator("dialog[open]").get_by_role("button", name="Sign out everywhere").click()
-    expect(page.get_by_role("heading", name="Other accounts signed in")).to_be_visible()
-    expect_good(page, WIDTHS_OF)
-    page.get_by_role("button", name="Continue as account-").click()
-    expect(menu.locator("summary")).to_contain_text("account-")
 
 
 @pytest.mark.thorough
@@ -145,25 +113,6 @@ def test_the_palette_works_by_keyboard_alone(signed_in: Page, shop: Project) -> 
     expect(dialog).to_be_visible()
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
-
-
-@pytest.mark.thorough
-def test_the_palette_finds_branches_of_other_projects(
-    signed_in: Page, stack: Stack, shop: Project
-) -> None:
-    page, other = signed_in, Project.create(stack, shop.client, name="Aviary")
-    page.goto(f"/projects/{shop.id}/operations")
-    page.keyboard.press("Control+k")
-    found = page.locator("dialog[open] .goals li:visible")
-    page.locator("#palette-q").fill("aviary branch")
-    expect(found).to_have_text([re.compile(r"^main br-\S+ in Aviary branch$")])
-    # The open project comes first.
-    page.locator("#palette-q").fill("main")
-    expect(found.first).not_to_contain_text("Aviary")
-    page.locator("#palette-q").fill(other.endpoint_id)
-    page.keyboard.press("Enter")
-    expect(page).to_have_url(re.compile(f"{other.id}/endpoints/{other.endpoint_id}$"))
-    other.client.delete(other.path)
 
 
 @pytest.mark.thorough
@@ -228,33 +177,6 @@ def test_a_query_and_its_errors(signed_in: Page, shop: Project) -> None:
     expect(page.locator(".done")).to_contain_text("SELECT · 1 row")
     # The tree of tables follows.
     expect(page.locator("[data-table=birds]")).to_be_visible()
-
-
-@pytest.mark.thorough
-def test_a_query_works_without_scripts(browser: Browser, stack: Stack, shop: Project) -> None:
-    context = browser.new_context(base_url=stack.console_url, java_script_enabled=False)
-    page = context.new_page()
-    sign_in(page, shop.client.key)
-    page.goto(f"/projects/{shop.id}/query")
-    page.get_by_label("Branch").select_option("dev")
-    page.get_by_role("button", name="Load roles and databases").click()
-    expect(page.get_by_label("Branch")).to_have_value(re.compile("^br-"))
-    page.get_by_label("SQL").fill("SELECT 6 * 7 AS answer")
-    page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.get_by_role("cell", name="42")).to_be_visible()
-    expect(page.get_by_label("SQL")).to_have_value("SELECT 6 * 7 AS answer")
-    page.get_by_role("button", name="Show tables").click()
-    expect(page.get_by_role("heading", name="Tables")).to_be_visible()
-    context.close()
-
-
-@pytest.mark.thorough
-def test_the_status_page_renews_itself(signed_in: Page) -> None:
-    page = signed_in
-    page.goto("/status")
-    with page.expect_response(re.compile("/status/live")):
-        pass
-    expect(page.get_by_role("heading", name="Host local")).to_be_visible()
 
 
 @pytest.mark.thorough

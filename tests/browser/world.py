@@ -30,20 +30,10 @@ ROLE, DATABASE = "neondb_owner", "neondb"
 NO_PAGES = {
     "table_value": "a text",
     **dict.fromkeys(
-        (
-            *(
-                "project_recover",
-                "switch",
-                "sign_out",
-                "endpoint_start",
-                "endpoint_enable",
-                "endpoint_pooling",
-            ),
-            *("endpoint_connection_string", "branch_protection"),
-            *("branch_history_query", "operation_retry", "chain_retry"),
-            *("webhook_enable", "webhook_test", "webhook_resend", "query_cancel", "table_export"),
-            "host_drain",
-        ),
+        "project_recover switch sign_out endpoint_start endpoint_enable endpoint_pooling "
+        "endpoint_connection_string branch_protection branch_history_query operation_retry "
+        "chain_retry webhook_enable webhook_test webhook_resend query_cancel table_export "
+        "host_drain".split(),
         "it answers to a button alone",
     ),
 }
@@ -64,59 +54,27 @@ QUERIES = {
     "database_edit": f"?name={DATABASE}",
     "database_delete": f"?name={DATABASE}",
 }
-# Forms and other contents of dialogs, each with the page from which it is opened, by name or
-# address.
-OPENED_ON = {
-    "go": "dashboard",
-    "shortcuts": "dashboard",
-    "preferences": "dashboard",
-    "sign_out_everywhere": "dashboard",
-    "api_key_create": "api_keys",
-    "api_key_revoke": "api_keys",
-    "project_create": "dashboard",
-    "project_switcher": "project",
-    "project_connect": "project",
-    "project_rename": "project_settings",
-    "project_history": "project_settings",
-    "project_durability": "project_settings",
-    "project_addresses": "project_settings",
-    "project_quotas": "project_settings",
-    "project_defaults": "project_settings",
-    "project_replication": "project_settings",
-    "project_delete": "project_settings",
-    "endpoint_create": "project",
-    "endpoint_connect": "project",
-    "endpoint_suspend": "endpoint",
-    "endpoint_restart": "endpoint",
-    "endpoint_disable": "endpoint",
-    "endpoint_reassign": "endpoint",
-    "endpoint_settings": "endpoint",
-    "endpoint_delete": "endpoint",
-    "branch_create": "branches",
-    "branch_rename": "branch",
-    "branch_expiry": "branch",
-    "branch_set_default": "branch",
-    "branch_reset": "branch",
-    "branch_restore": "branch",
-    **dict.fromkeys(("branch_history_create", "branch_history_restore"), "branch_history"),
-    "branch_delete": "/projects/{project_id}/branches/{long}",
-    **dict.fromkeys(("table_row", "table_row_add"), "/projects/{project_id}/tables" + ONE_TABLE),
-    "role_create": "branch",
-    "role_reset": "branch",
-    "role_delete": "branch",
-    "database_create": "branch",
-    "database_edit": "branch",
-    "database_delete": "branch",
-    "snapshot_create": "branch",
-    "snapshot_restore": "branch",
-    "snapshot_delete": "branch",
-    "operation_cancel": "/projects/{failing}/runs/{under_way}",
-    "chain_cancel": "/projects/{failing}/runs/{under_way}",
-    "webhook_create": "webhooks",
-    "webhook_edit": "webhook",
-    "webhook_rotate": "webhook",
-    "webhook_delete": "webhook",
+# Forms and other contents of dialogs, by the page from which they are opened: its name or address.
+_FORMS = {
+    "dashboard": "go shortcuts preferences sign_out_everywhere project_create",
+    "api_keys": "api_key_create api_key_revoke",
+    "project": "project_switcher project_connect endpoint_create endpoint_connect",
+    "project_settings": "project_rename project_history project_durability project_addresses "
+    "project_quotas project_defaults project_replication project_delete",
+    "endpoint": "endpoint_suspend endpoint_restart endpoint_disable endpoint_reassign "
+    "endpoint_settings endpoint_delete",
+    "branches": "branch_create",
+    "branch": "branch_rename branch_expiry branch_set_default branch_reset branch_restore "
+    "role_create role_reset role_delete database_create database_edit database_delete "
+    "snapshot_create snapshot_restore snapshot_delete",
+    "branch_history": "branch_history_create branch_history_restore",
+    "/projects/{project_id}/branches/{long}": "branch_delete",
+    "/projects/{project_id}/tables" + ONE_TABLE: "table_row table_row_add",
+    "/projects/{failing}/runs/{under_way}": "operation_cancel chain_cancel",
+    "webhooks": "webhook_create",
+    "webhook": "webhook_edit webhook_rotate webhook_delete",
 }
+OPENED_ON = {form: page for page, forms in _FORMS.items() for form in forms.split()}
 
 
 def names() -> list[str]:

@@ -14,7 +14,6 @@ import psycopg
 import pytest
 import requests
 
-from tests.support.client import Client
 from tests.support.place import Connection, Place, last_words, serves
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -69,14 +68,6 @@ def test_allowed_clients_stay_connected(place: Place, connections: list[Connecti
     allow(place, {"allowed_ips": {"ips": ["127.0.0.0/8"]}, "block_public_connections": True})
     wait_for(place.is_served, "the rule")
     assert all(map(serves, connections))
-
-
-def test_a_refused_address_does_not_wake_an_idle_endpoint(place: Place) -> None:
-    place.suspend()
-    allow(place, ELSEWHERE)
-    before = place.endpoint_operations()
-    assert "is not allowed" in str(place.refusal())
-    assert place.endpoint_operations() == before
 
 
 @pytest.mark.thorough
@@ -137,22 +128,3 @@ def test_the_api_publishes_the_authority_for_verifying_clients(
         check=True,
     )
     assert printed.stdout == answer.text
-
-
-@pytest.mark.thorough
-def test_every_uri_connects_unchanged(stack: Stack, alice: Client, place: Place) -> None:
-    made = alice.post(
-        f"{place.path}/branches",
-        {"branch": {"name": "dev"}, "endpoints": [{"type": "read_write"}]},
-    )
-    place.done(made)
-    query = {"database_name": place.database, "role_name": place.role}
-    path = f"{place.path}/connection_uri"
-    for uri in (
-        place.created["connection_uris"][0]["connection_uri"],
-        made["connection_uris"][0]["connection_uri"],
-        alice.get(path, **query)["uri"],
-        alice.get(path, **query, pooled="true")["uri"],
-    ):
-        with psycopg.connect(uri) as connection:
-            assert serves(connection)

@@ -63,7 +63,6 @@ POWERS = (
     "pg_maintain",
     "pg_checkpoint",
 )
-UNTRUSTED = ("file_fdw", "pageinspect", "pg_surgery", "pg_walinspect")
 
 
 @pytest.mark.parametrize("statement", FORBIDDEN.values(), ids=FORBIDDEN.keys())
@@ -97,12 +96,6 @@ def test_only_settings_that_the_documents_name_show_paths_of_the_host(shop: Plac
         for directory in ("pg_ls_waldir()", "pg_ls_tmpdir()", "pg_ls_dir('..')"):
             with pytest.raises(errors.InsufficientPrivilege), connection.transaction():
                 connection.execute(f"SELECT {directory}".encode())
-
-
-@pytest.mark.parametrize("extension", UNTRUSTED)
-def test_an_extension_with_access_to_the_host_is_refused(shop: Place, extension: str) -> None:
-    with shop.connect() as connection, pytest.raises(errors.InsufficientPrivilege):
-        connection.execute(f"CREATE EXTENSION {extension}".encode())
 
 
 def test_sessions_of_the_platform_can_be_neither_ended_nor_cancelled(shop: Place) -> None:

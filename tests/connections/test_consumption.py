@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.support.place import Place
@@ -54,31 +53,6 @@ class TestMeasurements:
         assert branch(place)["written_data_bytes"] < written + MEGABYTE
 
     @pytest.mark.thorough
-    def test_a_copy_begins_at_zero(self, place: Place) -> None:
-        write(place, 5)
-        created = place.new_branch(endpoint=True)
-        child, endpoint_id = created["branch"]["id"], created["endpoints"][0]["id"]
-        place.client.finish(place.client.post(f"{place.path}/endpoints/{endpoint_id}/suspend"))
-        assert branch(place, child)["written_data_bytes"] < MEGABYTE
-        assert branch(place, child)["data_transfer_bytes"] == 0
-        place.suspend()
-        assert branch(place)["written_data_bytes"] > 5 * MEGABYTE
-        both = [branch(place, one)["written_data_bytes"] for one in (place.branch_id, child)]
-        assert project(place)["written_data_bytes"] == sum(both)
-
-    @pytest.mark.thorough
-    def test_what_is_written_to_a_branch_that_its_endpoint_leaves(self, place: Place) -> None:
-        other = place.new_branch_id()
-        # The copy of a running branch continues its log in a new file, which counts.
-        place.suspend()
-        before = branch(place)["written_data_bytes"]
-        write(place, 5)
-        place.change(branch_id=other)
-        written = branch(place)["written_data_bytes"] - before
-        assert 5 * MEGABYTE < written < 15 * MEGABYTE
-        assert branch(place, other)["written_data_bytes"] < MEGABYTE
-
-    @pytest.mark.thorough
     def test_writes_of_a_killed_compute_are_counted_exactly_once(self, place: Place) -> None:
         write(place, 5)
         wait_for(
@@ -107,24 +81,6 @@ class TestMeasurements:
             )
         assert project(place)["data_transfer_bytes"] < before + 11 * MEGABYTE
         assert branch(place)["data_transfer_bytes"] == project(place)["data_transfer_bytes"]
-
-    @pytest.mark.thorough
-    def test_the_time_of_a_running_endpoint_is_included(self, place: Place) -> None:
-        place.query("SELECT 1")
-        first = project(place)["active_time_seconds"]
-        wait_for(lambda: project(place)["active_time_seconds"] > first + 2, "time to pass")
-        assert branch(place)["compute_time_seconds"] > first
-        assert project(place)["compute_last_active_at"]
-
-    @pytest.mark.thorough
-    def test_what_is_stored(self, place: Place) -> None:
-        place.query("SELECT 1")
-        wait_for(
-            lambda: project(place)["synthetic_storage_size"] > MEGABYTE,
-            "its size to be measured",
-            timeout=MEASURED,
-        )
-        assert project(place)["synthetic_storage_size"] == branch(place)["logical_size"]
 
 
 QUOTAS = {
@@ -199,17 +155,3 @@ class TestQuota:
                 [place.id],
             )
         assert place.is_served()
-
-    def test_zero_is_no_limit(self, place: Place) -> None:
-        place.suspend()
-        set_quota(place, active_time_seconds=0, logical_size_bytes=0)
-        with place.connect() as connection:
-            assert connection.execute("SELECT 1").fetchone() == (1,)
-
-    @pytest.mark.thorough
-    def test_clients_get_an_error_when_the_endpoint_is_suspended(self, place: Place) -> None:
-        with place.connect() as connection:
-            set_quota(place, compute_time_seconds=1)
-            wait_for(lambda: place.state() == "idle", "it to be suspended", timeout=MEASURED)
-            with pytest.raises(psycopg.OperationalError):
-                connection.execute("SELECT 1")

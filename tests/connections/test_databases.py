@@ -59,16 +59,6 @@ def test_a_database_is_created_listed_and_found(shop: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_a_database_created_on_an_idle_endpoint_leaves_it_idle(shop: Place) -> None:
-    shop.suspend()
-    made = create(shop, "films")
-    assert actions(made) == [("apply_config", "running"), ("suspend_compute", "scheduling")]
-    finish(shop, made)
-    assert shop.state() == "idle"
-    assert shop.query("SELECT current_database()", dbname="films") == ("films",)
-
-
-@pytest.mark.thorough
 def test_names_that_need_quoting_work_everywhere(shop: Place) -> None:
     finish(shop, *[create(shop, name) for name in ODD_NAMES])
     for name in ODD_NAMES:
@@ -183,20 +173,6 @@ def test_a_name_that_another_database_still_has_is_refused(without_endpoint: Pla
     place.settle()
     finish(place, update(place, "b", name="a"))
     assert (mark_of(place, "a"), mark_of(place, "c")) == ("b", "a")
-
-
-@pytest.mark.thorough
-def test_a_users_settings_do_not_affect_the_platforms_sessions(place: Place) -> None:
-    with place.connect() as connection:
-        for setting in (
-            "statement_timeout = 1",
-            "default_transaction_read_only = on",
-            "idle_session_timeout = 1",
-            f"role = {place.role}",
-        ):
-            connection.execute(f"ALTER DATABASE neondb SET {setting}".encode())
-    place.new_role("bob")
-    finish(place, place.client.delete(place.of_catalog("roles", "bob")))
 
 
 def test_a_database_is_created_although_a_client_uses_the_template(shop: Place) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.selection import first_of
 from tests.support.place import Connection, Place, last_words
 from tests.support.waiting import wait_for
 
@@ -37,7 +38,7 @@ def connections(place: Place) -> Iterator[list[Connection]]:
         yield found
 
 
-@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("how", first_of(ENDINGS, count=2))
 def test_clients_get_an_error_when_their_endpoint_is(
     place: Place, connections: list[Connection], how: str
 ) -> None:
@@ -56,31 +57,12 @@ def test_clients_get_an_error_when_their_endpoint_is(
 def test_a_running_query_ends_with_its_endpoint(place: Place, pooled: bool) -> None:
     with ThreadPoolExecutor(1) as thread, place.connect(pooled=pooled) as connection:
         running = thread.submit(connection.execute, "SELECT pg_sleep(60)")
-        wait_for(lambda: is_sleeping(place), "the query to run")
+        wait_for(lambda: place.sleepers() == 1, "the query to run")
         place.client.post(f"{place.endpoint_path()}/suspend")
         with pytest.raises(psycopg.OperationalError) as ended:
             running.result(30)
     assert ended.value.sqlstate in ("57P01", "08P01")
     assert place.query("SELECT 1", pooled=pooled) == (1,)
-
-
-def is_sleeping(place: Place) -> bool:
-    with place.stack.compute(place.endpoint_id) as platform:
-        found = platform.execute(
-            "SELECT 1 FROM pg_stat_activity WHERE state = 'active' AND query ~ '^SELECT pg_sleep'"
-        )
-        return found.fetchone() is not None
-
-
-@pytest.mark.thorough
-def test_a_restart_for_new_settings_drops_clients_and_accepts_them_again(place: Place) -> None:
-    with place.connect() as direct, place.connect(pooled=True) as pooled:
-        for connection in (direct, pooled):
-            assert connection.execute("SELECT 1").fetchone() == (1,)
-        place.change(settings={"pg_settings": {"max_connections": "50"}})
-        assert last_words(direct) == "57P01"
-    for asked in (False, True):
-        assert place.query("SHOW max_connections", pooled=asked) == ("50",)
 
 
 @pytest.mark.thorough

@@ -1,6 +1,5 @@
 """Unused endpoints are suspended by themselves, and no client loses a connection by it."""
 
-import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,8 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.selection import first_of
 from tests.support.client import Client
 from tests.support.place import Place, last_words, serves
+from tests.support.processes import standing_still
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
@@ -39,14 +40,10 @@ def test_an_unused_endpoint_is_suspended_and_says_so(drowsy: Place) -> None:
 @pytest.mark.thorough
 def test_a_compute_that_hangs_does_not_keep_another_active(drowsy: Place, place: Place) -> None:
     place.change(suspend_timeout_seconds=1)
-    hanging = place.postmaster()
-    hanging.suspend()
-    try:
+    with standing_still([place.postmaster()]):
         assert drowsy.query("SELECT 1") == (1,)
         wait_for(lambda: drowsy.state() == "idle", "the other to sleep", timeout=10)
         assert place.state() == "active"
-    finally:
-        hanging.resume()
     wait_asleep(place)
 
 
@@ -101,7 +98,7 @@ def sessions(place: Place) -> Any:
     return place.client.get(place.endpoint_path(rest="/sessions"))
 
 
-@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("pooled", first_of([False, True]))
 def test_heartbeats_keep_an_endpoint_active_unless_it_ignores_them(
     place: Place, pooled: bool
 ) -> None:
@@ -155,40 +152,3 @@ def test_the_time_of_the_last_activity_is_stored(place: Place) -> None:
     assert place.query("SELECT 1") == (1,)
     wait_for(lambda: place.endpoint()["last_active"] > before, "last_active to be noted")
     assert place.state() == "active"
-
-
-@pytest.mark.thorough
-def test_a_connection_at_the_moment_of_suspension_is_served(stack: Stack, alice: Client) -> None:
-    """Clients connect and disconnect, and stay away for about as long as the timeout."""
-    places = [
-        Place.create(stack, alice, default_endpoint_settings={"suspend_timeout_seconds": 1})
-        for _ in range(4)
-    ]
-    failures: list[str] = []
-
-    async def come(place: Place, pooled: bool, deadline: float) -> None:
-        away = 0.9
-        while time.monotonic() < deadline:
-            await asyncio.sleep(away)
-            await ask(place, pooled)
-            away = 0.9 + (away - 0.9 + 0.03) % 0.6
-
-    async def ask(place: Place, pooled: bool) -> None:
-        try:
-            async with await psycopg.AsyncConnection.connect(
-                **place.parameters(pooled=pooled, tls=False), autocommit=True
-            ) as connection:
-                cursor: Any = await connection.execute("SELECT 1")
-                assert await cursor.fetchone() == (1,)
-        except psycopg.Error as error:
-            failures.append(f"{place.endpoint_id} pooled={pooled} {error}")
-
-    async def come_to_all() -> None:
-        deadline = time.monotonic() + 8
-        await asyncio.gather(
-            *[come(place, bool(n % 2), deadline) for n, place in enumerate(places) for _ in "ab"]
-        )
-
-    asyncio.run(come_to_all())
-    assert failures == []
-    assert sum(len(place.endpoint_operations("suspend_compute")) for place in places) >= 5

@@ -13,9 +13,10 @@ import requests
 
 from controlplane.metrics import figures
 from controlplane.metrics.figures import READ_FROM_HOST
-from tests.support.log_lines import await_line
+from tests.selection import first_of
+from tests.support.log_lines import await_line, read_log
 from tests.support.place import Place
-from tests.support.processes import processes_of, proxy_processes
+from tests.support.processes import proxy_processes
 from tests.support.scraped import address, scrape
 from tests.support.stack import ROOT, Stack, free_port, running_stack, state_dir
 from tests.support.waiting import wait_for
@@ -125,7 +126,7 @@ def test_a_wakes_line_has_its_parts_and_its_operation(
     ]
 
 
-@pytest.mark.parametrize("tls", [True, False], ids=["tls", "plain"])
+@pytest.mark.parametrize("tls", first_of([True, False]), ids=["tls", "plain"])
 def test_a_wakes_parts_are_what_the_client_waits(stack: Stack, place: Place, tls: bool) -> None:
     """On a busy machine the client itself may be late, so the best of a few wakes counts."""
 
@@ -168,37 +169,6 @@ def test_a_parked_clients_wake_has_only_its_own_parts(stack: Stack, place: Place
 
 
 @pytest.mark.thorough
-def test_processes_that_are_killed_take_nothing_back(state_dir: Path) -> None:
-    with running_stack(state_dir) as stack:
-        check_that_nothing_is_taken_back(stack)
-
-
-def check_that_nothing_is_taken_back(stack: Stack) -> None:
-    place = Place.create(stack, stack.client())
-    client = place.connect()
-    wait_for(lambda: scrape(stack).total("perch_connections", state="connected") == 1, "gauge")
-    before = scrape(stack)
-    killed = proxy_processes(stack)
-    for process in killed:
-        process.kill()
-
-    def starts() -> float:
-        return scrape(stack).total("perch_process_starts_total", process="proxy")
-
-    wait_for(lambda: starts() == 2 * len(killed), "the proxy's next processes")
-    wait_for(lambda: scrape(stack).total("perch_connections", state="connected") == 0, "gauge")
-    processes_of(stack, "api")[1].kill()
-    wait_for(
-        lambda: scrape(stack).total("perch_process_starts_total", process="api") == 2,
-        "the next process of the API",
-    )
-    assert scrape(stack).total("perch_processes", process="api") == 1
-    after = scrape(stack).counters()
-    assert not {name: was for name, was in before.counters().items() if after.get(name, 0) < was}
-    client.close()
-
-
-@pytest.mark.thorough
 def test_the_command_alone_serves_the_figures_where_the_operator_says(stack: Stack) -> None:
     port = free_port()
     environment = {
@@ -229,3 +199,26 @@ def test_a_service_without_figures_works(state_dir: Path) -> None:
         assert not (state_dir / "metrics-address").exists()
         assert not (state_dir / "metrics").exists()
         assert "Metrics" not in (state_dir / "up.log").read_text()
+
+
+def test_a_clients_id_leads_to_the_start_that_it_caused(stack: Stack, place: Place) -> None:
+    place.suspend()
+    before = len(read_log(stack.state_dir, "proxy"))
+    assert place.query("SELECT 1") == (1,)
+    started = place.endpoint_operations("start_compute")[0]
+    line = await_line(stack, "worker", operation=started["id"], message="operation finished")
+    joined = [
+        line
+        for line in read_log(stack.state_dir, "proxy")[before:]
+        if line.get("endpoint") == place.endpoint_id and line["message"] == "connected"
+    ]
+    assert [one["request"] for one in joined] == [line["request"]]
+    assert (joined[0]["role"], joined[0]["client"]) == (place.role, "127.0.0.1")
+
+
+def test_the_name_of_a_role_cannot_forge_a_line(stack: Stack, shop: Place) -> None:
+    forged = "x\n2026-11-21T16:20:01.123Z level=INFO process=proxy message=connected"
+    shop.refusal(user=forged, password="wrong")
+    # The whole name is one value of one line.
+    error = f'password authentication failed for user "{forged}"'
+    await_line(stack, "proxy", message="connection refused", sqlstate="28P01", error=error)

@@ -14,7 +14,13 @@ import pytest
 
 from tests.support.client import Client
 from tests.support.place import Place, last_words, serves
-from tests.support.processes import descriptors, is_alive, processes_of, proxy_processes
+from tests.support.processes import (
+    descriptors,
+    is_alive,
+    processes_of,
+    proxy_processes,
+    standing_still,
+)
 from tests.support.project import locked
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
@@ -28,17 +34,6 @@ def drowsy(stack: Stack, alice: Client) -> Iterator[Place]:
     made = Place.create(stack, alice, default_endpoint_settings=DROWSY)
     yield made
     alice.call("DELETE", made.path)
-
-
-@contextlib.contextmanager
-def standing_still(processes: list[psutil.Process]) -> Iterator[None]:
-    for process in processes:
-        process.suspend()
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.resume()
 
 
 def door(place: Place) -> str:
@@ -73,17 +68,12 @@ def test_a_new_client_is_served_although_its_proxy_stops_while_the_compute_greet
 ) -> None:
     with ThreadPoolExecutor() as pool:
         have_each_proxy_know(drowsy)
-        with standing_still([drowsy.postmaster()]):
-            client = pool.submit(drowsy.query, "SELECT 1")
-            wait_for(lambda: in_the_queue(drowsy) >= 1, "the new client's connection")
-            proxies = proxy_processes(drowsy.stack)
-            for process in proxies:
-                process.suspend()
-        try:
+        with contextlib.ExitStack() as standing:
+            with standing_still([drowsy.postmaster()]):
+                client = pool.submit(drowsy.query, "SELECT 1")
+                wait_for(lambda: in_the_queue(drowsy) >= 1, "the new client's connection")
+                standing.enter_context(standing_still(proxy_processes(drowsy.stack)))
             wait_for(lambda: drowsy.state() == "idle", "the endpoint to sleep")
-        finally:
-            for process in proxies:
-                process.resume()
         assert client.result(30) == (1,)
 
 

@@ -2,7 +2,6 @@
 with their next statement."""
 
 import asyncio
-import os
 import select
 from typing import Any
 
@@ -10,9 +9,10 @@ import psutil
 import psycopg
 import pytest
 
+from tests.selection import first_of
 from tests.support.place import Connection, Place, last_words, serves
 from tests.support.pooler import keeps_prepared_statements
-from tests.support.processes import proxy_processes
+from tests.support.processes import proxy_processes, standing_still
 from tests.support.project import Project
 
 
@@ -24,7 +24,7 @@ def hears_nothing(connection: Connection) -> bool:
     return not select.select([connection.fileno()], [], [], 0)[0]
 
 
-@pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize("tls", first_of([True, False]))
 def test_an_idle_client_stays_during_a_suspend_and_wakes_the_compute(
     shop: Place, tls: bool
 ) -> None:
@@ -39,21 +39,6 @@ def test_an_idle_client_stays_during_a_suspend_and_wakes_the_compute(
             assert shop.state() == "active"
 
 
-def test_a_client_that_disconnects_wakes_nothing(shop: Place) -> None:
-    client = connect(shop)
-    assert serves(client)
-    shop.suspend()
-    starts = len(shop.endpoint_operations("start_compute"))
-    client.close()
-    raw = connect(shop)
-    assert serves(raw)
-    shop.suspend()
-    os.close(os.dup(raw.fileno()))
-    raw.pgconn.finish()
-    assert shop.state() == "idle"
-    assert len(shop.endpoint_operations("start_compute")) == starts + 1
-
-
 def test_session_settings_apply_on_the_next_compute(shop: Place) -> None:
     with connect(shop, application_name="shop window") as client:
         client.execute("SET timezone TO 'Asia/Kathmandu'")
@@ -66,23 +51,6 @@ def test_session_settings_apply_on_the_next_compute(shop: Place) -> None:
         shop.suspend()
         assert client.execute("SHOW datestyle").fetchone() == ("German, DMY",)
         assert client.execute("SHOW timezone").fetchone() != ("Asia/Kathmandu",)
-
-
-def test_a_client_that_is_sending_a_message_continues(shop: Place) -> None:
-    with connect(shop, tls=False) as client:
-        assert serves(client)
-        query = b"SELECT 'in two parts'\0"
-        message = b"Q" + (len(query) + 4).to_bytes(4, "big") + query
-        os.write(client.fileno(), message[:9])
-        shop.suspend()
-        assert hears_nothing(client)
-        os.write(client.fileno(), message[9:])
-        assert select.select([client.fileno()], [], [], 30)[0]
-        answer = b""
-        while not answer.endswith(b"Z\0\0\0\x05I"):
-            answer += os.read(client.fileno(), 65536)
-        assert b"in two parts" in answer
-        assert serves(client)
 
 
 @pytest.mark.thorough
@@ -114,23 +82,6 @@ def test_an_idle_client_stays_when_its_processes_are_killed(shop: Place, which: 
             doomed.kill()
             psutil.wait_procs([doomed], timeout=10)
             assert serves(client)
-
-
-@pytest.mark.thorough
-def test_a_parked_client_is_dropped_when_it_may_not_stay(place: Place) -> None:
-    password = place.new_role("bob")
-    with (
-        connect(place) as owner,
-        connect(place, user="bob", password=password) as bob,
-    ):
-        assert serves(owner)
-        assert serves(bob)
-        place.suspend()
-        place.done(place.client.delete(place.of_catalog("roles", "bob")))
-        assert last_words(bob) == "57P01"
-        assert hears_nothing(owner)
-        place.change(disabled=True)
-        assert last_words(owner) == "57P01"
 
 
 @pytest.mark.thorough
@@ -171,14 +122,8 @@ def test_a_stopped_proxy_keeps_nothing_active_and_loses_no_client(shop: Place) -
     with connect(shop) as client:
         for _ in range(2):
             assert serves(client)
-            standing = proxy_processes(shop.stack)
-            try:
-                for process in standing:
-                    process.suspend()
+            with standing_still(proxy_processes(shop.stack)):
                 shop.suspend()
-            finally:
-                for process in standing:
-                    process.resume()
             assert serves(client)
 
 

@@ -147,15 +147,3 @@ def test_what_is_refused(shop: Place, name: str, value: str, words: str) -> None
     status, message = refusal(response)
     assert (status in (400, 422), words in message, name in message) == (True, True, True)
     assert (shop.endpoint(), shop.endpoint_operations()) == (before, operations)
-
-
-@pytest.mark.thorough
-def test_a_size_that_does_not_fit_the_pool_is_refused(place: Place) -> None:
-    place.change(**pool(default_pool_size="400"))
-    body = {"endpoint": {"autoscaling_limit_min_cu": 0.25, "autoscaling_limit_max_cu": 0.25}}
-    response = place.client.call("PATCH", place.endpoint_path(), json=body)
-    assert refusal(response) == (
-        422,
-        "settings.pgbouncer_settings.default_pool_size: must be a whole number from 1 to 112, "
-        'got "400"',
-    )

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -11,7 +12,10 @@ import pytest
 
 from tests.support.place import Place, serves
 from tests.support.project import Project
+from tests.support.stack import running_stack, state_dir
 from tests.support.waiting import wait_for
+
+__all__ = ["state_dir"]
 
 CLIENTS = 1000
 MOST_SERVERS = 20
@@ -194,9 +198,11 @@ def test_a_pooled_client_gets_the_reason_for_what_is_not_possible(shop: Place) -
     assert 'database "there is none" does not exist' in str(error)
 
 
-@pytest.mark.parametrize("statement", ["SELECT 1/0", "SELECT nothing", "NONSENSE"])
-def test_an_error_leaves_a_pooled_connection_usable(shop: Place, statement: str) -> None:
-    with shop.connect(pooled=True) as connection:
-        with pytest.raises(psycopg.Error):
-            connection.execute(statement.encode())
-        assert serves(connection)
+@pytest.mark.thorough
+def test_without_pgbouncer_pooled_clients_get_the_reason_and_others_are_served(
+    state_dir: Path,
+) -> None:
+    with running_stack(state_dir, PERCH_PGBOUNCER="") as stack:
+        bare = Place.create(stack, stack.client())
+        assert "PgBouncer is not installed" in str(bare.refusal(pooled=True))
+        assert bare.query("SELECT 1") == (1,)

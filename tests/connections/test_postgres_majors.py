@@ -1,4 +1,5 @@
-"""Projects of other major versions of Postgres, 15 to 17, beside those of the wheel's 18."""
+"""Projects of other major versions of Postgres, 15 to 17, beside those of the wheel's 18; and their
+locale, which is C.UTF-8 unless an earlier release made the project."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from psycopg import errors
 
 from tests.selection import first_of
+from tests.support.locales import KNOWN, UNKNOWN, check_databases, projects_as_before
 from tests.support.majors import programs_of
 from tests.support.past import notes, with_history, write
 from tests.support.place import Place
@@ -150,3 +152,38 @@ def test_an_owner_of_an_older_major_version_gets_no_further(older: Place, statem
     with older.connect() as session, pytest.raises(psycopg.Error) as refused:
         session.execute(statement.encode())
     assert isinstance(refused.value, errors.InsufficientPrivilege)
+
+
+@pytest.fixture(scope="module")
+def earlier(stack: Stack) -> Place:
+    """A project as an earlier release made it, with history whose base is that release's
+    template."""
+    with projects_as_before(stack):
+        return with_history(Place.create(stack, stack.client()))
+
+
+@pytest.mark.parametrize("version", first_of([18, 15]))
+def test_a_new_project_knows_the_cases_of_all_letters(stack: Stack, version: int) -> None:
+    place = Place.create(stack, stack.client(), pg_version=version)
+    assert place.client.get(place.path)["project"]["locale"] == "C.UTF-8"
+    check_databases(place, KNOWN)
+
+
+@pytest.mark.thorough
+def test_a_project_of_an_earlier_release_keeps_its_locale_and_its_past(
+    stack: Stack, earlier: Place
+) -> None:
+    """The base of its history is another template than that of the new projects beside it."""
+    beside = with_history(Place.create(stack, earlier.client))
+    for place, expected in ((earlier, UNKNOWN), (beside, KNOWN)):
+        write(place, "first")
+        at, _ = write(place, "second")
+        write(place, "third")
+        made = place.new_branch(parent_timestamp=at)["branch"]["id"]
+        assert notes(place, made) == ["first", "second"]
+        check_databases(place, expected)
+    assert earlier.client.get(earlier.path)["project"]["locale"] == "C"
+    (release,) = earlier.query("SHOW server_version")
+    templates = stack.state_dir / "templates"
+    assert (templates / release).is_dir()
+    assert (templates / f"{release}-C.UTF-8").is_dir()

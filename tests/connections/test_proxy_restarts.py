@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from tests.connections.test_outages import is_sleeping
 from tests.support.place import Place, serves
 from tests.support.processes import is_alive, proxy_processes
 from tests.support.replacing import restart_proxy
@@ -36,7 +35,7 @@ def test_a_query_of_a_previous_process_can_be_cancelled(shop: Place) -> None:
     with shop.connect() as connection, ThreadPoolExecutor(1) as pool:
         restart_proxy(shop.stack)
         running = pool.submit(connection.execute, "SELECT pg_sleep(60)")
-        wait_for(lambda: is_sleeping(shop), "the query to run")
+        wait_for(lambda: shop.sleepers() == 1, "the query to run")
         connection.cancel_safe()
         with pytest.raises(psycopg.errors.QueryCanceled):
             running.result(20)

@@ -6,7 +6,7 @@ import pytest
 from psycopg import errors
 
 from tests.support.client import Client
-from tests.support.place import Place, last_words
+from tests.support.place import Place
 from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
@@ -65,6 +65,7 @@ def test_a_role_created_on_an_idle_endpoint_leaves_it_idle(shop: Place) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_role_created_without_an_endpoint_exists_with_the_next_one(place: Place) -> None:
     branch = place.new_branch_id(name="dev")
     made = place.client.post(f"{place.path}/branches/{branch}/roles", {"role": {"name": "bob"}})
@@ -164,18 +165,6 @@ def test_passwords_that_are_not_stored_cannot_be_revealed(stack: Stack, alice: C
 
 
 @pytest.mark.thorough
-def test_a_deleted_role_is_disconnected_and_refused(shop: Place) -> None:
-    password = shop.new_role("bob")
-    bob: dict[str, Any] = {"user": "bob", "password": password}
-    with shop.connect(**bob) as connection:
-        deleted = shop.client.delete(shop.of_catalog("roles", "bob"))
-        shop.client.finish(deleted)
-        assert last_words(connection) == "57P01"
-    assert 'password authentication failed for user "bob"' in str(shop.refusal(**bob))
-    assert "password authentication failed" in str(shop.refusal(**bob, pooled=True))
-
-
-@pytest.mark.thorough
 def test_a_role_is_deleted_with_everything_it_owns(shop: Place) -> None:
     bob: dict[str, Any] = {"user": "bob", "password": shop.new_role("bob")}
     shop.new_role("carol")
@@ -208,21 +197,6 @@ def test_a_role_is_deleted_with_everything_it_owns(shop: Place) -> None:
     ended = shop.client.finish(shop.client.delete(shop.of_catalog("roles", "bob")))
     assert [(row["status"], row.get("error")) for row in ended] == [("finished", None)]
     assert shop.query("SELECT tableowner FROM pg_tables WHERE tablename = 'notes'") == (shop.role,)
-
-
-@pytest.mark.thorough
-def test_a_role_is_deleted_although_it_holds_a_lock(shop: Place) -> None:
-    bob: dict[str, Any] = {"user": "bob", "password": shop.new_role("bob")}
-    with shop.connect() as owner:
-        owner.execute("GRANT CREATE ON SCHEMA public TO bob")
-        with shop.connect(**bob) as connection:
-            connection.execute("CREATE TABLE ledger ()")
-        with owner.transaction():
-            owner.execute("LOCK TABLE ledger")
-            deleted = shop.client.delete(shop.of_catalog("roles", "bob"))
-            first = shop.client.get(f"{shop.path}/operations/{deleted['operations'][0]['id']}")
-            assert first["operation"]["status"] == "running"
-        assert [row["status"] for row in shop.client.finish(deleted)] == ["finished"]
 
 
 def test_the_owner_of_a_database_cannot_be_deleted(shop: Place) -> None:

@@ -1,6 +1,7 @@
 """Connecting to an endpoint that is idle or changing."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.controlplane.cancel_retry import cancel, starting, wedged_starts
+from tests.selection import first_of
 from tests.support.client import Client
 from tests.support.place import Place, serves
 from tests.support.project import locked
@@ -38,23 +41,6 @@ def test_many_simultaneous_clients_are_served_by_one_start(shop: Place, pooled: 
     started = shop.endpoint_operations("start_compute")
     assert len(started) == before + 1
     assert (started[0]["status"], started[0]["failures_count"]) == ("finished", 0)
-
-
-@pytest.mark.thorough
-def test_direct_and_pooled_clients_share_one_start(shop: Place) -> None:
-    shop.suspend()
-    before = len(shop.endpoint_operations("start_compute"))
-
-    async def ask(pooled: bool) -> Any:
-        parameters = shop.parameters(pooled=pooled)
-        async with await psycopg.AsyncConnection.connect(**parameters) as connection:
-            return await (await connection.execute("SELECT 1")).fetchone()
-
-    async def ask_all() -> list[Any]:
-        return await asyncio.gather(*[ask(bool(n % 2)) for n in range(20)])
-
-    assert asyncio.run(ask_all()) == [(1,)] * 20
-    assert len(shop.endpoint_operations("start_compute")) == before + 1
 
 
 def post(action: str) -> Callable[[Place], Any]:
@@ -151,22 +137,6 @@ def is_starting(place: Place) -> bool:
 
 
 @pytest.mark.thorough
-def test_a_disabled_endpoint_refuses_until_it_is_enabled(shop: Place) -> None:
-    shop.change(disabled=True)
-    before = shop.endpoint_operations()
-    for pooled in (False, True):
-        assert "endpoint is disabled" in str(shop.refusal(pooled=pooled))
-    assert shop.endpoint_operations() == before
-    shop.change(disabled=False)
-    assert shop.query("SELECT 1") == (1,)
-
-
-@pytest.mark.thorough
-def test_a_deleted_endpoint_is_unknown(place: Place) -> None:
-    place.client.delete(place.endpoint_path())
-    assert "password authentication failed" in str(place.refusal())
-
-
 def test_a_client_that_gives_up_does_not_affect_the_others(shop: Place) -> None:
     shop.suspend()
 
@@ -224,15 +194,50 @@ def test_a_killed_compute_ends_its_clients_and_starts_for_the_next(
     assert shop.query("SELECT count(*) FROM kept") == (0,)
 
 
-def test_a_killed_backend_costs_other_clients_only_a_reconnect(
-    shop: Place,
-) -> None:
-    with shop.connect() as victim, shop.connect() as neighbour:
-        pid = victim.info.backend_pid
-        row = neighbour.execute("SELECT pid FROM pg_stat_activity WHERE state = 'idle'").fetchone()
-        assert row is not None
-        assert row[0] != pid
-        for child in shop.postmaster().children():
-            if child.pid == row[0]:
-                child.kill()
-        assert ask_at_once(shop, 3, "SELECT 1") == [(1,)] * 3
+@pytest.mark.parametrize("pooled", first_of([False, True]))
+def test_a_client_that_connects_during_a_reset_waits_for_it(place: Place, pooled: bool) -> None:
+    """Afterwards the branch has other roles of the same names."""
+    made = place.done(
+        place.client.post(f"{place.path}/branches", {"endpoints": [{"type": "read_write"}]})
+    )
+    branch_id, endpoint_id = made["branch"]["id"], made["endpoints"][0]["id"]
+    host = f"{endpoint_id}{'-pooler' if pooled else ''}.localhost"
+    with place.connect(host=host) as connection:
+        connection.execute("CREATE TABLE only_here (id int)")
+    restore = f"{place.path}/branches/{branch_id}/restore"
+    reset = place.client.post(restore, {"source_branch_id": place.branch_id})
+    suspend = reset["operations"][0]
+    assert suspend["action"] == "suspend_compute"
+    place.client.get(f"{place.path}/operations/{suspend['id']}", wait=30)
+    with ThreadPoolExecutor(4) as threads:
+        found = [
+            threads.submit(place.query, "SELECT to_regclass('only_here')", host=host)
+            for _ in range(12)
+        ]
+        assert {one.result() for one in found} == {(None,)}
+
+
+def test_waiting_clients_get_an_error_at_once(shop: Place) -> None:
+    shop.suspend()
+    refusals: list[psycopg.OperationalError] = []
+
+    def come() -> None:
+        refusals.append(shop.refusal())
+
+    with wedged_starts(shop):
+        clients = [threading.Thread(target=come) for _ in range(3)]
+        for client in clients:
+            client.start()
+        starting(shop)
+        (start,) = shop.endpoint_operations("start_compute")[:1]
+        began = time.monotonic()
+        cancel(shop, start)
+        for client in clients:
+            client.join(20)
+        assert time.monotonic() - began < 2
+        for error in refusals:
+            assert 'could not start: cancelled by the API key "tests"' in str(error)
+        assert len(refusals) == 3
+        shop.settle()
+    # A cancelled start delays no later one: the next connection starts the endpoint.
+    assert shop.is_served()

@@ -44,12 +44,6 @@ def test_another_users_branch_is_not_found(bob: Person, still_shop: Shop) -> Non
     assert bob.get(branch_url(still_shop, "br-no-such-123456")).status_code == 404
 
 
-def test_a_deleted_branch_is_not_found(carol: Person, still_shop: Shop) -> None:
-    answer = carol.get(branch_url(still_shop, "br-no-such-123456"))
-    assert answer.status_code == 404
-    assert "Not found" in Page(answer).text
-
-
 def test_a_deleted_parent_is_not_a_link(dave: Person, misbehaving: Misbehaving) -> None:
     misbehaving.body = b"""{
         "project": {"id": "p"}, "operations": [], "endpoints": [], "events": [], "roles": [],
@@ -141,16 +135,6 @@ def test_protection(alice: Person, shop: Shop) -> None:
 
 
 @pytest.mark.thorough
-def test_reset_from_the_parent(alice: Person, shop: Shop) -> None:
-    url = branch_url(shop, shop.dev_id)
-    assert "current data of main" in Page(alice.get(f"{url}/reset")).text
-    assert alice.post(f"{url}/reset")["Location"] == url
-    page = wait_until_quiet(alice, url)
-    assert "Last restore or reset" in page.text
-    assert branches(alice, shop)["dev"]["last_reset_at"]
-
-
-@pytest.mark.thorough
 def test_a_reset_of_a_parent_asks_for_a_name_for_the_old_data(alice: Person, shop: Shop) -> None:
     shop.new_branch_id(name="child", parent_id=shop.dev_id)
     url = branch_url(shop, shop.dev_id)
@@ -204,32 +188,6 @@ def test_deleting_names_what_is_deleted_with_it(alice: Person, shop: Shop) -> No
     assert "closed at once" in page.text
     # The names are repeated when the typed id is wrong.
     assert made["endpoint"]["id"] in Page(alice.post(url, {"typed": "dex"})).text
-
-
-@pytest.mark.thorough
-def test_children_that_forbid_the_deletion_are_named(alice: Person, shop: Shop) -> None:
-    for name in ("one", "two"):
-        shop.new_branch_id(name=name, parent_id=shop.dev_id)
-    page = Page(alice.get(f"{branch_url(shop, shop.dev_id)}/delete"))
-    assert "dev has child branches. Delete them first: one, two." in page.text
-    assert (
-        "Set another branch as default first"
-        in Page(alice.get(f"{branch_url(shop, shop.main_id)}/delete")).text
-    )
-
-
-@pytest.mark.thorough
-def test_while_a_branchs_data_is_replaced_a_form_says_so(alice: Person, shop: Shop) -> None:
-    url = branch_url(shop, shop.dev_id)
-    with shop.locked(shop.dev_id):
-        alice.post(f"{url}/reset")
-        assert "replacing data…" in Page(alice.get(url)).text
-        answer = alice.post(f"{url}/new-role", {"name": "reporting"})
-        assert answer.status_code == 422
-        page = Page(answer)
-        assert "Other operations are in progress" in page.text
-        assert page.fields["name"] == "reporting"
-    wait_until_quiet(alice, url)
 
 
 @pytest.mark.thorough

@@ -12,7 +12,6 @@ from console.pages import listing
 from console.projects import views as projects
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
-from tests.support.waiting import wait_for
 
 
 def test_it_works(carol: Person, still_shop: Shop) -> None:
@@ -20,19 +19,6 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
     assert still_shop.id in row
     assert "local" in row
     assert "1 Active" in row
-
-
-def test_endpoints_are_counted_by_state(alice: Person, shop: Shop) -> None:
-    stopped = alice.api.patch(
-        f"/projects/{shop.id}/endpoints/{shop.endpoint_id}", {"endpoint": {"disabled": True}}
-    )
-    alice.api.finish(stopped)
-    body = {"endpoint": {"branch_id": shop.dev_id, "type": "read_write"}}
-    alice.api.finish(alice.api.post(f"/projects/{shop.id}/endpoints", body))
-    row = Page(alice.get("/")).row("shop")
-    assert "1 Active" in row
-    assert "1 Stopped" in row
-    assert "Idle" not in row
 
 
 def test_without_projects_it_says_how_to_create_one(alice: Person) -> None:
@@ -77,25 +63,6 @@ def test_projects_are_searched_and_sorted(alice: Person) -> None:
     assert names(page="0") == names()
     assert names(page="99", sort="nonsense") == ["xx 3cat", "xx 2ant", "xx 1bee"]
     assert "No project matches “dog”" in Page(alice.browser.get("/", {"search": "dog"})).text
-
-
-@pytest.mark.thorough
-def test_it_shows_what_is_in_progress_and_what_has_failed(alice: Person, shop: Shop) -> None:
-    path = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
-    with shop.locked():
-        alice.api.post(f"{path}/restart")
-        page = Page(alice.get("/"))
-        assert "2 operations in progress" in page.text
-        assert "2 in progress" in page.row("shop")
-    wait_for(lambda: "Nothing in progress" in Page(alice.get("/")).text, "it is quiet")
-    wrong = {"endpoint": {"settings": {"pg_settings": {"timezone": "UTC+200"}}}}
-    alice.api.finish(alice.api.patch(path, wrong))
-    page = Page(alice.get("/"))
-    row = page.row("shop")
-    for words in ("1 failed", "start", "suspend"):
-        assert words in row
-    assert "1 failed in the last day" in page.text
-    assert "“Apply configuration” has failed" in page.text
 
 
 def test_the_number_of_calls_does_not_grow_with_the_projects(
@@ -230,17 +197,6 @@ def test_a_server_that_takes_states_for_the_id_of_a_project_has_none(
     page = Page(dave.get("/"))
     assert "shop" in page.row("shop")
     assert 'class="error"' not in page.html
-
-
-def test_a_broken_cursor_shows_an_error_page(carol: Person, still_shop: Shop) -> None:
-    assert carol.browser.get("/", {"cursor": "no such place"}).status_code in (200, 400)
-
-
-def test_names_with_markup_are_text(alice: Person) -> None:
-    alice.api.new_project(name="<script>alert(1)</script>", wait=False)
-    answer: Any = alice.get("/")
-    assert b"<script>alert" not in answer.content
-    assert "<script>alert(1)</script>" in Page(answer).row("alert")
 
 
 @pytest.mark.parametrize("path", ["/go", "/webhooks/new", "/api-keys/new"])

@@ -94,26 +94,6 @@ def test_invalid_values_are_refused_and_kept_in_the_form(carol: Person, still_sh
     assert len(carol.api.get(f"/projects/{still_shop.id}/endpoints")["endpoints"]) == 1
 
 
-def test_an_error_is_shown_beside_the_field_at_fault(carol: Person, still_shop: Shop) -> None:
-    sent = {"branch_id": still_shop.dev_id, "max_cu": "1000"}
-    form = carol.post(f"{still_shop.url}/new-endpoint", sent).context["form"]
-    assert list(form.errors) == ["max_cu"]
-
-
-@pytest.mark.thorough
-def test_reassigning(alice: Person, shop: Shop) -> None:
-    page = Page(alice.get(f"{shop.endpoint_url}/reassign?next={shop.url}"))
-    assert page.options["branch_id"] == [shop.dev_id]
-    answer = alice.post(
-        f"{shop.endpoint_url}/reassign", {"branch_id": shop.dev_id, "next": shop.url}
-    )
-    assert answer["Location"] == shop.url
-    wait_until_quiet(alice, shop)
-    row = Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
-    assert "dev" in row
-    assert "Idle" in row
-
-
 @pytest.mark.thorough
 def test_reassigning_to_an_occupied_branch_changes_nothing(alice: Person, shop: Shop) -> None:
     body = {"branch": {"name": "busy"}, "endpoints": [{"type": "read_write"}]}
@@ -126,57 +106,6 @@ def test_reassigning_to_an_occupied_branch_changes_nothing(alice: Person, shop: 
     assert f'<option value="{busy["branch"]["id"]}" selected>busy</option>' in page.html
     assert page.fields["branch_id"] == busy["branch"]["id"]
     assert endpoint(alice, shop)["branch_id"] == shop.main_id
-
-
-@pytest.mark.thorough
-def test_suspending_and_starting(alice: Person, shop: Shop) -> None:
-    answer = alice.post(f"{shop.endpoint_url}/suspend", {"next": shop.url})
-    assert answer["Location"] == shop.url
-    # A live region shows the change; without scripts, a notice says it.
-    assert f"Suspend requested for {shop.endpoint_id}." in Page(alice.get(shop.url)).text
-    wait_until_quiet(alice, shop)
-    assert "Idle" in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
-    alice.post(f"{shop.endpoint_url}/start")
-    assert f"Start requested for {shop.endpoint_id}." in Page(alice.get(shop.url)).text
-    wait_until_quiet(alice, shop)
-    assert "Active" in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
-
-
-@pytest.mark.thorough
-def test_pressing_a_button_twice_does_no_harm(alice: Person, shop: Shop) -> None:
-    for _ in range(2):
-        answer = alice.post(f"{shop.endpoint_url}/suspend", {"next": shop.url})
-        assert answer.status_code == 302
-    wait_until_quiet(alice, shop)
-    assert endpoint(alice, shop)["current_state"] == "idle"
-
-
-@pytest.mark.thorough
-def test_a_stopped_endpoint_refuses_to_start_with_the_reason(alice: Person, shop: Shop) -> None:
-    alice.post(f"{shop.endpoint_url}/disable", {"next": shop.url})
-    wait_until_quiet(alice, shop)
-    row = Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
-    assert "Stopped" in row
-    assert "Enable" in row
-    alice.post(f"{shop.endpoint_url}/start", {"next": shop.url})
-    assert "disabled" in Page(alice.get(shop.url)).text
-    alice.post(f"{shop.endpoint_url}/enable", {"next": shop.url})
-    wait_until_quiet(alice, shop)
-    assert "Stopped" not in Page(alice.get(shop.url)).row(f"{shop.endpoint_id}.localhost")
-
-
-@pytest.mark.thorough
-def test_pooling_is_switched_or_the_reason_is_shown(alice: Person, shop: Shop) -> None:
-    alice.post(f"{shop.endpoint_url}/pooling", {"to": "on", "next": shop.endpoint_url})
-    page = Page(alice.get(shop.endpoint_url))
-    if "PgBouncer" in page.text:
-        assert endpoint(alice, shop)["pooler_enabled"] is False
-        return
-    assert f"{shop.endpoint_id}-pooler.localhost" in page.text
-    assert f"Pooling on requested for {shop.endpoint_id}." in page.text
-    wait_until_quiet(alice, shop)
-    alice.post(f"{shop.endpoint_url}/pooling", {"to": "off", "next": shop.endpoint_url})
-    assert endpoint(alice, shop)["pooler_enabled"] is False
 
 
 @pytest.mark.thorough
@@ -239,17 +168,6 @@ def test_settings_that_cannot_be_parsed_are_refused_and_kept(
         answer = carol.post(f"{still_shop.endpoint_url}/settings", {"pg_settings": text})
         assert answer.status_code == 422, text
         assert text in Page(answer).fields["pg_settings"]
-
-
-@pytest.mark.thorough
-def test_a_setting_that_postgres_refuses_shows_postgres_error(alice: Person, shop: Shop) -> None:
-    page = Page(alice.get(f"{shop.endpoint_url}/settings"))
-    sent = page.fields | {"pg_settings": "timezone = UTC+200"}
-    alice.post(f"{shop.endpoint_url}/settings", sent)
-    wait_until_quiet(alice, shop)
-    page = Page(alice.get(shop.endpoint_url))
-    assert "Error" in page.text
-    assert 'invalid value for parameter "TimeZone"' in page.text
 
 
 def test_a_setting_that_the_api_refuses_stays_in_the_form(alice: Person, shop: Shop) -> None:
@@ -328,12 +246,6 @@ def test_the_allowed_postgres_settings_are_listed_with_their_ranges(
     assert f'data-live="{address}-live?search=' in page.html
     region = carol.htmx_get(f"{address}-live?search=work_mem+query").content.decode()
     assert region.startswith('<div id="live"')
-
-
-def test_the_page_says_since_when_the_endpoint_is_in_its_state(
-    carol: Person, still_shop: Shop
-) -> None:
-    assert "Active for" in Page(carol.get(still_shop.endpoint_url)).text
 
 
 def test_an_endpoint_whose_last_start_failed_is_not_shown_as_calm(

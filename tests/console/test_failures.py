@@ -16,30 +16,7 @@ from console.query.sql_over_http import SqlFailed
 from console.templatetags.reasons import reason
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
-from tests.selection import first_of
 
-PAGES = [
-    "/",
-    "/projects/p/switch",
-    "/projects/p/connect",
-    "/projects/p/endpoints/e/pg-settings",
-    "/projects/p/endpoints/e/pg-settings-live",
-    "/projects/p/endpoints/e/suspend",
-    "/api-keys",
-    "/projects/p",
-    "/projects/p/branches",
-    "/projects/p/branches/b",
-    "/projects/p/branches/b/schema",
-    "/projects/p/settings",
-    "/projects/p/operations",
-    "/projects/p/operations/o",
-    "/projects/p/runs/c",
-    "/projects/p/timeline",
-    "/projects/p/operations/o/cancel",
-    "/projects/p/endpoints/e",
-    "/projects/p/events",
-    "/webhooks/w",
-]
 FORMS = {
     "/new-project": {"name": "what I typed"},
     "/projects/p/rename": {"name": "what I typed"},
@@ -109,10 +86,8 @@ def test_every_refusal_shows_a_page_with_a_link_out(
     dave: Person, bad_api: Misbehaving, status: int
 ) -> None:
     bad_api.refuse(status, "invalid request: <b>so it is</b>")
-    for path in PAGES:
-        # For a page that other servers may lack, the page says that.
-        if status == 404 and (path == "/" or "/pg-settings" in path):
-            continue
+    # For any other page, test_outages looks for less.
+    for path in ("/api-keys", "/projects/p", "/projects/p/branches/b", "/projects/p/endpoints/e"):
         answer = dave.get(path)
         page = Page(answer)
         own_status, words = REFUSALS[status]
@@ -121,25 +96,6 @@ def test_every_refusal_shows_a_page_with_a_link_out(
         assert "<b>so it is</b>" in page.text
         assert "<b>so it is</b>" not in page.html
         assert "All projects" in page.text
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("path", FORMS)
-@pytest.mark.parametrize("status", first_of([422, 500, 401, 400, 403, 404, 409, 423, 429], count=2))
-def test_a_refused_form_keeps_what_was_typed(
-    dave: Person, bad_api: Misbehaving, path: str, status: int
-) -> None:
-    bad_api.refuse(status, "no <i>way</i>")
-    answer = dave.post(path, FORMS[path])
-    assert answer.status_code == 422
-    page = Page(answer)
-    assert "No <i>way</i>" in page.text
-    assert "<i>way" not in page.html
-    for name, value in FORMS[path].items():
-        assert page.fields[name].strip() == value
-    if status == 401:
-        assert "Sign in again" in page.text
-        assert 'href="/sign-in"' in page.html
 
 
 @pytest.mark.parametrize(
@@ -257,73 +213,10 @@ def test_the_key_is_not_sent_to_an_http_proxy(
     environment_for.cache_clear()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"[" * 100_000,
-        b"<html>hello</html>",
-        b"{",
-        b"null",
-        b"[1, 2]",
-        b"{}",
-        b'"text"',
-        b"\xff\xfe",
-        b'{"projects": {}, "operations": 1, "project": []}',
-        b'{"projects": [{"id": 5}]}',
-    ],
-)
-def test_an_invalid_response_is_reported_as_invalid(
-    dave: Person, bad_api: Misbehaving, body: bytes
-) -> None:
-    bad_api.body = body
-    for path in PAGES:
-        answer = dave.get(path)
-        if answer.status_code == 200:
-            # An empty list of keys, or its equivalent, is not invalid.
-            assert path == "/api-keys"
-            continue
-        assert answer.status_code == 502, path
-        assert "unexpected response" in Page(answer).text
-    page = Page(dave.post("/new-project", {"name": "what I typed"}))
-    assert "unexpected response" in page.text
-    assert page.fields["name"] == "what I typed"
-
-
 def test_a_redirect_is_not_followed_with_the_key(dave: Person, bad_api: Misbehaving) -> None:
     bad_api.refuse(302, Location=f"{bad_api.url}/elsewhere")
     assert dave.get("/").status_code == 502
     assert all("elsewhere" not in path for path in bad_api.asked)
-
-
-@pytest.mark.thorough
-def test_missing_or_additional_fields_do_no_harm(dave: Person, bad_api: Misbehaving) -> None:
-    bad_api.body = b"""{
-        "project": {"id": "p", "colour": "green"},
-        "endpoint": {"id": "e", "current_state": "hibernating", "settings": null},
-        "endpoints": [{"id": "e", "settings": {"pg_settings": null}, "last_active": "soon"}],
-        "branches": [{"id": "b", "current_state": "archived", "parent_id": "unknown"}],
-        "operations": [{"id": "o", "action": "teleport_compute", "status": "pondering",
-                        "endpoint_id": "e", "created_at": "0001-01-01T00:00:00Z"}],
-        "projects": [{"id": "p"}],
-        "operation": {"id": "o"}
-    }"""
-    for path in (
-        "/",
-        "/projects/p",
-        "/projects/p/branches",
-        "/projects/p/branches/b",
-        "/projects/p/operations",
-        "/projects/p/settings",
-        "/projects/p/endpoints/e",
-    ):
-        assert dave.get(path).status_code == 200, path
-    operations = Page(dave.get("/projects/p/operations"))
-    assert "Teleport compute | Pondering" in operations.row("Teleport")
-    page = Page(dave.get("/projects/p"))
-    assert "Idle" in page.row("Start")
-    assert not page.polls
 
 
 def test_the_failure_of_one_project_does_not_affect_the_dashboard(

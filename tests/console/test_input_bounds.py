@@ -87,16 +87,23 @@ def test_the_length_of_an_error_message_is_bounded(misbehaving: Misbehaving) -> 
     assert len(refused.value.message) == LONGEST_MESSAGE
 
 
-@pytest.fixture
-def hangs_up() -> Iterator[str]:
-    """Yields the address of a server that reads a request and closes the connection."""
+@contextlib.contextmanager
+def hanging_up(answers_from: int) -> Iterator[str]:
+    """Yields the address of a server that closes the connection of each request before the one of
+    this number, unanswered."""
+    paths: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.do_GET()
 
         def do_GET(self) -> None:
-            pass
+            paths.append(self.path)
+            if len(paths) >= answers_from:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b'{"projects": []}')
 
         def log_message(self, *args: Any) -> None:
             pass
@@ -108,6 +115,12 @@ def hangs_up() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}/api/v2"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def hangs_up() -> Iterator[str]:
+    with hanging_up(answers_from=1000) as url:
+        yield url
 
 
 def test_a_request_without_an_answer_may_have_been_executed(hangs_up: str) -> None:
@@ -138,36 +151,9 @@ def test_a_request_that_found_no_connection_in_time_was_not_sent(settings: Any) 
             assert "Nothing was changed" in unreachable.value.advice
 
 
-@pytest.fixture
-def hangs_up_once() -> Iterator[str]:
-    """Yields the address of a server that closes the connection of the first request."""
-    paths: list[str] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            paths.append(self.path)
-            if len(paths) > 1:
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(b'{"projects": []}')
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=[0.01])
-    thread.start()
-    with contextlib.closing(server.socket):
-        yield f"http://127.0.0.1:{server.server_port}/api/v2"
-        server.shutdown()
-        thread.join()
-
-
-def test_a_read_whose_connection_breaks_is_sent_again_once(
-    hangs_up_once: str,
-) -> None:
-    transport = Transport("key", Server("", hangs_up_once))
-    assert transport.get("projects") == {"projects": []}
+def test_a_read_whose_connection_breaks_is_sent_again_once() -> None:
+    with hanging_up(answers_from=2) as url:
+        assert Transport("key", Server("", url)).get("projects") == {"projects": []}
 
 
 def test_ipv6_addresses_have_brackets() -> None:

@@ -171,17 +171,6 @@ def test_a_refused_form_is_returned_alone_with_what_was_typed(
     assert Page(answer).fields["name"] == "dev"
 
 
-@pytest.mark.thorough
-def test_a_refused_button_shows_the_reason_and_renews_the_region(alice: Person, shop: Shop) -> None:
-    path = f"/projects/{shop.id}/endpoints/{shop.endpoint_id}"
-    alice.api.finish(alice.api.patch(path, {"endpoint": {"disabled": True}}))
-    sent = {"next": shop.url}
-    answer = alice.htmx_post(f"{shop.endpoint_url}/start", sent, at=shop.url)
-    assert answer["HX-Trigger"] == "perch:changed"
-    assert "disabled" in Page(answer).text
-    assert 'role="alert"' in answer.content.decode()
-
-
 # How many calls each page takes, however much it shows, with that for the mark.
 CALLS = [
     ("", 5),

@@ -2,7 +2,6 @@
 link out, a live region shows one line, a button gives one notice, and a form keeps what was typed.
 The console itself never fails."""
 
-import json
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -14,8 +13,7 @@ from django.urls import URLPattern, get_resolver, reverse
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 from tests.console.test_failures import FORMS
-from tests.selection import first_of, only
-from tests.support.odd_answers import bare, empty, jumbled, strange
+from tests.selection import only
 
 pytestmark = pytest.mark.slow
 
@@ -171,32 +169,13 @@ def test_every_form_keeps_what_was_typed(dave: Person, outage: str) -> None:
             assert 'role="alert"' in page.html, path
 
 
-# Answers of the real API in which something is missing or unknown.
-
-
-class Twisted:
-    """The real API's answers to a user, changed on the way."""
-
-    def __init__(self, person: Person, twist: Callable[[Any], Any]) -> None:
-        self._person = person
-        self._twist = twist
-        self._known: dict[str, Any] = {}
-
-    def __call__(self, path: str) -> bytes:
-        path = path.removeprefix("/api/v2")
-        if path not in self._known:
-            answer = self._person.api.call("GET", path)
-            self._known[path] = answer.json() if answer.ok else {}
-        return json.dumps(self._twist(self._known[path])).encode()
-
-
-TWISTS = {"bare": bare, "strange": strange, "empty": empty}
-
-
-@pytest.fixture
-def real_ids(carol: Person, still_shop: Shop) -> dict[str, Any]:
+@pytest.mark.thorough
+def test_every_live_page_has_an_address_for_its_region_alone(
+    carol: Person, still_shop: Shop
+) -> None:
+    """The answer from there is put into the open page."""
     operation = still_shop.operations()[0]
-    return IDS | {
+    own = {
         "project_id": still_shop.id,
         "branch_id": still_shop.branch_id,
         "endpoint_id": still_shop.endpoint_id,
@@ -204,52 +183,8 @@ def real_ids(carol: Person, still_shop: Shop) -> dict[str, Any]:
         "chain_id": operation["chain_id"],
         "key_id": carol.api.get("/api_keys")[0]["id"],
     }
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("twist", first_of(TWISTS))
-def test_missing_fields_and_unknown_values_do_no_harm(
-    dave: Person, misbehaving: Misbehaving, carol: Person, real_ids: dict[str, Any], twist: str
-) -> None:
-    misbehaving.respond = Twisted(carol, TWISTS[twist])
-    for name, address in addresses(real_ids):
-        if (
-            name.startswith(("snapshot_", "webhook", "status", "host_", "query", "table"))
-            and name != "webhooks"
-        ):
-            # No such resource exists, the status is only for operators, and Dave's server is
-            # not Perch.
-            continue
-        if name.endswith("_live"):
-            answer = dave.htmx_get(address)
-            assert answer.status_code == 200, (name, Page(answer).text)
-            assert answer.get("HX-Retarget") is None, (name, Page(answer).text)
-        else:
-            answer = dave.get(address)
-            assert answer.status_code in (200, 302, 405), (name, Page(answer).text)
-            expect_page(answer, name)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", first_of(range(8)))
-def test_wrong_types_are_reported_as_an_invalid_response(
-    dave: Person, misbehaving: Misbehaving, carol: Person, real_ids: dict[str, Any], seed: int
-) -> None:
-    misbehaving.respond = Twisted(carol, jumbled(seed))
-    for name, address in addresses(real_ids):
-        if name.endswith("_live"):
-            assert dave.htmx_get(address).status_code < 400, name
-        else:
-            expect_page(dave.get(address), name)
-
-
-@pytest.mark.thorough
-def test_every_live_page_has_an_address_for_its_region_alone(
-    carol: Person, real_ids: dict[str, Any]
-) -> None:
-    """The answer from there is put into the open page."""
     found = set()
-    for name, address in addresses(real_ids):
+    for name, address in addresses(IDS | own):
         html = carol.get(address).content.decode()
         for region in re.findall(r'<div id="live"[^>]* data-live="([^"]*)"', html):
             answer = carol.htmx_get(region.replace("&amp;", "&"), at=address).content.decode()

@@ -41,14 +41,6 @@ def test_each_tab_is_a_page_of_its_own(carol: Person, still_shop: Shop) -> None:
         assert html.count("<h1") == 1
 
 
-def test_the_deletion_form_names_what_will_be_lost(carol: Person, still_shop: Shop) -> None:
-    page = Page(carol.get(f"{still_shop.url}/delete"))
-    assert "Delete project shop" in page.text
-    assert "2 branches" in page.text
-    assert "1 endpoint with all connections" in page.text
-    assert still_shop.endpoint_id in page.text
-
-
 def test_each_endpoint_shows_host_type_region_and_state(carol: Person, still_shop: Shop) -> None:
     # Specification, section 1.
     row = Page(carol.get(still_shop.url)).row(f"{still_shop.endpoint_id}.localhost")
@@ -88,15 +80,6 @@ def test_a_refused_form_is_not_refused_for_ever(alice: Person) -> None:
     sent = Page(alice.get("/new-project")).fields | {"region_id": "nowhere"}
     refused = Page(alice.post("/new-project", sent))
     assert refused.fields["once"] not in ("", sent["once"])
-
-
-def test_a_name_may_be_left_out(alice: Person) -> None:
-    answer = alice.post("/new-project", {"name": "", "region_id": ""})
-    assert answer["Location"].startswith("/projects/")
-
-
-def test_the_form_offers_the_regions(alice: Person) -> None:
-    assert Page(alice.get("/new-project")).options["region_id"] == ["local"]
 
 
 @pytest.mark.parametrize(

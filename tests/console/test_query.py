@@ -62,6 +62,7 @@ def test_a_query_wakes_an_idle_endpoint(alice: Person, shop: Shop) -> None:
     assert "awake" in page.rows()[-1]
 
 
+@pytest.mark.thorough
 def test_a_query_runs_on_an_endpoint_with_pooling(alice: Person, shop: Shop) -> None:
     path = f"{shop.path}/endpoints/{shop.endpoint_id}"
     data = {"branch": shop.main_id, "database": "neondb", "role": "neondb_owner"}

@@ -28,24 +28,6 @@ def test_it_works(alice: Person) -> None:
     assert "frame-ancestors 'none'" in policy
 
 
-def test_pages_hold_no_inline_script_or_style(carol: Person, still_shop: Shop) -> None:
-    for path in (
-        "/",
-        "/api-keys",
-        still_shop.url,
-        still_shop.endpoint_url,
-        f"{still_shop.url}/operations",
-        f"{still_shop.url}/operations/{still_shop.operations()[0]['id']}",
-        f"{still_shop.url}/events",
-        "/webhooks/new",
-    ):
-        html = carol.get(path).content.decode()
-        assert " style=" not in html
-        assert "<style" not in html
-        assert " onclick" not in html
-        assert html.count("<script") == html.count("<script src=")
-
-
 def test_nothing_is_cached(carol: Person, still_shop: Shop) -> None:
     for path in ("/", still_shop.url, f"{still_shop.url}/live", "/nowhere"):
         assert carol.get(path)["Cache-Control"] == "no-store"
@@ -82,11 +64,6 @@ def test_a_forged_session_is_ignored(visitor: Browser, cookie: str) -> None:
     assert visitor.get("/").status_code == 302
 
 
-def test_another_secret_ends_every_session(alice: Person, settings: Any) -> None:
-    settings.SECRET_KEY = "another secret"
-    assert alice.get("/").status_code == 302
-
-
 def test_a_session_outlives_the_replacement_of_the_secret(
     alice: Person, stack: Stack, settings: Any
 ) -> None:
@@ -105,11 +82,6 @@ def test_a_session_outlives_the_replacement_of_the_secret(
     # What has ended stays ended.
     assert copied.get("/").status_code == 302
     settings.SECRET_KEY_FALLBACKS = []
-    assert alice.get("/").status_code == 302
-
-
-def test_a_session_expires(alice: Person, settings: Any) -> None:
-    settings.SESSION_COOKIE_AGE = -1
     assert alice.get("/").status_code == 302
 
 

@@ -322,10 +322,6 @@ class TestKeyLimits:
             assert f"a key that is limited to the project {still_shop.id}" in page.text, path
         assert "name" in Page(limited.get(f"{still_shop.url}/rename")).fields
 
-    def test_the_keys_expiry_is_in_the_account_menu(self, carol: Person) -> None:
-        limited = self.key(carol, expires_at="2100-01-31T00:00:00Z")
-        assert "This key expires 2100-01-31" in Page(limited.get("/")).text
-
 
 @pytest.mark.parametrize(
     ("peer", "scheme", "is_secure"),

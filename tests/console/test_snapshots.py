@@ -115,16 +115,6 @@ def test_a_snapshot_outlives_its_branch(alice: Person, shop: Shop) -> None:
     forget(alice, shop, snapshot_id)
 
 
-@pytest.mark.thorough
-def test_a_server_without_snapshots_shows_none(dave: Person, misbehaving: Misbehaving) -> None:
-    misbehaving.body = b"""{
-        "project": {"id": "p"}, "operations": [], "endpoints": [], "branches": [{"id": "b"}]
-    }"""
-    # The stand-in gives the same answer to every call, without a list of snapshots.
-    page = Page(dave.get("/projects/p/branches"))
-    assert "Snapshots" not in page.text
-
-
 def test_the_list_of_operations_names_the_snapshot(alice: Person, shop: Shop) -> None:
     snapshot_id = take(alice, shop, "before-the-move")
     assert "Create snapshot before-the-move" in Page(alice.get(f"{shop.url}/operations")).text

@@ -203,3 +203,9 @@ class TestServiceNotice:
         alice.get("/")
         wait_for(lambda: service_notice._heard[stack.api_url].heard_at > 0, "the answer")
         assert "does not respond" not in Page(alice.get("/")).text
+
+
+def test_it_answers_under_any_host_name_and_without_the_api() -> None:
+    answer = Browser().get("/healthz", headers={"Host": "10.1.2.3:8000"})
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert answer.headers["Cache-Control"] == "no-store"

@@ -168,6 +168,7 @@ def names_of(connection: psycopg.Connection[Any], table: Description, page: Page
         page = PageOf(page.sort, page.is_descending, page.only, behind)
 
 
+@pytest.mark.thorough
 def test_every_type(connection: psycopg.Connection[Any]) -> None:
     every = types(connection) | OWN
     assert len(every) > 170

@@ -13,6 +13,7 @@ import pytest
 
 from tests.console.conftest import Person, Shop
 from tests.console.pages import Page
+from tests.selection import first_of
 from tests.support.project import Project
 
 # The longest request line that gunicorn accepts by default.
@@ -94,23 +95,13 @@ def tables(carol: Person, stack: Any) -> Tables:
 
 
 class TestWholePages:
-    def test_every_row_of_a_wide_table_is_on_a_page(self, tables: Tables) -> None:
-        columns = ", ".join(f"repeat('x', 1200) AS c{n}" for n in range(10))
-        tables.make(
-            f"CREATE TABLE wide AS SELECT n AS id, {columns} FROM generate_series(1, 120) n;"
-            "ALTER TABLE wide ADD PRIMARY KEY (id)"
-        )
-        rows = tables.walk("wide")
-        assert [row[0] for row in rows] == [str(n) for n in range(1, 121)]
-        assert rows[0][1].endswith("Open all 1.2 kB")
-
     def test_every_row_of_the_widest_table_is_on_a_page(self, tables: Tables) -> None:
         columns = ", ".join(f"c{n} text DEFAULT 'é'" for n in range(1590))
         tables.make(
             f"CREATE TABLE widest (id int PRIMARY KEY, {columns});"
-            "INSERT INTO widest SELECT n FROM generate_series(1, 100) n"
+            "INSERT INTO widest SELECT n FROM generate_series(1, 12) n"
         )
-        assert [row[0] for row in tables.walk("widest")] == [str(n) for n in range(1, 101)]
+        assert [row[0] for row in tables.walk("widest")] == [str(n) for n in range(1, 13)]
 
     def test_large_values_are_cut_in_sql_and_opened_alone(self, tables: Tables) -> None:
         tables.make(
@@ -249,7 +240,7 @@ class TestAddresses:
         assert "letter" in page.text
         assert len(cells(tables.follow(page, "First page"))) == 50
 
-    @pytest.mark.parametrize("key", ["é" * 700, '"' * 900, "\x01" * 600, "x" * 2000])
+    @pytest.mark.parametrize("key", first_of(["é" * 700, '"' * 900, "\x01" * 600, "x" * 2000]))
     def test_a_row_with_a_long_key(self, tables: Tables, key: str) -> None:
         tables.make(
             "DROP TABLE IF EXISTS word; CREATE TABLE word (w text PRIMARY KEY, note text);"
@@ -267,18 +258,6 @@ class TestAddresses:
         with tables.project.compute() as connection:
             rows = connection.execute("SELECT w FROM word WHERE note = 'found'").fetchall()
         assert rows in ([(key,)], [(key + "more",)])
-
-    def test_a_key_of_many_long_columns(self, tables: Tables) -> None:
-        names = [f"c{n}" for n in range(32)]
-        tables.make(
-            f"CREATE TABLE many ({', '.join(f'{name} text' for name in names)},"
-            f" note text, PRIMARY KEY ({', '.join(names)}));"
-            f"INSERT INTO many SELECT {', '.join(['repeat(chr(230), 30) || n'] * 32)}"
-            " FROM generate_series(1, 120) n"
-        )
-        assert len(tables.walk("many")) == 120
-        page = tables.open("many")
-        assert "Change row of many" in tables.follow(page, "Edit").text
 
     def test_a_filter_of_a_wrong_type_keeps_the_page(self, tables: Tables) -> None:
         tables.make("CREATE TABLE owl (id int PRIMARY KEY); INSERT INTO owl VALUES (1)")
@@ -441,26 +420,23 @@ class TestWhatHappened:
         assert "The row of swan was changed" not in page.text
         assert "may have done something else" in page.text
 
-    def test_a_view_whose_trigger_adds_nothing(self, tables: Tables) -> None:
-        tables.make(
-            "CREATE TABLE gull (n int);"
-            "CREATE VIEW gulls AS SELECT n, count(*) FROM gull GROUP BY n;"
-            "CREATE FUNCTION gull() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
-            "INSERT INTO gull VALUES (NEW.n); RETURN NULL; END$$;"
-            "CREATE TRIGGER t INSTEAD OF INSERT ON gulls FOR EACH ROW EXECUTE FUNCTION gull()"
-        )
-        page = self.add(tables, "gulls", "5")
-        assert "0 rows added in gulls" in page.text
-        assert cells(tables.open("gulls")) == [["5", "1"]]
-
-    @pytest.mark.parametrize("act", ["run", "run_deletion"])
-    def test_a_row_that_is_gone(self, tables: Tables, act: str) -> None:
+    @pytest.mark.parametrize(
+        ("act", "meanwhile"),
+        [
+            ("run", "DELETE FROM rook"),
+            ("run", "UPDATE rook SET note = 'theirs'"),
+            ("run_deletion", "DELETE FROM rook"),
+        ],
+    )
+    def test_a_row_that_is_gone_or_changed(self, tables: Tables, act: str, meanwhile: str) -> None:
         tables.make(
             "DROP TABLE IF EXISTS rook; CREATE TABLE rook (id int PRIMARY KEY, note text);"
             "INSERT INTO rook VALUES (1, 'old')"
         )
-        page = self.edit(tables, "rook", act=act, meanwhile="DELETE FROM rook")
+        page = self.edit(tables, "rook", act=act, meanwhile=meanwhile)
         assert "changed or deleted meanwhile. Nothing was changed" in page.text
+        kept = [("theirs",)] if "UPDATE" in meanwhile else []
+        assert tables.project.sql("SELECT note FROM rook") == kept
 
     def test_it_works(self, tables: Tables) -> None:
         tables.make(

@@ -1,14 +1,18 @@
-"""The console's tags make the same addresses as Django's, and escape what they are given."""
+"""The console's tags and selects make what Django's make, and escape what they are given."""
 
 from html import escape
 
 import pytest
+from django import forms
+from django.forms.renderers import DjangoTemplates
 from django.template import Context, Engine
+from django.test.html import parse_html
 from django.test.utils import override_script_prefix
 from django.urls import NoReverseMatch
 
 from console.api.resources.branches import Branch
 from console.branches.rows import BranchRow
+from console.forms.widgets import WidgetRenderer
 
 HOSTILE = "\"><b>'&"
 IDS = {"project": "p-1", "endpoint": "ep-2", "slash": "a/b"}
@@ -66,3 +70,28 @@ def test_a_memoized_template_shows_the_values_of_this_time() -> None:
     assert ">dev</a>" in shown[0]
     assert f">{escape(HOSTILE)}</a>" in shown[1]
     assert shown[2] == shown[0]
+
+
+CHOICES = [
+    ("", "Any"),
+    ("a<b>", 'A "quoted" & <b>bold</b> one'),
+    ("Group's", [(1, "one"), ("2", "two")]),
+]
+
+
+class Form(forms.Form):
+    plain = forms.ChoiceField(choices=CHOICES)
+    described = forms.ChoiceField(
+        choices=CHOICES,
+        required=False,
+        help_text="Help.",
+        widget=forms.Select(attrs={"data-x": "<'>", "autofocus": True, "hidden": False}),
+    )
+
+
+def test_selects_are_the_same_as_djangos() -> None:
+    for data in (None, {"plain": "2", "described": "a<b>"}, {"plain": "elsewhere"}):
+        ours, djangos = Form(data), Form(data, renderer=DjangoTemplates())
+        for name in Form.base_fields:
+            assert isinstance(ours.renderer, WidgetRenderer)
+            assert parse_html(str(ours[name])) == parse_html(str(djangos[name])), name

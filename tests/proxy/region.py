@@ -38,9 +38,12 @@ def running_region(
     *,
     first: dict[str, Any] | None = None,
     second: dict[str, Any] | None = None,
+    unread: bool = False,
 ) -> Iterator[Region]:
-    """Run the two. `directory` is the second's; `first` and `second` are their settings."""
+    """Run the two. `directory` is the second's; `first` and `second` are their settings. With
+    `unread`, the first passes on TLS connections without reading them."""
     at_first = MemoryDirectory()
+    at_first.tells_early = unread
     for name, endpoint in directory.endpoints.items():
         at_first.endpoints[name] = replace(endpoint, host_id=SECOND)
     certificates = (certificate(), certificate())

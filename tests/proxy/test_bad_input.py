@@ -74,12 +74,6 @@ def test_another_protocol_is_refused(
     assert answer_to(proxy, request_line).startswith(answer)
 
 
-@pytest.mark.parametrize("version", [0x00020000, 0x00040000, 0x7FFF0000])
-def test_other_protocol_versions_are_refused(proxy: RunningProxy, version: int) -> None:
-    packet = struct.pack("!II", 20, version) + b"user\0alice\0\0"
-    assert b"unsupported frontend protocol" in answer_to(proxy, packet)
-
-
 def test_random_bytes(proxy: RunningProxy) -> None:
     for seed in range(200):
         generator = random.Random(seed)

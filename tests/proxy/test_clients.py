@@ -36,16 +36,6 @@ def test_psycopg(proxy: RunningProxy, way: dict[str, str]) -> None:
         assert connection.execute("SELECT current_user, 6 * 7").fetchone() == ("alice", 42)
 
 
-def test_psycopg_async(proxy: RunningProxy) -> None:
-    async def ask() -> Any:
-        parameters = proxy.parameters(ENDPOINT, **ALICE)
-        async with await psycopg.AsyncConnection.connect(**parameters) as connection:
-            cursor = await connection.execute("SELECT current_user")
-            return await cursor.fetchone()
-
-    assert asyncio.run(ask()) == ("alice",)
-
-
 @pytest.mark.parametrize("tls", [False, True])
 def test_asyncpg(proxy: RunningProxy, tls: bool) -> None:
     context = ssl.create_default_context()
@@ -76,18 +66,6 @@ def test_psql(proxy: RunningProxy, parameters: str) -> None:
     connection = f"host={ENDPOINT}.localhost hostaddr=127.0.0.1 port={proxy.port} user=alice"
     answer = subprocess.run(
         ["psql", f"{connection} dbname=postgres {parameters}", "-Atc", "SELECT current_user"],
-        env={**os.environ, "PGPASSWORD": PASSWORDS["alice"]},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (answer.stdout, answer.stderr) == ("alice\n", "")
-
-
-def test_psql_without_tls_by_url(proxy: RunningProxy) -> None:
-    url = f"postgresql://alice@127.0.0.1:{proxy.port}/postgres?options=endpoint%3D{ENDPOINT}"
-    answer = subprocess.run(
-        ["psql", f"{url}&sslmode=disable", "-Atc", "SELECT current_user"],
         env={**os.environ, "PGPASSWORD": PASSWORDS["alice"]},
         capture_output=True,
         text=True,

@@ -24,6 +24,7 @@ from controlplane.proxy.limits.connection_limits import (
 )
 from controlplane.proxy.limits.shared_counts import SLOTS, SharedCounts
 from controlplane.proxy.wire.errors import TooManyConnections
+from tests.selection import first_of
 from tests.support.processes import is_alive
 from tests.support.stack import free_port
 from tests.support.waiting import wait_for
@@ -165,6 +166,7 @@ def test_a_next_proxy_that_dies_before_it_serves_changes_nothing(proxies: Proxie
     proxies.start()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_proxy_that_is_replaced_before_it_serves_releases_the_one_before(
     proxies: Proxies,
@@ -192,7 +194,7 @@ def test_without_a_next_proxy_the_processes_end(proxies: Proxies) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "linger"), [(signal.SIGINT, 60), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(("number", "linger"), first_of([(signal.SIGINT, 60), (signal.SIGTERM, 0)]))
 def test_a_stop_ends_all_processes_at_once(
     proxies: Proxies, number: signal.Signals, linger: float
 ) -> None:
@@ -203,6 +205,7 @@ def test_a_stop_ends_all_processes_at_once(
     assert not any(map(is_alive, processes))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_signals_to_every_process_end_all_of_them(proxies: Proxies) -> None:
     """As systemd sends them with KillMode=control-group."""

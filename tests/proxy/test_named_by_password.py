@@ -1,16 +1,12 @@
 """Clients with neither SNI nor `options` put the endpoint's name before the password."""
 
 import asyncio
-import os
-import ssl
-import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-import asyncpg
 import pytest
 
 from controlplane.proxy.authentication.passwords import PasswordChecks, check_password
@@ -37,57 +33,16 @@ async def fits(checks: PasswordChecks, verifier: Any, password: bytes, **where: 
     return True
 
 
-@pytest.mark.parametrize("sslmode", ["disable", "require"])
+@pytest.mark.parametrize(
+    "way", [{"sslmode": "disable"}, {"sslmode": "require"}, {"max_protocol_version": "latest"}]
+)
 @pytest.mark.parametrize(
     "form", ["endpoint={};{}", "endpoint={}${}", "project={};{}", "project={}${}"]
 )
-def test_psycopg(proxy: RunningProxy, form: str, sslmode: str) -> None:
+def test_psycopg(proxy: RunningProxy, form: str, way: dict[str, str]) -> None:
     password = form.format(ENDPOINT, SECRET)
-    with proxy.connect(ENDPOINT, **NAMELESS, password=password, sslmode=sslmode) as connection:
+    with proxy.connect(ENDPOINT, **NAMELESS, password=password, **way) as connection:
         assert connection.execute("SELECT current_user, 6 * 7").fetchone() == ("alice", 42)
-
-
-def test_psql(proxy: RunningProxy) -> None:
-    answer = subprocess.run(
-        [
-            *("psql", f"host=127.0.0.1 port={proxy.port} user=alice dbname=postgres"),
-            *("-Atc", "SELECT current_user"),
-        ],
-        env={**os.environ, "PGPASSWORD": f"endpoint={ENDPOINT};{SECRET}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (answer.stdout, answer.stderr) == ("alice\n", "")
-
-
-@pytest.mark.parametrize("tls", [False, True])
-def test_asyncpg(proxy: RunningProxy, tls: bool) -> None:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-
-    async def ask() -> Any:
-        connection = await asyncpg.connect(
-            host="127.0.0.1",
-            port=proxy.port,
-            database="postgres",
-            ssl=context if tls else False,
-            user="alice",
-            password=f"endpoint={ENDPOINT};{SECRET}",
-        )
-        try:
-            return await connection.fetchval("SELECT current_user")
-        finally:
-            await connection.close()
-
-    assert asyncio.run(ask()) == "alice"
-
-
-def test_the_newest_protocol(proxy: RunningProxy) -> None:
-    password = f"endpoint={ENDPOINT};{SECRET}"
-    newest = {"max_protocol_version": "latest"}
-    proxy.connect(ENDPOINT, **NAMELESS, password=password, **newest).close()
 
 
 def test_the_pooler(proxy: RunningProxy) -> None:

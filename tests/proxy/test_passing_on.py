@@ -50,10 +50,17 @@ def test_a_client_that_names_its_endpoint_in_the_password_is_asked_once(region: 
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-@pytest.mark.parametrize("way", [{}, plain(ENDPOINT)], ids=["tls", "plain"])
-def test_large_amounts_of_data_pass_in_both_directions(region: Region, way: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("way", "unread"),
+    [({}, False), ({}, True), (plain(ENDPOINT), False)],
+    ids=["tls", "tls unread", "plain"],
+)
+def test_large_amounts_of_data_pass_in_both_directions(
+    region: Region, way: dict[str, str], unread: bool
+) -> None:
+    region.first.directory.tells_early = unread
     line = b"x" * 999 + b"\n"
-    lines = 30_000
+    lines = 10_000
     with region.first.connect(ENDPOINT, **ALICE, **way) as connection:
         connection.execute("CREATE TEMPORARY TABLE lines (line text)")
         with connection.cursor().copy("COPY lines FROM STDIN") as into:

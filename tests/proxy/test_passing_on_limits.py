@@ -25,7 +25,7 @@ from controlplane.proxy.wire.startup import PEER_REQUEST
 from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.region import FIRST, SECOND, Region, certificate, running_region
-from tests.proxy.running_proxy import MemoryDirectory
+from tests.proxy.running_proxy import REGION_HOST, MemoryDirectory
 from tests.proxy.test_proxy_protocol import header as forwarded
 from tests.proxy.wire import RawClient
 from tests.support.bare_postgres import BarePostgres
@@ -34,7 +34,9 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.slow
 
 ALICE: dict[str, Any] = {"user": "alice", "password": PASSWORDS["alice"]}
+NAME = f"{ENDPOINT}.{REGION_HOST}"
 SLEEP = "SELECT pg_sleep(62)"
+UNREAD = pytest.mark.parametrize("unread", [False, True], ids=["read", "unread"])
 BEHIND_BALANCER = {
     "load_balancers": [ip_network("127.0.0.0/8")],
     "plain_connections": PlainConnections.ALWAYS,
@@ -51,10 +53,11 @@ def region(identity: TlsIdentity, directory: MemoryDirectory) -> Iterator[Region
 
 
 @pytest.mark.parametrize("asked", [FIRST, SECOND])
-@pytest.mark.parametrize("longest", ["3.0", "3.2"])
+@pytest.mark.parametrize(("longest", "unread"), [("3.0", False), ("3.2", False), ("3.2", True)])
 def test_a_cancel_request_reaches_the_host_that_issued_the_key(
-    region: Region, postgres: BarePostgres, asked: str, longest: str
+    region: Region, postgres: BarePostgres, asked: str, longest: str, unread: bool
 ) -> None:
+    region.first.directory.tells_early = unread
     versions = {"min_protocol_version": longest, "max_protocol_version": longest}
     with region.first.connect(ENDPOINT, **ALICE, **versions) as connection:
         with ThreadPoolExecutor() as pool:
@@ -111,10 +114,12 @@ def test_the_endpoints_host_counts_clients_of_every_proxy(
                 proxy.connect(ENDPOINT, **ALICE)
 
 
+@UNREAD
 def test_passed_on_clients_count_in_the_first_proxys_limits(
-    identity: TlsIdentity, directory: MemoryDirectory
+    identity: TlsIdentity, directory: MemoryDirectory, unread: bool
 ) -> None:
-    with running_region(identity, directory, first={"max_connections": 1}) as region:
+    one = {"max_connections": 1}
+    with running_region(identity, directory, first=one, unread=unread) as region:
         only = region.first.connect(ENDPOINT, **ALICE)
         with pytest.raises(psycopg.OperationalError, match="the proxy may have at most 1"):
             region.first.connect(ENDPOINT, **ALICE)
@@ -123,19 +128,23 @@ def test_passed_on_clients_count_in_the_first_proxys_limits(
         region.first.connect(ENDPOINT, **ALICE).close()
 
 
+@UNREAD
 def test_clients_that_do_not_log_in_make_room_on_both_hosts(
-    identity: TlsIdentity, directory: MemoryDirectory
+    identity: TlsIdentity, directory: MemoryDirectory, unread: bool
 ) -> None:
     few = {"max_pending": 5}
     with (
-        running_region(identity, directory, first=few, second=few) as region,
+        running_region(identity, directory, first=few, second=few, unread=unread) as region,
         region.first.connect(ENDPOINT, **ALICE) as connection,
         ExitStack() as silent,
     ):
         for _ in range(20):
             client = RawClient(region.first.port)
+            if unread:
+                client.start_tls(NAME)
+            else:
+                client.send_startup(user="alice", options=f"endpoint={ENDPOINT}")
             silent.callback(client.socket.close)
-            client.send_startup(user="alice", options=f"endpoint={ENDPOINT}")
         wait_for(lambda: region.first.sessions() <= 6, "the oldest to be closed")
         wait_for(lambda: region.second.sessions() <= 6, "the oldest to be closed there")
         # One that has authenticated is not among them.
@@ -151,18 +160,20 @@ def test_a_client_without_a_start_up_message_is_not_passed_on(region: Region) ->
     assert not region.second.sessions()
 
 
+@UNREAD
 def test_access_rules_are_for_the_clients_own_address(
-    identity: TlsIdentity, directory: MemoryDirectory
+    identity: TlsIdentity, directory: MemoryDirectory, unread: bool
 ) -> None:
     rules = parse_rules(json.dumps({"allowed_ips": {"ips": ["192.0.2.0/24"]}}), is_protected=False)
-    with running_region(
-        identity, directory, first=BEHIND_BALANCER, second=BEHIND_BALANCER
-    ) as region:
+    settings = {"first": BEHIND_BALANCER, "second": BEHIND_BALANCER}
+    with running_region(identity, directory, **settings, unread=unread) as region:
         # Only the second host knows of them yet.
         directory.endpoints[ENDPOINT].rules = rules
         for source, answer in (("192.0.2.7", b"R"), ("203.0.113.9", b"E")):
             client = RawClient(region.first.port)
             client.socket.sendall(forwarded(source))
+            if unread:
+                client.start_tls(NAME)
             client.send_startup(user="alice", options=f"endpoint={ENDPOINT}", database="postgres")
             kind, payload = client.read_message()
             assert kind == answer
@@ -210,12 +221,16 @@ def test_a_host_with_another_address_is_found_at_once(region: Region) -> None:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_host_that_is_away_is_named(region: Region, caplog: pytest.LogCaptureFixture) -> None:
+@UNREAD
+def test_a_host_that_is_away_is_named(
+    region: Region, caplog: pytest.LogCaptureFixture, unread: bool
+) -> None:
+    region.first.directory.tells_early = unread
     region.introduce(port=1)
     with pytest.raises(psycopg.OperationalError, match='host "second" cannot be reached'):
         region.first.connect(ENDPOINT, **ALICE)
-    (record,) = [one for one in caplog.records if one.message == "host unreachable"]
-    assert "Connect call failed" in vars(record)["error"]
+    records = [one for one in caplog.records if one.message == "host unreachable"]
+    assert "Connect call failed" in vars(records[0])["error"]
 
 
 def test_a_host_that_does_not_answer_is_named_after_five_seconds(region: Region) -> None:

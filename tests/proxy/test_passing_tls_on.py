@@ -2,12 +2,10 @@
 
 import contextlib
 import gc
-import json
 import socket
 import ssl
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -16,7 +14,6 @@ import psycopg
 import pytest
 
 from controlplane.metrics import figures
-from controlplane.proxy.authentication.access_rules import parse_rules
 from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn, SeenTls
 from controlplane.proxy.wire.client_hello import server_name_in
 from controlplane.proxy.wire.errors import ProjectMoved
@@ -24,10 +21,8 @@ from controlplane.proxy.wire.tls import TlsIdentity
 from tests.proxy.conftest import ENDPOINT, PASSWORDS
 from tests.proxy.region import FIRST, SECOND, Region, running_region
 from tests.proxy.running_proxy import REGION_HOST, MemoryDirectory
-from tests.proxy.test_passing_on_limits import BEHIND_BALANCER, SLEEP, answer_to, context_of
-from tests.proxy.test_proxy_protocol import header as forwarded
+from tests.proxy.test_passing_on_limits import answer_to, context_of
 from tests.proxy.wire import RawClient, trusting_context
-from tests.support.bare_postgres import BarePostgres
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -40,8 +35,7 @@ MISSING = "ep-not-there-000002"
 
 @pytest.fixture
 def region(identity: TlsIdentity, directory: MemoryDirectory) -> Iterator[Region]:
-    with running_region(identity, directory) as region:
-        region.first.directory.tells_early = True
+    with running_region(identity, directory, unread=True) as region:
         yield region
 
 
@@ -102,31 +96,6 @@ def test_a_new_host_takes_over_names_and_moves_no_others(region: Region) -> None
     assert 70 < shares[1] < 130
 
 
-def test_large_amounts_of_data_pass_in_both_directions(region: Region) -> None:
-    line = b"x" * 999 + b"\n"
-    lines = 30_000
-    with region.first.connect(ENDPOINT, **ALICE) as connection:
-        connection.execute("CREATE TEMPORARY TABLE lines (line text)")
-        with connection.cursor().copy("COPY lines FROM STDIN") as into:
-            for _ in range(lines // 100):
-                into.write(line * 100)
-        with connection.cursor().copy("COPY lines TO STDOUT") as out:
-            # A slow reader must not make either proxy hold everything.
-            time.sleep(0.2)
-            assert sum(len(bytes(part)) for part in out) == lines * len(line)
-
-
-def test_a_query_is_cancelled_on_the_host_that_runs_it(
-    region: Region, postgres: BarePostgres
-) -> None:
-    with region.first.connect(ENDPOINT, **ALICE) as connection, ThreadPoolExecutor() as pool:
-        sleeping = pool.submit(connection.execute, SLEEP)
-        wait_for(lambda: postgres.runs(SLEEP), "the query to run")
-        connection.cancel_safe()
-        with pytest.raises(psycopg.errors.QueryCanceled):
-            sleeping.result(20)
-
-
 def test_the_endpoints_host_tells_the_client_why_it_ends(region: Region) -> None:
     with region.first.connect(ENDPOINT, **ALICE) as connection:
         assert region.second.drop(ENDPOINT) == 1
@@ -147,41 +116,7 @@ def test_a_client_that_leaves_during_its_wake_calls_the_wake_off(
     wait_for(lambda: not region.first.sessions(), "the connection to end")
 
 
-def test_access_rules_are_for_the_clients_own_address(
-    identity: TlsIdentity, directory: MemoryDirectory
-) -> None:
-    rules = parse_rules(json.dumps({"allowed_ips": {"ips": ["192.0.2.0/24"]}}), is_protected=False)
-    with running_region(
-        identity, directory, first=BEHIND_BALANCER, second=BEHIND_BALANCER
-    ) as region:
-        region.first.directory.tells_early = True
-        directory.endpoints[ENDPOINT].rules = rules
-        for source, answer in (("192.0.2.7", b"R"), ("203.0.113.9", b"E")):
-            client = RawClient(region.first.port)
-            client.socket.sendall(forwarded(source))
-            client.start_tls(NAME)
-            client.send_startup(user="alice", database="postgres")
-            kind, payload = client.read_message()
-            assert kind == answer
-            assert kind == b"R" or f"This IP address {source} is not allowed".encode() in payload
-            client.socket.close()
-        assert directory.outsiders == [(ENDPOINT, "alice", "203.0.113.9")]
-
-
 # Limits
-
-
-def test_the_first_proxy_counts_them_and_says_when_it_is_full(
-    identity: TlsIdentity, directory: MemoryDirectory
-) -> None:
-    with running_region(identity, directory, first={"max_connections": 1}) as region:
-        region.first.directory.tells_early = True
-        only = region.first.connect(ENDPOINT, **ALICE)
-        with pytest.raises(psycopg.OperationalError, match="the proxy may have at most 1"):
-            region.first.connect(ENDPOINT, **ALICE)
-        only.close()
-        wait_for(lambda: not region.first.sessions(), "the client to leave")
-        region.first.connect(ENDPOINT, **ALICE).close()
 
 
 def test_they_take_no_place_of_an_account_before_they_have_authenticated(
@@ -195,23 +130,6 @@ def test_they_take_no_place_of_an_account_before_they_have_authenticated(
             client.start_tls(NAME)
             silent.callback(client.socket.close)
         region.first.connect(ENDPOINT, **ALICE).close()
-
-
-def test_clients_that_do_not_log_in_make_room_on_both_hosts(
-    identity: TlsIdentity, directory: MemoryDirectory
-) -> None:
-    few = {"max_pending": 5}
-    with running_region(identity, directory, first=few, second=few) as region:
-        region.first.directory.tells_early = True
-        with region.first.connect(ENDPOINT, **ALICE) as connection, ExitStack() as silent:
-            for _ in range(20):
-                client = RawClient(region.first.port)
-                client.start_tls(NAME)
-                silent.callback(client.socket.close)
-            wait_for(lambda: region.second.sessions() <= 6, "the oldest to be closed there")
-            wait_for(lambda: region.first.sessions() <= 6, "the oldest to be closed")
-            # One that has authenticated is not among them.
-            assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 # What makes the first proxy perform the handshake after all
@@ -244,12 +162,6 @@ def _has_shaken_hands(tls: ssl.SSLObject, client: RawClient, incoming: ssl.Memor
         incoming.write(client.socket.recv(65536))
         return False
     return True
-
-
-def test_a_host_that_is_away_is_named(region: Region) -> None:
-    region.introduce(port=1)
-    with pytest.raises(psycopg.OperationalError, match='host "second" cannot be reached'):
-        region.first.connect(ENDPOINT, **ALICE)
 
 
 def test_a_host_that_is_not_known_by_the_clients_name_is_told_it_by_the_first(

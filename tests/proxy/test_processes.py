@@ -95,6 +95,7 @@ def test_a_process_that_dies_is_replaced() -> None:
     assert family.parent.wait(20) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_single_process_has_a_parent_that_replaces_it() -> None:
     family = Family(1)

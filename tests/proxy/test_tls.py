@@ -1,7 +1,5 @@
 """The certificates that the proxy makes for itself, and those of an operator."""
 
-import asyncio
-import os
 import shutil
 import socket
 import ssl
@@ -11,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 from cryptography import x509
 
@@ -78,21 +75,6 @@ def test_libpq_verifies_every_name(
         assert connection.execute("SELECT current_user").fetchone() == ("alice",)
 
 
-def test_psql_verifies_an_endpoints_name(proxy: RunningProxy, authority: Path) -> None:
-    connection = (
-        f"host={ENDPOINT}.localhost hostaddr=127.0.0.1 port={proxy.port} user=alice"
-        f" dbname=postgres sslmode=verify-full sslrootcert={authority} channel_binding=require"
-    )
-    answer = subprocess.run(
-        ["psql", connection, "-Atc", "SELECT current_user"],
-        env={**os.environ, "PGPASSWORD": PASSWORDS["alice"]},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (answer.stdout, answer.stderr) == ("alice\n", "")
-
-
 @pytest.mark.parametrize(("host", "options"), NAMES.values(), ids=NAMES.keys())
 def test_pythons_own_tls_verifies_every_name(
     proxy: RunningProxy, authority: Path, host: str, options: str
@@ -106,29 +88,6 @@ def test_pythons_own_tls_verifies_every_name(
         context.wrap_socket(plain, server_hostname=host) as tls,
     ):
         assert tls.version() == "TLSv1.3"
-
-
-def test_asyncpg_verifies_the_region(proxy: RunningProxy, authority: Path) -> None:
-    async def ask() -> Any:
-        connection = await asyncpg.connect(
-            host="localhost",
-            port=proxy.port,
-            database="postgres",
-            ssl=ssl.create_default_context(cafile=str(authority)),
-            server_settings={"options": f"endpoint={ENDPOINT}"},
-            **ALICE,
-        )
-        try:
-            return await connection.fetchval("SELECT current_user")
-        finally:
-            await connection.close()
-
-    assert asyncio.run(ask()) == "alice"
-
-
-@pytest.mark.parametrize("host", [f"{ENDPOINT}.localhost", "api.localhost", "localhost"])
-def test_openssl_verifies_the_name(proxy: RunningProxy, authority: Path, host: str) -> None:
-    assert_openssl_verifies(proxy, authority, host)
 
 
 def assert_openssl_verifies(proxy: RunningProxy, authority: Path, host: str) -> None:

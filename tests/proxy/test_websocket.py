@@ -1,21 +1,15 @@
 """The Postgres protocol over WebSocket, with a client of the tests' own. Neon's driver is in
 `tests/clients`."""
 
-import contextlib
-import os
-import socket
 import struct
-import threading
-from typing import Any
 
-import psycopg
 import pytest
 from websockets.exceptions import ConnectionClosed
 
 from controlplane.proxy.settings import PlainConnections
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.tls import TlsIdentity
-from tests.proxy.conftest import ENDPOINT, PASSWORDS
+from tests.proxy.conftest import ENDPOINT
 from tests.proxy.http_client import RawHttp, request
 from tests.proxy.running_proxy import MemoryDirectory, RunningProxy, running_proxy
 from tests.proxy.websocket_client import (
@@ -213,47 +207,3 @@ def test_a_query_is_cancelled_by_its_key(proxy: RunningProxy, postgres: BarePost
                 canceller.recv(timeout=10)
         error = dict(reader.until(b"Z"))[b"E"]
         assert messages.error_sqlstate(error) == "57014"
-
-
-def test_psycopg_through_a_tunnel(proxy: RunningProxy) -> None:
-    """Any client works if a tunnel forwards its bytes."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def carry() -> None:
-        near, _ = listener.accept()
-        with near, opened(proxy) as far:
-
-            def up() -> None:
-                with contextlib.suppress(OSError, ConnectionClosed):
-                    while data := near.recv(65536):
-                        far.send(data)
-                with contextlib.suppress(ConnectionClosed):
-                    far.close()
-
-            upward = threading.Thread(target=up)
-            upward.start()
-            with contextlib.suppress(ConnectionClosed, OSError):
-                for data in far:
-                    assert isinstance(data, bytes)
-                    near.sendall(data)
-            with contextlib.suppress(OSError):
-                near.shutdown(socket.SHUT_RDWR)
-            upward.join()
-
-    carrier = threading.Thread(target=carry)
-    carrier.start()
-    parameters: dict[str, Any] = {
-        "host": "127.0.0.1",
-        "port": listener.getsockname()[1],
-        "user": "alice",
-        "password": PASSWORDS["alice"],
-        "dbname": "postgres",
-    }
-    with psycopg.connect(**parameters) as connection:
-        blob = os.urandom(3_000_000)
-        assert connection.execute("SELECT %s", [blob]).fetchone() == (blob,)
-        with connection.cursor() as cursor, cursor.copy("COPY (SELECT 1) TO STDOUT") as copy:
-            assert list(copy.rows()) == [("1",)]
-    carrier.join(20)
-    listener.close()
-    assert not carrier.is_alive()

@@ -168,6 +168,15 @@ class Place(Project):
             ).fetchone()
             return int(row[0]) if row else 0
 
+    def sleepers(self) -> int:
+        """Return the number of queries on the running compute that execute `pg_sleep`."""
+        with self.stack.compute(self.endpoint_id) as platform:
+            row = platform.execute(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE state = 'active' AND query ~ '^SELECT pg_sleep'"
+            ).fetchone()
+            return int(row[0]) if row else 0
+
 
 def environment_of(parameters: dict[str, Any]) -> dict[str, str]:
     """Return the parameters as environment variables of libpq."""

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -61,16 +61,21 @@ def clients_of(process: psutil.Process, stack: Stack) -> set[int]:
 
 
 @contextmanager
-def held_still(stack: Stack, part: str) -> Iterator[None]:
-    """Stop all processes of a part of the service while the block lasts."""
-    processes = processes_of(stack, part)
+def standing_still(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """Stop the processes while the block lasts. Those that have ended meanwhile are left alone."""
     try:
         for process in processes:
             process.suspend()
         yield
     finally:
         for process in processes:
-            process.resume()
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+def held_still(stack: Stack, part: str) -> AbstractContextManager[None]:
+    """Stop all processes of a part of the service while the block lasts."""
+    return standing_still(processes_of(stack, part))
 
 
 @contextmanager

@@ -25,15 +25,6 @@ class Figures:
             if sample.name == name and wanted <= sample.labels.items()
         )
 
-    def counters(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-        """Return everything that may only grow."""
-        found = {}
-        for family in self.families.values():
-            if family.type in ("counter", "histogram", "summary"):
-                for sample in family.samples:
-                    found[sample.name, frozenset(sample.labels.items())] = sample.value
-        return found
-
 
 def address(stack: Stack) -> str:
     return (stack.state_dir / "metrics-address").read_text().strip()
