@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -18,8 +17,8 @@ from console.api.resources.endpoints import Endpoint
 from console.api.resources.operations import Operation
 from console.api.resources.projects import Project
 from console.forms.fields import FilterForm, OpenChoiceField
-from console.operations.run_rows import change_by, may_be_change, requests_of, run_row
-from console.operations.runs import Names, Run, runs_of
+from console.operations.run_rows import RunRow
+from console.operations.runs import Run, runs_of
 from console.operations.steps import warning_of
 from console.operations.timeline import (
     OPERATIONS_READ,
@@ -30,8 +29,9 @@ from console.operations.timeline import (
     hours_of,
     timeline,
 )
+from console.pages.addresses import Existing
 from console.pages.live_regions import Polling, page_and_region, polling
-from console.pages.outcomes import Existing, lasting_words
+from console.pages.outcomes import lasting_words
 from console.pages.statuses import ACTIONS, OPERATION_STATUSES
 from console.request import ConsoleRequest
 
@@ -68,9 +68,6 @@ OPERATIONS_A_PAGE = 25
 CHAINS_ASKED_FOR = 20
 MEMBERS_READ = 200
 STEPS_READ = 3
-EVENTS_READ = 100
-# After a request created its operations, its event is recorded within this time.
-RECORDED_WITHIN = timedelta(seconds=2)
 
 
 @dataclass(frozen=True)
@@ -110,8 +107,6 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     )
     filters.offer_all(branches, endpoints or ())
     can_filter = _can_filter(page, filters)
-    names = names_of(api, project_id, branches, [*page.items, *(latest or ())])
-    existing = Existing.of(endpoints, branches)
     listed = [run for run in runs_of(page.items) if not run.chain_id or run.chain_id != place.shown]
     # The last run may continue on the next page, and of filtered runs some operations are missing.
     in_doubt = listed if filters.chosen else listed[-1:] if page.cursor else []
@@ -122,31 +117,20 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     older = _Place(page.cursor, runs[-1].chain_id if runs else place.shown)
     context = {
         "project": project,
-        "runs": [
-            run_row(
-                project_id,
-                run,
-                names,
-                warning=details.warnings.get(run.id, ""),
-                title=details.titles.get(run.id, ""),
-            )
-            for run in runs
-        ],
+        "runs": [RunRow(project_id, run, details.warnings.get(run.id, "")) for run in runs],
         "older_query": urlencode(filters.chosen | older.query) if page.cursor else "",
         "is_first_page": not place.cursor,
         "filters": filters,
         "can_filter": can_filter,
         "is_filtered": is_filtered,
         "filter_query": filters.query,
-        "timeline": latest and _timeline(project, latest, hours, names, endpoints),
+        "timeline": latest and _timeline(project, latest, hours, branches, endpoints),
         "timeline_url": reverse("operations", args=[project_id]),
     }
     query = filters.chosen | place.query | ({"hours": str(hours)} if "hours" in request.GET else {})
     url = reverse("operations_live", args=[project_id])
     url = f"{url}?{urlencode(query)}" if query else url
-    # With a filter, or on a later page, it is not known which failures have been corrected since.
-    is_all = not (place.cursor or filters.chosen)
-    return context, polling(request, url, operations, existing if is_all else None)
+    return context, polling(request, url, operations)
 
 
 index, index_live = page_and_region(_list, "operations.html", "_runs_list.html")
@@ -159,20 +143,6 @@ def _can_filter(page: Page[Operation], filters: OperationFilters) -> bool:
     return filters.is_in_use
 
 
-def names_of(
-    api: ManagementAPI,
-    project_id: str,
-    branches: Sequence[Branch],
-    operations: Iterable[Operation],
-) -> Names:
-    """Return the names of what the runs are about. The snapshots are read only if a run may have
-    made one."""
-    names = Names.of(branches)
-    if not any(map(names.lacks, runs_of(operations))):
-        return names
-    return Names.of(branches, or_none(lambda: api.snapshots.list(project_id))() or ())
-
-
 @dataclass(frozen=True)
 class _Told:
     """Further facts about the listed runs, all read at the same time. What cannot be read is left
@@ -181,8 +151,6 @@ class _Told:
     runs: Sequence[Run]
     # What is wrong with a run although nothing has failed, by the run's id.
     warnings: Mapping[str, str]
-    # What was requested, by the run's id, if its operations do not tell it.
-    titles: Mapping[str, str]
 
 
 def _details_of(
@@ -202,31 +170,17 @@ def _details_of(
         if run.chain_id and lasting_words(operation)
     ]
     slow = dict(lasting[:STEPS_READ])
-    changing = [run for run in listed if may_be_change(run)]
     calls: list[Callable[[], Any]] = [
-        partial(_changes, api, project_id, changing),
         *(partial(_members, api, project_id, part) for part in parts),
         *(partial(api.operation, project_id, operation_id) for operation_id in slow.values()),
     ]
-    titles, *answers = each_or_none(lambda call: call(), calls)
+    answers = each_or_none(lambda call: call(), calls)
     members = {k: v for found in answers[: len(parts)] for k, v in (found or {}).items()}
     with_steps = zip(slow, answers[len(parts) :], strict=True)
     return _Told(
         runs=[Run(members.get(run.chain_id) or run.operations) for run in listed],
         warnings={run_id: warning_of(operation) for run_id, operation in with_steps if operation},
-        titles=titles or {},
     )
-
-
-def _changes(api: ManagementAPI, project_id: str, runs: Sequence[Run]) -> Mapping[str, str]:
-    """Return what was changed, by the run's id: a role, a database or a setting. The operations
-    are the same for each of these."""
-    if not runs:
-        return {}
-    until = max((run.began_at for run in runs if run.began_at), default=None)
-    asked = {"until": stamp(until + RECORDED_WITHIN)} if until else {}
-    events = api.events(project_id, limit=EVENTS_READ, **asked).items
-    return {run.id: change_by(next(iter(requests_of(run, events)), None)) for run in runs}
 
 
 def _members(
@@ -254,14 +208,12 @@ def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, 
     )
     context = {
         "project": project,
-        "timeline": _timeline(
-            project, latest, hours, names_of(api, project_id, branches, latest), endpoints
-        ),
+        "timeline": _timeline(project, latest, hours, branches, endpoints),
         "timeline_url": reverse("timeline", args=[project_id]),
     }
     url = reverse("timeline_live", args=[project_id])
     url = f"{url}?hours={hours}" if hours else url
-    return context, polling(request, url, latest, Existing.of(endpoints, branches))
+    return context, polling(request, url, latest)
 
 
 # The timeline as a picture, and as a table that says the same.
@@ -281,10 +233,11 @@ def _timeline(
     project: Project,
     operations: Sequence[Operation],
     hours: int | None,
-    names: Names,
+    branches: Sequence[Branch],
     endpoints: Sequence[Endpoint] | None,
 ) -> Timeline:
-    existing = Existing.of(endpoints, names.branches.values())
+    existing = Existing.of(endpoints, branches)
+    names = {branch.id: branch.name for branch in branches}
     shown = hours or hours_of(project.created_at)
     since = None if hours else project.created_at
     return timeline(project.id, operations, shown, names, existing, since=since)

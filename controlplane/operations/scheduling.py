@@ -25,6 +25,7 @@ from controlplane.models import (
     Operation,
     OperationStatus,
     Project,
+    RequestKind,
 )
 from controlplane.models.reading import Reading
 from controlplane.operations import step_history
@@ -69,9 +70,17 @@ class Step:
 
 
 def schedule(
-    project: Project, steps: Sequence[Step], *, lane: Lane | None = None
+    project: Project,
+    steps: Sequence[Step],
+    kind: str = "",
+    *,
+    title: str = "",
+    lane: Lane | None = None,
 ) -> list[Operation]:
     """Write the steps as a chain of operations and dispatch those that can run.
+
+    `kind`, a RequestKind, and `title` say what the request was: by default, what the last step
+    does, and the kind's own title.
 
     All operations of a chain have one lane: `lane`, or by default the least urgent of the lanes
     that the table of actions has for its steps.
@@ -88,6 +97,11 @@ def schedule(
     chain = uuid.uuid4()
     initiator = current_actor()
     lane = lane or max((ACTIONS[step.action].lane for step in steps), key=list(Lane).index)
+    last = steps[-1]
+    kind = kind or ACTIONS[last.action].kind
+    if not title:
+        branch, endpoint = last.branch and last.branch.name, last.endpoint and last.endpoint.id
+        title = RequestKind(kind).label.format(branch=branch, endpoint=endpoint)
     created_at = _next_created_at(project)
     operations = [
         Operation(
@@ -97,6 +111,8 @@ def schedule(
             action=step.action,
             status=OperationStatus.SCHEDULING,
             chain=chain,
+            kind=kind,
+            title=title,
             lane=lane,
             resources=[project.id] if step.holds_project else step.resources,
             details=step.details.as_json() if step.details else {},
