@@ -41,13 +41,11 @@ class RunRow:
     @cached_property
     def cancel_url(self) -> str:
         """Where it can be cancelled; "" if it cannot be."""
-        run = self.run
-        if not run.can_be_cancelled:
+        if not self.run.can_be_cancelled:
             return ""
-        name = "chain_cancel" if len(run.operations) > 1 else "operation_cancel"
-        return url_or_none(
-            name, self.project_id, run.id if len(run.operations) > 1 else run.first.id
-        )
+        first, *others = self.run.operations
+        name, own_id = ("chain_cancel", self.run.id) if others else ("operation_cancel", first.id)
+        return url_or_none(name, self.project_id, own_id)
 
     @property
     def error(self) -> str:

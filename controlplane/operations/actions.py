@@ -9,14 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.models import (
-    Action,
-    EndpointState,
-    Lane,
-    Operation,
-    OperationStatus,
-    RequestKind,
-)
+from controlplane.models import Action, EndpointState, Lane, Operation, OperationStatus
 from controlplane.operations import work
 from controlplane.operations.details import (
     ApplyConfigDetails,
@@ -44,8 +37,6 @@ class ActionRule:
 
     # Does the work. The module `work` says what this function may rely on.
     run: Callable[[Attempt], None]
-    # The kind of a request for this action, unless the caller of `schedule` names another one.
-    kind: RequestKind
     # The class of the details of the action's operations.
     details: type[Details] = Details
     # The state of the operation's endpoint once the operation has finished (specification, 3.1);
@@ -88,64 +79,44 @@ class ActionRule:
 
 
 ACTIONS: Mapping[Action, ActionRule] = {
-    Action.CREATE_TIMELINE: ActionRule(
-        work.create_timeline, RequestKind.CREATE_PROJECT, makes_branch=True
-    ),
+    Action.CREATE_TIMELINE: ActionRule(work.create_timeline, makes_branch=True),
     Action.CREATE_BRANCH: ActionRule(
-        work.create_branch,
-        RequestKind.CREATE_BRANCH,
-        details=CreateBranchDetails,
-        makes_branch=True,
+        work.create_branch, details=CreateBranchDetails, makes_branch=True
     ),
     Action.START_COMPUTE: ActionRule(
         work.start_compute,
-        RequestKind.START_ENDPOINT,
         details=StartComputeDetails,
         endpoint_after=EndpointState.ACTIVE,
         is_start=True,
     ),
     Action.SUSPEND_COMPUTE: ActionRule(
         work.suspend_compute,
-        RequestKind.SUSPEND_ENDPOINT,
         details=SuspendComputeDetails,
         endpoint_after=EndpointState.IDLE,
         no_way_back="the endpoint is being suspended; start it again once that is over",
     ),
     Action.APPLY_CONFIG: ActionRule(
-        work.apply_config,
-        RequestKind.CHANGE_ENDPOINT,
-        details=ApplyConfigDetails,
-        endpoint_after=EndpointState.ACTIVE,
+        work.apply_config, details=ApplyConfigDetails, endpoint_after=EndpointState.ACTIVE
     ),
     Action.CHECK_AVAILABILITY: ActionRule(
-        work.check_availability,
-        RequestKind.CHECK_ENDPOINT,
-        details=CheckAvailabilityDetails,
-        lane=Lane.UPKEEP,
+        work.check_availability, details=CheckAvailabilityDetails, lane=Lane.UPKEEP
     ),
     Action.DELETE_TIMELINE: ActionRule(
         work.delete_timeline,
-        RequestKind.DELETE_BRANCH,
         lane=Lane.UPKEEP,
         no_way_back="the branch's data is being removed",
     ),
     Action.DELETE_TENANT: ActionRule(
         work.delete_tenant,
-        RequestKind.DELETE_PROJECT,
         lane=Lane.UPKEEP,
         no_way_back="the project's data is being removed",
     ),
     Action.UPGRADE_PROJECT: ActionRule(
-        upgrade_project,
-        RequestKind.UPGRADE_PROJECT,
-        details=UpgradeProjectDetails,
-        bound=600.0,
-        undo=undo_upgrade,
+        upgrade_project, details=UpgradeProjectDetails, bound=600.0, undo=undo_upgrade
     ),
     # Without its data the branch is of no use, so a store that is away is waited for, for a day.
     Action.RESTORE_FROM_STORE: ActionRule(
         restore_from_store,
-        RequestKind.RESTORE_LOST_BRANCH,
         details=RestoreFromStoreDetails,
         lane=Lane.UPKEEP,
         bound=600.0,
@@ -154,7 +125,6 @@ ACTIONS: Mapping[Action, ActionRule] = {
     ),
     Action.MOVE_PROJECT: ActionRule(
         move_project,
-        RequestKind.MOVE_PROJECT,
         details=MoveProjectDetails,
         bound=600.0,
         # The other host's worker and proxy may be restarting.

@@ -38,6 +38,21 @@ from controlplane.operations.queue import enqueue_operation
 # `scheduling`, and follow in order as these end.
 MOST_OF_A_PROJECT = 8
 
+# What a request is whose last step has the action, unless its caller says more.
+KINDS: Mapping[Action, RequestKind] = {
+    Action.CREATE_TIMELINE: RequestKind.CREATE_PROJECT,
+    Action.CREATE_BRANCH: RequestKind.CREATE_BRANCH,
+    Action.START_COMPUTE: RequestKind.START_ENDPOINT,
+    Action.SUSPEND_COMPUTE: RequestKind.SUSPEND_ENDPOINT,
+    Action.APPLY_CONFIG: RequestKind.CHANGE_ENDPOINT,
+    Action.CHECK_AVAILABILITY: RequestKind.CHECK_ENDPOINT,
+    Action.DELETE_TIMELINE: RequestKind.DELETE_BRANCH,
+    Action.DELETE_TENANT: RequestKind.DELETE_PROJECT,
+    Action.UPGRADE_PROJECT: RequestKind.UPGRADE_PROJECT,
+    Action.RESTORE_FROM_STORE: RequestKind.RESTORE_LOST_BRANCH,
+    Action.MOVE_PROJECT: RequestKind.MOVE_PROJECT,
+}
+
 
 class HostAway(Exception):
     """No worker of the host is there to run the operations. Nothing was written, so it is safe to
@@ -98,7 +113,7 @@ def schedule(
     initiator = current_actor()
     lane = lane or max((ACTIONS[step.action].lane for step in steps), key=list(Lane).index)
     last = steps[-1]
-    kind = kind or ACTIONS[last.action].kind
+    kind = kind or KINDS[last.action]
     if not title:
         branch, endpoint = last.branch and last.branch.name, last.endpoint and last.endpoint.id
         title = RequestKind(kind).label.format(branch=branch, endpoint=endpoint)

@@ -97,19 +97,14 @@ def changing_catalog(account: Account, project_id: str, branch_id: str) -> Itera
         endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
         if endpoint:
             title = change.events[0].summary
-            change.operations = _follow(project, branch, endpoint, operations, title=title)
+            change.operations = _follow(project, branch, endpoint, operations, title)
         for event in change.events:
             event.operation_ids = [operation.id for operation in change.operations]
         record(*change.events)
 
 
 def _follow(
-    project: Project,
-    branch: Branch,
-    endpoint: Endpoint,
-    earlier: Sequence[Operation],
-    *,
-    title: str,
+    project: Project, branch: Branch, endpoint: Endpoint, earlier: Sequence[Operation], title: str
 ) -> list[Operation]:
     """Schedule the operations that apply the change to the endpoint's compute. They run after the
     `earlier` unfinished operations."""

@@ -8,7 +8,7 @@ from django.db import connection
 
 from controlplane.compute.steps import Step as Step
 from controlplane.models import Account, Operation, OperationStatus
-from controlplane.models.operation_pages import OperationFilter, page_of
+from controlplane.models.operation_pages import OperationFilter, chains_of, page_of
 from controlplane.models.reading import Reading
 from controlplane.operations.step_history import steps_of as steps_of
 from controlplane.services.errors import NotFound
@@ -26,30 +26,32 @@ OWN_OPERATION = Reading(
     joined=["project"],
 )
 
-# Of failed operations, those whose failure nobody needs to care about any more: a later operation
-# with the same action and target has ended (if it has failed too, its own failure counts), the
-# branch is being deleted, or the endpoint or branch is deleted.
-SUPERSEDED = """
+# Whether a later operation with the same action and target has ended. If it has failed too, its own
+# failure counts. Each target is searched in an index.
+DONE_AGAIN = """EXISTS (
+    SELECT FROM controlplane_operation later
+    WHERE later.{target} = o.{target} AND later.action = o.action
+        AND later.status IN ('finished', 'failed') AND later.not_run_because IS NULL
+        AND later.created_at > o.created_at
+)"""
+# Of failed operations, those whose failure needs no attention any more: the same was done again,
+# the branch is being deleted, or the endpoint or branch is deleted.
+SUPERSEDED = f"""
 SELECT o.id FROM controlplane_operation o
     LEFT JOIN controlplane_endpoint endpoint ON endpoint.id = o.endpoint_id
     LEFT JOIN controlplane_branch branch ON branch.id = o.branch_id
 WHERE o.id = ANY(%s) AND (
     endpoint.deleted_at IS NOT NULL OR branch.deleted_at IS NOT NULL
-    OR EXISTS (
-        SELECT FROM controlplane_operation later
-        WHERE later.project_id = o.project_id AND later.action = o.action
-            AND later.status IN ('finished', 'failed') AND later.not_run_because IS NULL
-            AND coalesce(later.endpoint_id, later.branch_id, '')
-                = coalesce(o.endpoint_id, o.branch_id, '')
-            AND later.created_at > o.created_at
-    )
+    OR {DONE_AGAIN.format(target="endpoint_id")}
+    OR o.endpoint_id IS NULL AND {DONE_AGAIN.format(target="branch_id")}
+    OR o.branch_id IS NULL AND {DONE_AGAIN.format(target="project_id")}
     OR o.action <> 'delete_timeline' AND EXISTS (
         SELECT FROM controlplane_operation later
         WHERE later.branch_id = o.branch_id AND later.action = 'delete_timeline'
             AND later.created_at > o.created_at
     )
 )
-"""
+"""  # noqa: S608 # constants
 NO_OPERATION = uuid.UUID(int=0)
 
 
@@ -60,9 +62,11 @@ def list_operations(
     wanted: OperationFilter,
     cursor: str | None,
     limit: int,
+    whole_chains: bool = False,
 ) -> list[Operation]:
     """At most `limit` of the operations that the filter selects, newest first, all older than
-    `cursor`; without their steps.
+    `cursor`; without their steps. With `whole_chains`, also the others of their chains: in the
+    project's order, the operations of a chain are next to each other, so no page splits one.
 
     Raises NotFound, and Invalid for a cursor that is not a time.
     """
@@ -70,6 +74,8 @@ def list_operations(
     if cursor is not None:
         wanted = wanted.before(time_of(cursor, "cursor"))
     page = page_of(project.id, wanted, limit=limit)
+    if whole_chains:
+        page = chains_of(page)
     _mark_superseded(page)
     return page
 

@@ -7,7 +7,8 @@ import pytest
 from django.test import Client as DjangoClient
 from django.utils import timezone
 
-from controlplane.models import Account, Branch, Endpoint, Host, Operation, Project
+from controlplane.models import Account, Action, Branch, Endpoint, Host, Operation, Project
+from controlplane.operations.scheduling import KINDS
 from tests.controlplane.rows import make_project, make_snapshot
 
 
@@ -30,6 +31,10 @@ def told(operations: list[dict[str, Any]]) -> tuple[str, str]:
     """The kind and the title, which all operations of a request share."""
     ((kind, title),) = {(one["kind"], one["title"]) for one in operations}
     return kind, title
+
+
+def test_every_action_has_a_kind() -> None:
+    assert set(KINDS) == set(Action)
 
 
 def test_a_request_for_an_endpoint(api: DjangoClient, project: Project) -> None:
@@ -81,6 +86,20 @@ def test_a_request_for_a_snapshot(api: DjangoClient, project: Project) -> None:
     path = f"/projects/{project.id}/branches/{Branch.objects.get(name='branch 0').id}/snapshot"
     answer = send(api, "post", path, {"name": "nightly"})
     assert told(answer) == ("create_snapshot", "Create snapshot nightly")
+
+
+def test_a_page_of_whole_chains_has_all_operations_of_each(
+    api: DjangoClient, project: Project
+) -> None:
+    endpoint = Endpoint.objects.get(branch__name="branch 0")
+    path = f"/projects/{project.id}"
+    first, second = (send(api, "post", f"{path}/endpoints/{endpoint.id}/restart") for _ in range(2))
+    listed = f"/api/v2{path}/operations?whole_chains=true&limit=1"
+    page = api.get(listed).json()
+    assert [one["id"] for one in page["operations"]] == [one["id"] for one in second[::-1]]
+    page = api.get(f"{listed}&action=suspend_compute&cursor={page['pagination']['cursor']}").json()
+    assert [one["id"] for one in page["operations"]] == [one["id"] for one in first[::-1]]
+    assert api.get(f"{listed}&status=cancelled").json() == {"operations": []}
 
 
 def test_a_retry_is_called_what_it_retries(api: DjangoClient, project: Project) -> None:
