@@ -101,8 +101,8 @@ def chains_of(operations: Collection[Operation]) -> list[Operation]:
 
 
 def page_of(project_id: str, wanted: OperationFilter, *, limit: int | None) -> list[Operation]:
-    """Read the newest operations of the project that the filter selects: at most `limit`, newest
-    first, without their steps."""
+    """Read the newest operations of the project that the filter selects, newest first, without
+    their steps: at most `limit`, or all if that is None."""
     given = wanted.given
     if not given:
         return _plain_page(project_id, wanted, limit)
