@@ -20,7 +20,6 @@ from console.pages.addresses import back
 from console.pages.form_errors import problems_beside
 from console.pages.listing import Listing, Order, by_name, listing
 from console.pages.live_regions import Polling, page_and_region, polling
-from console.pages.outcomes import Existing
 from console.pages.responses import FormPage, choices, done, show_form
 from console.pages.statuses import ENDPOINT_STATES
 from console.request import ConsoleRequest
@@ -131,7 +130,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         "orphans": [one for one in snapshots.items if one.source_branch_id not in known],
     }
     url = reverse("branches_live", args=[project_id]) + query
-    return context, polling(request, url, operations.items, Existing.of(endpoints, branches))
+    return context, polling(request, url, operations.items)
 
 
 index, index_live = page_and_region(_contents, "branches.html", "_branches.html")

@@ -30,7 +30,6 @@ from console.pages.addresses import back
 from console.pages.form_errors import problems_beside
 from console.pages.listing import listing
 from console.pages.live_regions import Polling, is_poll, page_and_region, polling
-from console.pages.outcomes import NOT_READ, Existing
 from console.pages.responses import FormPage, choices, crumbs, done, show_form
 from console.pages.statuses import is_unfinished
 from console.request import ConsoleRequest
@@ -118,7 +117,7 @@ def _contents(
         "row": endpoint_row(endpoint, branches, own.items),
         "endpoint": endpoint,
         "own": own.items,
-        "operations": operation_rows(own.items[:OPERATIONS_SHOWN], branches),
+        "operations": operation_rows(own.items[:OPERATIONS_SHOWN]),
         "looked_through": own.looked_through if own.cursor else 0,
         "further_back": own.cursor if own.looked_through else "",
         "is_older": bool(older),
@@ -129,8 +128,7 @@ def _contents(
     }
     url = reverse("endpoint_live", args=[project_id, endpoint_id])
     url = f"{url}?{urlencode({'older': older})}" if older else url
-    existing = NOT_READ if older else Existing.of([endpoint], branches)
-    return context, polling(request, url, own.items, existing)
+    return context, polling(request, url, own.items)
 
 
 show, live = page_and_region(_contents, "endpoint.html", "_endpoint.html")

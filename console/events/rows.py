@@ -9,8 +9,7 @@ from typing import Any
 from console.api.resources.events import Event
 from console.events.types import EventType, event_type
 from console.forms.fields import WORDS_OF_ATTRIBUTES
-from console.pages.addresses import url_or_none
-from console.pages.outcomes import NOT_READ, Existing
+from console.pages.addresses import NOT_READ, Existing, url_or_none
 from console.pages.problems import quoted
 from console.pages.statuses import action_name
 from console.templatetags.console_tags import period, size
@@ -199,12 +198,9 @@ def _links(
     if with_project:
         is_gone = gone or (is_over and about == "project")
         found.append(_link(names.get(project_id, ""), "project", project_id, is_gone=is_gone))
-    for kind, thing_id, ids in (
-        ("endpoint", event.endpoint_id, existing.endpoints),
-        ("branch", event.branch_id, existing.branches),
-    ):
+    for kind, thing_id in (("endpoint", event.endpoint_id), ("branch", event.branch_id)):
         if thing_id:
-            is_gone = gone or (is_over and about == kind) or not _is_among(thing_id, ids)
+            is_gone = gone or (is_over and about == kind) or existing.has_gone(kind, thing_id)
             # An endpoint has no name; that of its branch says more than its id.
             name = "" if is_gone and kind == "endpoint" else names.get(event.branch_id, "")
             found.append(_link(name, kind, project_id, thing_id, is_gone=is_gone))
@@ -214,10 +210,6 @@ def _links(
         operation_id = event.operation_ids[0]
         found.append(Link("View run", url_or_none("operation", project_id, operation_id), "run"))
     return [link for link in found if link.kind != "run" or link.url]
-
-
-def _is_among(thing_id: str, ids: frozenset[str] | None) -> bool:
-    return ids is None or thing_id in ids
 
 
 def _link(label: str, kind: str, *ids: str, is_gone: bool) -> Link:

@@ -20,8 +20,8 @@ from console.events.rows import Known, event_rows
 from console.events.things import days, things_of_page
 from console.events.types import type_choices
 from console.forms.fields import ANY, Choices, FilterForm, OpenChoiceField
+from console.pages.addresses import NOT_READ, Existing
 from console.pages.live_regions import Polling, page_and_region
-from console.pages.outcomes import NOT_READ, Existing
 from console.request import ConsoleRequest
 
 

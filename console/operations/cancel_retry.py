@@ -10,16 +10,15 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from console.api.errors import APIError, Unauthorized
 from console.api.management_api import Target
-from console.api.parallel import in_parallel, or_none
+from console.api.parallel import or_none
 from console.api.resources.operations import Operation
 from console.operations.run_rows import run_url
 from console.operations.run_views import run_of_chain
-from console.operations.runs import Run, asked
-from console.operations.views import names_of
+from console.operations.runs import Run
 from console.pages.addresses import back
 from console.pages.problems import spell_out
 from console.pages.responses import FormPage, done, show_confirmation
-from console.pages.statuses import action_name, is_unfinished, operation_status
+from console.pages.statuses import is_unfinished, operation_name, operation_status
 from console.request import ConsoleRequest
 
 WHAT_CANCELLING_DOES = (
@@ -35,7 +34,7 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
     name = "the operation"
     if request.method != "POST":
         operation = request.api.operation(project_id, operation_id)
-        name = f"“{action_name(operation.action)}”"
+        name = f"“{operation_name(operation)}”"
         if not is_unfinished(operation):
             blocked = f"{name} has already ended: {operation_status(operation).label}."
     page = FormPage(
@@ -56,13 +55,9 @@ def cancel(request: ConsoleRequest, project_id: str, operation_id: str) -> HttpR
 def cancel_chain(request: ConsoleRequest, project_id: str, chain_id: str) -> HttpResponse:
     name, blocked = "this run", ""
     if request.method != "POST":
-        run, branches = in_parallel(
-            or_none(lambda: run_of_chain(request.api, project_id, chain_id)),
-            or_none(lambda: request.api.branches(project_id)),
-        )
-        names = names_of(request.api, project_id, branches or (), run.operations if run else ())
-        if run and (not names.lacks(run) or names.snapshot(run)):
-            name = f"“{asked(run, names)}”"
+        run = or_none(lambda: run_of_chain(request.api, project_id, chain_id))()
+        if run:
+            name = f"“{run.title}”"
         if run and not run.is_unfinished:
             blocked = f"{capfirst(name)} has already ended: {run.status.label}."
     page = FormPage(
@@ -90,7 +85,7 @@ def _what_was_cancelled(concerned: Sequence[Operation]) -> str:
     stopping = [operation for operation in concerned if is_unfinished(operation)]
     count = len(concerned)
     if stopping:
-        return f"{action_name(stopping[0].action)} is being stopped."
+        return f"{operation_name(stopping[0])} is being stopped."
     return "The operation is cancelled." if count == 1 else f"{count} operations are cancelled."
 
 

@@ -22,20 +22,17 @@ from console.api.resources.projects import Project
 from console.api.transport import new_once
 from console.events.rows import EventRow, event_row
 from console.operations.run_rows import (
-    change_by,
+    RunRow,
     log_lines,
-    may_be_change,
-    requests_of,
     retries_by_run,
-    run_row,
     run_url,
     things,
     why_failed,
 )
-from console.operations.runs import Names, Run
+from console.operations.runs import Run
 from console.operations.waterfall import waterfall
+from console.pages.addresses import Existing
 from console.pages.live_regions import Polling, page_and_region, polling
-from console.pages.outcomes import Existing
 from console.request import ConsoleRequest
 
 # More operations than one chain has, and more than there are retries of one run.
@@ -116,14 +113,14 @@ class _Details:
             partial(api.operation, project_id, operation.id) for operation in _telling_most(run)
         ]
         calls: list[Callable[[], Any]] = [
-            partial(_events, api, project_id, run),
+            lambda: api.events(project_id, limit=EVENTS_READ, operation_id=run.first.id).items,
             partial(_retries, api, project_id, run),
             *with_steps,
         ]
         events, retries, *answers = each_or_none(lambda call: call(), calls)
-        self.events: Sequence[Event] = events or ()
         self.retries: Sequence[Operation] = retries or ()
         self.run = _with_steps(run, [each for each in answers if each])
+        self.requests = _requests(self.run, events or ())
 
 
 def _telling_most(run: Run) -> Sequence[Operation]:
@@ -140,10 +137,18 @@ def _with_steps(run: Run, detailed: Sequence[Operation]) -> Run:
     return Run([replace(each, steps=steps.get(each.id, ())) for each in run.operations])
 
 
-def _events(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Event]:
-    """Read the events that record what was requested, the oldest first."""
-    page = api.events(project_id, limit=EVENTS_READ, operation_id=run.first.id)
-    return requests_of(run, page.items)
+def _requests(run: Run, newest_first: Sequence[Event]) -> list[Event]:
+    """Return the events that record what was requested, the oldest first: those from before a
+    worker took the first operation. Later ones are results."""
+    taken = [step.started_at for step in run.first.steps if step.name == "picked_up"]
+    taken_at = taken[0] if taken else None
+    return [
+        event
+        for event in reversed(newest_first)
+        if run.first.id in event.operation_ids
+        and not event.type.startswith("operation.")
+        and not (taken_at and event.at and event.at > taken_at)
+    ]
 
 
 def _retries(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Operation]:
@@ -161,32 +166,27 @@ def _page(
     details: _Details | None = None,
 ) -> tuple[dict[str, Any], Polling]:
     project, branches, endpoints = read
-    names, existing = Names.of(branches), Existing.of(endpoints, branches)
-    retries = details.retries if details else ()
-    called = {branch.id: branch.name for branch in branches}
-    requests = [event_row(event, existing, called) for event in (details.events if details else ())]
-    is_snapshot = any(one.event.type == "snapshot.created" for one in requests)
-    names = replace(names, is_of_snapshot=is_snapshot)
-    title = change_by(requests[0].event) if requests and may_be_change(run) else ""
-    row = run_row(project.id, run, names, title="Create snapshot" if is_snapshot else title)
+    existing = Existing.of(endpoints, branches)
+    names = {branch.id: branch.name for branch in branches}
+    events = details.requests if details else ()
+    requests = [event_row(event, existing, names) for event in events]
     context = {
         "project": project,
-        "row": row,
+        "row": RunRow(project.id, run),
         "run": run,
         "here": run_url(project.id, run),
-        "waterfall": waterfall(run, names),
-        "why": why_failed(run, names),
+        "waterfall": waterfall(run),
+        "why": why_failed(run),
         "log": "\n".join(log_lines(run)),
-        # The hidden branch that holds a snapshot's data has no page.
-        "things": () if is_snapshot else things(project.id, run, names, existing),
+        "things": things(project.id, run, names, existing),
         "asked": requests,
         "actor": _actor(run, requests),
-        "retries": retries_by_run(project.id, run, retries),
+        "retries": retries_by_run(project.id, run, details.retries if details else ()),
         "is_several": len(run.operations) > 1,
         # The idempotency key of a button, so that a double click acts only once.
         "once": new_once(),
     }
-    return context, polling(request, live_url, run.operations[::-1], existing)
+    return context, polling(request, live_url, run.operations[::-1])
 
 
 def _actor(run: Run, requests: Sequence[EventRow]) -> Actor | None:

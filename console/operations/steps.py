@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from console.api.resources.operations import Operation, Step
 from console.operations.timescale import Bar, Scale, Span
-from console.pages.statuses import action_name, is_unfinished
+from console.pages.statuses import is_unfinished, operation_name
 from console.templatetags.console_tags import duration, size
 
 # Labels by the API's name of a step. A name without a label is shown as it is.
@@ -86,7 +86,7 @@ def step_rows(
     An operation that is waited for is called by its name if it is one of `relatives`. Without a
     `scale`, the bars are relative to this operation.
     """
-    names = {other.id: f"“{action_name(other.action)}”" for other in relatives}
+    names = {other.id: f"“{operation_name(other)}”" for other in relatives}
     goes_on = is_unfinished(operation)
     steps = operation.steps
     spans = step_spans(operation)

@@ -1,18 +1,17 @@
 """The timeline of a project's last hours: its runs, in one lane per endpoint or branch."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from django.utils.safestring import SafeString
 
 from console.api.resources.operations import Operation
-from console.operations.run_rows import RunRow, run_row
-from console.operations.runs import Names, Run, runs_of
+from console.operations.run_rows import RunRow
+from console.operations.runs import Run, runs_of
 from console.operations.timescale import Bar, Mark, Scale, lines
-from console.pages.addresses import url_or_none
-from console.pages.outcomes import Existing
+from console.pages.addresses import Existing, url_or_none
 
 HOURS = (1, 6, 24)
 USUAL_HOURS = 6
@@ -110,12 +109,13 @@ def timeline(
     project_id: str,
     newest_first: Sequence[Operation],
     hours: int,
-    names: Names,
+    names: Mapping[str, str],
     existing: Existing,
     *,
     since: datetime | None = None,
 ) -> Timeline:
-    """Make the timeline of the last `hours`. The project did not exist before `since`."""
+    """Make the timeline of the last `hours`. `names` are those of branches. The project did not
+    exist before `since`."""
     scale = _scale(hours, since)
     drawn = [
         run
@@ -123,7 +123,7 @@ def timeline(
         # Other servers ignore the start that was requested.
         if run.began_at and scale.begin <= run.began_at
     ]
-    rows = [run_row(project_id, run, names) for run in drawn]
+    rows = [RunRow(project_id, run) for run in drawn]
     lanes = _lanes(project_id, rows, scale, names, existing)
     marks = scale.marks_of_day()
     return Timeline(
@@ -150,39 +150,35 @@ def _scale(hours: int, since: datetime | None) -> Scale:
 
 
 def _lanes(
-    project_id: str, rows: Iterable[RunRow], scale: Scale, names: Names, existing: Existing
+    project_id: str,
+    rows: Iterable[RunRow],
+    scale: Scale,
+    names: Mapping[str, str],
+    existing: Existing,
 ) -> list[TimelineLane]:
     by_target: dict[tuple[str, str], list[RunRow]] = defaultdict(list)
     for row in rows:
-        endpoint_id = row.run.endpoint_id
-        kind = "endpoint" if endpoint_id else "branch"
-        by_target[kind, endpoint_id or row.run.branch_id].append(row)
+        by_target[_target(row.run)].append(row)
     return [
         TimelineLane(
-            label=(label := _label(kind, target, found, names)) or "The project",
-            is_id=bool(target) and label == target,
-            url=_url(project_id, kind, target, existing),
+            label=names.get(target, target),
+            is_id=bool(kind) and target not in names,
+            url=""
+            if not kind or existing.has_gone(kind, target)
+            else url_or_none(kind, project_id, target),
             runs=[_drawn(row, scale) for row in found],
         )
         for (kind, target), found in by_target.items()
     ]
 
 
-def _label(kind: str, target: str, rows: Iterable[RunRow], names: Names) -> str:
-    """Return the id of the endpoint, or the name of the branch. If that is the hidden branch of a
-    snapshot, return the snapshot's name."""
-    if kind == "endpoint" or target in names.branches:
-        return names.branch(target)
-    made = (names.snapshot(row.run) for row in rows if names.lacks(row.run))
-    snapshot = next(filter(None, made), "")
-    return f"Snapshot {snapshot}" if snapshot else target
-
-
-def _url(project_id: str, kind: str, target: str, existing: Existing) -> str:
-    known = existing.endpoints if kind == "endpoint" else existing.branches
-    if not target or (known is not None and target not in known):
-        return ""
-    return url_or_none(kind, project_id, target)
+def _target(run: Run) -> tuple[str, str]:
+    """Return the kind and the id of what the run is about, or no kind and words."""
+    if run.endpoint_id:
+        return "endpoint", run.endpoint_id
+    if run.branch_id:
+        return "branch", run.branch_id
+    return "", run.title if run.kind.endswith("_snapshot") else "The project"
 
 
 def _drawn(row: RunRow, scale: Scale) -> TimelineRun:

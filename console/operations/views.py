@@ -1,9 +1,6 @@
 """A project's runs: the list of all, and the timeline of the last hours."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,8 +15,8 @@ from console.api.resources.endpoints import Endpoint
 from console.api.resources.operations import Operation
 from console.api.resources.projects import Project
 from console.forms.fields import FilterForm, OpenChoiceField
-from console.operations.run_rows import change_by, may_be_change, requests_of, run_row
-from console.operations.runs import Names, Run, runs_of
+from console.operations.run_rows import RunRow
+from console.operations.runs import Run, runs_of
 from console.operations.steps import warning_of
 from console.operations.timeline import (
     OPERATIONS_READ,
@@ -30,8 +27,9 @@ from console.operations.timeline import (
     hours_of,
     timeline,
 )
+from console.pages.addresses import Existing
 from console.pages.live_regions import Polling, page_and_region, polling
-from console.pages.outcomes import Existing, lasting_words
+from console.pages.outcomes import lasting_words
 from console.pages.statuses import ACTIONS, OPERATION_STATUSES
 from console.request import ConsoleRequest
 
@@ -64,43 +62,23 @@ def _statuses() -> list[tuple[str, str]]:
 
 
 OPERATIONS_A_PAGE = 25
-# The most ids that the API accepts in one filter, and the most operations that it lists at once.
-CHAINS_ASKED_FOR = 20
-MEMBERS_READ = 200
 STEPS_READ = 3
-EVENTS_READ = 100
-# After a request created its operations, its event is recorded within this time.
-RECORDED_WITHIN = timedelta(seconds=2)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Which part of the list is requested."""
-
-    cursor: str
-    # The last chain of the previous page, which shows all of its operations.
-    shown: str
-
-    @classmethod
-    def of(cls, request: ConsoleRequest) -> "_Place":
-        return cls(request.GET.get("cursor", ""), request.GET.get("shown", ""))
-
-    @property
-    def query(self) -> dict[str, str]:
-        named = {"cursor": self.cursor, "shown": self.shown}
-        return {name: value for name, value in named.items() if value}
 
 
 def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
     api = request.api
-    place = _Place.of(request)
+    cursor = request.GET.get("cursor", "")
     filters = OperationFilters(request.GET)
     filters.full_clean()
     hours = hours_asked(request.GET.get("hours", ""))
-    has_timeline = not (place.cursor or filters.chosen)
+    has_timeline = not (cursor or filters.chosen)
     page, branches, project, endpoints, latest = in_parallel(
         lambda: api.operations(
-            project_id, limit=OPERATIONS_A_PAGE, cursor=place.cursor, **filters.chosen
+            project_id,
+            limit=OPERATIONS_A_PAGE,
+            cursor=cursor,
+            whole_chains="true",
+            **filters.chosen,
         ),
         lambda: api.branches(project_id),
         lambda: api.project(project_id),
@@ -110,43 +88,26 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     )
     filters.offer_all(branches, endpoints or ())
     can_filter = _can_filter(page, filters)
-    names = names_of(api, project_id, branches, [*page.items, *(latest or ())])
-    existing = Existing.of(endpoints, branches)
-    listed = [run for run in runs_of(page.items) if not run.chain_id or run.chain_id != place.shown]
-    # The last run may continue on the next page, and of filtered runs some operations are missing.
-    in_doubt = listed if filters.chosen else listed[-1:] if page.cursor else []
-    details = _details_of(api, project_id, listed, in_doubt)
-    runs = details.runs
+    runs = runs_of(page.items)
+    warnings = _warnings(api, project_id, runs)
     is_filtered = can_filter and bool(filters.chosen)
-    operations = [operation for run in runs for operation in run.operations[::-1]]
-    older = _Place(page.cursor, runs[-1].chain_id if runs else place.shown)
     context = {
         "project": project,
-        "runs": [
-            run_row(
-                project_id,
-                run,
-                names,
-                warning=details.warnings.get(run.id, ""),
-                title=details.titles.get(run.id, ""),
-            )
-            for run in runs
-        ],
-        "older_query": urlencode(filters.chosen | older.query) if page.cursor else "",
-        "is_first_page": not place.cursor,
+        "runs": [RunRow(project_id, run, warnings.get(run.id, "")) for run in runs],
+        "older_query": urlencode(filters.chosen | {"cursor": page.cursor}) if page.cursor else "",
+        "is_first_page": not cursor,
         "filters": filters,
         "can_filter": can_filter,
         "is_filtered": is_filtered,
         "filter_query": filters.query,
-        "timeline": latest and _timeline(project, latest, hours, names, endpoints),
+        "timeline": latest and _timeline(project, latest, hours, branches, endpoints),
         "timeline_url": reverse("operations", args=[project_id]),
     }
-    query = filters.chosen | place.query | ({"hours": str(hours)} if "hours" in request.GET else {})
+    query = {**filters.chosen, **({"cursor": cursor} if cursor else {})}
+    query |= {"hours": str(hours)} if "hours" in request.GET else {}
     url = reverse("operations_live", args=[project_id])
     url = f"{url}?{urlencode(query)}" if query else url
-    # With a filter, or on a later page, it is not known which failures have been corrected since.
-    is_all = not (place.cursor or filters.chosen)
-    return context, polling(request, url, operations, existing if is_all else None)
+    return context, polling(request, url, page.items)
 
 
 index, index_live = page_and_region(_list, "operations.html", "_runs_list.html")
@@ -159,85 +120,16 @@ def _can_filter(page: Page[Operation], filters: OperationFilters) -> bool:
     return filters.is_in_use
 
 
-def names_of(
-    api: ManagementAPI,
-    project_id: str,
-    branches: Sequence[Branch],
-    operations: Iterable[Operation],
-) -> Names:
-    """Return the names of what the runs are about. The snapshots are read only if a run may have
-    made one."""
-    names = Names.of(branches)
-    if not any(map(names.lacks, runs_of(operations))):
-        return names
-    return Names.of(branches, or_none(lambda: api.snapshots.list(project_id))() or ())
-
-
-@dataclass(frozen=True)
-class _Told:
-    """Further facts about the listed runs, all read at the same time. What cannot be read is left
-    out, because the list is worth more than an error page."""
-
-    runs: Sequence[Run]
-    # What is wrong with a run although nothing has failed, by the run's id.
-    warnings: Mapping[str, str]
-    # What was requested, by the run's id, if its operations do not tell it.
-    titles: Mapping[str, str]
-
-
-def _details_of(
-    api: ManagementAPI, project_id: str, listed: Sequence[Run], in_doubt: Sequence[Run]
-) -> _Told:
-    """Read all operations of the runs `in_doubt`, of which the list may show only some, and the
-    present steps of runs that last long."""
-    chains = [run.chain_id for run in in_doubt if run.chain_id]
-    parts = [
-        chains[start : start + CHAINS_ASKED_FOR]
-        for start in range(0, len(chains), CHAINS_ASKED_FOR)
-    ]
+def _warnings(api: ManagementAPI, project_id: str, runs: Sequence[Run]) -> Mapping[str, str]:
+    """Return what is wrong with runs that last long although nothing has failed, by the run's id:
+    their present steps tell it. What cannot be read is left out."""
     lasting = [
-        (run.id, operation.id)
-        for run in listed
-        for operation in run.under_way[:1]
-        if run.chain_id and lasting_words(operation)
-    ]
-    slow = dict(lasting[:STEPS_READ])
-    changing = [run for run in listed if may_be_change(run)]
-    calls: list[Callable[[], Any]] = [
-        partial(_changes, api, project_id, changing),
-        *(partial(_members, api, project_id, part) for part in parts),
-        *(partial(api.operation, project_id, operation_id) for operation_id in slow.values()),
-    ]
-    titles, *answers = each_or_none(lambda call: call(), calls)
-    members = {k: v for found in answers[: len(parts)] for k, v in (found or {}).items()}
-    with_steps = zip(slow, answers[len(parts) :], strict=True)
-    return _Told(
-        runs=[Run(members.get(run.chain_id) or run.operations) for run in listed],
-        warnings={run_id: warning_of(operation) for run_id, operation in with_steps if operation},
-        titles=titles or {},
-    )
-
-
-def _changes(api: ManagementAPI, project_id: str, runs: Sequence[Run]) -> Mapping[str, str]:
-    """Return what was changed, by the run's id: a role, a database or a setting. The operations
-    are the same for each of these."""
-    if not runs:
-        return {}
-    until = max((run.began_at for run in runs if run.began_at), default=None)
-    asked = {"until": stamp(until + RECORDED_WITHIN)} if until else {}
-    events = api.events(project_id, limit=EVENTS_READ, **asked).items
-    return {run.id: change_by(next(iter(requests_of(run, events)), None)) for run in runs}
-
-
-def _members(
-    api: ManagementAPI, project_id: str, chains: Sequence[str]
-) -> dict[str, Sequence[Operation]]:
-    page = api.operations(project_id, limit=MEMBERS_READ, chain_id=",".join(chains))
-    found = {run.chain_id: run.operations for run in runs_of(page.items)}
-    if page.cursor and page.items:
-        # The oldest chain may continue beyond what was read.
-        found.pop(page.items[-1].chain_id, None)
-    return {chain: operations for chain, operations in found.items() if chain in chains}
+        (run.id, run.under_way[0].id)
+        for run in runs
+        if run.chain_id and run.under_way and lasting_words(run.under_way[0])
+    ][:STEPS_READ]
+    read = each_or_none(lambda one: api.operation(project_id, one[1]), lasting)
+    return {run_id: warning_of(one) for (run_id, _), one in zip(lasting, read, strict=True) if one}
 
 
 # The timeline
@@ -254,14 +146,12 @@ def _timeline_page(request: ConsoleRequest, project_id: str) -> tuple[dict[str, 
     )
     context = {
         "project": project,
-        "timeline": _timeline(
-            project, latest, hours, names_of(api, project_id, branches, latest), endpoints
-        ),
+        "timeline": _timeline(project, latest, hours, branches, endpoints),
         "timeline_url": reverse("timeline", args=[project_id]),
     }
     url = reverse("timeline_live", args=[project_id])
     url = f"{url}?hours={hours}" if hours else url
-    return context, polling(request, url, latest, Existing.of(endpoints, branches))
+    return context, polling(request, url, latest)
 
 
 # The timeline as a picture, and as a table that says the same.
@@ -281,10 +171,11 @@ def _timeline(
     project: Project,
     operations: Sequence[Operation],
     hours: int | None,
-    names: Names,
+    branches: Sequence[Branch],
     endpoints: Sequence[Endpoint] | None,
 ) -> Timeline:
-    existing = Existing.of(endpoints, names.branches.values())
+    existing = Existing.of(endpoints, branches)
+    names = {branch.id: branch.name for branch in branches}
     shown = hours or hours_of(project.created_at)
     since = None if hours else project.created_at
     return timeline(project.id, operations, shown, names, existing, since=since)

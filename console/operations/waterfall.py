@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 
 from django.utils.safestring import SafeString
 
 from console.api.resources.operations import Operation
-from console.operations.runs import Names, OperationRow, Run, operation_rows
+from console.operations.runs import OperationRow, Run, operation_rows
 from console.operations.steps import StepRow, step_rows, step_spans
 from console.operations.timescale import Bar, Mark, Scale, Span, lines
 from console.pages.outcomes import not_run_for
@@ -56,12 +55,10 @@ class Waterfall:
         return any(lane.bar for lane in self.lanes)
 
 
-def waterfall(run: Run, names: Names) -> Waterfall:
+def waterfall(run: Run) -> Waterfall:
     spans = [span_of(operation) for operation in run.operations]
     scale = Scale.over(spans)
-    rows = operation_rows(
-        run.operations, names.branches.values(), name_of=partial(names.operation, run)
-    )
+    rows = operation_rows(run.operations)
     # This one has no button of its own: a retry of the whole run begins with it anyway.
     first_to_retry = next(filter(can_be_retried, run.operations), None)
     lanes = [

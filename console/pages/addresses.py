@@ -1,10 +1,14 @@
 """Addresses within the console: of things, and of the page that a request came from."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from django.urls import NoReverseMatch
 from django.utils.http import url_has_allowed_host_and_scheme
 
+from console.api.resources.branches import Branch
+from console.api.resources.endpoints import Endpoint
 from console.request import ConsoleRequest
 from console.templatetags.console_tags import address
 
@@ -15,6 +19,31 @@ def url_or_none(name: str, *ids: str) -> str:
         return address(name, *ids)
     except NoReverseMatch:
         return ""
+
+
+@dataclass(frozen=True)
+class Existing:
+    """The ids of the endpoints and branches that exist now; None if the page has not read them."""
+
+    endpoints: frozenset[str] | None = None
+    branches: frozenset[str] | None = None
+
+    @classmethod
+    def of(
+        cls, endpoints: Iterable[Endpoint] | None, branches: Iterable[Branch] | None
+    ) -> "Existing":
+        return cls(
+            endpoints=None if endpoints is None else frozenset(one.id for one in endpoints),
+            branches=None if branches is None else frozenset(one.id for one in branches),
+        )
+
+    def has_gone(self, kind: str, thing_id: str) -> bool:
+        """Whether the "endpoint" or "branch" does not exist any more."""
+        known = self.endpoints if kind == "endpoint" else self.branches
+        return known is not None and thing_id not in known
+
+
+NOT_READ = Existing()
 
 
 def back(request: ConsoleRequest, otherwise: str) -> str:

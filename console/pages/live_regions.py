@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 
 from console.api.errors import APIError, NotFound
 from console.api.resources.operations import Operation
-from console.pages.outcomes import NOT_READ, NOTHING, Existing, Outcome, outcome
+from console.pages.outcomes import NOTHING, Outcome, outcome
 from console.request import ConsoleRequest
 
 # Milliseconds until a region is polled again: while it shows an unfinished operation, which usually
@@ -46,18 +46,10 @@ class Polling:
         return self.every or (BETWEEN_MARKS if self.mark else WITHOUT_MARKS)
 
 
-def polling(
-    request: ConsoleRequest,
-    url: str,
-    operations: Iterable[Operation],
-    existing: Existing | None = NOT_READ,
-) -> Polling:
-    """Return the polling of a region at `url` that shows `operations`, the newest first.
-
-    `existing` is what they may be about; None if they are only a selection.
-    """
+def polling(request: ConsoleRequest, url: str, operations: Iterable[Operation]) -> Polling:
+    """Return the polling of a region at `url` that shows `operations`, the newest first."""
     shown = list(operations)
-    found = outcome(shown, existing)
+    found = outcome(shown)
     newest = shown[0].id if shown else ""
     if found.unfinished:
         return Polling(url, WHILE_UNFINISHED, found, known=f"{newest}~")

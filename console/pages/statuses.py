@@ -98,6 +98,11 @@ def action_name(action: str) -> str:
     return known[0] if known else action.replace("_", " ").capitalize()
 
 
+def operation_name(operation: Operation) -> str:
+    is_snapshot = operation.kind == "create_snapshot" and operation.action == "create_branch"
+    return "Create snapshot" if is_snapshot else action_name(operation.action)
+
+
 def endpoint_state(endpoint: Endpoint) -> Status:
     if endpoint.disabled:
         return STOPPED

@@ -11,8 +11,8 @@ from console.api.resources.events import Event
 from console.api.resources.projects import Project, ProjectState
 from console.events.rows import EventRow, event_row
 from console.events.things import Thing
+from console.pages.addresses import NOT_READ
 from console.pages.listing import Order, by_name
-from console.pages.outcomes import NOT_READ
 from console.pages.statuses import ACTIVE, IDLE, STOPPED, Status, endpoint_state
 
 # The types of the events that are counted over the last day.

@@ -17,7 +17,6 @@ from console.api.resources.events import Event
 from console.endpoints.rows import ENDPOINT_ORDERS, endpoint_rows
 from console.pages.listing import Listing, Order, listing
 from console.pages.live_regions import Polling, page_and_region, polling
-from console.pages.outcomes import Existing
 from console.projects.dashboard import (
     FAILED,
     GONE,
@@ -154,7 +153,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
     }
     url = reverse("project_live", args=[project_id])
     url = f"{url}?{found.query}" if found.query else url
-    return context, polling(request, url, operations.items, Existing.of(endpoints, branches))
+    return context, polling(request, url, operations.items)
 
 
 show, live = page_and_region(_contents, "project.html", "_project.html")

@@ -30,7 +30,12 @@ def list_project_operations(
     request: AuthenticatedRequest, project_id: str, query: Query[OperationsQuery]
 ) -> dict[str, Any]:
     page = operations.list_operations(
-        request.auth, project_id, wanted=query.as_filter(), cursor=query.cursor, limit=query.limit
+        request.auth,
+        project_id,
+        wanted=query.as_filter(),
+        cursor=query.cursor,
+        limit=query.limit,
+        whole_chains=query.whole_chains,
     )
     answer: dict[str, Any] = {"operations": page}
     if page:

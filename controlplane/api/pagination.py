@@ -119,9 +119,13 @@ class OperationsQuery(Schema):
     until: Annotated[Text, Stated(format="date-time")] | None = Field(
         None, description="Created before this time: a timestamp with a time zone."
     )
+    whole_chains: bool = Field(
+        False, description="Also list the other operations of the chains of those that match."
+    )
 
     def as_filter(self) -> OperationFilter:
-        return filter_of(**self.dict(exclude={"cursor", "limit"}, exclude_none=True))
+        others = {"cursor", "limit", "whole_chains"}
+        return filter_of(**self.dict(exclude=others, exclude_none=True))
 
 
 class OperationQuery(Schema):

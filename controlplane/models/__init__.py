@@ -27,6 +27,7 @@ from controlplane.models.operation import (
     Lane,
     Operation,
     OperationStatus,
+    RequestKind,
 )
 from controlplane.models.plans import BRANCH_SIZE_LIMITS, LIMITS, Plan, PlanLimits
 from controlplane.models.postgres_settings import PostgresSettings
@@ -86,6 +87,7 @@ __all__ = [
     "PostgresSettings",
     "Project",
     "Region",
+    "RequestKind",
     "RequestRate",
     "Role",
     "SchemaFormat",

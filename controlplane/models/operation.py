@@ -37,6 +37,32 @@ class OperationStatus(models.TextChoices):
     CANCELLED = "cancelled", "Ended before it was done, as somebody has asked for"
 
 
+class RequestKind(models.TextChoices):
+    """What a request or round wants that schedules a chain of operations, with the title of the
+    chain. Callers of `schedule` give another title where names say more."""
+
+    CREATE_PROJECT = "create_project", "Create the project with branch {branch}"
+    DELETE_PROJECT = "delete_project", "Delete the project"
+    UPGRADE_PROJECT = "upgrade_project", "Upgrade the project"
+    MOVE_PROJECT = "move_project", "Move the project to another host"
+    CREATE_BRANCH = "create_branch", "Create branch {branch}"
+    DELETE_BRANCH = "delete_branch", "Delete branch {branch}"
+    RESET_BRANCH = "reset_branch", "Reset branch {branch} from its parent"
+    RESTORE_BRANCH = "restore_branch", "Restore branch {branch}"
+    RESTORE_LOST_BRANCH = "restore_lost_branch", "Restore branch {branch} of a lost host"
+    CHANGE_CATALOG = "change_catalog", "Apply the roles and databases of branch {branch}"
+    CREATE_SNAPSHOT = "create_snapshot", "Create a snapshot"
+    DELETE_SNAPSHOT = "delete_snapshot", "Delete a snapshot"
+    READ_PAST = "read_past", "Query the past of a branch"
+    REMOVE_DATA = "remove_data", "Remove data that nothing needs any more"
+    CREATE_ENDPOINT = "create_endpoint", "Create endpoint {endpoint}"
+    CHANGE_ENDPOINT = "change_endpoint", "Change endpoint {endpoint}"
+    START_ENDPOINT = "start_endpoint", "Start endpoint {endpoint}"
+    SUSPEND_ENDPOINT = "suspend_endpoint", "Suspend endpoint {endpoint}"
+    RESTART_ENDPOINT = "restart_endpoint", "Restart endpoint {endpoint}"
+    CHECK_ENDPOINT = "check_endpoint", "Check endpoint {endpoint}"
+
+
 class Lane(models.TextChoices):
     """The lanes, most urgent first, by who waits for an operation. Each lane has its own slots."""
 
@@ -77,6 +103,9 @@ class Operation(models.Model):
     # The id that the operations of one request or round share. If one fails, those after it fail
     # too.
     chain = models.UUIDField()
+    # The kind of that request, and what it was in words; "" if an earlier release scheduled it.
+    kind = models.CharField(max_length=32, default="", db_default="")
+    title = models.TextField(default="", db_default="")
     # The actor that scheduled the operation (`controlplane.actors`). The database has the defaults
     # too, here and below, for writers that do not set the columns.
     initiator_type = models.CharField(
@@ -113,6 +142,9 @@ class Operation(models.Model):
     updated_at = models.DateTimeField(default=clock.now)
     # When it was dispatched. Durations are counted from here.
     dispatched_at = models.DateTimeField(null=True)
+
+    # Whether a failure needs no attention any more, if that was read (`services.operations`).
+    superseded: bool | None = None
 
     class Meta:
         constraints = (

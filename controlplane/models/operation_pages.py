@@ -94,9 +94,15 @@ class OperationFilter:
         return {name: list(values) for name in COLUMNS if (values := getattr(self, name))}
 
 
-def page_of(project_id: str, wanted: OperationFilter, *, limit: int) -> list[Operation]:
-    """Read the newest operations of the project that the filter selects: at most `limit`, newest
-    first, without their steps."""
+def chains_of(operations: Collection[Operation]) -> list[Operation]:
+    """Read all operations of these operations' chains, newest first. All are of one project."""
+    chains = OperationFilter(chain_ids={operation.chain for operation in operations})
+    return page_of(next(iter(operations)).project_id, chains, limit=None) if operations else []
+
+
+def page_of(project_id: str, wanted: OperationFilter, *, limit: int | None) -> list[Operation]:
+    """Read the newest operations of the project that the filter selects, newest first, without
+    their steps: at most `limit`, or all if that is None."""
     given = wanted.given
     if not given:
         return _plain_page(project_id, wanted, limit)
@@ -119,7 +125,7 @@ def page_of(project_id: str, wanted: OperationFilter, *, limit: int) -> list[Ope
     return list(Operation.objects.raw(sql, values))
 
 
-def _plain_page(project_id: str, wanted: OperationFilter, limit: int) -> list[Operation]:
+def _plain_page(project_id: str, wanted: OperationFilter, limit: int | None) -> list[Operation]:
     return PLAIN_PAGE.rows(
         project=project_id,
         since=wanted.since or FIRST_MOMENT,

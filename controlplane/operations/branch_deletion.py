@@ -3,7 +3,7 @@ and by the round that deletes expired branches (`expiry`). Callers hold the proj
 
 from collections.abc import Sequence
 
-from controlplane.models import Action, Branch, Endpoint, Operation, Project
+from controlplane.models import Action, Branch, Endpoint, Operation, Project, RequestKind
 from controlplane.operations.scheduling import Step, schedule
 
 # The most children named in the message that refuses a deletion.
@@ -45,4 +45,7 @@ def schedule_deletion(project: Project, branch: Branch) -> list[Operation]:
     if endpoint:
         steps.append(Step(Action.SUSPEND_COMPUTE, branch=branch, endpoint=endpoint))
     steps.append(Step(Action.DELETE_TIMELINE, branch=branch))
-    return schedule(project, steps)
+    if branch.hidden:
+        return schedule(project, steps, RequestKind.REMOVE_DATA)
+    title = f"Delete branch {branch.name} and its endpoint" if endpoint else ""
+    return schedule(project, steps, title=title)

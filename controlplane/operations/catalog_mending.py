@@ -24,6 +24,7 @@ from controlplane.models import (
     EndpointState,
     Host,
     Operation,
+    RequestKind,
     Role,
 )
 from controlplane.operations.locks import locked_project
@@ -139,4 +140,5 @@ def _schedule_mending(endpoint: Endpoint) -> None:
             return
         log.warning("catalog behind, applied again", extra={"endpoint": endpoint.id})
         # Not in the `upkeep` lane: a client may be unable to log in until then.
-        schedule(project, [Step(Action.APPLY_CONFIG, branch=still.branch, endpoint=still)])
+        step = Step(Action.APPLY_CONFIG, branch=still.branch, endpoint=still)
+        schedule(project, [step], RequestKind.CHANGE_CATALOG)

@@ -73,9 +73,6 @@ class CreateBranchDetails(Details):
     # The past moment of the source: a time in ISO 8601 with its zone, or a position in its log.
     at_time: str | None = None
     at_lsn: int | None = None
-    # Whether no list has the branch of the past moment: a restore switches to its data, a client
-    # reads it, or it is a snapshot's.
-    is_hidden: bool = False
 
     @property
     def names_moment(self) -> bool:

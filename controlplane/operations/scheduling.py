@@ -25,6 +25,7 @@ from controlplane.models import (
     Operation,
     OperationStatus,
     Project,
+    RequestKind,
 )
 from controlplane.models.reading import Reading
 from controlplane.operations import step_history
@@ -36,6 +37,21 @@ from controlplane.operations.queue import enqueue_operation
 # The most operations of a project that are dispatched at once in each lane. The others stay
 # `scheduling`, and follow in order as these end.
 MOST_OF_A_PROJECT = 8
+
+# What a request is whose last step has the action, unless its caller says more.
+KINDS: Mapping[Action, RequestKind] = {
+    Action.CREATE_TIMELINE: RequestKind.CREATE_PROJECT,
+    Action.CREATE_BRANCH: RequestKind.CREATE_BRANCH,
+    Action.START_COMPUTE: RequestKind.START_ENDPOINT,
+    Action.SUSPEND_COMPUTE: RequestKind.SUSPEND_ENDPOINT,
+    Action.APPLY_CONFIG: RequestKind.CHANGE_ENDPOINT,
+    Action.CHECK_AVAILABILITY: RequestKind.CHECK_ENDPOINT,
+    Action.DELETE_TIMELINE: RequestKind.DELETE_BRANCH,
+    Action.DELETE_TENANT: RequestKind.DELETE_PROJECT,
+    Action.UPGRADE_PROJECT: RequestKind.UPGRADE_PROJECT,
+    Action.RESTORE_FROM_STORE: RequestKind.RESTORE_LOST_BRANCH,
+    Action.MOVE_PROJECT: RequestKind.MOVE_PROJECT,
+}
 
 
 class HostAway(Exception):
@@ -69,9 +85,17 @@ class Step:
 
 
 def schedule(
-    project: Project, steps: Sequence[Step], *, lane: Lane | None = None
+    project: Project,
+    steps: Sequence[Step],
+    kind: str = "",
+    *,
+    title: str = "",
+    lane: Lane | None = None,
 ) -> list[Operation]:
     """Write the steps as a chain of operations and dispatch those that can run.
+
+    `kind`, a RequestKind, and `title` say what the request was: by default, what the last step
+    does, and the kind's own title.
 
     All operations of a chain have one lane: `lane`, or by default the least urgent of the lanes
     that the table of actions has for its steps.
@@ -88,6 +112,11 @@ def schedule(
     chain = uuid.uuid4()
     initiator = current_actor()
     lane = lane or max((ACTIONS[step.action].lane for step in steps), key=list(Lane).index)
+    last = steps[-1]
+    kind = kind or KINDS[last.action]
+    if not title:
+        branch, endpoint = last.branch and last.branch.name, last.endpoint and last.endpoint.id
+        title = RequestKind(kind).label.format(branch=branch, endpoint=endpoint)
     created_at = _next_created_at(project)
     operations = [
         Operation(
@@ -97,6 +126,8 @@ def schedule(
             action=step.action,
             status=OperationStatus.SCHEDULING,
             chain=chain,
+            kind=kind,
+            title=title,
             lane=lane,
             resources=[project.id] if step.holds_project else step.resources,
             details=step.details.as_json() if step.details else {},

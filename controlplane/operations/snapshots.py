@@ -4,12 +4,19 @@ from controlplane import clock
 from controlplane.actors import EXPIRY, acting_as
 from controlplane.events.changes import snapshot_expired
 from controlplane.events.recording import record
-from controlplane.models import Action, Host, Snapshot
+from controlplane.models import Action, Host, Operation, Project, RequestKind, Snapshot
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step, schedule
 
 # The most snapshots that one round handles; the next round continues.
 AT_ONCE = 50
+
+
+def schedule_snapshot_deletion(project: Project, snapshot: Snapshot) -> list[Operation]:
+    """Schedule the removal of the snapshot's data. The caller holds the project's lock."""
+    step = Step(Action.DELETE_TIMELINE, branch=snapshot.data_branch)
+    title = f"Delete snapshot {snapshot.name}"
+    return schedule(project, [step], RequestKind.DELETE_SNAPSHOT, title=title)
 
 
 def expire_snapshots(host: Host) -> None:
@@ -22,7 +29,6 @@ def expire_snapshots(host: Host) -> None:
             # It may have been deleted or given more time meanwhile, or its project deleted.
             found = due.select_related("data_branch").filter(id=snapshot_id).first()
             if found is not None:
-                step = Step(Action.DELETE_TIMELINE, branch=found.data_branch)
-                operations = schedule(project, [step])
+                operations = schedule_snapshot_deletion(project, found)
                 record(snapshot_expired(project, found, operations))
                 found.delete()

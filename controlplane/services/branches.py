@@ -26,6 +26,7 @@ from controlplane.models import (
     Endpoint,
     Operation,
     Project,
+    RequestKind,
     Role,
 )
 from controlplane.models.consumption import with_consumed_branches
@@ -195,7 +196,8 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
             endpoint, start = make_endpoint(project, branch, requested)
             endpoints.append(endpoint)
             steps += start
-        operations = schedule(project, steps)
+        title = f"Create branch {branch.name} with its endpoint" if endpoints else ""
+        operations = schedule(project, steps, RequestKind.CREATE_BRANCH, title=title)
         record(branch_created(project, branch, operations))
         record(*(password_reset(project, branch, role) for role in given))
         record(*(endpoint_created(project, endpoint, operations) for endpoint in endpoints))

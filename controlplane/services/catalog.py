@@ -31,6 +31,7 @@ from controlplane.models import (
     Operation,
     OperationStatus,
     Project,
+    RequestKind,
     Role,
 )
 from controlplane.models.reading import Reading
@@ -94,14 +95,16 @@ def changing_catalog(account: Account, project_id: str, branch_id: str) -> Itera
         branch.updated_at = clock.now()
         branch.save(update_fields=["catalog_revision", "updated_at"])
         endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None).first()
-        change.operations = _follow(project, branch, endpoint, operations) if endpoint else []
+        if endpoint:
+            title = change.events[0].summary
+            change.operations = _follow(project, branch, endpoint, operations, title)
         for event in change.events:
             event.operation_ids = [operation.id for operation in change.operations]
         record(*change.events)
 
 
 def _follow(
-    project: Project, branch: Branch, endpoint: Endpoint, earlier: Sequence[Operation]
+    project: Project, branch: Branch, endpoint: Endpoint, earlier: Sequence[Operation], title: str
 ) -> list[Operation]:
     """Schedule the operations that apply the change to the endpoint's compute. They run after the
     `earlier` unfinished operations."""
@@ -112,7 +115,7 @@ def _follow(
     if joined := _join_waiting(branch, endpoint, earlier, actions):
         return joined
     steps = [Step(action, branch=branch, endpoint=endpoint) for action in actions]
-    return schedule(project, steps)
+    return schedule(project, steps, RequestKind.CHANGE_CATALOG, title=title)
 
 
 def _join_waiting(

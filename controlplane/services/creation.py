@@ -6,7 +6,6 @@ transaction, and schedules the steps.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from controlplane.compute.space import in_words
 from controlplane.models import (
@@ -198,7 +197,7 @@ def _creation_of(branch: Branch, snapshot: Branch | None) -> Step:
         # Does not hold the parent: only its history is read, under a lock of its own.
         assert branch.parent is not None
         moment = PastMoment(branch.parent_timestamp, branch.parent_lsn)
-        details = replace(moment.details(branch.parent), is_hidden=branch.hidden)
+        details = moment.details(branch.parent)
         return Step(Action.CREATE_BRANCH, branch=branch, details=details)
     if snapshot is not None:
         details = CreateBranchDetails(source_branch_id=snapshot.id)

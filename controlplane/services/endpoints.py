@@ -28,6 +28,7 @@ from controlplane.models import (
     OperationStatus,
     PostgresSettings,
     Project,
+    RequestKind,
 )
 from controlplane.models.reading import Reading
 from controlplane.operations.details import ApplyConfigDetails
@@ -165,7 +166,8 @@ def create_endpoint(
         earlier = unfinished(project.id)
         branch = _free_branch(project, branch_id, earlier)
         endpoint, steps = make_endpoint(project, branch, requested)
-        operations = schedule(project, [*creation_again(branch, earlier), *steps]) if steps else []
+        steps = [*creation_again(branch, earlier), *steps] if steps else []
+        operations = schedule(project, steps, RequestKind.CREATE_ENDPOINT) if steps else []
         record(endpoint_created(project, endpoint, operations))
         return EndpointChange(endpoint, operations)
 
@@ -206,9 +208,12 @@ def update_endpoint(
         endpoint.updated_at = clock.now()
         endpoint.save(update_fields=[*replaced, "branch", "updated_at"])
         steps = _steps(endpoint, left, before, pending or endpoint.current_state)
-        change = _scheduled(project, endpoint, operations, steps)
         was = {**replaced, "branch_id": left.id}
         changes = differences(was, {name: getattr(endpoint, name) for name in was})
+        names = ", ".join(name.rpartition(".")[2] for name in changes)
+        title = f"Change endpoint {endpoint.id}: {names}"
+        kind = RequestKind.CHANGE_ENDPOINT
+        change = _scheduled(project, endpoint, operations, steps, kind, title=title)
         record(endpoint_updated(project, endpoint, changes, change.operations))
         return change
 
@@ -282,7 +287,8 @@ def restart_endpoint(account: Account, project_id: str, endpoint_id: str) -> End
         refuse_while_deleting(endpoint.branch, operations)
         actions = (Action.SUSPEND_COMPUTE, Action.START_COMPUTE)
         steps = [Step(action, branch=endpoint.branch, endpoint=endpoint) for action in actions]
-        change = _scheduled(project, endpoint, operations, steps)
+        restart = RequestKind.RESTART_ENDPOINT
+        change = _scheduled(project, endpoint, operations, steps, restart)
         kind = EventType.ENDPOINT_RESTART_REQUESTED
         record(endpoint_requested(kind, project, endpoint, change.operations))
         return change
@@ -355,7 +361,9 @@ def _scheduled(
     endpoint: Endpoint,
     earlier: Sequence[Operation],
     steps: Sequence[Step],
+    kind: str = "",
     *,
+    title: str = "",
     lane: Lane | None = None,
 ) -> EndpointChange:
     """Schedule the steps after the project's `earlier` unfinished operations.
@@ -367,7 +375,7 @@ def _scheduled(
         # The branch's creation has failed; create it again. The chain does not run in the lane of
         # wakes, because the wakes of other clients must not wait for a copy.
         steps, lane = [*again, *steps], None
-    operations = schedule(project, steps, lane=lane) if steps else []
+    operations = schedule(project, steps, kind, title=title, lane=lane) if steps else []
     endpoint.pending_state = pending_state(endpoint, [*earlier, *operations])
     return EndpointChange(endpoint, operations)
 

@@ -6,7 +6,7 @@ that names a moment outside of it is refused before anything is made.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from controlplane import clock
 from controlplane.compute.history.chain import REPLACED
@@ -28,6 +28,12 @@ class PastMoment:
 
     at: datetime | None = None
     lsn: int | None = None
+
+    @property
+    def words(self) -> str:
+        if self.at:
+            return f"{self.at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        return f"LSN {lsn_text(self.lsn or 0)}"
 
     def details(self, source: Branch) -> CreateBranchDetails:
         return CreateBranchDetails(

@@ -21,6 +21,7 @@ from controlplane.models import (
     Operation,
     OperationStatus,
     Project,
+    RequestKind,
 )
 from controlplane.operations.details import MoveProjectDetails
 from controlplane.operations.effects import pending_state
@@ -65,7 +66,7 @@ def move(project_id: str, *, to: str, lane: Lane | None = None) -> list[Operatio
                 for one in _active(project, earlier)
             ]
             moves = Step(Action.MOVE_PROJECT, holds_project=True, details=MoveProjectDetails(to=to))
-            return schedule(project, [moves, *starts], lane=lane)
+            return schedule(project, [moves, *starts], RequestKind.MOVE_PROJECT, lane=lane)
     except Project.DoesNotExist as error:
         raise NotFound(f"unknown project {project_id}") from error
 

@@ -1,18 +1,17 @@
 """Operations for callers: lists with a cursor, and single operations (rules 5 and 6)."""
 
 import uuid
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC
+
+from django.db import connection
 
 from controlplane.compute.steps import Step as Step
-from controlplane.models import Account, Operation
-from controlplane.models.operation_pages import OperationFilter, page_of
+from controlplane.models import Account, Operation, OperationStatus
+from controlplane.models.operation_pages import OperationFilter, chains_of, page_of
 from controlplane.models.reading import Reading
-from controlplane.operations.actions import details_of
-from controlplane.operations.details import CreateBranchDetails
 from controlplane.operations.step_history import steps_of as steps_of
 from controlplane.services.errors import NotFound
-from controlplane.services.history import lsn_text
 from controlplane.services.operation_filters import time_of
 from controlplane.services.projects import find_project
 
@@ -27,7 +26,32 @@ OWN_OPERATION = Reading(
     joined=["project"],
 )
 
-
+# Whether a later operation with the same action and target has ended. If it has failed too, its own
+# failure counts. Each target is searched in an index.
+DONE_AGAIN = """EXISTS (
+    SELECT FROM controlplane_operation later
+    WHERE later.{target} = o.{target} AND later.action = o.action
+        AND later.status IN ('finished', 'failed') AND later.not_run_because IS NULL
+        AND later.created_at > o.created_at
+)"""
+# Of failed operations, those whose failure needs no attention any more: the same was done again,
+# the branch is being deleted, or the endpoint or branch is deleted.
+SUPERSEDED = f"""
+SELECT o.id FROM controlplane_operation o
+    LEFT JOIN controlplane_endpoint endpoint ON endpoint.id = o.endpoint_id
+    LEFT JOIN controlplane_branch branch ON branch.id = o.branch_id
+WHERE o.id = ANY(%s) AND (
+    endpoint.deleted_at IS NOT NULL OR branch.deleted_at IS NOT NULL
+    OR {DONE_AGAIN.format(target="endpoint_id")}
+    OR o.endpoint_id IS NULL AND {DONE_AGAIN.format(target="branch_id")}
+    OR o.branch_id IS NULL AND {DONE_AGAIN.format(target="project_id")}
+    OR o.action <> 'delete_timeline' AND EXISTS (
+        SELECT FROM controlplane_operation later
+        WHERE later.branch_id = o.branch_id AND later.action = 'delete_timeline'
+            AND later.created_at > o.created_at
+    )
+)
+"""  # noqa: S608 # constants
 NO_OPERATION = uuid.UUID(int=0)
 
 
@@ -38,16 +62,22 @@ def list_operations(
     wanted: OperationFilter,
     cursor: str | None,
     limit: int,
+    whole_chains: bool = False,
 ) -> list[Operation]:
     """At most `limit` of the operations that the filter selects, newest first, all older than
-    `cursor`; without their steps.
+    `cursor`; without their steps. With `whole_chains`, also the others of their chains: in the
+    project's order, the operations of a chain are next to each other, so no page splits one.
 
     Raises NotFound, and Invalid for a cursor that is not a time.
     """
     project = find_project(account, project_id)
     if cursor is not None:
         wanted = wanted.before(time_of(cursor, "cursor"))
-    return page_of(project.id, wanted, limit=limit)
+    page = page_of(project.id, wanted, limit=limit)
+    if whole_chains:
+        page = chains_of(page)
+    _mark_superseded(page)
+    return page
 
 
 def get_operation(account: Account, project_id: str, operation_id: str) -> Operation:
@@ -60,39 +90,20 @@ def get_operation(account: Account, project_id: str, operation_id: str) -> Opera
     if operation is None:
         find_project(account, project_id)
         raise NotFound("operation not found", fields=["operation_id"])
+    _mark_superseded([operation])
     return operation
 
 
-@dataclass(frozen=True)
-class Past:
-    """The past moment that an operation makes a branch of: a time or a position in the log."""
-
-    # The branch whose past it is.
-    branch_id: str | None
-    timestamp: datetime | None
-    lsn: str | None
-    # Whether no list has the branch that is made.
-    hidden: bool
-
-
-def past_of(operation: Operation) -> Past | None:
-    """Return the past moment that the operation makes a branch of; None if it makes none."""
-    details = details_of(operation.action, operation.details)
-    if not isinstance(details, CreateBranchDetails) or not details.names_moment:
-        return None
-    at, lsn = details.at_time, details.at_lsn
-    return Past(
-        branch_id=details.source_branch_id,
-        timestamp=datetime.fromisoformat(at) if at else None,
-        lsn=None if lsn is None else lsn_text(lsn),
-        hidden=details.is_hidden,
-    )
-
-
-def is_reset(operation: Operation) -> bool:
-    """Return whether the operation resets its branch: replaces its data by its parent's."""
-    details = details_of(operation.action, operation.details)
-    return isinstance(details, CreateBranchDetails) and details.from_parent
+def _mark_superseded(operations: Sequence[Operation]) -> None:
+    """Set `superseded` on those that have failed."""
+    failed = [row for row in operations if row.status == OperationStatus.FAILED]
+    if not failed:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(SUPERSEDED, [[row.id for row in failed]])
+        found = {row[0] for row in cursor.fetchall()}
+    for row in failed:
+        row.superseded = row.id in found
 
 
 def cursor_of(operation: Operation) -> str:

@@ -31,6 +31,7 @@ from controlplane.models import (
     OperationStatus,
     Project,
     Region,
+    RequestKind,
     Role,
 )
 from controlplane.models.consumption import with_consumed_projects
@@ -245,7 +246,7 @@ def create_project(account: Account, spec: ProjectSpec) -> NewProject:
             databases=[database],
         )
         endpoint, start = make_endpoint(project, branch, EndpointAttributes())
-        operations = schedule(project, [creation, *start])
+        operations = schedule(project, [creation, *start], RequestKind.CREATE_PROJECT)
         record(
             project_created(project, operations),
             branch_created(project, branch, operations),

@@ -15,6 +15,7 @@ from controlplane.models import (
     EndpointState,
     Operation,
     Project,
+    RequestKind,
 )
 from controlplane.operations.details import CreateBranchDetails, SuspendComputeDetails
 from controlplane.operations.effects import pending_state
@@ -80,10 +81,12 @@ def replace_data(
     earlier = unfinished(project.id)
     _refuse(project, branch, source, name=name, earlier=earlier, is_past=moment is not None)
     steps = _steps(project, branch, source, name=name, earlier=earlier, moment=moment)
-    operations = schedule(project, steps)
+    from_parent = _is_reset(branch, source, moment)
+    kind = RequestKind.RESET_BRANCH if from_parent else RequestKind.RESTORE_BRANCH
+    title = "" if from_parent else _title(branch, source, moment)
+    operations = schedule(project, steps, kind, title=title)
     at = moment.at if moment else None
     lsn = lsn_text(moment.lsn) if moment and moment.lsn is not None else ""
-    from_parent = _is_reset(branch, source, moment)
     record(
         branch_restore_requested(
             project, branch, source, operations, from_parent=from_parent, at=at, lsn=lsn
@@ -91,6 +94,14 @@ def replace_data(
     )
     branch.is_resetting, branch.pending_state = True, BranchState.READY
     return operations
+
+
+def _title(branch: Branch, source: Branch, moment: PastMoment | None) -> str:
+    whence = "a snapshot" if source.hidden else source.name
+    if moment is None:
+        return f"Restore branch {branch.name} from {whence}"
+    goal = f"Restore branch {branch.name} to {moment.words}"
+    return goal if source.id == branch.id else f"{goal} of {whence}"
 
 
 def replace_again(given_up: GivenUp) -> list[Step]:

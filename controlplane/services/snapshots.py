@@ -18,15 +18,16 @@ from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import (
     Account,
-    Action,
     Branch,
     BranchState,
     Operation,
     Project,
+    RequestKind,
     Snapshot,
 )
 from controlplane.models.reading import Reading
-from controlplane.operations.scheduling import Step, schedule, unfinished
+from controlplane.operations.scheduling import schedule, unfinished
+from controlplane.operations.snapshots import schedule_snapshot_deletion
 from controlplane.services import plan_limits
 from controlplane.services.branches import (
     copied_catalog,
@@ -151,7 +152,8 @@ def create_snapshot(
             created_at=now,
             expires_at=spec.expires_at,
         )
-        operations = schedule(project, [creation])
+        title = f"Create snapshot {snapshot.name}"
+        operations = schedule(project, [creation], RequestKind.CREATE_SNAPSHOT, title=title)
         record(snapshot_created(project, snapshot, operations))
     return snapshot, operations
 
@@ -181,7 +183,7 @@ def delete_snapshot(account: Account, project_id: str, snapshot_id: str) -> list
     HostAway."""
     with changing_project(account, project_id) as project:
         snapshot = find_snapshot(project, snapshot_id)
-        operations = schedule(project, [Step(Action.DELETE_TIMELINE, branch=snapshot.data_branch)])
+        operations = schedule_snapshot_deletion(project, snapshot)
         record(snapshot_deleted(project, snapshot, operations))
         snapshot.delete()
     return operations

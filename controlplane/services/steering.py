@@ -88,7 +88,7 @@ def _retry(project: Project, operations: Sequence[Operation]) -> list[Operation]
     retrying = Actor(ActorType.RETRY, actor.name, actor.api_key_id, actor.address)
     steps = steps_again(project, operations)
     with acting_as(retrying):
-        made = schedule(project, steps)
+        made = schedule(project, steps, first.kind, title=first.title)
     record(operation_retried(project, first, made))
     return made
 

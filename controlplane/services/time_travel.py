@@ -2,7 +2,7 @@
 
 from controlplane.events.changes import endpoint_created
 from controlplane.events.recording import record
-from controlplane.models import Account, Branch
+from controlplane.models import Account, Branch, RequestKind
 from controlplane.operations.scheduling import schedule, unfinished
 from controlplane.services.branches import (
     copied_catalog,
@@ -50,7 +50,9 @@ def travel(account: Account, project_id: str, branch_id: str, moment: MomentSpec
             is_time_travel=True,
         )
         endpoint, start = make_endpoint(project, copy, _like_that_of(branch))
-        operations = schedule(project, [creation, *start])
+        title = f"Query {branch.name} as of {past.words}"
+        steps = [creation, *start]
+        operations = schedule(project, steps, RequestKind.READ_PAST, title=title)
         record(endpoint_created(project, endpoint, operations))
     return EndpointChange(endpoint, operations)
 

@@ -42,7 +42,9 @@ def upgrade(project_id: str, *, to: int, only_check: bool = False) -> list[Opera
             details = UpgradeProjectDetails(to=to, only_check=only_check)
             steps = [] if only_check else list(_suspends(project, earlier))
             last = Step(Action.UPGRADE_PROJECT, holds_project=True, details=details)
-            return schedule(project, [*steps, last])
+            verb = "Check the upgrade of" if only_check else "Upgrade"
+            title = f"{verb} the project to Postgres {to}"
+            return schedule(project, [*steps, last], title=title)
     except Project.DoesNotExist as error:
         raise NotFound(f"unknown project {project_id}") from error
 

@@ -164,7 +164,7 @@ def test_a_first_day_with_perch(signed_in: Page) -> None:
     assert titles[-1] == "Create the project with branch main"
     assert {"Create branch dev", "Create branch preview"} <= set(titles)
     assert {f"{verb} endpoint {endpoint_id}" for verb in ("Start", "Suspend")} <= set(titles)
-    assert f"The endpoint {endpoint_id} was changed: branch" in titles
+    assert f"Change endpoint {endpoint_id}: branch" in titles
     for outcome in rows.locator(".status").all_inner_texts():
         assert outcome.strip() == "OK"
     for duration in rows.locator(".took").all_inner_texts():

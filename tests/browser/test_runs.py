@@ -55,7 +55,7 @@ def test_a_failure_is_shown_until_its_endpoint_is_deleted(
         reason = page.locator(".reason.wrong")
         expect(reason).to_contain_text("Why it failed", timeout=60_000)
         expect(reason).to_contain_text("pg_control")
-        expect(reason).to_contain_text("The endpoint is idle.")
+        expect(reason).to_contain_text("The endpoint is idle, and a retry")
         expect(page.locator(".waterfall")).to_contain_text("failed with the same error")
         expect(page.get_by_role("button", name="Retry")).to_be_visible()
         assert str(stack.state_dir) not in page.content()

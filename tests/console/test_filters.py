@@ -58,9 +58,11 @@ def listing(misbehaving: Misbehaving) -> Misbehaving:
 
 
 def asked_for_operations(api: Misbehaving) -> dict[str, str]:
-    # Other requests are for the timeline, and to complete the runs.
+    # The other request is for the timeline.
     path = next(path for path in api.asked if "/operations" in path and "limit=25" in path)
-    return {name: value for name, (value,) in parse_qs(urlsplit(path).query).items()}
+    sent = {name: value for name, (value,) in parse_qs(urlsplit(path).query).items()}
+    assert sent.pop("whole_chains") == "true"
+    return sent
 
 
 def test_all_filters_are_sent_and_kept(dave: Person, listing: Misbehaving) -> None:

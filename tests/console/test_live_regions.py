@@ -230,12 +230,3 @@ def test_the_announced_end_says_that_an_operation_has_failed(
     assert "Nothing is in progress. Start endpoint has failed." in page.text
     assert 'href="/projects/p/operations/o"' in page.html
     assert "<b>no disk" not in page.html
-
-
-def test_a_failure_disappears_with_the_resource(dave: Person, misbehaving: Misbehaving) -> None:
-    for there, is_shown in ((b'{"id": "ep-a"}', True), (b"", False)):
-        misbehaving.body = (
-            b'{"operations": [{"id": "o", "endpoint_id": "ep-a", "status": "failed"}],'
-            b'"endpoints": [%s], "branches": [], "project": {"id": "p"}}' % there
-        )
-        assert ("failed" in Page(dave.get("/projects/p")).text) is is_shown

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from console.api.resources.operations import Operation
-from console.pages.outcomes import Existing, outcome
+from console.pages.outcomes import outcome
 
 
 def told(number: int, status: str, action: str = "start_compute", **fields: Any) -> Operation:
@@ -26,55 +26,30 @@ def told(number: int, status: str, action: str = "start_compute", **fields: Any)
     )
 
 
-def test_a_success_of_another_action_does_not_hide_a_failure() -> None:
-    found = outcome([told(1, "finished", endpoint_id="ep-b"), told(2, "failed")])
-    assert [failure.operation_id for failure in found.failures or ()] == ["o2"]
-    assert found.ending == "Nothing is in progress. Start endpoint of ep-a has failed."
-
-
-def test_a_later_success_of_the_same_action_resolves_a_failure() -> None:
+def test_a_failure_is_reported_until_it_is_superseded() -> None:
     found = outcome([told(1, "finished"), told(2, "failed")])
+    assert [failure.id for failure in found.failures] == ["o2"]
+    assert found.ending == "Nothing is in progress. Start endpoint of ep-a has failed."
+    found = outcome([told(1, "finished"), told(2, "failed", superseded=True)])
     assert not found.failures
     assert found.ending == "All operations have finished."
-    # A retry in progress has no result yet. A success before the failure proves nothing.
-    assert outcome([told(1, "running"), told(2, "failed")]).failures
-    assert outcome([told(1, "failed"), told(2, "finished")]).failures
 
 
 def test_the_failed_operation_is_blamed_and_not_those_that_were_not_run() -> None:
-    why = "not run: the operation o2 (apply_config) of the same chain failed: no disk"
-    victim = told(1, "failed", "suspend_compute", error=why)
+    victim = told(1, "failed", "suspend_compute", error="not run", not_run_because="o2")
     found = outcome([victim, told(2, "failed", "apply_config")])
-    assert [failure.name for failure in found.failures or ()] == ["Apply configuration"]
-    assert found.failure is not None
-    assert found.failure.error == "no disk"
-    # If the failed operation is not on the page, its known id links to it.
+    assert [failure.id for failure in found.failures] == ["o2"]
+    assert found.failed == "Apply configuration"
+    assert not outcome([victim, told(2, "failed", superseded=True)]).failures
+    # If the failed operation is not on the page, the other stands for it: both are of one run.
     alone = outcome([victim]).failure
     assert alone is not None
-    assert alone.operation_id == "o2"
-    assert alone.error == why
+    assert alone.id == "o1"
 
 
-def test_repeated_failures_are_shown_as_one() -> None:
-    found = outcome([told(1, "failed"), told(2, "failed"), told(3, "failed", "apply_config")])
-    assert [failure.operation_id for failure in found.failures or ()] == ["o1", "o3"]
-
-
-def test_a_deleted_resource_has_no_failures() -> None:
-    failed = told(2, "failed")
-    assert not outcome([failed], Existing(endpoints=frozenset({"ep-b"}))).failures
-    assert outcome([failed], Existing(endpoints=frozenset({"ep-a"}))).failures
-    of_branch = told(2, "failed", "create_branch", endpoint_id="")
-    # A branch whose creation failed may not be listed at all.
-    assert outcome([of_branch], Existing(branches=frozenset())).failures
-    deletion = told(1, "running", "delete_timeline", endpoint_id="")
-    assert not outcome([deletion, of_branch]).failures
-    # A deletion that fails is a failure.
-    failed_deletion = told(1, "failed", "delete_timeline", endpoint_id="")
-    left = outcome([failed_deletion, of_branch])
-    assert left.failure is not None
-    assert left.failure.operation_id == "o1"
-    assert not left.other_failures
+def test_the_failed_creation_of_a_snapshot_is_called_that() -> None:
+    copy = told(1, "failed", "create_branch", kind="create_snapshot", endpoint_id="")
+    assert outcome([copy]).ending == "Nothing is in progress. Create snapshot of br-a has failed."
 
 
 def test_an_old_failure_is_not_reported() -> None:
@@ -92,12 +67,6 @@ def test_several_are_counted() -> None:
     assert found.other_failures == 1
     assert found.unfinished == 1
     assert found.ending == "Nothing is in progress. 2 operations have failed."
-
-
-def test_some_of_the_operations_do_not_prove_that_none_failed() -> None:
-    found = outcome([told(1, "failed")], None)
-    assert found.failure is None
-    assert found.ending == "No operation shown here is in progress any more."
 
 
 def test_a_long_operation_shows_its_duration() -> None:

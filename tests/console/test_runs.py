@@ -8,22 +8,15 @@ import pytest
 from django.template.loader import render_to_string
 from django.utils import timezone
 
-from console.api.resources.branches import Branch
 from console.api.resources.operations import Operation
-from console.api.resources.snapshots import Snapshot
 from console.operations.run_rows import things
-from console.operations.runs import Names, Run, asked, runs_of
+from console.operations.runs import Run, runs_of
 from console.operations.timeline import MOST_LANES, timeline
 from console.operations.timescale import Scale
-from console.pages.outcomes import Existing
+from console.pages.addresses import Existing
 
 AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
-BORN = {"br-a": AT, "br-old": AT - timedelta(days=1)}
-BRANCHES = [
-    Branch.read({"id": branch_id, "name": branch_id[3:], "created_at": at.isoformat()})
-    for branch_id, at in BORN.items()
-]
-NAMES = Names.of(BRANCHES)
+NAMES = {"br-a": "a"}
 
 
 def operation(action: str, status: str = "finished", **fields: Any) -> Operation:
@@ -40,99 +33,26 @@ def run(*actions: str, **fields: Any) -> Run:
     return Run([operation(action, endpoint_id="ep-a", **fields) for action in actions])
 
 
-def test_the_run_of_a_snapshot_has_the_snapshots_name() -> None:
-    snapshots = [
-        Snapshot.read({"id": f"snap-{name}", "name": name, "created_at": at.isoformat()})
-        for name, at in (
-            ("other", AT - timedelta(minutes=1)),
-            ("nightly", AT - timedelta(microseconds=3)),
-            ("near", AT + timedelta(milliseconds=900)),
+def test_a_run_is_named_after_what_was_requested() -> None:
+    title = 'Restore branch a to 2026-11-27T01:58:00Z of "b"'
+    with timezone.override(ZoneInfo("Asia/Kolkata")):
+        assert run("create_branch", title=title).title.startswith(
+            "Restore branch a to 2026-11-27 07"
         )
-    ]
-    made = run("create_branch", branch_id="br-hidden")
-    assert asked(made, Names.of(BRANCHES, snapshots)) == "Create snapshot nightly"
-    # Both times were cut to whole seconds, in different seconds.
-    late = Snapshot.read({"id": "s", "name": "late", "created_at": f"{AT - timedelta(seconds=1)}"})
-    assert asked(made, Names.of(BRANCHES, [late])) == "Create snapshot late"
-    assert not NAMES.lacks(run("create_branch"))
+    changed = run("apply_config", title="Change endpoint ep-a: pooler_enabled").title
+    assert changed == "Change endpoint ep-a: pooling"
+    # Other servers do not say it, nor did an earlier release.
+    assert run("polish", "start_compute").title == "Polish, then Start endpoint"
+    assert run("").title == "An operation"
 
 
-@pytest.mark.parametrize(
-    ("actions", "fields", "words"),
-    [
-        (("create_timeline", "start_compute"), {}, "Create the project with branch a"),
-        (("create_branch", "start_compute"), {}, "Create branch a with its endpoint"),
-        (("create_branch",), {}, "Create branch a"),
-        (("create_branch",), {"branch_id": "br-old"}, "Restore branch old"),
-        (
-            ("create_branch",),
-            {"branch_id": "br-gone"},
-            "Create branch or snapshot, now deleted",
-        ),
-        (("suspend_compute", "create_branch", "start_compute"), {}, "Restore branch a"),
-        (
-            ("suspend_compute", "create_branch", "start_compute"),
-            {"from_parent": True},
-            "Reset branch a from its parent",
-        ),
-        (("create_branch",), {"from_parent": True}, "Reset branch a from its parent"),
-        (("suspend_compute", "start_compute"), {}, "Restart endpoint ep-a"),
-        (
-            ("delete_timeline",),
-            {"initiator": {"type": "platform"}, "branch_id": "br-hidden"},
-            "Remove data that nothing needs any more",
-        ),
-        (("start_compute",), {}, "Start endpoint ep-a"),
-        (("start_compute",), {"initiator": {"type": "client"}}, "Start endpoint ep-a"),
-        (("apply_config", "suspend_compute"), {}, "Change endpoint ep-a"),
-        (("start_compute",), {"endpoint_id": ""}, "Start endpoint"),
-        (("polish", "start_compute"), {}, "Polish, then Start endpoint"),
-        (("",), {}, "An operation"),
-    ],
-)
-def test_a_run_is_named_after_what_was_requested(
-    actions: tuple[str, ...], fields: dict[str, Any], words: str
-) -> None:
-    told = {"endpoint_id": "ep-a", **fields}
-    assert asked(Run([operation(action, **told) for action in actions]), NAMES) == words
-
-
-@pytest.mark.parametrize(
-    ("following", "branch_id", "moment", "words"),
-    [
-        (
-            ["suspend_compute", "create_branch", "start_compute"],
-            "br-a",
-            {"timestamp": "2026-11-27T01:58:00Z"},
-            "Restore a to 2026-11-27 01:58:00",
-        ),
-        (["create_branch"], "br-a", {"lsn": "0/1A2B"}, "Restore a to LSN 0/1A2B"),
-        (
-            ["create_branch"],
-            "br-old",
-            {"timestamp": "2026-11-27T01:58:00Z"},
-            "Restore old to 2026-11-27 01:58:00 of a",
-        ),
-        (
-            ["start_compute"],
-            "br-hidden",
-            {"timestamp": "2026-11-27T01:58:00Z"},
-            "Query a as of 2026-11-27 01:58:00",
-        ),
-    ],
-)
-def test_a_run_that_recovers_a_past_moment_names_it(
-    following: list[str], branch_id: str, moment: dict[str, str], words: str
-) -> None:
-    past = {"branch_id": "br-a", "hidden": True, **moment}
-    recovery = operation("create_branch", branch_id="br-hidden", past=past)
-    rest = [operation(action, branch_id=branch_id) for action in following]
-    made = Run([recovery, *rest])
-    assert asked(made, NAMES) == words
-    assert made.branch_id == ("br-a" if branch_id == "br-hidden" else branch_id)
-    assert "br-hidden" not in [
-        one.id for one in things("p", Run([recovery]), NAMES, Existing.of([], BRANCHES))
-    ]
+def test_a_run_is_about_no_branch_that_no_list_has() -> None:
+    existing = Existing.of([], [])
+    recovery = operation("create_branch", branch_id="br-hidden", kind="restore_branch")
+    restored = Run([recovery, operation("create_branch", kind="restore_branch")])
+    assert [one.id for one in things("p", restored, NAMES, existing)] == ["br-a"]
+    snapshot = Run([operation("create_branch", branch_id="br-hidden", kind="create_snapshot")])
+    assert not things("p", snapshot, NAMES, existing)
 
 
 @pytest.mark.parametrize(
@@ -217,20 +137,12 @@ def test_an_axis_of_a_day_shows_the_time() -> None:
 
 
 def test_the_lane_of_a_snapshot_has_the_snapshots_name() -> None:
-    now = datetime.now(UTC)
-    at = now.isoformat()
-    made = operation("create_branch", branch_id="br-hidden", created_at=at)
-
-    def lane(*snapshots: dict[str, str]) -> tuple[str, bool]:
-        read = [Snapshot.read({"created_at": at, **one}) for one in snapshots]
-        found = timeline("p", [made], 1, Names.of(BRANCHES, read), Existing.of([], BRANCHES))
-        return found.lanes[0].label, found.lanes[0].is_id
-
-    assert lane({"id": "snap-1", "name": "nightly"}) == ("Snapshot nightly", False)
-    unnamed = {"id": "snap-1", "source_branch_id": "br-a"}
-    assert lane(unnamed) == (f"Snapshot of a {now:%H:%M:%S}", False)
-    # Its snapshot, or a branch, has been deleted since.
-    assert lane() == ("br-hidden", True)
+    title = "Create snapshot nightly"
+    at = datetime.now(UTC).isoformat()
+    fields = {"branch_id": "br-hidden", "kind": "create_snapshot", "title": title}
+    made = operation("create_branch", created_at=at, **fields)
+    (lane,) = timeline("p", [made], 1, NAMES, Existing.of([], [])).lanes
+    assert (lane.label, lane.is_id, lane.url) == (title, False, "")
 
 
 def test_the_timeline_of_a_new_project_begins_with_its_creation() -> None:
@@ -238,7 +150,7 @@ def test_the_timeline_of_a_new_project_begins_with_its_creation() -> None:
     run = operation("start_compute", created_at=(now - timedelta(seconds=40)).isoformat())
 
     def left(since: datetime | None) -> float:
-        found = timeline("p", [run], 1, Names.of([]), Existing.of([], []), since=since)
+        found = timeline("p", [run], 1, {}, Existing.of([], []), since=since)
         return float(found.lanes[0].runs[0].bar.left.rstrip("%"))
 
     assert left(None) == left(now - timedelta(days=1)) > 98
@@ -252,7 +164,7 @@ def test_the_table_of_a_timeline_has_also_the_lanes_that_are_not_drawn() -> None
         operation("start_compute", created_at=now, endpoint_id=f"ep-{n}", chain_id=f"c-{n}")
         for n in range(MOST_LANES + 2)
     ]
-    found = timeline("p", runs, 1, Names.of([]), Existing.of([], []))
+    found = timeline("p", runs, 1, {}, Existing.of([], []))
     assert (len(found.drawn_lanes), found.left_out) == (MOST_LANES, 2)
     page = render_to_string("_timeline_page.html", {"timeline": found, "project": {"id": "p"}})
     assert all(page.count(f"<code>ep-{n}</code>") == (n < MOST_LANES) + 1 for n in range(12))

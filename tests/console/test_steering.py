@@ -184,7 +184,7 @@ def test_an_invented_idempotency_key_does_no_harm(
 
 def test_a_chain_is_cancelled_and_retried(dave: Person, misbehaving: Misbehaving) -> None:
     chain = "/projects/p/chains/chain-1"
-    running = told(action="start_compute", endpoint_id="ep-one", status="running")
+    running = told(title="Start endpoint ep-one", status="running")
     misbehaving.body = json.dumps({"operations": [running]}).encode()
     page = Page(dave.get(f"{chain}/cancel?next={URL}"))
     assert "All operations of “Start endpoint ep-one” are cancelled" in page.text

@@ -9,16 +9,8 @@ from console.api.answers import MOST_FIELDS, _field_errors
 from console.api.errors import Conflict, FieldError, Unprocessable
 from console.api.message_parsing import field_errors
 from console.api.resources.events import Event, OfOperation
-from console.api.resources.operations import Operation
 from console.events.rows import event_row
 from console.pages.form_errors import problems_beside
-from console.pages.outcomes import not_run_for
-
-FAILED = {
-    "id": "two",
-    "status": "failed",
-    "error": "not run: the operation one of the same chain failed",
-}
 
 
 class Form(forms.Form):
@@ -102,22 +94,9 @@ def test_messages_of_other_servers(message: str, fields: list[tuple[str, str]]) 
     assert field_errors(message) == [FieldError(*one) for one in fields]
 
 
-def test_an_operation_that_did_not_run_names_the_one_that_failed() -> None:
-    assert not_run_for(Operation.read({**FAILED, "not_run_because": "three"})) == "three"
-    assert not_run_for(Operation.read(FAILED)) == "one"
-    assert not_run_for(Operation.read({**FAILED, "error": "no disk"})) == ""
-
-
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"operation": {"id": "o", "action": "start_compute", "error": "no: disk"}, "summary": "?"},
-        {"summary": "The operation start_compute has failed: no: disk"},
-    ],
-    ids=["fields", "words"],
-)
-def test_an_event_about_an_operation(extra: dict[str, Any]) -> None:
-    event = Event.read({"id": "1", "type": "operation.failed", **extra})
+def test_an_event_about_an_operation() -> None:
+    about = {"id": "o", "action": "start_compute", "error": "no: disk"}
+    event = Event.read({"id": "1", "type": "operation.failed", "operation": about, "summary": "?"})
     assert event.operation == OfOperation("start_compute", "no: disk")
     row = event_row(event, None, {})
     assert (row.sentence, row.reason) == ("The operation “Start endpoint” has failed", "no: disk")

@@ -105,6 +105,8 @@ OPERATION: Mapping[str, Check] = {
         "suspend_compute",
         "upgrade_project",
     ),
+    "kind": text,
+    "title": text,
     "status": one_of("scheduling", "running", "cancelling", "finished", "failed", "cancelled"),
     "failures_count": integer,
     "created_at": timestamp,
@@ -118,8 +120,7 @@ OPERATION_AT_TIMES: Mapping[str, Check] = {
     "retry_of": an_uuid,
     "not_run_because": an_uuid,
     "retry_at": timestamp,
-    "from_parent": flag,
-    "past": lambda value: value.keys() <= {"branch_id", "timestamp", "lsn", "hidden"},
+    "superseded": flag,
 }
 BRANCH: Mapping[str, Check] = {
     "id": branch_id,

@@ -118,7 +118,7 @@ def test_many_values_and_empty_values(full: tuple[Project, dict[str, Any]]) -> N
     project, values = full
     both = listed(project, endpoint_id=",".join(values["endpoints"]), status=" ,failed,failed,")
     assert both == listed(project, status="failed")
-    assert listed(project, status="", sort_by="newest", nonsense="1") == listed(project)
+    assert listed(project, status="") == listed(project)
     for one, another in itertools.pairwise(both):
         assert one["created_at"] > another["created_at"]
 

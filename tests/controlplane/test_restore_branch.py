@@ -326,8 +326,8 @@ def test_a_restore_is_recorded_as_an_event(project: Project) -> None:
     reset = project.done(restore(project, child_id, project.branch_id, preserve_under_name="kept"))
     restored = project.done(restore(project, child_id, other_id))
     # Only the first takes the present data of what was the parent then.
-    assert [row.get("from_parent") for row in reset["operations"]] == [True]
-    assert [row.get("from_parent") for row in restored["operations"]] == [None]
+    assert [row["kind"] for row in reset["operations"]] == ["reset_branch"]
+    assert [row["kind"] for row in restored["operations"]] == ["restore_branch"]
     events = project.client.get(f"{project.path}/events", type="branch.*")["events"]
     told = [(event["type"], event["summary"]) for event in events]
     assert told[0] == ("branch.restored", 'The branch "child" was restored from the branch "other"')

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from console.api import message_parsing
 from console.api.fields import (
     IDENTIFIER,
     JSONObject,
@@ -33,15 +32,14 @@ class OfOperation:
     @classmethod
     def read(cls, data: JSONObject) -> "OfOperation | None":
         """Read it from the event's own fields; None if the event is about no operation."""
-        if operation := inner(data, "operation"):
-            return cls(
-                action=text(operation, "action"),
-                error=text(operation, "error"),
-                duration_ms=whole(operation, "duration_ms"),
-            )
-        action, error = message_parsing.operation_in(text(data, "summary"))
-        is_about = action and text(data, "type").startswith("operation.")
-        return cls(action=action, error=error) if is_about else None
+        operation = inner(data, "operation")
+        if not operation:
+            return None
+        return cls(
+            action=text(operation, "action"),
+            error=text(operation, "error"),
+            duration_ms=whole(operation, "duration_ms"),
+        )
 
 
 @dataclass(frozen=True)

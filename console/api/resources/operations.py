@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from console.api import message_parsing
 from console.api.fields import JSONObject, identifier, inner, moment, number, own_id, text, whole
 from console.api.resources.actors import Actor
 
@@ -33,27 +32,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Past:
-    """The past moment that an operation makes a branch of: a time, or a position in the log."""
-
-    # The branch whose past it is.
-    branch_id: str
-    at: datetime | None
-    lsn: str
-    # Whether no list has the branch that is made.
-    hidden: bool
-
-    @classmethod
-    def read(cls, data: JSONObject) -> "Past":
-        return cls(
-            branch_id=identifier(data, "branch_id"),
-            at=moment(data, "timestamp"),
-            lsn=text(data, "lsn"),
-            hidden=data.get("hidden") is True,
-        )
-
-
-@dataclass(frozen=True)
 class Operation:
     id: str
     project_id: str
@@ -77,10 +55,11 @@ class Operation:
     retry_of: str
     # The earlier operation of the chain whose end kept this one from beginning.
     not_run_because: str
-    # Of a creation of a branch from a past moment.
-    past: Past | None
-    # Whether it resets its branch: replaces its data by its parent's.
-    from_parent: bool
+    # What was requested: a word for programs, and in words.
+    kind: str
+    title: str
+    # Whether its failure needs no attention any more.
+    superseded: bool
     # Since the request, the oldest first; only in the answer to a request for this one operation.
     steps: Sequence[Step]
 
@@ -102,10 +81,10 @@ class Operation:
             chain_id=identifier(data, "chain_id"),
             initiator=Actor.read(data.get("initiator")),
             retry_of=text(data, "retry_of"),
-            not_run_because=identifier(data, "not_run_because")
-            or message_parsing.not_run_because(text(data, "error")),
-            past=Past.read(found) if (found := inner(data, "past")) else None,
-            from_parent=data.get("from_parent") is True,
+            not_run_because=identifier(data, "not_run_because"),
+            kind=text(data, "kind"),
+            title=text(data, "title"),
+            superseded=data.get("superseded") is True,
             steps=_steps(data),
         )
 

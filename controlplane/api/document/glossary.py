@@ -315,19 +315,13 @@ GLOSSARY: dict[str, Entry] = {
         "The earlier operation of the chain that failed or was cancelled, so this one did not run",
         NOT_THERE,
     ),
-    "from_parent": (
-        "True if a `create_branch` resets its branch: replaces its data by its parent's",
+    "kind": ("The kind of the request that scheduled it", "start_endpoint"),
+    "superseded": (
+        "Whether a failure needs no attention any more: the same was done again later, or what it "
+        "was about is deleted",
         NOT_THERE,
     ),
-    "past": ("The past moment that a `create_branch` makes a branch of", NOT_THERE),
-    "PastOut.branch_id": ("The branch whose past it is", BRANCH_ID),
-    "PastOut.timestamp": ("The moment, if it was named as a time", TIME),
-    "PastOut.lsn": ("The moment, if it was named as a position in the log", "0/1A2B3C4D"),
-    "PastOut.hidden": (
-        "Whether no list has the branch: a restore switches to its data, a client reads it, or it "
-        "is a snapshot's",
-        False,
-    ),
+    "title": ("The request in words", f"Start endpoint {ENDPOINT_ID}"),
     "EventOut.operation": ("The operation that an `operation.*` event is about", None),
     "EventOperationOut.id": ("The operation's id", OPERATION_ID),
     "EventOperationOut.duration_ms": ("Its `total_duration_ms`, if the event is its end", 240),

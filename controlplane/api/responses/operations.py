@@ -8,10 +8,10 @@ from pydantic import Field
 
 from controlplane import clock
 from controlplane.actors import ActorType
-from controlplane.api.fields import Moment, NamedMoment, Timestamp
+from controlplane.api.fields import Moment, Timestamp
 from controlplane.api.responses.shared import Cursor
-from controlplane.models import Action, Operation, OperationStatus
-from controlplane.services.operations import Past, Step, is_reset, past_of, steps_of
+from controlplane.models import Action, Operation, OperationStatus, RequestKind
+from controlplane.services.operations import Step, steps_of
 
 
 class InitiatorOut(Schema):
@@ -22,19 +22,13 @@ class InitiatorOut(Schema):
     api_key_id: int | None = Field(None, description="The key's id for a user or a retry")
 
 
-class PastOut(Schema):
-    branch_id: str | None = Field(None, description="The branch whose past it is")
-    timestamp: NamedMoment | None = None
-    lsn: str | None = None
-    hidden: bool = Field(
-        description="Whether no list has the branch that is made: a restore switches to its data, "
-        "a client reads it, or it is a snapshot's"
-    )
-
-
 class OperationOut(Schema):
     id: UUID
     chain_id: UUID = Field(description="The id that all operations of one request share")
+    kind: str | None = Field(
+        None, description="One of " + ", ".join(f"`{one}`" for one in RequestKind.values)
+    )
+    title: str | None = None
     initiator: InitiatorOut = Field(description="Who or what requested it")
     retry_of: UUID | None = Field(None, description="The operation that this one retries")
     project_id: str
@@ -46,10 +40,7 @@ class OperationOut(Schema):
     )
     error: str | None = Field(None, description="Why it failed, and what to do")
     not_run_because: UUID | None = None
-    past: PastOut | None = Field(
-        None, description="The past moment that a `create_branch` makes a branch of"
-    )
-    from_parent: bool | None = None
+    superseded: bool | None = None
     failures_count: int = Field(description="The number of failed attempts")
     retry_at: Timestamp | None = Field(None, description="When the next attempt is made")
     created_at: Timestamp
@@ -63,16 +54,16 @@ class OperationOut(Schema):
         return operation.chain
 
     @staticmethod
+    def resolve_kind(operation: Operation) -> str | None:
+        return operation.kind or None
+
+    @staticmethod
+    def resolve_title(operation: Operation) -> str | None:
+        return operation.title or None
+
+    @staticmethod
     def resolve_retry_of(operation: Operation) -> UUID | None:
         return operation.retry_of_id
-
-    @staticmethod
-    def resolve_past(operation: Operation) -> Past | None:
-        return past_of(operation)
-
-    @staticmethod
-    def resolve_from_parent(operation: Operation) -> bool | None:
-        return is_reset(operation) or None
 
     @staticmethod
     def resolve_initiator(operation: Operation) -> dict[str, Any]:
