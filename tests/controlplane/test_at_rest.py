@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from controlplane.compute import compute, listing
 from controlplane.compute.listing import Listing
 from controlplane.management.commands.worker import pause
 from controlplane.models import Host
-from controlplane.operations import at_rest, tasks, vitals
+from controlplane.operations import at_rest, vitals
 from controlplane.operations.at_rest import active, is_at_rest
 from controlplane.operations.upkeep import ROUNDS, Round
 from tests.support.waiting import wait_for
@@ -66,30 +65,6 @@ class TestIsAtRest:
         monkeypatch.setattr(compute, name, set())
         assert not is_at_rest()
 
-    @pytest.mark.parametrize(
-        ("task", "does"),
-        [
-            ("run_operation", "engine.run"),
-            ("reconcile_branch", "reconcile.reconcile_branch"),
-            ("read_schema", "schemas.read_schema"),
-        ],
-    )
-    def test_never_while_a_job_runs(
-        self, monkeypatch: pytest.MonkeyPatch, task: str, does: str
-    ) -> None:
-        seen = []
-        monkeypatch.setattr(
-            f"controlplane.operations.{does}", lambda *_, **__: seen.append(is_at_rest())
-        )
-        monkeypatch.setattr(tasks, "earlier_runs", lambda job: ())
-        job_id = "00000000-0000-0000-0000-000000000000"
-        run = getattr(tasks, task)
-        if task == "run_operation":
-            run(SimpleNamespace(job=None), operation_id=job_id)
-        else:
-            run(job_id)
-        assert seen == [False]
-
 
 class TestPauses:
     def test_a_round_waits_for_the_end_of_the_rest(self, round_: Round) -> None:
@@ -124,15 +99,6 @@ class TestPauses:
 
         assert 0.19 < measured_by(measured) < 2
 
-    def test_a_host_that_is_not_at_rest_changes_nothing(self, round_: Round) -> None:
-        async def measured() -> float:
-            began = time.monotonic()
-            with active():
-                await asyncio.wait_for(pause(round_), 5)
-            return time.monotonic() - began
-
-        assert measured_by(measured) < 2
-
     def test_the_rounds_that_nobody_at_this_host_causes_go_on(self) -> None:
         """Signs of life, and what becomes due by the clock."""
         longest = {one.do.__name__: one.at_rest or one.interval for one in ROUNDS}
@@ -161,13 +127,3 @@ class TestListing:
         assert names.names(tmp_path) is first
         (tmp_path / "c.x").touch()
         wait_for(lambda: names.names(tmp_path) == {"a.x", "c.x"}, "the change", timeout=5)
-
-    def test_a_directory_that_has_just_changed_is_read_each_time(self, tmp_path: Path) -> None:
-        """Another change could have the same time."""
-        names = Listing()
-        (tmp_path / "a").touch()
-        assert names.names(tmp_path) == {"a"}
-        assert names.names(tmp_path) is not names.names(tmp_path)
-
-    def test_one_that_does_not_exist_has_no_names(self, tmp_path: Path) -> None:
-        assert Listing().names(tmp_path / "none") == frozenset()

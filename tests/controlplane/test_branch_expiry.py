@@ -4,8 +4,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from controlplane.models import Account, Branch, Endpoint, Event, Host, Operation, Project
@@ -118,11 +116,6 @@ class TestSetting:
     ) -> None:
         answer = refused(standing, attributes, "" if is_new else spare_branch_id)
         assert (answer[0], words in answer[1]) == (status, True), answer
-
-    def test_not_archived_is_returned_unchanged(
-        self, standing: OfService, spare_branch_id: str
-    ) -> None:
-        assert changed(standing, spare_branch_id, archived=False)["id"] == spare_branch_id
 
     @pytest.mark.thorough
     def test_a_branch_that_cannot_be_deleted_cannot_expire(self, project: OfService) -> None:
@@ -293,24 +286,3 @@ class TestRound:
         make_due(*spare(lasting), ago=-60)
         expire_branches(host)
         assert deletions() == []
-
-    @pytest.mark.thorough
-    def test_a_round_without_due_branches_makes_few_queries(
-        self, account: Account, host: Host
-    ) -> None:
-        """However many branches there are, and however many have an expiry in the future."""
-        project = make_project(account, host)
-        Branch.objects.bulk_create(
-            Branch(project=project, name=f"b{n}", expires_at=within(hours=1) if n % 2 else None)
-            for n in range(5000)
-        )
-        with connection.cursor() as cursor:
-            cursor.execute("ANALYZE controlplane_branch")
-        with CaptureQueriesContext(connection) as captured:
-            expire_branches(host)
-        assert len(captured) == 1
-        with connection.cursor() as cursor:
-            cursor.execute(f"EXPLAIN ANALYZE {captured[0]['sql']}")
-            plan = "\n".join(line for (line,) in cursor.fetchall())
-        assert "branches_that_expire" in plan, plan
-        assert "Seq Scan on controlplane_branch" not in plan, plan

@@ -183,12 +183,6 @@ def fall_behind(project: Project, name: str) -> None:
 
 
 @pytest.mark.thorough
-def test_a_round_creates_a_role_that_a_start_could_not_create(fresh_project: Project) -> None:
-    fall_behind(fresh_project, "late")
-    wait_for(lambda: role_exists(fresh_project, "late"), "the role")
-
-
-@pytest.mark.thorough
 def test_a_role_that_cannot_be_created_locks_out_nobody_and_is_reported(
     fresh_project: Project,
 ) -> None:

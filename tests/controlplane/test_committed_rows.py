@@ -99,17 +99,6 @@ def test_its_indexes_agree_with_its_tables(project: Project) -> None:
 
 
 @pytest.mark.thorough
-def test_a_child_of_a_child_holds_what_both_wrote(project: Project) -> None:
-    project.sql("CREATE TABLE places AS SELECT 'parent' AS place")
-    branch = project.new_branch(endpoint=True)
-    endpoint_id = branch["endpoints"][0]["id"]
-    project.sql("INSERT INTO places VALUES ('child')", endpoint_id=endpoint_id)
-    grandchild = child_of(project, branch["branch"]["id"])
-    rows = project.sql("SELECT place FROM places ORDER BY place", endpoint_id=grandchild)
-    assert rows == [("child",), ("parent",)]
-
-
-@pytest.mark.thorough
 def test_parent_and_child_are_independent(project: Project) -> None:
     project.sql("CREATE TABLE places AS SELECT 'both' AS place")
     child = child_of(project)

@@ -27,8 +27,6 @@ from controlplane.compute.state_directory import prepare_state_directory
 from controlplane.compute.tree import (
     SEGMENT_SIZE,
     clone_tree,
-    copy_beginning,
-    open_directory,
     shares_blocks,
     tree_size,
 )
@@ -118,29 +116,6 @@ def test_a_copy_shares_its_parents_blocks_if_the_disk_can(
             assert (
                 one(connection, "SELECT count(*) FROM kept WHERE words <> repeat('x', 1000)") == 0
             )
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.thorough
-def test_a_beginning_shares_blocks_only_if_wanted(shared: bool) -> None:
-    with mounted("xfs", size=400 * MIB) as place:
-        (place / "segment").write_bytes(b"log" * MIB)
-        subprocess.run(["sync", "--file-system", place], check=True)
-        with open_directory(place) as directory:
-            copy_beginning(
-                "segment",
-                source=directory,
-                target=directory,
-                draft="copy",
-                size=2 * MIB,
-                owner=own_account(),
-                share=shared,
-            )
-        assert (place / "copy").read_bytes() == (b"log" * MIB)[: 2 * MIB]
-        extents = subprocess.run(
-            ["filefrag", "-v", place / "segment"], check=True, capture_output=True, text=True
-        ).stdout
-        assert ("shared" in extents) == shared
 
 
 def test_a_copy_can_be_on_another_filesystem() -> None:

@@ -96,21 +96,6 @@ def test_from_a_parent_that_is_still_being_created(project: Project) -> None:
     assert project.branch(child["branch"]["id"])["current_state"] == "ready"
 
 
-@pytest.mark.thorough
-def test_the_endpoints_settings_are_stored(project: Project) -> None:
-    wanted = {
-        "type": "read_write",
-        "autoscaling_limit_min_cu": 0.5,
-        "autoscaling_limit_max_cu": 0.5,
-        "suspend_timeout_seconds": 77,
-        "settings": {"pg_settings": {"work_mem": "6MB"}},
-    }
-    answer = project.done(project.client.post(project.path + "/branches", {"endpoints": [wanted]}))
-    (endpoint,) = answer["endpoints"]
-    assert {name: endpoint[name] for name in wanted} == wanted
-    assert project.sql("SHOW work_mem", endpoint_id=endpoint["id"]) == [("6MB",)]
-
-
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [

@@ -21,12 +21,6 @@ def test_it_works(project: Project) -> None:
     wait_for(lambda: not project.is_running(), "the end of the compute")
 
 
-def test_an_idle_endpoint(project: Project) -> None:
-    project.suspend()
-    before = project.endpoint()
-    assert project.client.delete(project.endpoint_path()) == {"endpoint": before, "operations": []}
-
-
 def test_its_connections_are_dropped_at_once(project: Project) -> None:
     with project.compute() as connection:
         project.client.delete(project.endpoint_path())
@@ -41,15 +35,6 @@ def test_its_connections_are_dropped_at_once(project: Project) -> None:
         wait_for(is_dropped, "the end of the connection", timeout=2)
 
 
-def test_the_pending_state_is_not_returned(project: Project) -> None:
-    with project.locked():
-        suspended = project.client.post(project.endpoint_path(rest="/suspend"))
-        deleted = project.client.delete(project.endpoint_path())
-        assert deleted["operations"] == []
-        assert "pending_state" not in deleted["endpoint"]
-    project.done(suspended)
-
-
 @pytest.mark.thorough
 def test_its_data_stays(project: Project) -> None:
     project.sql("CREATE TABLE kept AS SELECT 7 AS number")
@@ -57,13 +42,6 @@ def test_its_data_stays(project: Project) -> None:
 
     created = project.create_endpoint(project.branch_id)["endpoint"]
     assert project.sql("SELECT number FROM kept", endpoint_id=created["id"]) == [(7,)]
-
-
-@pytest.mark.thorough
-def test_deleting_it_again_is_404(project: Project) -> None:
-    project.client.delete(project.endpoint_path())
-    again = project.client.call("DELETE", project.endpoint_path())
-    assert refusal(again) == (404, "endpoint not found")
 
 
 @pytest.mark.thorough
@@ -87,9 +65,3 @@ def test_a_deleted_endpoint_does_not_prevent_the_deletion_of_its_branch(project:
         project.client.delete(project.endpoint_path(endpoint_id))
     project.done(going)
     assert not project.stack.data_dir(branch_id).exists()
-
-
-@pytest.mark.parametrize("endpoint_id", ["ep-no-where-123456", "nonsense", "%20", "ep-%F0%9F%A6"])
-def test_an_unknown_endpoint(standing: Project, endpoint_id: str) -> None:
-    response = standing.client.call("DELETE", standing.endpoint_path(endpoint_id))
-    assert refusal(response) == (404, "endpoint not found")

@@ -266,17 +266,6 @@ def test_a_rollback_of_refused_settings_is_recorded(project: Project) -> None:
 
 
 @pytest.mark.thorough
-def test_the_death_of_a_compute_is_recorded(project: Project) -> None:
-    recorded = Recorded(project.client)
-    project.postmaster().kill()
-    wait_for(lambda: project.endpoint()["current_state"] == "idle", "the death to be noticed")
-    (died,) = recorded.now()
-    assert died["type"] == "endpoint.idle"
-    assert died["actor"]["type"] == "platform"
-    assert died["summary"].endswith("became idle: its compute exited on its own")
-
-
-@pytest.mark.thorough
 def test_a_suspend_by_idleness_is_recorded(project: Project) -> None:
     project.client.patch(project.endpoint_path(), {"endpoint": {"suspend_timeout_seconds": 1}})
     recorded = Recorded(project.client)
@@ -284,14 +273,3 @@ def test_a_suspend_by_idleness_is_recorded(project: Project) -> None:
     new = recorded.now()
     assert types(new) == ["endpoint.suspend_requested", "operation.finished", "endpoint.idle"]
     assert {event["actor"]["type"] for event in new} == {"idleness"}
-
-
-@pytest.mark.thorough
-def test_another_accounts_events_are_not_visible(project: Project, bob: Client) -> None:
-    assert refusal(bob.call("GET", project.path + "/events"))[0] == 404
-    assert events(bob) == []
-    assert events(bob, endpoint_id=project.endpoint_id) == []
-    stream = bob.call(
-        "GET", project.path + "/events", headers={"Accept": "text/event-stream"}, stream=True
-    )
-    assert stream.status_code == 404

@@ -16,7 +16,6 @@ from tests.support.place import Place
 from tests.support.recorded import Chain, Held, Written, named, rows_in
 from tests.support.recovered import rows_at
 from tests.support.service import Service
-from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
@@ -118,19 +117,6 @@ def begun(project: Place, branch_id: str, endpoint_id: str, *, seed: int) -> Wri
     written = Written(project, branch_id, endpoint_id, seed=seed)
     wait_for(written.chains, "the first base copy", timeout=60)
     return written
-
-
-def test_moments_around_a_suspend_and_a_crash(stack: Stack) -> None:
-    project = Place.create(stack, stack.client())
-    written = begun(project, project.branch_id, project.endpoint_id, seed=1)
-    with written.recorder.in_background():
-        written.commits(5)
-        project.suspend()
-        written.commits(5)
-        written.kill_compute()
-        written.commits(5)
-    check_through_api(samples(written, 2, chance=random.Random(1)))
-    project.client.delete(project.path)
 
 
 @pytest.fixture

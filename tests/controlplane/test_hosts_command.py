@@ -84,8 +84,3 @@ def test_another_state_directory_takes_the_place_of_a_lost_one(
     leave(host)
     assert hosts("adopt", "local") == f"local is served from {tmp_path} now.\n"
     assert Host.objects.get().state_id == identity()
-
-
-def test_an_unknown_host(host: Host) -> None:
-    with pytest.raises(CommandError, match='unknown host "moon"; use one of: local'):
-        hosts("drain", "moon")

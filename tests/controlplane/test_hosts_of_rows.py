@@ -98,17 +98,6 @@ class TestCheckDueAt:
         check_availability(host)
         assert scheduled() == 1
 
-    def test_further_uses_do_not_write_it(self, account: Account, host: Host) -> None:
-        project = make_project(account, host)
-        checked(project, hours_ago=1, times=5)
-        check_availability(host)
-        for seconds in (0, 1):
-            Endpoint.objects.update(last_active=timezone.now() + timedelta(seconds=seconds))
-            check_availability(host)
-            assert self.due_at() == self.last_check() + 2 * HOUR  # type: ignore[operator]
-        Endpoint.objects.update(last_active=timezone.now() + timedelta(seconds=2))
-        assert self.due_at() is not None
-
     def test_an_unread_catalog_is_due_at_once(self, account: Account, host: Host) -> None:
         make_project(account, host)
         check_availability(host)

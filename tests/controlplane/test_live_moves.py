@@ -2,9 +2,7 @@
 
 import os
 import signal
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from tests.support.moves import (
     await_any_end,
     await_end,
     await_handing_over,
-    await_known,
     await_removal,
     await_step,
     living_on,
@@ -94,32 +91,6 @@ def test_a_compute_moves_with_what_its_log_does_not_have(
     ]
     assert past.notes(moved, child) == ["first"]
     await_removal(stack, place.branch_id)
-    await_end(place, move(place, "local"))
-
-
-def test_clients_that_connect_meanwhile_wait(
-    stack: Stack, place: Place, second: SecondHost
-) -> None:
-    await_known(place)
-    stopped = threading.Event()
-
-    def connect_always(port: int) -> int:
-        count = 0
-        while not stopped.is_set():
-            assert place.query("SELECT 1", port=port) == (1,)
-            count += 1
-        return count
-
-    with ThreadPoolExecutor() as pool:
-        ports = (stack.proxy_port, second.stack.proxy_port)
-        clients = [pool.submit(connect_always, port) for port in ports for _ in range(2)]
-        try:
-            moving = move(place, NAME)
-            await_end(place, moving)
-            wait_for(lambda: place.state() == "active", "the start on the other host")
-        finally:
-            stopped.set()
-        print([client.result(60) for client in clients])
     await_end(place, move(place, "local"))
 
 

@@ -15,7 +15,7 @@ from controlplane.operations.locks import locked_project
 from tests.controlplane.rows import make_project
 from tests.support.client import ENDED
 from tests.support.project import Project
-from tests.support.stack import Stack, running_stack
+from tests.support.stack import running_stack
 from tests.support.waiting import load, wait_for
 
 # docs/how-to/operating.md; the tests' services have two processes of the proxy.
@@ -82,26 +82,6 @@ def test_a_start_that_does_not_fit_says_so(project: Project, state_dir: Path) ->
         assert "allows 197 connections (max_connections = 200, of which 3 are reserved)" in said
         assert "may need 337: api 17, and for each of 1 hosts worker 306, proxy 10" in said
         assert "too few connections" in (state_dir / "log" / "worker.log").read_text()
-
-
-@pytest.mark.thorough
-def test_forty_operations_at_once_all_get_connections(stack: Stack) -> None:
-    projects = [Project.create(stack, stack.client()) for _ in range(5)]
-    logs = [stack.state_dir / "log" / f"{process}.log" for process in ("api", "worker")]
-    before = [log.stat().st_size for log in logs]
-
-    def create(number: int) -> None:
-        project = projects[number % len(projects)]
-        body = {"branch": {"name": f"crowd-{number}"}}
-        project.done(project.client.another().post(project.path + "/branches", body))
-
-    with ThreadPoolExecutor(40) as threads:
-        for _ in threads.map(create, range(40)):
-            pass
-    for project in projects:
-        assert {one["failures_count"] for one in project.operations()} == {0}
-    for log, size in zip(logs, before, strict=True):
-        assert "couldn't get a connection" not in log.read_text()[size:]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -2,13 +2,10 @@
 
 import os
 import signal
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.support import past
@@ -77,41 +74,6 @@ def test_a_project_moves_with_its_branches_snapshots_and_history(
     assert place.query("SELECT count(*) FROM notes") == (2,)
     place.client.delete(place.path)
     wait_for(lambda: not on_disk(stack, place.branch_id), "the removal of the data")
-
-
-def test_an_active_project_loses_no_acknowledged_row(
-    stack: Stack, place: Place, second: SecondHost
-) -> None:
-    with place.connect() as connection:
-        connection.execute("CREATE TABLE kept (n int)")
-        connection.execute(LARGE)
-    stopped, pauses = threading.Event(), [0.0]
-
-    def write_always() -> int:
-        written, last = 0, time.monotonic()
-        while not stopped.is_set():
-            with suppress(psycopg.Error), place.connect() as connection:
-                while not stopped.is_set():
-                    connection.execute("INSERT INTO kept VALUES (%s)", [written])
-                    written += 1
-                    pauses.append(time.monotonic() - last)
-                    last = time.monotonic()
-        return written
-
-    with ThreadPoolExecutor() as pool:
-        writer = pool.submit(write_always)
-        wait_for(lambda: len(pauses) > 100, "the client to write")
-        moving = move(place, NAME)
-        await_end(place, moving)
-        before = len(pauses)
-        wait_for(lambda: len(pauses) > before + 100, "the client to write on the other host")
-        stopped.set()
-        acknowledged = writer.result(60)
-    print(f"writes paused for {max(pauses):.2f} s")
-    assert place.query("SELECT count(*) FROM kept")[0] >= acknowledged
-    assert place.state() == "active"
-    assert living_on(place) == NAME
-    await_end(place, move(place, "local"))
 
 
 def test_a_cancelled_move_leaves_the_project_where_it_was(

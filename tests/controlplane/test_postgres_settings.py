@@ -216,12 +216,6 @@ def test_temporary_files_and_retained_log_are_limited_by_the_plan(
     assert (listed["temp_file_limit"].min, listed["temp_file_limit"].max) == ("0", "512MB")
 
 
-def test_another_accounts_settings_are_not_found(standing: Project, stack: Stack) -> None:
-    stranger = stack.client()
-    path = standing.endpoint_path(rest="/pg_settings")
-    assert stranger.call("GET", path).status_code == 404
-
-
 def test_without_reports_of_postgres_only_names_are_checked() -> None:
     assert complaint("work_mem", "plenty", max_cu=1, known={}) is None
     assert complaint("fsync", "off", max_cu=1, known={}) is not None
@@ -230,25 +224,6 @@ def test_without_reports_of_postgres_only_names_are_checked() -> None:
 def test_a_new_size_is_refused_only_for_settings_that_depend_on_it(known: KnownSettings) -> None:
     assert exceeds_size("shared_buffers", "1GB", max_cu=0.25, known=known) is not None
     assert exceeds_size("fsync", "off", max_cu=0.25, known=known) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("work_mem", "plenty", 'must be a number with one of the units B, kB, MB, GB, TB, got "pl'),
-        ("shared_buffers", "6GB", "must be from 128kB to 1638MB on an endpoint of at most 1 "),
-        ("no_such_setting", "1", "Postgres has no such setting"),
-    ],
-)
-def test_a_refused_setting_schedules_nothing(
-    standing: Project, name: str, value: str, words: str
-) -> None:
-    before, operations = standing.endpoint(), standing.operations()
-    body = {"endpoint": {"settings": {"pg_settings": {name: value}}}}
-    response = standing.client.call("PATCH", standing.endpoint_path(), json=body)
-    status, message = refusal(response)
-    assert (status, message.startswith(f"settings.pg_settings.{name}: {words}")) == (422, True)
-    assert (standing.endpoint(), standing.operations()) == (before, operations)
 
 
 def test_a_size_that_does_not_fit_the_settings_is_refused(project: Project) -> None:

@@ -157,13 +157,6 @@ def test_without_a_configured_time_nothing_is_kept(project: LiveProject) -> None
     assert refusal(project.client.call("POST", project.path + "/recover"))[0] == 404
 
 
-def test_another_accounts_project_cannot_be_recovered(service: Stack, kept: LiveProject) -> None:
-    kept.client.delete(kept.path)
-    bob = service.client()
-    assert refusal(bob.call("POST", kept.path + "/recover"))[0] == 404
-    assert bob.get("/projects?recoverable=true")["projects"] == []
-
-
 def test_the_plan_must_allow_one_more_project(
     api: DjangoClient, account: Account, host: Host
 ) -> None:

@@ -23,7 +23,6 @@ from controlplane.models import (
 )
 from controlplane.models.endpoint_metrics import COUNTERS, GAUGES
 from controlplane.operations import sampling
-from controlplane.operations.retention import forget_projects
 from controlplane.operations.sampling import forget_samples, merge_samples, note, to_sample
 from tests.controlplane.rows import make_project
 
@@ -204,13 +203,4 @@ def test_old_metrics_and_those_of_deleted_endpoints_are_deleted(
     assert EndpointSample.objects.count() == 2
     Project.objects.update(recoverable_until=None)
     forget_samples(host)
-    assert (EndpointSample.objects.count(), LastSample.objects.count()) == (0, 0)
-
-
-def test_a_forgotten_project_takes_its_metrics_along(
-    project: Project, host: Host, endpoint: Endpoint
-) -> None:
-    filled(endpoint, DAY, MINUTE)
-    merge_samples(host)
-    forget_projects([project.id])
     assert (EndpointSample.objects.count(), LastSample.objects.count()) == (0, 0)

@@ -106,16 +106,6 @@ def test_a_check_of_settings_reads_a_limited_number_of_errors(branch: Path) -> N
 
 class TestStops:
     @pytest.mark.thorough
-    def test_a_stopped_compute_is_continued_and_shut_down(self, branch: Path) -> None:
-        compute.start(SPEC)
-        for one in [postmaster(), *postmaster().children()]:
-            one.suspend()
-        began = time.monotonic()
-        compute.stop(BRANCH)
-        assert time.monotonic() - began < 5
-        assert _state_of(branch) == "shut down"
-
-    @pytest.mark.thorough
     def test_a_compute_that_cannot_be_continued_is_killed_soon(self, branch: Path) -> None:
         """It is stopped by a debugger, so a signal does not continue it."""
         compute.start(SPEC)

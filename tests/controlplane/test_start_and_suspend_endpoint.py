@@ -80,12 +80,6 @@ def test_a_restart_is_a_suspend_and_a_start(project: Project) -> None:
     assert project.endpoint()["current_state"] == "active"
 
 
-@pytest.mark.parametrize("action", ["start", "suspend", "restart"])
-def test_an_unknown_endpoint(standing: Project, action: str) -> None:
-    path = standing.endpoint_path("ep-no-where-123456", f"/{action}")
-    assert refusal(standing.client.call("POST", path)) == (404, "endpoint not found")
-
-
 class TestDisabled:
     def test_it_is_suspended(self, project: Project) -> None:
         answer = project.client.patch(project.endpoint_path(), {"endpoint": {"disabled": True}})

@@ -97,12 +97,3 @@ def test_it_is_refused_without_a_moment_of_the_history(fresh_project: Project) -
     ):
         status, message = refusal(project.client.call("POST", path, json=moment))
         assert (status, words in message) == (422, True), message
-
-
-@pytest.mark.thorough
-def test_a_deleted_endpoint_of_the_branch_is_no_model(fresh_project: Project) -> None:
-    project = with_history(fresh_project)
-    at, _ = write(project, "then")
-    project.client.patch(project.endpoint_path(), {"endpoint": {"suspend_timeout_seconds": 999}})
-    project.client.finish(project.client.call("DELETE", project.endpoint_path()).json())
-    assert travel(project, timestamp=at)["suspend_timeout_seconds"] == 0

@@ -37,21 +37,6 @@ def test_private_addresses_are_not_called(
         assert private.messages == []
 
 
-def test_a_receiver_that_hangs_and_recovers(
-    stack: Stack, alice: Client, receiver: Receiver
-) -> None:
-    receiver.answers = lambda message: None
-    webhook = Webhook(stack, alice, receiver.url, event_types=["project.updated"])
-    webhook.write_events(["first", "second"])
-    wait_for(lambda: webhook.deliveries()[1]["attempts"] == 1, "the attempt to end")
-    attempt = webhook.deliveries()[1]["last_attempt"]
-    assert attempt["error"] == "no answer within 3 seconds"
-    receiver.answers = lambda message: Answer()
-    webhook.let_pass(hours=0.01)
-    receiver.await_messages(3)
-    assert receiver.summaries == ["first", "first", "second"]
-
-
 @pytest.mark.thorough
 def test_receivers_that_hang_delay_no_others_and_use_only_some_slots(
     stack: Stack, alice: Client, bob: Client, receiver: Receiver
