@@ -4,19 +4,16 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from controlplane.compute import compute, listing
-from controlplane.compute.listing import Listing
+from controlplane.compute import compute
 from controlplane.management.commands.worker import pause
 from controlplane.models import Host
 from controlplane.operations import at_rest, vitals
 from controlplane.operations.at_rest import active, is_at_rest
 from controlplane.operations.upkeep import ROUNDS, Round
-from tests.support.waiting import wait_for
 
 LONG = 60.0
 
@@ -89,16 +86,6 @@ class TestPauses:
         with active():
             pass
 
-    def test_it_is_done_at_rest_too(self, round_: Round) -> None:
-        seldom = Round(0.01, round_.do, at_rest=0.2)
-
-        async def measured() -> float:
-            began = time.monotonic()
-            await pause(seldom)
-            return time.monotonic() - began
-
-        assert 0.19 < measured_by(measured) < 2
-
     def test_the_rounds_that_nobody_at_this_host_causes_go_on(self) -> None:
         """Signs of life, and what becomes due by the clock."""
         longest = {one.do.__name__: one.at_rest or one.interval for one in ROUNDS}
@@ -112,18 +99,3 @@ def measured_by(measure: Any) -> float:
     """Run it in an event loop of its own."""
     result: float = asyncio.run(measure())
     return result
-
-
-class TestListing:
-    def test_it_is_read_again_only_after_a_change(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(listing, "SETTLED", 0)
-        (tmp_path / "a.x").touch()
-        (tmp_path / "b.y").touch()
-        names = Listing(lambda name: name.endswith(".x"))
-        first = names.names(tmp_path)
-        assert first == {"a.x"}
-        assert names.names(tmp_path) is first
-        (tmp_path / "c.x").touch()
-        wait_for(lambda: names.names(tmp_path) == {"a.x", "c.x"}, "the change", timeout=5)

@@ -15,6 +15,7 @@ from django.core.management.base import CommandError
 
 from controlplane.management import coming_up
 from controlplane.management.coming_up import ComingUp
+from tests.selection import first_of
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +67,7 @@ def waiting(supervisor: Any, said: list[str] | None = None) -> ComingUp:
     return ComingUp(supervisor, threading.Event(), words.append)
 
 
-@pytest.mark.parametrize("program", [SLOW, IN_A_CHILD], ids=["itself", "a child"])
+@pytest.mark.parametrize("program", first_of([IN_A_CHILD, SLOW]))
 def test_a_start_with_progress_is_waited_for(tmp_path: Path, program: str) -> None:
     with supervising(f"{program}\n{HANGS}", tmp_path) as supervisor:
         came_up_at = time.monotonic() + 3 * STILL

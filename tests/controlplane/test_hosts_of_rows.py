@@ -98,24 +98,6 @@ class TestCheckDueAt:
         check_availability(host)
         assert scheduled() == 1
 
-    def test_an_unread_catalog_is_due_at_once(self, account: Account, host: Host) -> None:
-        make_project(account, host)
-        check_availability(host)
-        Branch.objects.update(catalog_mark="unread")
-        check_availability(host)
-        assert scheduled() == 1
-
-    def test_one_that_was_disabled_meanwhile_is_found_again(
-        self, account: Account, host: Host
-    ) -> None:
-        make_project(account, host)
-        Endpoint.objects.update(disabled=True, created_at=timezone.now() - 3 * HOUR)
-        check_availability(host)
-        assert scheduled() == 0
-        Endpoint.objects.update(disabled=False)
-        check_availability(host)
-        assert scheduled() == 1
-
 
 @pytest.mark.parametrize(
     ("retention", "hours_ago", "found"),

@@ -114,6 +114,7 @@ def test_a_cancel_while_it_is_followed_does_not_stop_the_compute(
     wait_for(lambda: not on_disk(second.stack, place.branch_id), "the copy to be removed")
 
 
+@pytest.mark.thorough
 def test_a_compute_that_writes_much_is_followed_through_many_segments(
     stack: Stack, place: Place, second: SecondHost
 ) -> None:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import requests
@@ -15,7 +14,6 @@ from controlplane.operations.locks import locked_project
 from tests.controlplane.rows import make_project
 from tests.support.client import ENDED
 from tests.support.project import Project
-from tests.support.stack import running_stack
 from tests.support.waiting import load, wait_for
 
 # docs/how-to/operating.md; the tests' services have two processes of the proxy.
@@ -69,19 +67,6 @@ def test_two_hosts_fit_debians_limit() -> None:
     assert needed(hosts=2) == 97
     with override_settings(PROXY_PROCESSES=2):
         assert {f"perch-{name}": most for name, most in most_connections().items()} == DOCUMENTED
-
-
-@pytest.mark.thorough
-def test_a_start_that_does_not_fit_says_so(project: Project, state_dir: Path) -> None:
-    with project.stack.database() as connection:
-        connection.execute("CREATE DATABASE crowded")
-    sockets = project.stack.state_dir / "sockets" / "metadata"
-    url = f"postgresql:///crowded?user=perch&host={sockets}"
-    with running_stack(state_dir, DATABASE_URL=url, PERCH_WORKER_DATABASE_CONNECTIONS="300"):
-        said = (state_dir / "up.log").read_text()
-        assert "allows 197 connections (max_connections = 200, of which 3 are reserved)" in said
-        assert "may need 337: api 17, and for each of 1 hosts worker 306, proxy 10" in said
-        assert "too few connections" in (state_dir / "log" / "worker.log").read_text()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -3,8 +3,6 @@
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from tests.support.past import history, with_history, write
 from tests.support.project import Project, refusal
 from tests.support.waiting import wait_for
@@ -45,56 +43,44 @@ def test_a_moment_names_the_commits_around_it(fresh_project: Project) -> None:
 
 def test_the_schema_of_a_past_moment(fresh_project: Project) -> None:
     project = with_history(fresh_project)
-    before, _ = write(project, "before")
+    before, first = write(project, "before")
     project.sql("ALTER TABLE notes ADD COLUMN added_later int")
-    after, _ = write(project, "after")
+    after, second = write(project, "after")
     assert "added_later" not in schema(project, timestamp=before)
     assert schema(project, timestamp=after) == schema(project)
     # Without a parent, the branch is compared with its own past.
     path = project.branch_path(rest="/compare_schema")
-    answer = project.client.get(path, db_name="neondb", base_timestamp=before)
-    assert "+    added_later integer" in answer["diff"]
+    for moments in ({"base_timestamp": before}, {"base_lsn": first, "lsn": second}):
+        answer = project.client.get(path, db_name="neondb", **moments)
+        assert "+    added_later integer" in answer["diff"]
     answer = project.client.get(path, db_name="neondb", base_timestamp=before, timestamp=before)
     assert answer["diff"] == ""
+    query = {"db_name": "nowhere", "timestamp": before}
+    refused = project.client.call("GET", project.branch_path(rest="/schema"), params=query)
+    status, words = refusal(refused)
+    assert (status, 'database "nowhere" does not exist' in words) == (422, True), words
     # Nothing is left of the copies that were read.
     branches = project.stack.state_dir / "branches"
     wait_for(lambda: not list(branches.glob(".br-*")), "the removal of the recovered copies")
 
 
-@pytest.mark.thorough
-def test_positions_are_compared(fresh_project: Project) -> None:
+def test_moments_that_are_not_there_are_refused(fresh_project: Project) -> None:
     project = with_history(fresh_project)
-    _, before = write(project, "before")
-    project.sql("ALTER TABLE notes ADD COLUMN added_later int")
-    _, after = write(project, "after")
-    path = project.branch_path(rest="/compare_schema")
-    answer = project.client.get(path, db_name="neondb", base_lsn=before, lsn=after)
-    assert "+    added_later integer" in answer["diff"]
-
-
-@pytest.mark.parametrize("verb", ["schema", "compare_schema", "history/resolve"])
-def test_moments_that_are_not_there_are_refused(fresh_project: Project, verb: str) -> None:
-    project = with_history(fresh_project)
-    path = project.branch_path(rest=f"/{verb}")
-    base = {"base_branch_id": project.branch_id} if verb == "compare_schema" else {}
     future = datetime.now(UTC).replace(year=2100).isoformat()
-    for moment, status, words in (
-        ({"timestamp": "2020-01-01T00:00:00Z"}, 422, "outside of the branch's history"),
-        ({"timestamp": future}, 422, "in the future"),
-        ({"timestamp": "2020-01-01T00:00:00"}, 400, "must be a time such as"),
-        ({"lsn": "0/1"}, 422, "outside of the branch's history"),
-        ({"lsn": "x"}, 422, "no position in the log"),
-        ({"lsn": "0/1", "timestamp": future}, 422, "not both"),
-    ):
-        query = {**({} if verb.endswith("resolve") else {"db_name": "neondb"}), **base, **moment}
-        answer = refusal(project.client.call("GET", path, params=query))
-        assert (answer[0], words in answer[1]) == (status, True), (moment, answer)
-
-
-def test_a_database_that_was_not_there_then_is_named(fresh_project: Project) -> None:
-    project = with_history(fresh_project)
-    before, _ = write(project, "before")
-    path = project.branch_path(rest="/schema")
-    query = {"db_name": "nowhere", "timestamp": before}
-    status, words = refusal(project.client.call("GET", path, params=query))
-    assert (status, 'database "nowhere" does not exist' in words) == (422, True), words
+    calls: dict[str, dict[str, str]] = {
+        "schema": {"db_name": "neondb"},
+        "compare_schema": {"db_name": "neondb", "base_branch_id": project.branch_id},
+        "history/resolve": {},
+    }
+    for verb, asked in calls.items():
+        for moment, status, words in (
+            ({"timestamp": "2020-01-01T00:00:00Z"}, 422, "outside of the branch's history"),
+            ({"timestamp": future}, 422, "in the future"),
+            ({"timestamp": "2020-01-01T00:00:00"}, 400, "must be a time such as"),
+            ({"lsn": "0/1"}, 422, "outside of the branch's history"),
+            ({"lsn": "x"}, 422, "no position in the log"),
+            ({"lsn": "0/1", "timestamp": future}, 422, "not both"),
+        ):
+            path = project.branch_path(rest=f"/{verb}")
+            answer = refusal(project.client.call("GET", path, params={**asked, **moment}))
+            assert (answer[0], words in answer[1]) == (status, True), (verb, moment, answer)

@@ -77,14 +77,6 @@ def test_counts_are_what_was_added_since_the_sample_before(endpoint: Endpoint) -
     assert EndpointSample.objects.count() == 5
 
 
-def test_several_samples_of_a_minute_are_one(endpoint: Endpoint) -> None:
-    note([(endpoint, sample(connections_idle=3, deadlocks=5))], NOW)
-    note([(endpoint, sample(connections_idle=1, deadlocks=6))], NOW + 10 * timedelta(seconds=1))
-    note([(endpoint, sample(connections_idle=2, deadlocks=8))], NOW + 20 * timedelta(seconds=1))
-    row = EndpointSample.objects.get()
-    assert (row.at, row.samples, row.connections_idle, row.deadlocks) == (NOW, 1, 3, 3)
-
-
 def test_starts_and_minutes_decide_when_a_sample_is_due(endpoint: Endpoint) -> None:
     due = {endpoint.id: endpoint.branch_id}
     assert to_sample([endpoint], NOW) == due

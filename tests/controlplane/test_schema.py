@@ -165,19 +165,6 @@ def test_a_comparison_of_schemas_that_differ_too_much_is_given_up(
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.thorough
-def test_a_database_that_was_never_created_is_empty(project: Project) -> None:
-    child_id = project.new_branch_id()
-    body = {"database": {"name": "a=b 'c\" d", "owner_name": "neondb_owner"}}
-    project.done(project.client.post(project.branch_path(child_id, "/databases"), body))
-    assert schema(project, child_id, db_name="a=b 'c\" d") == {"sql": ""}
-    assert schema(project, child_id, db_name="a=b 'c\" d", format="json") == {
-        "json": {"tables": []}
-    }
-    project.create_endpoint(child_id)
-    assert "database dump" in schema(project, child_id, db_name="a=b 'c\" d")["sql"]
-
-
 @pytest.mark.parametrize(
     ("verb", "query", "status", "words"),
     [

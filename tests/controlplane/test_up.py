@@ -220,22 +220,6 @@ def test_under_nohup_closing_the_terminal_ends_nothing() -> None:
             signal.signal(number, handler)
 
 
-@pytest.mark.thorough
-def test_too_low_a_limit_of_open_files_is_reported_at_the_start(state_dir: Path) -> None:
-    port = free_port()
-    program = [sys.executable, str(ROOT / "manage.py"), "up", "--state-dir", str(state_dir)]
-    with occupied(port):
-        done = subprocess.run(
-            ["prlimit", "--nofile=500:1100", *program, "--console-port", str(port)],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            timeout=60,
-        )
-    assert "lets a process open only 1100 files: about 400" in done.stdout
-    assert "ulimit -Hn" in done.stdout
-
-
 def test_the_hosts_limit_of_open_files_is_used() -> None:
     code = (
         "import resource; from controlplane.management.host_resources import raise_file_limit;"
