@@ -21,6 +21,7 @@ from tests.support.client import Client
 from tests.support.place import Place
 from tests.support.project import Project
 from tests.support.second_host import SecondHost, placing_on, second_host
+from tests.support.service import Service
 from tests.support.stack import Stack, new_state_dir, stack, state_dir
 
 __all__ = ["stack", "state_dir"]
@@ -142,3 +143,14 @@ def second(stack: Stack) -> Iterator[SecondHost]:
     project on it."""
     with new_state_dir() as state_dir, second_host(stack, state_dir) as host:
         yield host
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    """A service for a module's tests alone, which kill its processes."""
+    with new_state_dir() as state_dir:
+        made = Service(state_dir)
+        try:
+            yield made
+        finally:
+            made.down()

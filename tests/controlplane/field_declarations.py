@@ -137,14 +137,14 @@ GET /projects/{p}/metrics
 GET /projects/{p}/branches/{b}/schema
     ?db_name                                 schema::it_works
     ?format                                  schema::the_schema_as_json
-    ?lsn                                     past_schemas::moments_that_are_not_there
-    ?timestamp                               past_schemas::the_schema_of_a_past_moment
+    ?lsn                                     past_moments::moments_that_are_not_there
+    ?timestamp                               past_moments::the_schema_of_a_past_moment
 GET /projects/{p}/branches/{b}/history/resolve
-    ?lsn ?timestamp                          past_schemas::a_moment_names
+    ?lsn ?timestamp                          past_moments::a_moment_names
 GET /projects/{p}/branches/{b}/compare_schema
     ?db_name ?base_branch_id                 schema::differences
-    ?timestamp ?base_timestamp               past_schemas::the_schema_of_a_past_moment
-    ?lsn ?base_lsn                           past_schemas::the_schema_of_a_past_moment
+    ?timestamp ?base_timestamp               past_moments::the_schema_of_a_past_moment
+    ?lsn ?base_lsn                           past_moments::the_schema_of_a_past_moment
 GET /projects/{p}/connection_uri
     ?branch_id                               connection_uri::for_another_branch
     ?endpoint_id                             connection_uri::for_an_endpoint
@@ -185,8 +185,8 @@ POST /projects/{p}/branches/{b}/restore
     source_lsn                               history::a_branch_is_restored_to_a_position
     source_timestamp                         history::a_branch_is_restored_from_its_own_past
 POST /projects/{p}/branches/{b}/time_travel
-    timestamp                                time_travel::a_past_moment_is_read
-    lsn                                      time_travel::a_position
+    timestamp                                past_moments::a_past_moment_is_read
+    lsn                                      past_moments::a_position
 POST /projects/{p}/branches/{b}/snapshot
     name ?name                               snapshots::it_works
     slug ?slug                               snapshots::slugs

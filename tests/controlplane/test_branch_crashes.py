@@ -2,27 +2,15 @@
 
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from tests.controlplane.cancel_retry import cancel
 from tests.support.service import Service
-from tests.support.stack import new_state_dir
 from tests.support.waiting import wait_for
 
 SCHEMA_ONLY = {"branch": {"init_source": "schema-only"}}
 SEED = 20270131
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with new_state_dir() as state_dir:
-        service = Service(state_dir)
-        try:
-            yield service
-        finally:
-            service.down()
 
 
 def assert_nothing_is_left(service: Service) -> None:

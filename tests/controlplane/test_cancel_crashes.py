@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,18 +16,7 @@ from tests.controlplane.cancel_retry import (
 )
 from tests.support.project import Project
 from tests.support.service import Service
-from tests.support.stack import new_state_dir
 from tests.support.waiting import wait_for
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with new_state_dir() as state_dir:
-        service = Service(state_dir)
-        try:
-            yield service
-        finally:
-            service.down()
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -14,18 +15,10 @@ from tests.controlplane.test_step_history import FROM_THE_QUEUE, assert_in_order
 from tests.support.processes import is_alive
 from tests.support.project import locked
 from tests.support.service import Service, stranger
-from tests.support.stack import new_state_dir
 from tests.support.waiting import wait_for
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with new_state_dir() as state_dir:
-        service = Service(state_dir)
-        try:
-            yield service
-        finally:
-            service.down()
+from tests.torture.ground import Ground
+from tests.torture.run import summary, torture
+from tests.torture.world import Size
 
 
 @pytest.mark.thorough
@@ -266,3 +259,27 @@ def test_everything_at_once_and_up_again(service: Service) -> None:
     assert not service.stack.data_dir(doomed.branch_id).exists()
     project.start()
     assert project.sql("SELECT number FROM kept") == [(7,)]
+
+
+SEED = 7
+SECONDS = 15.0
+SIZE = Size(
+    accounts=2,
+    projects=1,
+    branches=3,
+    users=1,
+    writers=3,
+    readers=1,
+    blows=(0.3, 2.0),
+    blows_per_restart=12,
+)
+
+
+@pytest.mark.thorough
+def test_random_kills_and_stops_leave_everything_consistent(
+    state_dir: Path, tmp_path: Path
+) -> None:
+    journal = torture(SEED, SECONDS, SIZE, Ground(state_dir), directory=tmp_path)
+    assert not journal.breaks, f"see {tmp_path}\n{summary(journal)}"
+    for kind in ("rows", "reads", "blows", "branches read"):
+        assert journal.total(kind) > 0, f"no {kind}: {summary(journal)}"

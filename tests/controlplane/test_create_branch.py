@@ -5,8 +5,12 @@ from typing import Any
 import pytest
 
 from controlplane.compute.tree import shares_blocks
+from controlplane.models import Account, Branch, Host, Role
+from controlplane.operations.locks import locked_project
+from controlplane.services.creation import creation_again
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
+from tests.controlplane.rows import make_project
 from tests.selection import first_of
 from tests.support.project import Project, refusal
 
@@ -260,3 +264,20 @@ def present(project: Project, endpoint_id: str | None = None) -> set[str]:
 def listed(project: Project, branch_id: str | None = None) -> set[str]:
     answer = project.client.get(project.branch_path(branch_id, rest="/databases"))
     return {database["name"] for database in answer["databases"]}
+
+
+@pytest.mark.parametrize("protected", [False, True])
+def test_roles_of_a_protected_source_get_their_own_passwords(
+    account: Account, host: Host, protected: bool
+) -> None:
+    project = make_project(account, host)
+    source = Branch.objects.get(project=project)
+    Branch.objects.filter(id=source.id).update(protected=protected)
+    child = Branch.objects.create(project=project, parent=source, name="child")
+    Role.objects.create(branch=source, name="late", verifier="the source's")
+    with locked_project(project.id):
+        (step,) = creation_again(Branch.objects.get(id=child.id), [])
+    assert step.branch is not None
+    taken = Role.objects.get(branch=child, name="late")
+    assert (taken.verifier == "the source's") != protected
+    assert taken.verifier

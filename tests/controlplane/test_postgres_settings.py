@@ -1,6 +1,7 @@
 """Which Postgres settings an endpoint may have. They are checked before anything is scheduled, by
 what the Postgres in use reports and by the endpoint's size."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from controlplane.compute.postgres_settings import (
     exceeds_size,
     from_json,
 )
+from tests.controlplane.settings_extremes import Case, cases, culprits, host
 from tests.selection import first_of
 from tests.support.project import Project, refusal
 from tests.support.stack import Stack
@@ -254,3 +256,22 @@ def test_a_stored_setting_that_is_forbidden_now_does_not_prevent_a_start(
     project.start()
     asked = "SELECT current_setting('fsync'), current_setting('work_mem')"
     assert project.sql(asked) == [("on", "9MB")]
+
+
+SIZE = 0.25
+
+
+@pytest.fixture(scope="module")
+def every_case() -> Iterator[list[Case]]:
+    with host():
+        yield list(cases(SIZE))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_a_compute_serves_the_platform_with_every_setting_at_an_extreme(
+    every_case: list[Case], last: bool
+) -> None:
+    """First the least or first value of each, then the greatest or last."""
+    in_order = every_case if last else reversed(every_case)
+    assert culprits({case.name: case.value for case in in_order}, SIZE) == []

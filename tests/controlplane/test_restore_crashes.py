@@ -3,7 +3,6 @@ old data or the new, with the roles that belong to it, and nothing else is left.
 
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,18 +10,7 @@ from controlplane.compute import branch_data
 from controlplane.compute.filesystem import remove_tree
 from tests.support.project import Project
 from tests.support.service import Service
-from tests.support.stack import new_state_dir
 from tests.support.waiting import wait_for
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with new_state_dir() as state_dir:
-        service = Service(state_dir)
-        try:
-            yield service
-        finally:
-            service.down()
 
 
 @pytest.mark.thorough

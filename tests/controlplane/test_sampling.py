@@ -1,10 +1,12 @@
-"""What the samples of endpoints add up to, and how long they are kept."""
+"""What the samples of endpoints add up to, how long they are kept, and queries that fail."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
+from django.db import connection
 from django.test import Client as DjangoClient
 
 from controlplane import clock
@@ -23,6 +25,7 @@ from controlplane.models import (
 )
 from controlplane.models.endpoint_metrics import COUNTERS, GAUGES
 from controlplane.operations import sampling
+from controlplane.operations.looks import LOOKS_AT_ONCE, look_into
 from controlplane.operations.sampling import forget_samples, merge_samples, note, to_sample
 from tests.controlplane.rows import make_project
 
@@ -196,3 +199,47 @@ def test_old_metrics_and_those_of_deleted_endpoints_are_deleted(
     Project.objects.update(recoverable_until=None)
     forget_samples(host)
     assert (EndpointSample.objects.count(), LastSample.objects.count()) == (0, 0)
+
+
+ANYTHING = (
+    psycopg.OperationalError("gone"),
+    psycopg.DataError("can't parse timestamp with DateStyle 'German'"),
+    UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "invalid"),
+    NotImplementedError(),
+    KeyError("nobody thought of it"),
+    RecursionError(),
+    MemoryError(),
+)
+
+
+@pytest.mark.parametrize("error", ANYTHING, ids=lambda error: type(error).__name__)
+def test_a_failed_query_is_unknown_and_the_others_have_answers(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoints = [Endpoint(id=f"ep-{number}") for number in range(3 * LOOKS_AT_ONCE)]
+    failing = {endpoint.id for endpoint in endpoints[::2]}
+
+    def look(endpoint_id: str) -> Any:
+        if endpoint_id in failing:
+            raise error
+        return endpoint_id.upper()
+
+    with caplog.at_level("INFO", logger="controlplane.operations.looks"):
+        found = {endpoint.id: seen for endpoint, seen in look_into(endpoints, look, at="size")}
+    assert found == {e.id: e.id.upper() for e in endpoints if e.id not in failing}
+    told = {record.__dict__["endpoint"]: record.__dict__["unknown"] for record in caplog.records}
+    assert told == dict.fromkeys(failing, "size")
+
+
+@pytest.mark.django_db
+def test_looks_give_their_connections_back() -> None:
+    """Each look runs in a thread of its own, and may read rows."""
+    used: list[Any] = []
+
+    def look(_: str) -> None:
+        Endpoint.objects.exists()
+        used.append(connection.connection)
+
+    assert len(list(look_into([Endpoint(id="ep-1")], look, at="size"))) == 1
+    # Django closes a connection, or gives it back to its pool, by letting go of it.
+    assert [one.closed for one in used] == [True]

@@ -130,7 +130,7 @@ def test_a_requested_port_that_is_occupied_is_an_error(state_dir: Path) -> None:
 
 @pytest.mark.thorough
 def test_it_stops_all_processes_and_continues_later(state_dir: Path) -> None:
-    """A later start finds the same state, as `test_upgrades` checks for releases. Also: occupied
+    """A later start finds the same state, as `test_versions` checks for releases. Also: occupied
     default ports are replaced by others; closing the terminal has the effect of Ctrl-C, although
     nothing can be printed there."""
     with ExitStack() as taken:

@@ -8,18 +8,7 @@ import pytest
 
 from tests.support.receiver import Answer, Message, Receiver, receiving
 from tests.support.service import Service
-from tests.support.stack import new_state_dir
 from tests.support.webhooks import Webhook
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with new_state_dir() as state_dir:
-        service = Service(state_dir)
-        try:
-            yield service
-        finally:
-            service.down()
 
 
 @pytest.fixture

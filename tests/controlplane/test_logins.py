@@ -1,5 +1,6 @@
-"""Which password is valid: that of the row, or one that SQL has set in the compute since."""
+"""Logins at the proxy: which password is valid, and what the compute and the database are asked."""
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from controlplane.compute.catalog_reading import placeholder_of
 from controlplane.models.connecting import RouteRow
+from controlplane.proxy.directory.compute_logins import _CatalogSession
 from controlplane.proxy.directory.role_logins import (
     RoleLogin,
     is_in_rows,
@@ -16,6 +18,8 @@ from controlplane.proxy.directory.role_logins import (
     verifier_by_compute,
     verifier_by_row,
 )
+from controlplane.proxy.directory.route_lookup import RouteLookup
+from controlplane.proxy.wire.errors import LoginUnknown
 
 
 def verifier(letter: str) -> str:
@@ -105,3 +109,99 @@ def test_another_placeholder_means_that_the_row_is_outdated() -> None:
 @pytest.mark.parametrize("name", ["pg_x", "perch_platform", "pgbouncer", "é" * 32, "a\0b"])
 def test_no_client_can_log_in_as(name: str) -> None:
     assert is_reserved(name)
+
+
+class SlowLine(_CatalogSession):
+    """A session whose answers are increasing numbers, each given when the test allows it."""
+
+    def __init__(self) -> None:
+        super().__init__("ep-calm-river-000001", "br-1", 0.0)
+        self.put: list[object] = []
+        self.may_answer = asyncio.Semaphore(0)
+
+    async def _execute(self, *question: Any) -> int:
+        number = len(self.put)
+        self.put.append(question[1])
+        await self.may_answer.acquire()
+        return number
+
+    def login(self, role: str) -> "asyncio.Task[int]":
+        return asyncio.ensure_future(self.ask("SELECT %s", (role,), None, within=5.0))
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_waiting_clients_share_a_question_that_was_not_sent_yet() -> None:
+    async def go() -> None:
+        line = SlowLine()
+        under_way = line.login("alice")
+        await turns()
+        # The question in progress may have been answered before these clients came.
+        waiting = [line.login("alice") for _ in range(5)]
+        other = line.login("bob")
+        await turns()
+        waiting.append(line.login("alice"))
+        for _ in range(3):
+            line.may_answer.release()
+        assert await under_way == 0
+        assert [await one for one in waiting] == [1] * 6
+        assert await other == 2
+        assert line.put == [("alice",), ("alice",), ("bob",)]
+
+    asyncio.run(go())
+
+
+def test_a_failed_question_is_asked_again_for_the_next_client() -> None:
+    class DeadLine(SlowLine):
+        async def _execute(self, *question: Any) -> int:
+            self.put.append(question[1])
+            raise OSError
+
+    async def go() -> None:
+        line = DeadLine()
+        for _ in range(2):
+            with pytest.raises(LoginUnknown):
+                await line.login("alice")
+        assert len(line.put) == 2
+
+    asyncio.run(go())
+
+
+MISSING = "ep-not-there-000002"
+
+
+class Questions:
+    """A database that has no endpoint, and remembers for which roles it was asked."""
+
+    is_unavailable = False
+
+    def __init__(self) -> None:
+        self.roles: list[str] = []
+
+    async def ask(self, find: Any) -> None:
+        self.roles.append(find.keywords["role"])
+
+
+def test_a_name_is_looked_up_before_its_role_is_known() -> None:
+    """If a proxy knew the hosts only of names that are in use, the handshakes that it passes on
+    would tell which names these are."""
+
+    async def go() -> None:
+        database: Any = Questions()
+        unused: Any = None
+        lookup = RouteLookup(database, unused, unused, unused)
+        lookup.cache.resume()
+        for _ in range(2):
+            assert await lookup.of_any_role(MISSING) is None
+        assert database.roles == [""]
+        # What was read for no role says nothing of a role.
+        assert await lookup.find(MISSING, "alice") is None
+        lookup.cache.invalidate(MISSING)
+        assert await lookup.find(MISSING, "alice") is None
+        assert await lookup.of_any_role(MISSING) is None
+        assert database.roles == ["", "alice", "alice"]
+
+    asyncio.run(go())
