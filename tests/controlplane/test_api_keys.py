@@ -15,10 +15,7 @@ def test_it_works(alice: Client) -> None:
     response = alice.call("POST", "/api_keys", json={"key_name": " ci "})
     assert response.status_code == 200
     made = response.json()
-    assert set(made) == {
-        *("id", "key", "name", "created_at", "created_by"),
-        "read_only",
-    }
+    assert set(made) == {*("id", "key", "name", "created_at", "created_by"), "read_only"}
     assert (made["name"], timestamp(made["created_at"])) == ("ci", True)
 
     with_it = Client(alice.api_url, made["key"])
@@ -88,11 +85,7 @@ def test_a_keys_limits_are_returned(alice: Client, project: Project) -> None:
         "operator": False,
         "read_only": False,
     }
-    limits = {
-        "project_id": project.id,
-        "read_only": True,
-        "expires_at": "2100-01-31T00:00:00Z",
-    }
+    limits = {"project_id": project.id, "read_only": True, "expires_at": "2100-01-31T00:00:00Z"}
     made = project.client.post("/api_keys", {"key_name": "ci", **limits})
     told = Client(alice.api_url, made["key"]).get("/auth")
     assert {name: told[name] for name in limits} == limits

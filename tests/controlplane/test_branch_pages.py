@@ -75,12 +75,7 @@ def test_by_default_all_are_listed_with_the_last_changed_first(
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 10_000])
 @pytest.mark.parametrize("sort_order", ["asc", "desc", "DESC"])
 def test_pages_miss_no_branch_and_repeat_none(
-    api: DjangoClient,
-    many: Project,
-    sort_by: str,
-    expected: list[str],
-    limit: int,
-    sort_order: str,
+    api: DjangoClient, many: Project, sort_by: str, expected: list[str], limit: int, sort_order: str
 ) -> None:
     asked: dict[str, Any] = {"sort_by": sort_by, "sort_order": sort_order}
     found: list[str] = []

@@ -223,9 +223,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
     return ends
 
 
-def test_a_migration_that_others_were_in_the_way_of_begins_again(
-    attempts: list[Exception],
-) -> None:
+def test_a_migration_that_others_were_in_the_way_of_begins_again(attempts: list[Exception]) -> None:
     attempts += [LockNotAvailable(), DeadlockDetected(), LockNotAvailable()]
     call_command("migrate")
     assert not attempts

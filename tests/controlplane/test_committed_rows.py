@@ -30,8 +30,7 @@ def writing(project: Project) -> Iterator[list[int]]:
                 number = len(committed)
                 # The rows are large, so that the log fills several segments while the copy is made.
                 connection.execute(
-                    "INSERT INTO numbers VALUES (%s, repeat(md5(%s::text), 3000))",
-                    [number, number],
+                    "INSERT INTO numbers VALUES (%s, repeat(md5(%s::text), 3000))", [number, number]
                 )
                 committed.append(number)
 

@@ -19,11 +19,7 @@ from tests.support.waiting import wait_for
 def computes(*arguments: str, of: Path) -> "subprocess.CompletedProcess[str]":
     program = [sys.executable, str(ROOT / "manage.py"), "computes", *arguments]
     return subprocess.run(
-        [*program, "--state-dir", str(of)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
+        [*program, "--state-dir", str(of)], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
 
 

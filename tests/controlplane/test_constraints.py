@@ -85,8 +85,7 @@ class TestEndpoints:
 class TestBranches:
     def test_a_duplicate_account_name(self, project: Project) -> None:
         violates(
-            "branch_name_is_unique",
-            lambda: Branch.objects.create(project=project, name="branch 1"),
+            "branch_name_is_unique", lambda: Branch.objects.create(project=project, name="branch 1")
         )
 
     def test_the_name_of_a_deleted_branch_is_free(self, project: Project) -> None:

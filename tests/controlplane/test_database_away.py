@@ -96,10 +96,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(
     with caplog.at_level(logging.INFO, worker.log.name):
         asyncio.run(run())
     told = [(record.levelname, record.message) for record in caplog.records]
-    assert told == [
-        ("WARNING", "database does not answer"),
-        ("INFO", "database answers again"),
-    ]
+    assert told == [("WARNING", "database does not answer"), ("INFO", "database answers again")]
 
 
 # The beginning of the statement that locks a project: Postgres shows its first 1,023 bytes.

@@ -67,9 +67,7 @@ def test_a_branch_that_the_store_does_not_have_is_an_error_if_it_was_named(store
 
 
 @pytest.mark.thorough
-def test_an_index_that_does_not_have_its_order_is_found(
-    state_dir: Callable[[Path], None],
-) -> None:
+def test_an_index_that_does_not_have_its_order_is_found(state_dir: Callable[[Path], None]) -> None:
     with new_state_dir() as place:
         state_dir(place)
         branch_data.create_from_template(PARENT)

@@ -106,8 +106,7 @@ def is_open(port: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    "worker",
-    ["controlplane.api.buffering_worker.BufferingWorker", "console.server.ConsoleWorker"],
+    "worker", ["controlplane.api.buffering_worker.BufferingWorker", "console.server.ConsoleWorker"]
 )
 def test_a_killed_server_leaves_no_worker_that_holds_its_port(worker: str) -> None:
     port = free_port()

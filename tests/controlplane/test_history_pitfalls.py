@@ -160,9 +160,7 @@ def test_no_moment_is_recovered_without_the_first_segment_of_a_new_timeline(
 
 
 @pytest.mark.thorough
-def test_more_transactions_were_prepared_then_than_are_allowed_now(
-    fresh_project: Project,
-) -> None:
+def test_more_transactions_were_prepared_then_than_are_allowed_now(fresh_project: Project) -> None:
     project = with_history(fresh_project)
     project.change(settings={"pg_settings": {"max_prepared_transactions": "40"}})
     write(project, "first")

@@ -35,10 +35,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
     ],
 )
 def test_rounds_about_running_computes_send_no_statement_while_none_runs(
-    account: Account,
-    host: Host,
-    do: Callable[[Host], object],
-    django_assert_num_queries: Any,
+    account: Account, host: Host, do: Callable[[Host], object], django_assert_num_queries: Any
 ) -> None:
     make_project(account, host)
     with django_assert_num_queries(0):
@@ -46,10 +43,7 @@ def test_rounds_about_running_computes_send_no_statement_while_none_runs(
 
 
 def test_the_rows_are_compared_in_full_now_and_then(
-    account: Account,
-    host: Host,
-    monkeypatch: pytest.MonkeyPatch,
-    django_assert_num_queries: Any,
+    account: Account, host: Host, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
 ) -> None:
     project = make_project(account, host)
     reconcile.reconcile_host(host)

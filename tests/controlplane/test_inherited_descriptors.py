@@ -12,13 +12,7 @@ from django.conf import settings
 
 from controlplane.compute import compute
 from controlplane.compute.accounts import account_of
-from controlplane.compute.occupants import (
-    StopFailed,
-    end_lease,
-    is_leased,
-    lease,
-    processes_in,
-)
+from controlplane.compute.occupants import StopFailed, end_lease, is_leased, lease, processes_in
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pgbouncer
 from controlplane.compute.session import socket_dir
 from tests.controlplane.local_compute import BRANCH, ENDPOINT, SPEC, branch, computes

@@ -19,13 +19,7 @@ from controlplane.compute import compute, pooler, process
 from controlplane.compute.accounts import account_of, give
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.door import SOCKET
-from controlplane.compute.occupants import (
-    is_alive,
-    is_leased,
-    kill,
-    owner_of,
-    processes_in,
-)
+from controlplane.compute.occupants import is_alive, is_leased, kill, owner_of, processes_in
 from controlplane.compute.session import session, socket_dir
 from tests.controlplane.local_compute import (
     BRANCH,

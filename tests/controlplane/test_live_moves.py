@@ -87,7 +87,7 @@ def test_a_compute_moves_with_what_its_log_does_not_have(
     assert past.left_of_history(place)[0] == chains
     assert past.notes(moved, moved.new_branch_id(parent_timestamp=at)) == ["first"]
     assert past.notes(moved, moved.new_branch_id(parent_timestamp=third)) == [
-        *("first", "second", "third"),
+        *("first", "second", "third")
     ]
     assert past.notes(moved, child) == ["first"]
     await_removal(stack, place.branch_id)

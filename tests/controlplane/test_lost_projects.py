@@ -179,11 +179,7 @@ class TestTakingOver:
         common = {"project": project, "status": "running", "dispatched_at": timezone.now()}
         make = Operation.objects.create
         make(
-            **common,
-            action=Action.START_COMPUTE,
-            branch=kept,
-            chain="0" * 32,
-            resources=[kept.id],
+            **common, action=Action.START_COMPUTE, branch=kept, chain="0" * 32, resources=[kept.id]
         )
         make(
             **common,

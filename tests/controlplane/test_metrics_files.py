@@ -71,10 +71,7 @@ def read(directory: Path) -> dict[str, float]:
 @pytest.mark.thorough
 def test_processes_add_up_and_what_a_dead_one_has_counted_stays(tmp_path: Path) -> None:
     one, other = Counting(tmp_path), Counting(tmp_path)
-    assert read(tmp_path) == {
-        "perch_rounds_failed_total": 6,
-        "perch_poolers": 4,
-    }
+    assert read(tmp_path) == {"perch_rounds_failed_total": 6, "perch_poolers": 4}
     assert one.end() == 0
     other.kill()
     # The gauges of living processes went with them; what was counted did not.

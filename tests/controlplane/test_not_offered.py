@@ -114,9 +114,7 @@ def test_no_query_parameter_of_neons_document_is_silent(
     assert seen > 40
 
 
-def test_an_unknown_query_parameter_of_any_call_is_refused(
-    api: DjangoClient,
-) -> None:
+def test_an_unknown_query_parameter_of_any_call_is_refused(api: DjangoClient) -> None:
     document = described.get_openapi_schema()
     for path, methods in document["paths"].items():
         for method in methods:

@@ -240,9 +240,7 @@ def test_a_size_that_does_not_fit_the_settings_is_refused(project: Project) -> N
 
 
 @pytest.mark.thorough
-def test_a_stored_setting_that_is_forbidden_now_does_not_prevent_a_start(
-    project: Project,
-) -> None:
+def test_a_stored_setting_that_is_forbidden_now_does_not_prevent_a_start(project: Project) -> None:
     project.suspend()
     with project.stack.database() as database:
         database.execute(

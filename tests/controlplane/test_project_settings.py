@@ -45,11 +45,7 @@ def test_it_works(api: DjangoClient, project: Project) -> None:
     sent = {"allowed_ips": ALLOWED, "quota": quota, "block_public_connections": True}
     assert settings_after(api, project, sent) == {
         "quota": quota,
-        "allowed_ips": {
-            **ALLOWED,
-            "protected_branches_only": False,
-            "primary_branch_only": False,
-        },
+        "allowed_ips": {**ALLOWED, "protected_branches_only": False, "primary_branch_only": False},
         "block_public_connections": True,
     }
     project.refresh_from_db()

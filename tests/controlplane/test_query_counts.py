@@ -11,16 +11,7 @@ from django.utils import timezone
 
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
-from controlplane.models import (
-    Account,
-    Branch,
-    Database,
-    Endpoint,
-    Host,
-    Operation,
-    Project,
-    Role,
-)
+from controlplane.models import Account, Branch, Database, Endpoint, Host, Operation, Project, Role
 from tests.controlplane.rows import make_project, make_snapshot, make_webhook
 
 pytestmark = pytest.mark.slow

@@ -63,10 +63,7 @@ def test_a_reset_from_the_parent(project: Project) -> None:
     assert response.status_code == 200, response.text
     answer = response.json()
     assert_fields(answer["branch"], fields.BRANCH, fields.BRANCH_AT_TIMES)
-    assert (answer["branch"]["id"], answer["branch"]["name"]) == (
-        child_id,
-        child["branch"]["name"],
-    )
+    assert (answer["branch"]["id"], answer["branch"]["name"]) == (child_id, child["branch"]["name"])
     assert answer["branch"]["current_state"] == "resetting"
     assert answer["branch"]["pending_state"] == "ready"
     assert [o["action"] for o in answer["operations"]] == [

@@ -11,15 +11,7 @@ import requests
 from django.utils import timezone
 
 from controlplane.backup.notes import note_taken, note_verified
-from controlplane.models import (
-    Account,
-    Action,
-    Branch,
-    Host,
-    Operation,
-    OperationStatus,
-    Project,
-)
+from controlplane.models import Account, Action, Branch, Host, Operation, OperationStatus, Project
 from controlplane.operations import service_quality, vitals
 from controlplane.operations.engine import withdraw
 from controlplane.operations.locks import locked_project

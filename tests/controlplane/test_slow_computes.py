@@ -21,23 +21,11 @@ from controlplane.compute import compute, process
 from controlplane.compute.accounts import account_of, give, running_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.limits import CGROUPS
-from controlplane.compute.occupants import (
-    is_alive,
-    kill,
-    lease,
-    processes_in,
-)
+from controlplane.compute.occupants import is_alive, kill, lease, processes_in
 from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.session import session, socket_dir
 from controlplane.compute.steps import Step, recording
-from tests.controlplane.local_compute import (
-    BRANCH,
-    ENDPOINT,
-    SPEC,
-    branch,
-    computes,
-    postmaster,
-)
+from tests.controlplane.local_compute import BRANCH, ENDPOINT, SPEC, branch, computes, postmaster
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -107,11 +107,7 @@ def test_a_lock_by_an_earlier_release_on_its_own_file_is_respected(place: Path) 
     ):
         pass
     # Such a release does not start beside this one either.
-    with (
-        hold_state_directory(),
-        (place / "up.lock").open() as file,
-        pytest.raises(BlockingIOError),
-    ):
+    with hold_state_directory(), (place / "up.lock").open() as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

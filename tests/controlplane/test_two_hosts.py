@@ -28,13 +28,7 @@ from tests.connections.test_logical_replication import conninfo, receive
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
 from tests.support.client import Client
 from tests.support.place import Place
-from tests.support.second_host import (
-    ADDRESS,
-    NAME,
-    SecondHost,
-    placing_on,
-    variables,
-)
+from tests.support.second_host import ADDRESS, NAME, SecondHost, placing_on, variables
 from tests.support.stack import ROOT, Stack
 from tests.support.waiting import wait_for
 

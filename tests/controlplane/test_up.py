@@ -148,8 +148,7 @@ def test_it_stops_all_processes_and_continues_later(state_dir: Path) -> None:
         assert moved.keys() == {"8000", "8001", "5432"}, output
         assert int(moved["8001"]) > 8001
         client = Client(
-            f"http://127.0.0.1:{moved['8001']}/api/v2",
-            (state_dir / "api-key").read_text().strip(),
+            f"http://127.0.0.1:{moved['8001']}/api/v2", (state_dir / "api-key").read_text().strip()
         )
         contents = fill(client, int(moved["5432"]), version="this one")
         ours = psutil.Process(process.pid).children(recursive=True)
