@@ -99,31 +99,6 @@ class TestSettings:
         standing.change(settings=pg(max_connections="8"))
         assert standing.sql("SHOW max_connections") == [("8",)]
 
-    @pytest.mark.parametrize(
-        "name", ["port", "hba_file", "shared_preload_libraries", "PORT", "Config_File", "fsync"]
-    )
-    def test_reserved_settings(self, standing: Project, name: str) -> None:
-        before = standing.endpoint()
-        body = {"endpoint": {"settings": pg(**{name: "x"})}}
-        response = standing.client.call("PATCH", standing.endpoint_path(), json=body)
-        words = f'settings.pg_settings.{name}: the setting "{name}" belongs to the platform'
-        assert refusal(response) == (422, words)
-        assert standing.endpoint() == before
-
-    @pytest.mark.thorough
-    def test_a_second_change_waits_for_the_first(self, project: Project) -> None:
-        with project.locked():
-            first = patch(project, settings=pg(work_mem="5MB"))
-            body = {"endpoint": {"settings": pg(work_mem="6MB")}}
-            second = project.client.call("PATCH", project.endpoint_path(), json=body)
-            assert refusal(second) == (
-                423,
-                "project already has running conflicting operations, "
-                "scheduling of new ones is prohibited",
-            )
-        project.done(first)
-        assert project.sql("SHOW work_mem") == [("5MB",)]
-
 
 class TestSize:
     @pytest.mark.thorough

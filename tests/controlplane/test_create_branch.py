@@ -11,7 +11,6 @@ from controlplane.services.creation import creation_again
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
 from tests.controlplane.rows import make_project
-from tests.selection import first_of
 from tests.support.project import Project, refusal
 
 
@@ -55,29 +54,6 @@ def test_without_endpoints_none_is_created(project: Project) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("body", "headers"),
-    first_of(
-        [
-            (b"{}", {"Content-Type": "application/json"}),
-            (b"", {}),
-            (b"", {"Content-Type": "application/x-www-form-urlencoded"}),
-            (b"", {"Content-Type": "application/json"}),
-            (b'{"branch": {}, "annotation_value": {}, "new": 1}', {}),
-            (b'{"branch": null, "endpoints": null}', {}),
-        ],
-        count=2,
-    ),
-)
-def test_a_body_is_optional(project: Project, body: bytes, headers: dict[str, str]) -> None:
-    response = project.client.call("POST", project.path + "/branches", data=body, headers=headers)
-    assert response.status_code == 201, response.text
-    branch = response.json()["branch"]
-    assert branch["name"]
-    assert branch["parent_id"] == project.branch_id
-
-
-@pytest.mark.thorough
 def test_from_a_given_parent(project: Project) -> None:
     parent = project.new_branch(endpoint=True)
     endpoint_id = parent["endpoints"][0]["id"]
@@ -118,20 +94,6 @@ def test_from_a_parent_that_is_still_being_created(project: Project) -> None:
         ({"endpoints": [{"type": "read_write"}] * 2}, 422, "at most one read_write endpoint"),
         ({"endpoints": [{"settings": {"pg_settings": None}}]}, 400, "must not be nil"),
         ({"endpoints": [{"name": "x" * 65}]}, 400, "endpoints.0.name"),
-        (
-            {"endpoints": [{"type": "read_write", "autoscaling_limit_min_cu": 2}]},
-            400,
-            "more than autoscaling_limit_max_cu 1",
-        ),
-        (
-            {
-                "endpoints": [
-                    {"type": "read_write", "settings": {"pg_settings": {"hba_file": "/etc/passwd"}}}
-                ]
-            },
-            422,
-            "belongs to the platform",
-        ),
     ],
 )
 def test_refusals(standing: Project, body: Any, status: int, words: str) -> None:

@@ -10,6 +10,7 @@ from tests.support.waiting import wait_for
 
 
 def test_a_suspend_and_a_start(project: Project) -> None:
+    project.sql("CREATE TABLE kept AS SELECT 7 AS number")
     answer = project.client.post(project.endpoint_path(rest="/suspend"))
     assert [(o["action"], o["status"]) for o in answer["operations"]] == [
         ("suspend_compute", "running")
@@ -30,12 +31,6 @@ def test_a_suspend_and_a_start(project: Project) -> None:
     project.done(answer)
     assert project.endpoint()["current_state"] == "active"
     assert project.is_running()
-
-
-def test_its_data_is_there_after_a_suspend(project: Project) -> None:
-    project.sql("CREATE TABLE kept AS SELECT 7 AS number")
-    project.suspend()
-    project.start()
     assert project.sql("SELECT number FROM kept") == [(7,)]
 
 
@@ -191,15 +186,6 @@ def test_its_connections_are_dropped_at_once(project: Project) -> None:
             return False
 
         wait_for(is_dropped, "the end of the connection", timeout=2)
-
-
-@pytest.mark.thorough
-def test_its_data_stays(project: Project) -> None:
-    project.sql("CREATE TABLE kept AS SELECT 7 AS number")
-    project.client.delete(project.endpoint_path())
-
-    created = project.create_endpoint(project.branch_id)["endpoint"]
-    assert project.sql("SELECT number FROM kept", endpoint_id=created["id"]) == [(7,)]
 
 
 @pytest.mark.thorough
