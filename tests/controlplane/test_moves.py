@@ -162,6 +162,7 @@ def test_a_worker_that_is_killed_leaves_the_project_on_one_host_whole(
         service.down()
 
 
+@pytest.mark.thorough
 def test_a_drained_host_is_emptied(stack: Stack, second: SecondHost) -> None:
     client = stack.client()
     with placing_on(stack, NAME):
