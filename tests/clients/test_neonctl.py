@@ -117,7 +117,7 @@ def test_psql(neonctl: Cli, shop: Place, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.thorough
-def test_authentication(make_cli: MakeCli, stack: Stack) -> None:
+def test_api_keys(make_cli: MakeCli, stack: Stack) -> None:
     client = stack.client()
     cli = make_cli(client)
     made = cli("api-keys", "create", "--name", "ci")

@@ -128,6 +128,12 @@ def api(account: Account, client: DjangoClient) -> DjangoClient:
 
 
 @pytest.fixture
+def operator(stack: Stack) -> Client:
+    """The account that runs the service."""
+    return Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
+
+
+@pytest.fixture
 def place(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Place]:
     """A project of an account of its own, on the first host also if there is a second one."""
     is_alone = "second" not in request.fixturenames

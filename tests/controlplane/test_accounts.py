@@ -24,11 +24,6 @@ from tests.support.waiting import wait_for
 
 
 @pytest.fixture
-def operator(stack: Stack) -> Client:
-    return Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
-
-
-@pytest.fixture
 def bob(host: Host, settings: Any) -> Account:
     """Another account, in a service that keeps deleted projects for a day."""
     settings.RECOVERY_HOURS = 24

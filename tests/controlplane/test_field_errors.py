@@ -11,7 +11,7 @@ from django.test import Client as DjangoClient
 from controlplane.api.router import api as described
 from controlplane.models import Account, Branch, Endpoint, Host, Project
 from tests.controlplane.request_fields import request_fields
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_project, send
 from tests.controlplane.test_every_field import put
 
 
@@ -26,11 +26,6 @@ def project(account: Account, host: Host) -> Project:
 def errors(response: Any) -> list[tuple[str, str, str]]:
     assert response.status_code >= 400, response.content
     return [(one["field"], one["code"], one["message"]) for one in response.json()["errors"]]
-
-
-def send(api: DjangoClient, method: str, path: str, body: Any = None) -> Any:
-    text = "" if body is None else json.dumps(body)
-    return api.generic(method, f"/api/v2{path}", text, content_type="application/json")
 
 
 def test_every_field_that_the_schema_refuses_is_named(api: DjangoClient, project: Project) -> None:

@@ -29,7 +29,6 @@ from controlplane.services.moving import empty, go_on_emptying, move
 from controlplane.services.projects import lock_project
 from tests.controlplane.rows import make_host, make_project
 from tests.support.client import Client
-from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
 
@@ -177,8 +176,7 @@ def test_only_the_state_directory_that_has_the_data_gets_the_project(
     assert Project.objects.get(id=project.id).host_id == "local"
 
 
-def test_an_operator_moves_a_project(stack: Stack, alice: Client) -> None:
-    operator = Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
+def test_an_operator_moves_a_project(operator: Client, alice: Client) -> None:
     path = f"/projects/{alice.new_project()['project']['id']}/move"
     for client, host, status in (
         (alice, "moon", 403),

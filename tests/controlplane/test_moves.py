@@ -13,7 +13,6 @@ import psycopg
 import pytest
 
 from tests.support import past
-from tests.support.client import Client
 from tests.support.moves import (
     LARGE,
     ROWS,
@@ -27,6 +26,7 @@ from tests.support.moves import (
     is_moving,
     living_on,
     move,
+    move_by_api,
     on_disk,
     operation,
 )
@@ -89,9 +89,7 @@ def test_a_cancelled_move_leaves_the_project_where_it_was(
     place.suspend()
     os.killpg(second.worker.pid, signal.SIGSTOP)
     try:
-        operator = Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
-        answer = operator.post(f"{place.path}/move", {"host_id": NAME})
-        moving = answer["operations"][-1]["id"]
+        moving = move_by_api(place, NAME)
         wait_for(lambda: is_moving(place, moving, "connecting"), "the move to begin")
         place.client.post(f"{place.path}/operations/{moving}/cancel")
     finally:
