@@ -145,12 +145,13 @@ def test_a_lost_host_loses_no_commit(service: Service, kill: int) -> None:
         place.client.delete(place.path)
 
 
-class TestReceivers:
-    @pytest.fixture(scope="class")
-    def second(self, service: Service) -> Iterator[SecondHost]:
-        with beside(service, "second") as host:
-            yield host
+@pytest.fixture(scope="class")
+def second(service: Service) -> Iterator[SecondHost]:
+    with beside(service, "second") as host:
+        yield host
 
+
+class TestReceivers:
     def test_one_that_stands_still_is_taken_out(self, service: Service, second: SecondHost) -> None:
         place = durable(service, "second", second.stack)
         receiver, on = attached(service, place)
