@@ -1,7 +1,7 @@
 """Gives every test accounts of its own on the one running service."""
 
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import nullcontext
 
 import pytest
 from django.db import connections
@@ -20,8 +20,9 @@ from tests.support.bare_postgres import (
 from tests.support.client import Client
 from tests.support.place import Place
 from tests.support.project import Project
-from tests.support.second_host import SecondHost, second_host
-from tests.support.stack import Stack, deleting_projects, stack, state_dir
+from tests.support.second_host import SecondHost, placing_on, second_host
+from tests.support.service import Service
+from tests.support.stack import Stack, deleting_projects, new_state_dir, stack, state_dir
 
 __all__ = ["stack", "state_dir"]
 
@@ -133,14 +134,35 @@ def api(account: Account, client: DjangoClient) -> DjangoClient:
 
 
 @pytest.fixture
-def place(stack: Stack) -> Iterator[Place]:
-    made = Place.create(stack, stack.client())
-    yield made
-    made.client.delete_projects()
+def operator(stack: Stack) -> Client:
+    """The account that runs the service."""
+    return Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
 
 
 @pytest.fixture
-def second(stack: Stack, state_dir: Path) -> Iterator[SecondHost]:
-    """A second host of the service's region."""
-    with second_host(stack, state_dir) as host:
+def place(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A project of an account of its own, on the first host also if there is a second one."""
+    is_alone = "second" not in request.fixturenames
+    with nullcontext() if is_alone else placing_on(stack, "local"):
+        made = Place.create(stack, stack.client())
+    yield made
+    made.client.call("DELETE", made.path)
+
+
+@pytest.fixture(scope="module")
+def second(stack: Stack) -> Iterator[SecondHost]:
+    """A second host of the service's region, which the tests of a module share. They leave no
+    project on it."""
+    with new_state_dir() as state_dir, second_host(stack, state_dir) as host:
         yield host
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    """A service for a module's tests alone, which kill its processes."""
+    with new_state_dir() as state_dir:
+        made = Service(state_dir)
+        try:
+            yield made
+        finally:
+            made.down()

@@ -12,7 +12,7 @@ A declaration is one of
     CheckedBy("file::test")  the effect of the field is checked by that test
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,36 +82,196 @@ def of_attribute(attribute: Attribute, *, at: str | None = None) -> Declaration:
     return (StoredOnly if is_stored_only else Returned)(another_value(attribute), at=at)
 
 
-SETTINGS = "test_project_settings.py"
-POOLER = "test_pooler_settings.py"
-LOGICAL = "test_logical_replication.py"
-CONSUMPTION = "test_consumption.py"
-PAGES = "test_branch_pages.py"
-SCHEMA = "test_schema.py"
-PAST_SCHEMA = "test_past_schemas.py"
-PAST = "test_history.py"
-SNAPSHOTS = "test_snapshots.py"
-NOT_OFFERED = "test_not_offered.py"
-RECOVERY = "test_recover_project.py"
+# The fields whose effect a test checks. Under the calls is a line for each test, named by the
+# beginning of its name; "test_" is left out there and in the file's name. In paths, p stands for
+# project_id, b for branch_id, e for endpoint_id and o for org_id.
+CHECKED = """
+GET /events, GET /projects/{p}/events
+    ?limit ?cursor                           list_events::the_newest_come_first_page_by_page
+    ?last_event_id                           event_streams::a_reader_that_reconnects_misses
+    ?actor ?branch_id ?endpoint_id           list_events::each_filter
+    ?operation_id ?since ?type ?until        list_events::each_filter
+GET /projects
+    ?cursor ?limit                           projects::paging_loses_nothing_and_repeats_nothing
+    ?search                                  projects::search_is_by_part_of_the_name_or_by_id
+    ?org_id                                  organizations::it_works
+    ?recoverable                             recover_project::it_works
+    ?timeout                                 organizations::a_list_that_takes_too_long
+GET /projects/shared
+    ?cursor ?limit ?search ?timeout          not_offered::lists_of_what_this_server_never_has
+GET /organizations/{o}/members
+    ?cursor ?limit ?sort_by ?sort_order      organizations::pages_of_members
+DELETE /projects/{p}/branches/{b}
+    ?hard_delete                             not_offered::deleted_branches_cannot_be_recovered
+GET /consumption/projects
+    ?from ?to                                consumption::several_periods_are_linked
+    ?limit ?cursor                           consumption::pages
+GET /consumption_history/account
+    ?include_v1_metrics                      consumption::of_the_account
+GET /consumption_history/projects
+    ?include_v1_metrics                      consumption::of_its_projects
+GET /consumption_history/account, GET /consumption_history/projects
+    ?metrics                                 consumption::chosen_totals
+    ?from ?to                                consumption::of_the_account
+    ?granularity                             consumption::by_days_and_months
+    ?org_id                                  consumption::another_accounts_projects_are_not_listed
+GET /consumption_history/v2/projects
+    ?metrics                                 consumption::metrics
+    ?from ?to                                consumption::of_the_account
+    ?granularity                             consumption::by_days_and_months
+    ?org_id                                  consumption::another_accounts_projects_are_not_listed
+GET /consumption_history/projects, GET /consumption_history/v2/projects
+    ?cursor ?limit ?project_ids              consumption::of_its_projects
+GET /projects/{p}/branches
+    ?include_deleted                         not_offered::deleted_branches_cannot_be_recovered
+    ?search                                  branch_pages::search_and_count
+    ?cursor ?limit ?sort_by ?sort_order      branch_pages::pages_miss_no_branch
+GET /projects/{p}/branches/count
+    ?search                                  branch_pages::search_and_count
+GET /projects/{p}/endpoints/{e}/logs
+    ?limit ?source                           endpoint_logs::its_owner_reads_all
+GET /projects/{p}/endpoints/{e}/metrics
+    ?from ?to ?step                          endpoint_metrics::times_and_steps
+GET /projects/{p}/metrics
+    ?format                                  endpoint_metrics::present_metrics
+GET /projects/{p}/branches/{b}/schema
+    ?db_name                                 schema::it_works
+    ?format                                  schema::the_schema_as_json
+    ?lsn                                     past_moments::moments_that_are_not_there
+    ?timestamp                               past_moments::the_schema_of_a_past_moment
+GET /projects/{p}/branches/{b}/history/resolve
+    ?lsn ?timestamp                          past_moments::a_moment_names
+GET /projects/{p}/branches/{b}/compare_schema
+    ?db_name ?base_branch_id                 schema::differences
+    ?timestamp ?base_timestamp               past_moments::the_schema_of_a_past_moment
+    ?lsn ?base_lsn                           past_moments::the_schema_of_a_past_moment
+GET /projects/{p}/connection_uri
+    ?branch_id                               connection_uri::for_another_branch
+    ?endpoint_id                             connection_uri::for_an_endpoint
+    ?database_name ?role_name                connection_uri::it_works
+    ?pooled                                  connection_uri::through_the_pooler
+    ?password                                connection_uri::without_its_password
+GET /projects/{p}/operations
+    ?cursor ?limit                           operations::paging_loses_nothing_and_repeats_nothing
+    ?since ?until                            operation_filters::times_are_inclusive_at_the_start
+    ?action ?branch_id ?chain_id             operation_filters::a_filter_finds_exactly
+    ?endpoint_id ?initiator ?status          operation_filters::a_filter_finds_exactly
+GET /projects/{p}/operations/{operation_id}
+    ?wait                                    waiting_for_operations::it_answers_as_soon_as
+GET /regions
+    ?org_id                                  organizations::it_works
+GET /webhooks
+    ?project_id                              webhooks::a_webhook_of_one_project
+GET /webhooks/{webhook_id}/deliveries
+    ?cursor ?limit ?status                   webhook_sending::pages_of_deliveries
+POST /projects
+    project.history_retention_seconds        history::without_a_retention
+    project.store_passwords                  roles::passwords_that_are_not_stored_cannot_be_revealed
+PATCH /projects/{p}
+    project.history_retention_seconds        history::without_a_retention
+POST /projects/{p}/branches
+    branch.parent_lsn                        history::a_branch_of_a_past_moment
+    branch.parent_timestamp                  history::a_branch_of_a_past_moment
+    branch.init_source                       schema_only::it_has_everything_but_the_rows
+    annotation_value                         branch_pages::annotations
+POST /projects/{p}/branches, PATCH /projects/{p}/branches/{b}
+    branch.expires_at                        branch_expiry::it_is_set_changed_and_cleared
+    branch.ttl_interval_seconds              branch_expiry::a_time_to_live
+PATCH /projects/{p}/branches/{b}
+    branch.protected                         branches::a_protected_branch_cannot_be_deleted
+POST /projects/{p}/branches/{b}/restore
+    source_branch_id                         restore_branch::a_reset_from_the_parent
+    preserve_under_name                      restore_branch::the_old_data_is
+    source_lsn                               history::a_branch_is_restored_to_a_position
+    source_timestamp                         history::a_branch_is_restored_from_its_own_past
+POST /projects/{p}/branches/{b}/time_travel
+    timestamp                                past_moments::a_past_moment_is_read
+    lsn                                      past_moments::a_position
+POST /projects/{p}/branches/{b}/snapshot
+    name ?name                               snapshots::it_works
+    slug ?slug                               snapshots::slugs
+    expires_at ?expires_at                   snapshots::a_snapshot_is_deleted_when_it_expires
+    lsn timestamp ?lsn ?timestamp            snapshots::refusals
+POST /projects/{p}/branches/{b}/finalize_restore
+    name                                     snapshots::a_restore_in_two_steps
+PATCH /projects/{p}/snapshots/{snapshot_id}
+    snapshot.name snapshot.expires_at        snapshots::changes
+POST /projects/{p}/snapshots/{snapshot_id}/restore
+    name ?name                               snapshots::it_works
+    target_branch_id finalize_restore        snapshots::restored_in_place_of_the_branchs_data
+PATCH /projects/{p}/branches/{b}/databases/{database_name}
+    database.name                            databases::a_renamed_database_keeps_its_data
+    database.owner_name                      databases::a_database_changes_its_owner
+POST /projects/{p}/branches/{b}/roles
+    role.no_login                            roles::a_role_without_login_is_refused
+POST /api_keys, POST /organizations/{o}/api_keys
+    project_id                               key_limits::it_reaches_only_what_belongs
+    read_only                                key_limits::it_reads_everything_but_passwords
+    expires_at                               key_limits::it_is_valid_until_its_expiry
+PATCH /status/hosts/{host_id}
+    host.draining                            status::an_operator_drains_and_resumes_a_host
+POST /projects/{p}/move
+    host_id                                  move_project::an_operator_moves_a_project
+POST /accounts
+    account.name                             accounts::it_works
+    account.plan                             accounts::a_key_that_an_operator_makes
+PATCH /accounts/{account_id}
+    account.plan account.disabled            accounts::it_works
+DELETE /accounts/{account_id}
+    ?name                                    accounts::it_works
+POST /accounts/{account_id}/api_keys
+    key_name project_id                      accounts::a_key_that_an_operator_makes
+    read_only expires_at                     accounts::a_key_that_an_operator_makes
+POST /webhooks
+    webhook.url webhook.description          webhooks::it_works
+    webhook.event_types                      webhooks::it_works
+    webhook.project_id                       webhooks::a_webhook_of_one_project
+POST /webhooks, PATCH /webhooks/{webhook_id}
+    webhook.enabled                          webhooks::a_disabled_webhook_sends_nothing
+POST /webhooks, POST /webhooks/{webhook_id}/rotate_secret
+    webhook.secret                           webhooks::a_secret_chosen_by_the_caller
+"""
+
+
+def checked() -> Iterator[tuple[str, str, CheckedBy]]:
+    """Yield each call, field and test of `CHECKED`."""
+    calls: list[str] = []
+    for line in CHECKED.splitlines():
+        if line.startswith("    "):
+            *fields, test = line.split()
+            file, name = test.split("::")
+            for call in calls:
+                yield from (
+                    (call, one, CheckedBy(f"test_{file}.py::test_{name}")) for one in fields
+                )
+        else:
+            for letter, word in (
+                ("p", "project"),
+                ("b", "branch"),
+                ("e", "endpoint"),
+                ("o", "org"),
+            ):
+                line = line.replace(f"{{{letter}}}", f"{{{word}_id}}")
+            calls = line.split(", ")
+
 
 PROJECT_SETTINGS: Fields = {
-    "quota.active_time_seconds": Returned(1),
-    "quota.compute_time_seconds": Returned(2),
-    "quota.written_data_bytes": Returned(3),
-    "quota.data_transfer_bytes": Returned(4),
-    "quota.logical_size_bytes": Returned(5),
+    **{
+        f"quota.{name}": Returned(number)
+        for number, name in enumerate(
+            "active_time_seconds compute_time_seconds written_data_bytes data_transfer_bytes"
+            " logical_size_bytes".split(),
+            start=1,
+        )
+    },
     "allowed_ips.ips": Returned(["192.0.2.0/24"]),
-    "allowed_ips.protected_branches_only": CheckedBy(
-        f"{SETTINGS}::test_the_older_name_of_protected_branches_only"
-    ),
-    "allowed_ips.primary_branch_only": CheckedBy(
-        f"{SETTINGS}::test_the_older_name_of_protected_branches_only"
-    ),
+    **{
+        f"allowed_ips.{name}_only": CheckedBy("test_project_settings.py::test_the_older_name_of")
+        for name in ("protected_branches", "primary_branch")
+    },
     "block_public_connections": Returned(True),
     "block_outbound_connections": Returned(True),
-    "enable_logical_replication": CheckedBy(
-        f"{LOGICAL}::test_enabling_it_suspends_active_endpoints_and_applies_from_the_next_start"
-    ),
+    "enable_logical_replication": CheckedBy("test_logical_replication.py::test_enabling_it"),
     "durability": Returned("host"),
     "block_vpc_connections": Refused(True),
     "hipaa": Refused(True),
@@ -119,183 +279,28 @@ PROJECT_SETTINGS: Fields = {
     "maintenance_window": Refused({"weekdays": [1], "start_time": "01:00", "end_time": "02:00"}),
     "preload_libraries": Refused({"enabled_libraries": ["x"]}),
 }
+
 ENDPOINT: Fields = {
     **{name: of_attribute(one) for name, one in ATTRIBUTES.items() if one.kind is not dict},
-    "pooler_enabled": CheckedBy(
-        "test_pooling.py::test_pooler_enabled_sends_the_plain_host_through_the_pooler"
-    ),
+    "pooler_enabled": CheckedBy("test_pooling.py::test_pooler_enabled_sends_the_plain_host"),
     "region_id": Returned("local"),
     "settings.pg_settings": CheckedBy("test_configure_endpoint.py::test_it_works"),
-    "settings.pgbouncer_settings": CheckedBy(
-        f"{POOLER}::test_a_change_is_an_operation_that_a_running_pooler_applies"
-    ),
+    "settings.pgbouncer_settings": CheckedBy("test_pooler_settings.py::test_a_change_is"),
     "settings.preload_libraries": Refused({"use_defaults": True}),
     "ignore_heartbeats": CheckedBy("test_idleness.py::test_heartbeats_keep_an_endpoint_active"),
     "suspend_timeout_seconds": CheckedBy("test_idleness.py::test_an_unused_endpoint_is_suspended"),
 }
-EVENTS: Fields = {
-    "?limit": CheckedBy("test_list_events.py::test_the_newest_come_first_page_by_page"),
-    "?cursor": CheckedBy("test_list_events.py::test_the_newest_come_first_page_by_page"),
-    "?last_event_id": CheckedBy(
-        "test_event_streams.py::test_a_reader_that_reconnects_misses_nothing"
-    ),
-    **{
-        f"?{name}": CheckedBy("test_list_events.py::test_each_filter")
-        for name in ("actor", "branch_id", "endpoint_id", "operation_id", "since", "type", "until")
-    },
-}
-API_KEY: Fields = {
-    "key_name": Returned("named", at="name"),
-    "project_id": CheckedBy("test_key_limits.py::test_it_reaches_only_what_belongs"),
-    "read_only": CheckedBy("test_key_limits.py::test_it_reads_everything_but_passwords"),
-    "expires_at": CheckedBy(
-        "test_key_limits.py::test_it_is_valid_until_its_expiry_which_is_returned"
-    ),
-}
-BRANCH_END: Fields = {
-    "archived": Refused(True),
-    "expires_at": CheckedBy("test_branch_expiry.py::test_it_is_set_changed_and_cleared"),
-    "ttl_interval_seconds": CheckedBy("test_branch_expiry.py::test_a_time_to_live"),
-}
-HISTORY: Fields = {
-    "?from": CheckedBy(f"{CONSUMPTION}::test_of_the_account"),
-    "?to": CheckedBy(f"{CONSUMPTION}::test_of_the_account"),
-    "?granularity": CheckedBy(f"{CONSUMPTION}::test_by_days_and_months"),
-    "?org_id": CheckedBy(f"{CONSUMPTION}::test_another_accounts_projects_are_not_listed"),
-}
-HISTORY_PAGES: Fields = {
-    f"?{name}": CheckedBy(f"{CONSUMPTION}::test_of_its_projects")
-    for name in ("cursor", "limit", "project_ids")
-}
+
+DEFAULTS = {name: one for name, one in ATTRIBUTES.items() if one.in_defaults}
 
 DECLARED: dict[str, Fields] = {
-    "GET /events": EVENTS,
-    "GET /projects": {
-        "?cursor": CheckedBy("test_projects.py::test_paging_loses_nothing_and_repeats_nothing"),
-        "?limit": CheckedBy("test_projects.py::test_paging_loses_nothing_and_repeats_nothing"),
-        "?search": CheckedBy("test_projects.py::test_search_is_by_part_of_the_name_or_by_id"),
-        "?org_id": CheckedBy("test_organizations.py::test_it_works"),
-        "?recoverable": CheckedBy(f"{RECOVERY}::test_it_works"),
-        "?timeout": CheckedBy("test_organizations.py::test_a_list_that_takes_too_long"),
-    },
-    "GET /projects/shared": {
-        f"?{name}": CheckedBy(f"{NOT_OFFERED}::test_lists_of_what_this_server_never_has")
-        for name in ("cursor", "limit", "search", "timeout")
-    },
     **{
         f"GET {line.split('|')[0]}": {
-            f"?{name}": CheckedBy(f"{NOT_OFFERED}::test_lists_of_what_this_server_never_has")
+            f"?{name}": CheckedBy("test_not_offered.py::test_lists_of_what_this_server_never_has")
             for name in ("cursor", "limit")
         }
         for line in EMPTY.split()
         if line.startswith("/")
-    },
-    "GET /organizations/{org_id}/members": {
-        f"?{name}": CheckedBy("test_organizations.py::test_pages_of_members")
-        for name in ("cursor", "limit", "sort_by", "sort_order")
-    },
-    "DELETE /projects/{project_id}/branches/{branch_id}": {
-        "?hard_delete": CheckedBy(f"{NOT_OFFERED}::test_deleted_branches_cannot_be_recovered"),
-    },
-    "GET /consumption/projects": {
-        "?from": CheckedBy(f"{CONSUMPTION}::test_several_periods_are_linked"),
-        "?to": CheckedBy(f"{CONSUMPTION}::test_several_periods_are_linked"),
-        "?limit": CheckedBy(f"{CONSUMPTION}::test_pages"),
-        "?cursor": CheckedBy(f"{CONSUMPTION}::test_pages"),
-    },
-    "GET /consumption_history/account": {
-        **HISTORY,
-        "?include_v1_metrics": CheckedBy(f"{CONSUMPTION}::test_of_the_account"),
-        "?metrics": CheckedBy(f"{CONSUMPTION}::test_chosen_totals"),
-    },
-    "GET /consumption_history/projects": {
-        **HISTORY,
-        **HISTORY_PAGES,
-        "?include_v1_metrics": CheckedBy(f"{CONSUMPTION}::test_of_its_projects"),
-        "?metrics": CheckedBy(f"{CONSUMPTION}::test_chosen_totals"),
-    },
-    "GET /consumption_history/v2/projects": {
-        **HISTORY,
-        **HISTORY_PAGES,
-        "?metrics": CheckedBy(f"{CONSUMPTION}::test_metrics"),
-    },
-    "GET /projects/{project_id}/branches": {
-        "?include_deleted": CheckedBy(f"{NOT_OFFERED}::test_deleted_branches_cannot_be_recovered"),
-        "?search": CheckedBy(f"{PAGES}::test_search_and_count"),
-        **{
-            f"?{name}": CheckedBy(f"{PAGES}::test_pages_miss_no_branch")
-            for name in ("cursor", "limit", "sort_by", "sort_order")
-        },
-    },
-    "GET /projects/{project_id}/branches/count": {
-        "?search": CheckedBy(f"{PAGES}::test_search_and_count"),
-    },
-    "GET /projects/{project_id}/endpoints/{endpoint_id}/logs": {
-        f"?{name}": CheckedBy("test_endpoint_logs.py::test_its_owner_reads_all")
-        for name in ("limit", "source")
-    },
-    "GET /projects/{project_id}/endpoints/{endpoint_id}/metrics": {
-        f"?{name}": CheckedBy("test_endpoint_metrics.py::test_times_and_steps")
-        for name in ("from", "to", "step")
-    },
-    "GET /projects/{project_id}/metrics": {
-        "?format": CheckedBy("test_endpoint_metrics.py::test_present_metrics"),
-    },
-    "GET /projects/{project_id}/branches/{branch_id}/schema": {
-        "?db_name": CheckedBy(f"{SCHEMA}::test_it_works"),
-        "?format": CheckedBy(f"{SCHEMA}::test_the_schema_as_json"),
-        "?lsn": CheckedBy(f"{PAST_SCHEMA}::test_moments_that_are_not_there"),
-        "?timestamp": CheckedBy(f"{PAST_SCHEMA}::test_the_schema_of_a_past_moment"),
-    },
-    "GET /projects/{project_id}/branches/{branch_id}/history/resolve": {
-        "?lsn": CheckedBy(f"{PAST_SCHEMA}::test_a_moment_names"),
-        "?timestamp": CheckedBy(f"{PAST_SCHEMA}::test_a_moment_names"),
-    },
-    "GET /projects/{project_id}/branches/{branch_id}/compare_schema": {
-        "?db_name": CheckedBy(f"{SCHEMA}::test_differences"),
-        "?base_branch_id": CheckedBy(f"{SCHEMA}::test_differences"),
-        **{
-            f"?{name}": CheckedBy(f"{PAST_SCHEMA}::test_the_schema_of_a_past_moment")
-            for name in ("timestamp", "base_timestamp")
-        },
-        **{
-            f"?{name}": CheckedBy(f"{PAST_SCHEMA}::test_positions_are_compared")
-            for name in ("lsn", "base_lsn")
-        },
-    },
-    "GET /projects/{project_id}/connection_uri": {
-        "?branch_id": CheckedBy("test_connection_uri.py::test_for_another_branch"),
-        "?endpoint_id": CheckedBy("test_connection_uri.py::test_for_an_endpoint"),
-        "?database_name": CheckedBy("test_connection_uri.py::test_it_works"),
-        "?role_name": CheckedBy("test_connection_uri.py::test_it_works"),
-        "?pooled": CheckedBy("test_connection_uri.py::test_through_the_pooler"),
-        "?password": CheckedBy("test_connection_uri.py::test_without_its_password"),
-    },
-    "GET /projects/{project_id}/events": EVENTS,
-    "GET /projects/{project_id}/operations": {
-        "?cursor": CheckedBy("test_operations.py::test_paging_loses_nothing_and_repeats_nothing"),
-        "?limit": CheckedBy("test_operations.py::test_paging_loses_nothing_and_repeats_nothing"),
-        "?since": CheckedBy(
-            "test_operation_filters.py::test_times_are_inclusive_at_the_start_and_exclusive_at_the_end"
-        ),
-        "?until": CheckedBy(
-            "test_operation_filters.py::test_times_are_inclusive_at_the_start_and_exclusive_at_the_end"
-        ),
-        **{
-            f"?{name}": CheckedBy("test_operation_filters.py::test_a_filter_finds_exactly")
-            for name in ("action", "branch_id", "chain_id", "endpoint_id", "initiator", "status")
-        },
-    },
-    "GET /projects/{project_id}/operations/{operation_id}": {
-        "?wait": CheckedBy(
-            "test_waiting_for_operations.py::test_it_answers_as_soon_as_the_operation_has_ended"
-        ),
-    },
-    "GET /regions": {"?org_id": CheckedBy("test_organizations.py::test_it_works")},
-    "GET /webhooks": {"?project_id": CheckedBy("test_webhooks.py::test_a_webhook_of_one_project")},
-    "GET /webhooks/{webhook_id}/deliveries": {
-        f"?{name}": CheckedBy("test_webhook_sending.py::test_pages_of_deliveries")
-        for name in ("cursor", "limit", "status")
     },
     "POST /projects": {
         "project.name": Returned("named"),
@@ -303,25 +308,20 @@ DECLARED: dict[str, Fields] = {
         "project.pg_version": Returned(18),
         "project.org_id": Returned(lambda ids: ids["organization"]),
         "project.provisioner": StoredOnly("k8s-neonvm", at="endpoints[].provisioner"),
-        "project.history_retention_seconds": CheckedBy(f"{PAST}::test_without_a_retention"),
-        "project.store_passwords": CheckedBy(
-            "test_roles.py::test_passwords_that_are_not_stored_cannot_be_revealed"
-        ),
         "project.branch.name": Returned("trunk", at="branch.name"),
         "project.branch.role_name": Returned("ann", at="roles[].name"),
         "project.branch.database_name": Returned("stock", at="databases[].name"),
         "project.branch.annotations": Refused({"a": "b"}),
-        "project.autoscaling_limit_max_cu": Returned(4, at="endpoints[].autoscaling_limit_max_cu"),
-        "project.autoscaling_limit_min_cu": Returned(
-            0.5, at="endpoints[].autoscaling_limit_min_cu"
-        ),
+        **{
+            f"project.{name}": Returned(size, at=f"endpoints[].{name}")
+            for name, size in (("autoscaling_limit_max_cu", 4), ("autoscaling_limit_min_cu", 0.5))
+        },
         **prefixed(
             "project.default_endpoint_settings.",
             {
                 **{
                     name: of_attribute(one, at=f"endpoints[].{name}")
-                    for name, one in ATTRIBUTES.items()
-                    if one.in_defaults
+                    for name, one in DEFAULTS.items()
                 },
                 "pg_settings": Returned({"jit": "off"}, at="endpoints[].settings.pg_settings"),
                 "pgbouncer_settings": Returned(
@@ -337,21 +337,14 @@ DECLARED: dict[str, Fields] = {
         "project.store_passwords": Refused(False, "chosen when a project is created"),
         "project.org_id": Refused("org-x", "stays with the organization of its account"),
         "project.region_id": Returned("local"),
-        "project.history_retention_seconds": CheckedBy(f"{PAST}::test_without_a_retention"),
         **prefixed(
             "project.default_endpoint_settings.",
             {
-                "pgbouncer_settings": CheckedBy(f"{POOLER}::test_settings_apply_after_a_suspend"),
-                "pg_settings": CheckedBy(
-                    "test_endpoint_rules.py::test_a_new_endpoint_has_its_projects"
+                "pgbouncer_settings": CheckedBy("test_pooler_settings.py::test_settings_apply"),
+                "pg_settings": CheckedBy("test_endpoint_rules.py::test_a_new_endpoint_has_its"),
+                **dict.fromkeys(
+                    DEFAULTS, CheckedBy("test_endpoint_attributes.py::test_a_new_endpoint_has_its")
                 ),
-                **{
-                    name: CheckedBy(
-                        "test_endpoint_attributes.py::test_a_new_endpoint_has_its_projects"
-                    )
-                    for name, one in ATTRIBUTES.items()
-                    if one.in_defaults
-                },
             },
         ),
         **prefixed("project.settings.", PROJECT_SETTINGS),
@@ -360,69 +353,19 @@ DECLARED: dict[str, Fields] = {
         "branch.name": Returned("named"),
         "branch.parent_id": Returned(lambda ids: ids["bare"]),
         "branch.protected": Returned(True),
-        "branch.parent_lsn": CheckedBy(f"{PAST}::test_a_branch_of_a_past_moment"),
-        "branch.parent_timestamp": CheckedBy(f"{PAST}::test_a_branch_of_a_past_moment"),
-        **prefixed("branch.", BRANCH_END),
-        "branch.init_source": CheckedBy("test_schema_only.py::test_it_has_everything_but_the_rows"),
-        "annotation_value": CheckedBy(f"{PAGES}::test_annotations"),
+        "branch.archived": Refused(True),
         **prefixed("endpoints[].", ENDPOINT),
         "endpoints[].type": Refused("read_only"),
     },
     "PATCH /projects/{project_id}/branches/{branch_id}": {
         "branch.name": Returned("named"),
-        "branch.protected": CheckedBy(
-            "test_branches.py::test_a_protected_branch_cannot_be_deleted"
-        ),
-        **prefixed("branch.", BRANCH_END),
-    },
-    "POST /projects/{project_id}/branches/{branch_id}/restore": {
-        "source_branch_id": CheckedBy("test_restore_branch.py::test_a_reset_from_the_parent"),
-        "preserve_under_name": CheckedBy("test_restore_branch.py::test_the_old_data_is"),
-        "source_lsn": CheckedBy(f"{PAST}::test_a_branch_is_restored_to_a_position"),
-        "source_timestamp": CheckedBy(f"{PAST}::test_a_branch_is_restored_from_its_own_past"),
-    },
-    "POST /projects/{project_id}/branches/{branch_id}/time_travel": {
-        "timestamp": CheckedBy("test_time_travel.py::test_a_past_moment_is_read"),
-        "lsn": CheckedBy("test_time_travel.py::test_a_position"),
-    },
-    "POST /projects/{project_id}/branches/{branch_id}/snapshot": {
-        **{
-            f"{mark}{name}": CheckedBy(f"{SNAPSHOTS}::{test}")
-            for mark in ("", "?")
-            for name, test in (
-                ("name", "test_it_works"),
-                ("slug", "test_slugs"),
-                ("expires_at", "test_a_snapshot_is_deleted_when_it_expires"),
-                ("lsn", "test_refusals"),
-                ("timestamp", "test_refusals"),
-            )
-        },
-    },
-    "POST /projects/{project_id}/branches/{branch_id}/finalize_restore": {
-        "name": CheckedBy(f"{SNAPSHOTS}::test_a_restore_in_two_steps"),
-    },
-    "PATCH /projects/{project_id}/snapshots/{snapshot_id}": {
-        "snapshot.name": CheckedBy(f"{SNAPSHOTS}::test_changes"),
-        "snapshot.expires_at": CheckedBy(f"{SNAPSHOTS}::test_changes"),
-    },
-    "POST /projects/{project_id}/snapshots/{snapshot_id}/restore": {
-        "?name": CheckedBy(f"{SNAPSHOTS}::test_it_works"),
-        "name": CheckedBy(f"{SNAPSHOTS}::test_it_works"),
-        "target_branch_id": CheckedBy(f"{SNAPSHOTS}::test_restored_in_place_of_the_branchs_data"),
-        "finalize_restore": CheckedBy(f"{SNAPSHOTS}::test_restored_in_place_of_the_branchs_data"),
+        "branch.archived": Refused(True),
     },
     "POST /projects/{project_id}/branches/{branch_id}/databases": {
         "database.name": Returned("named"),
         "database.owner_name": Returned("neondb_owner"),
     },
-    "PATCH /projects/{project_id}/branches/{branch_id}/databases/{database_name}": {
-        "database.name": CheckedBy("test_databases.py::test_a_renamed_database_keeps_its_data"),
-        "database.owner_name": CheckedBy("test_databases.py::test_a_database_changes_its_owner"),
-    },
-    "POST /projects/{project_id}/branches/{branch_id}/roles": {
-        "role.name": Returned("named"),
-        "role.no_login": CheckedBy("test_roles.py::test_a_role_without_login_is_refused"),
-    },
+    "POST /projects/{project_id}/branches/{branch_id}/roles": {"role.name": Returned("named")},
     "POST /projects/{project_id}/endpoints": {
         "endpoint.branch_id": Returned(lambda ids: ids["bare"]),
         "endpoint.type": Refused("read_only"),
@@ -432,36 +375,8 @@ DECLARED: dict[str, Fields] = {
         "endpoint.branch_id": Returned(lambda ids: ids["bare"]),
         **prefixed("endpoint.", ENDPOINT),
     },
-    "POST /api_keys": API_KEY,
-    "POST /organizations/{org_id}/api_keys": API_KEY,
-    "PATCH /status/hosts/{host_id}": {
-        "host.draining": CheckedBy("test_status.py::test_an_operator_drains_and_resumes_a_host"),
-    },
-    "POST /projects/{project_id}/move": {
-        "host_id": CheckedBy("test_move_project.py::test_an_operator_moves_a_project"),
-    },
-    "POST /accounts": {
-        "account.name": CheckedBy("test_accounts.py::test_it_works"),
-        "account.plan": CheckedBy("test_accounts.py::test_a_key_that_an_operator_makes"),
-    },
-    "PATCH /accounts/{account_id}": {
-        "account.plan": CheckedBy("test_accounts.py::test_it_works"),
-        "account.disabled": CheckedBy("test_accounts.py::test_it_works"),
-    },
-    "DELETE /accounts/{account_id}": {
-        "?name": CheckedBy("test_accounts.py::test_it_works"),
-    },
-    "POST /accounts/{account_id}/api_keys": {
-        name: CheckedBy("test_accounts.py::test_a_key_that_an_operator_makes") for name in API_KEY
-    },
-    "POST /webhooks": {
-        "webhook.url": CheckedBy("test_webhooks.py::test_it_works"),
-        "webhook.description": CheckedBy("test_webhooks.py::test_it_works"),
-        "webhook.event_types": CheckedBy("test_webhooks.py::test_it_works"),
-        "webhook.project_id": CheckedBy("test_webhooks.py::test_a_webhook_of_one_project"),
-        "webhook.enabled": CheckedBy("test_webhooks.py::test_a_disabled_webhook_sends_nothing"),
-        "webhook.secret": CheckedBy("test_webhooks.py::test_a_secret_chosen_by_the_caller"),
-    },
+    "POST /api_keys": {"key_name": Returned("named", at="name")},
+    "POST /organizations/{org_id}/api_keys": {"key_name": Returned("named", at="name")},
     "PATCH /webhooks/{webhook_id}": {
         "webhook.url": Returned("https://hooks.example/other"),
         "webhook.description": Returned("what it is for"),
@@ -469,9 +384,7 @@ DECLARED: dict[str, Fields] = {
         "webhook.project_id": Refused(
             lambda ids: ids["project"], "a webhook stays with its project; create another one"
         ),
-        "webhook.enabled": CheckedBy("test_webhooks.py::test_a_disabled_webhook_sends_nothing"),
-    },
-    "POST /webhooks/{webhook_id}/rotate_secret": {
-        "webhook.secret": CheckedBy("test_webhooks.py::test_a_secret_chosen_by_the_caller"),
     },
 }
+for _call, _field, _test in checked():
+    DECLARED.setdefault(_call, {})[_field] = _test

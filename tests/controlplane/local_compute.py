@@ -12,9 +12,7 @@ import pytest
 
 from controlplane.compute import compute
 from controlplane.compute.configuration import ComputeSpec
-from controlplane.compute.occupants import (
-    processes_in,
-)
+from controlplane.compute.occupants import processes_in
 from controlplane.compute.session import session, socket_dir
 from tests.support.own_compute import own_branch, postmaster_of
 from tests.support.waiting import wait_for

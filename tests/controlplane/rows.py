@@ -1,9 +1,11 @@
 """Writes rows directly into the database, for tests of the API alone."""
 
+import json
 import uuid
 from datetime import timedelta
 from typing import Any
 
+from django.test import Client as DjangoClient
 from django.utils import timezone
 
 from controlplane.database.version import perch_version
@@ -81,3 +83,9 @@ def make_webhook(account: Account, *types: str, **attributes: Any) -> Webhook:
         secret="",
         **attributes,
     )
+
+
+def send(api: DjangoClient, method: str, path: str, body: Any = None) -> Any:
+    """Send the request to the API in this process. Returns its answer."""
+    text = "" if body is None else json.dumps(body)
+    return api.generic(method, f"/api/v2{path}", text, content_type="application/json")

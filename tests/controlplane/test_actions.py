@@ -14,15 +14,13 @@ from controlplane.compute.process import StartFailed, _complaints
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.models import (
     Action,
-    Branch,
     Configuration,
-    Endpoint,
     EndpointState,
     Operation,
     OperationStatus,
 )
 from controlplane.operations import words as of_operations
-from controlplane.operations.actions import ACTIONS, MAKES_BRANCH, STARTS, details_of
+from controlplane.operations.actions import ACTIONS, details_of
 from controlplane.operations.cancelling import why_not
 from controlplane.operations.details import (
     ApplyConfigDetails,
@@ -30,7 +28,6 @@ from controlplane.operations.details import (
     StartComputeDetails,
     SuspendComputeDetails,
 )
-from controlplane.operations.scheduling import Step
 from controlplane.operations.words import without_paths, words_of
 
 BEFORE: Configuration = {
@@ -63,11 +60,6 @@ def test_every_action_has_its_rule(action: Action) -> None:
     assert not rule.makes_branch or rule.endpoint_after is None
 
 
-def test_which_actions_start_computes_and_which_make_branches() -> None:
-    assert STARTS == [Action.START_COMPUTE]
-    assert MAKES_BRANCH == [Action.CREATE_TIMELINE, Action.CREATE_BRANCH]
-
-
 @pytest.mark.parametrize(("action", "details"), EXAMPLES)
 def test_details_are_read_as_they_were_stored(action: Action, details: Details) -> None:
     assert details_of(action, details.as_json()) == details
@@ -81,11 +73,6 @@ def _of_a_later_release(stored: dict[str, Any]) -> dict[str, Any]:
         for name, value in stored.items()
     }
     return {**nested, "made_later": True}
-
-
-def test_a_step_accepts_only_its_own_actions_details() -> None:
-    with pytest.raises(AssertionError):
-        Step(Action.SUSPEND_COMPUTE, Branch(), Endpoint(), details=ApplyConfigDetails())
 
 
 @pytest.mark.parametrize(

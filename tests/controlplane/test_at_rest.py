@@ -1,23 +1,27 @@
-"""At rest, a worker does most of its rounds seldom; what begins on its host ends the rest."""
+"""At rest, a worker does most of its rounds seldom, and a host on which no compute runs costs the
+database next to nothing; what begins on the host ends the rest."""
 
 import asyncio
+import math
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from controlplane.compute import compute, listing
-from controlplane.compute.listing import Listing
+from controlplane.compute import compute
 from controlplane.management.commands.worker import pause
-from controlplane.models import Host
-from controlplane.operations import at_rest, tasks, vitals
+from controlplane.models import Account, Endpoint, EndpointState, Host
+from controlplane.operations import at_rest, reconcile, vitals
 from controlplane.operations.at_rest import active, is_at_rest
+from controlplane.operations.catalog_mending import mend_catalogs
+from controlplane.operations.history import _running
+from controlplane.operations.idleness import suspend_idle_endpoints
+from controlplane.operations.quota_rounds import hold_to_quotas
+from controlplane.operations.sizes import measure_nearly_full, measure_sizes
 from controlplane.operations.upkeep import ROUNDS, Round
-from tests.support.waiting import wait_for
+from tests.controlplane.rows import make_project
 
 LONG = 60.0
 
@@ -66,30 +70,6 @@ class TestIsAtRest:
         monkeypatch.setattr(compute, name, set())
         assert not is_at_rest()
 
-    @pytest.mark.parametrize(
-        ("task", "does"),
-        [
-            ("run_operation", "engine.run"),
-            ("reconcile_branch", "reconcile.reconcile_branch"),
-            ("read_schema", "schemas.read_schema"),
-        ],
-    )
-    def test_never_while_a_job_runs(
-        self, monkeypatch: pytest.MonkeyPatch, task: str, does: str
-    ) -> None:
-        seen = []
-        monkeypatch.setattr(
-            f"controlplane.operations.{does}", lambda *_, **__: seen.append(is_at_rest())
-        )
-        monkeypatch.setattr(tasks, "earlier_runs", lambda job: ())
-        job_id = "00000000-0000-0000-0000-000000000000"
-        run = getattr(tasks, task)
-        if task == "run_operation":
-            run(SimpleNamespace(job=None), operation_id=job_id)
-        else:
-            run(job_id)
-        assert seen == [False]
-
 
 class TestPauses:
     def test_a_round_waits_for_the_end_of_the_rest(self, round_: Round) -> None:
@@ -114,25 +94,6 @@ class TestPauses:
         with active():
             pass
 
-    def test_it_is_done_at_rest_too(self, round_: Round) -> None:
-        seldom = Round(0.01, round_.do, at_rest=0.2)
-
-        async def measured() -> float:
-            began = time.monotonic()
-            await pause(seldom)
-            return time.monotonic() - began
-
-        assert 0.19 < measured_by(measured) < 2
-
-    def test_a_host_that_is_not_at_rest_changes_nothing(self, round_: Round) -> None:
-        async def measured() -> float:
-            began = time.monotonic()
-            with active():
-                await asyncio.wait_for(pause(round_), 5)
-            return time.monotonic() - began
-
-        assert measured_by(measured) < 2
-
     def test_the_rounds_that_nobody_at_this_host_causes_go_on(self) -> None:
         """Signs of life, and what becomes due by the clock."""
         longest = {one.do.__name__: one.at_rest or one.interval for one in ROUNDS}
@@ -148,26 +109,68 @@ def measured_by(measure: Any) -> float:
     return result
 
 
-class TestListing:
-    def test_it_is_read_again_only_after_a_change(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(listing, "SETTLED", 0)
-        (tmp_path / "a.x").touch()
-        (tmp_path / "b.y").touch()
-        names = Listing(lambda name: name.endswith(".x"))
-        first = names.names(tmp_path)
-        assert first == {"a.x"}
-        assert names.names(tmp_path) is first
-        (tmp_path / "c.x").touch()
-        wait_for(lambda: names.names(tmp_path) == {"a.x", "c.x"}, "the change", timeout=5)
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
+    """What a look at all branches finds."""
+    found: dict[str, str | None] = {}
+    monkeypatch.setattr(compute, "running_branches", lambda **_: found)
+    monkeypatch.setattr(compute, "_may_run", None)
+    monkeypatch.setattr(reconcile, "_looked_at", -math.inf)
+    return found
 
-    def test_a_directory_that_has_just_changed_is_read_each_time(self, tmp_path: Path) -> None:
-        """Another change could have the same time."""
-        names = Listing()
-        (tmp_path / "a").touch()
-        assert names.names(tmp_path) == {"a"}
-        assert names.names(tmp_path) is not names.names(tmp_path)
 
-    def test_one_that_does_not_exist_has_no_names(self, tmp_path: Path) -> None:
-        assert Listing().names(tmp_path / "none") == frozenset()
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize(
+    "do",
+    [
+        *(suspend_idle_endpoints, mend_catalogs, measure_sizes, measure_nearly_full),
+        *(hold_to_quotas, lambda host: list(_running(host))),
+    ],
+)
+def test_rounds_about_running_computes_send_no_statement_while_none_runs(
+    account: Account, host: Host, do: Callable[[Host], object], django_assert_num_queries: Any
+) -> None:
+    make_project(account, host)
+    with django_assert_num_queries(0):
+        do(host)
+
+
+@pytest.mark.usefixtures("runs")
+def test_the_rows_are_compared_in_full_now_and_then(
+    account: Account, host: Host, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
+) -> None:
+    project = make_project(account, host)
+    reconcile.reconcile_host(host)
+    with django_assert_num_queries(0):
+        reconcile.reconcile_host(host)
+    # An endpoint whose compute this process has never seen.
+    Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
+    monkeypatch.setattr(reconcile, "BETWEEN_FULL_LOOKS", 0)
+    reconcile.reconcile_host(host)
+    assert Endpoint.objects.get(project=project).current_state == EndpointState.IDLE
+
+
+def test_a_compute_that_dies_is_noticed_by_the_next_look(
+    account: Account, host: Host, runs: dict[str, str | None]
+) -> None:
+    endpoint = Endpoint.objects.get(project=make_project(account, host))
+    Endpoint.objects.update(current_state=EndpointState.ACTIVE)
+    runs[endpoint.branch_id] = endpoint.id
+    reconcile.reconcile_host(host)
+    runs.clear()
+    reconcile.reconcile_host(host)
+    endpoint.refresh_from_db()
+    assert endpoint.current_state == EndpointState.IDLE
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_start_during_a_look_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "_may_run", {"ep-ended"})
+
+    def look(**_: object) -> dict[str, str | None]:
+        compute._may_run = {*(compute._may_run or ()), "ep-started"}
+        return {"br-1": "ep-runs", "br-2": None}
+
+    monkeypatch.setattr(compute, "running_branches", look)
+    compute.look_at_all()
+    assert compute.may_run() == {"ep-runs", "ep-started"}

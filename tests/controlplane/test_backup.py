@@ -24,16 +24,7 @@ from controlplane.compute.idle_data import DataInUse, idle_data
 from controlplane.compute.occupants import lease
 from controlplane.compute.patience import progressed
 from controlplane.compute.tree import clone_tree
-from controlplane.models import (
-    Account,
-    Action,
-    Branch,
-    Host,
-    Operation,
-    Snapshot,
-    Span,
-    Usage,
-)
+from controlplane.models import Account, Action, Branch, Host, Operation, Snapshot, Span, Usage
 from controlplane.models import Project as ProjectRow
 from tests.controlplane.rows import make_project, make_snapshot
 from tests.support.client import Client

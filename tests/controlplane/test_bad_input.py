@@ -20,41 +20,23 @@ class TestBodies:
     @pytest.mark.parametrize(
         "body",
         [
-            b"{",
-            b"nonsense",
-            b'{"endpoint": }',
+            *(b"{", b"nonsense", b'{"endpoint": }', b"\xff\xfe\x00", b"NaN garbage"),
             b'{"endpoint": {"branch_id": "x", "type": "read_write"}',
-            b"\xff\xfe\x00",
             b'{"endpoint": {"branch_id": "\xff", "type": "read_write"}}',
-            b"[" * 100_000,
-            b'{"a":' * 100_000,
-            b"9" * 10_000,
-            b"NaN garbage",
+            *(b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000),
         ],
     )
     def test_not_json(self, standing: Project, body: bytes) -> None:
         path = standing.path + "/endpoints"
-        response = standing.client.call("POST", path, data=body, headers=JSON)
-        status, message = refusal(response)
-        assert (status, message.startswith("invalid request: decode application/json")) == (
-            400,
-            True,
-        )
+        status, message = refusal(standing.client.call("POST", path, data=body, headers=JSON))
+        assert status == 400
+        assert message.startswith("invalid request: decode application/json")
 
     @pytest.mark.parametrize(
         "body",
         [
-            "null",
-            "[]",
-            "7",
-            '"text"',
-            "true",
-            "{}",
-            '{"endpoint": null}',
-            '{"endpoint": []}',
-            '{"endpoint": [[]]}',
-            '{"endpoint": "x"}',
-            '{"endpoint": 7}',
+            *("null", "[]", "7", '"text"', "true", "{}", '{"endpoint": null}'),
+            *('{"endpoint": []}', '{"endpoint": [[]]}', '{"endpoint": "x"}', '{"endpoint": 7}'),
             '{"endpoint": {"branch_id": null, "type": "read_write"}}',
             '{"endpoint": {"branch_id": 7, "type": "read_write"}}',
             '{"endpoint": {"branch_id": ["br"], "type": "read_write"}}',
@@ -65,8 +47,7 @@ class TestBodies:
     )
     def test_wrong_types(self, standing: Project, body: str) -> None:
         path = standing.path + "/endpoints"
-        response = standing.client.call("POST", path, data=body, headers=JSON)
-        status, message = refusal(response)
+        status, message = refusal(standing.client.call("POST", path, data=body, headers=JSON))
         assert (status, message.startswith("invalid request: decode")) == (400, True)
 
     @pytest.mark.parametrize(
@@ -133,29 +114,17 @@ class TestPaths:
     def test_unknown_ids(self, alice: Client, path: str) -> None:
         assert refusal(alice.call("GET", path)) == (404, "project not found")
 
-    def test_an_id_that_is_far_too_long(self, alice: Client) -> None:
-        assert refusal(alice.call("GET", "/projects/" + "x" * 2000))[0] == 404
-
     @pytest.mark.parametrize(
         "path", ["/projects?search=%00", "/projects?cursor=a%00b", "/projects/x/operations?%00=1"]
     )
     def test_a_nul_in_the_query(self, alice: Client, path: str) -> None:
         assert refusal(alice.call("GET", path))[0] == 400
 
-    @pytest.mark.parametrize("path", ["/projects?search=%ff", "/projects?search=%ED%A0%80"])
-    def test_a_query_that_is_not_utf8(self, alice: Client, path: str) -> None:
-        response = alice.call("GET", path)
-        assert response.status_code == 200 or refusal(response)[0] == 400
-
     @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "TRACE", "FETCH"])
     def test_unknown_methods(self, alice: Client, method: str) -> None:
         response = alice.call(method, "/projects")
         assert refusal(response) == (405, "method not allowed")
         assert set(response.headers["Allow"].split(", ")) == {"GET", "POST"}
-
-    def test_a_head_has_no_body(self, alice: Client) -> None:
-        response = alice.call("HEAD", "/projects")
-        assert (response.status_code, response.content) == (405, b"")
 
 
 class TestRequestsBeforeAnyHandler:
@@ -220,24 +189,6 @@ class TestLeniency:
             )
             assert response.json()["endpoint"]["name"] == "lenient", content_type
 
-    def test_reads_may_have_a_json_content_type(self, standing: Project) -> None:
-        for method in ("GET", "DELETE"):
-            path = standing.endpoint_path("ep-no-where-123456")
-            response = standing.client.call(method, path, headers=JSON)
-            assert refusal(response) == (404, "endpoint not found")
-
-    @pytest.mark.parametrize("flag", ["true", "True", "1"])
-    def test_booleans_are_accepted_as_python_writes_them(
-        self, standing: Project, flag: str
-    ) -> None:
-        answer = standing.client.get(
-            standing.path + "/connection_uri",
-            database_name="neondb",
-            role_name="neondb_owner",
-            pooled=flag,
-        )
-        assert "-pooler" in answer["uri"]
-
 
 class TestRequestIds:
     def test_a_request_id_of_the_caller_is_returned(self, alice: Client) -> None:
@@ -252,10 +203,6 @@ class TestRequestIds:
         headers: dict[str, Any] = {"X-Request-ID": given.encode()} if given is not None else {}
         response = alice.call("GET", "/projects/x", headers=headers)
         assert str(uuid.UUID(response.json()["request_id"])) == response.json()["request_id"]
-
-    def test_successful_responses_have_a_request_id_too(self, alice: Client) -> None:
-        response = alice.call("GET", "/projects")
-        assert uuid.UUID(response.headers["x-neon-ret-request-id"])
 
 
 def test_answers_are_neither_cached_nor_sniffed(alice: Client) -> None:

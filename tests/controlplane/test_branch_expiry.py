@@ -4,8 +4,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from controlplane.models import Account, Branch, Endpoint, Event, Host, Operation, Project
@@ -14,7 +12,6 @@ from controlplane.operations.expiry import AT_ONCE, MOST_WAITING, expire_branche
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
 from tests.controlplane.rows import make_host, make_project
-from tests.selection import first_of
 from tests.support.project import Project as OfService
 from tests.support.project import refusal
 from tests.support.waiting import wait_for
@@ -63,18 +60,6 @@ class TestSetting:
         assert [None if one is None else one["to"] is None for one in times] == [True, None, False]
 
     @pytest.mark.thorough
-    @pytest.mark.parametrize("zone", first_of(["+02:00", "-09:30", "Z", "z"]))
-    def test_fractions_of_seconds_and_time_zones(self, project: OfService, zone: str) -> None:
-        shift = {"+02:00": 120, "-09:30": -570}.get(zone, 0)
-        end = within(days=3).replace(microsecond=0)
-        sent = f"{(end + timedelta(minutes=shift)):%Y-%m-%dT%H:%M:%S}.000001789{zone}"
-        made = project.new_branch(expires_at=sent)["branch"]
-        # Rounded up: never earlier than requested.
-        assert made["expires_at"] == printed(end + timedelta(seconds=1))
-        again = changed(project, made["id"], expires_at=made["expires_at"])
-        assert again["ttl_interval_seconds"] == made["ttl_interval_seconds"]
-
-    @pytest.mark.thorough
     def test_a_time_to_live(self, project: OfService) -> None:
         made = project.new_branch(ttl_interval_seconds=600)["branch"]
         assert made["ttl_interval_seconds"] == 600
@@ -118,11 +103,6 @@ class TestSetting:
     ) -> None:
         answer = refused(standing, attributes, "" if is_new else spare_branch_id)
         assert (answer[0], words in answer[1]) == (status, True), answer
-
-    def test_not_archived_is_returned_unchanged(
-        self, standing: OfService, spare_branch_id: str
-    ) -> None:
-        assert changed(standing, spare_branch_id, archived=False)["id"] == spare_branch_id
 
     @pytest.mark.thorough
     def test_a_branch_that_cannot_be_deleted_cannot_expire(self, project: OfService) -> None:
@@ -171,14 +151,6 @@ class TestExpiry:
         assert {"branch.expired", "branch.deleted", "endpoint.deleted"} <= set(kinds)
         (expired,) = [event for event in events if event["type"] == "branch.expired"]
         assert expired["operation_ids"] == [row["id"] for row in reversed(begun)]
-
-    @pytest.mark.thorough
-    def test_an_expiry_cannot_be_changed_after_it_has_passed(self, project: OfService) -> None:
-        branch_id = project.new_branch_id(ttl_interval_seconds=3600)
-        with project.locked(branch_id):
-            changed(project, branch_id, ttl_interval_seconds=1)
-            wait_for(lambda: project.operations()[0]["action"] == "delete_timeline", "its deletion")
-            assert refused(project, {"expires_at": None}, branch_id)[0] == 423
 
 
 def make_due(*branches: Branch, ago: float = 60.0) -> None:
@@ -293,24 +265,3 @@ class TestRound:
         make_due(*spare(lasting), ago=-60)
         expire_branches(host)
         assert deletions() == []
-
-    @pytest.mark.thorough
-    def test_a_round_without_due_branches_makes_few_queries(
-        self, account: Account, host: Host
-    ) -> None:
-        """However many branches there are, and however many have an expiry in the future."""
-        project = make_project(account, host)
-        Branch.objects.bulk_create(
-            Branch(project=project, name=f"b{n}", expires_at=within(hours=1) if n % 2 else None)
-            for n in range(5000)
-        )
-        with connection.cursor() as cursor:
-            cursor.execute("ANALYZE controlplane_branch")
-        with CaptureQueriesContext(connection) as captured:
-            expire_branches(host)
-        assert len(captured) == 1
-        with connection.cursor() as cursor:
-            cursor.execute(f"EXPLAIN ANALYZE {captured[0]['sql']}")
-            plan = "\n".join(line for (line,) in cursor.fetchall())
-        assert "branches_that_expire" in plan, plan
-        assert "Seq Scan on controlplane_branch" not in plan, plan

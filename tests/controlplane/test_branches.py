@@ -27,31 +27,8 @@ class TestListAndGet:
         # What an active endpoint has used grows between two requests.
         wait_for(one_by_one_they_are_the_same, "the same branches, one by one")
 
-    def test_search_is_by_part_of_the_name(self, standing: Project) -> None:
-        def found(search: str) -> list[str]:
-            body = standing.client.get(standing.path + "/branches", search=search)
-            return [branch["name"] for branch in body["branches"]]
-
-        assert (found("AI"), found("%"), found("no such")) == (["main"], [], [])
-
-    def test_an_unknown_branch(self, standing: Project) -> None:
-        path = standing.branch_path("br-no-where-123456")
-        assert refusal(standing.client.call("GET", path)) == (404, "branch not found")
-
 
 class TestChange:
-    @pytest.mark.thorough
-    def test_it_works(self, project: Project) -> None:
-        body = project.client.patch(project.branch_path(), {"branch": {"name": "trunk"}})
-        assert set(body) == {"branch", "operations"}
-        assert body["operations"] == []
-        assert_fields(body["branch"], fields.BRANCH, fields.BRANCH_AT_TIMES)
-        assert project.branch()["name"] == "trunk"
-
-    def test_its_own_name_is_not_a_duplicate(self, standing: Project) -> None:
-        body = standing.client.patch(standing.branch_path(), {"branch": {"name": "main"}})
-        assert body["branch"]["name"] == "main"
-
     @pytest.mark.parametrize(
         ("attributes", "status"),
         [({"name": "x" * 257}, 400), ({"name": "\t"}, 400), ({"protected": "maybe"}, 400)],
@@ -74,11 +51,6 @@ class TestChange:
         path = standing.branch_path(spare_branch_id)
         response = standing.client.call("PATCH", path, json=body)
         assert refusal(response) == (409, 'branch already exists; branch_name:"main"')
-
-    def test_an_unknown_branch(self, standing: Project) -> None:
-        path = standing.branch_path("br-no-where-123456")
-        response = standing.client.call("PATCH", path, json={"branch": {"name": "x"}})
-        assert refusal(response) == (404, "branch not found")
 
 
 class TestSetAsDefault:
@@ -107,10 +79,6 @@ class TestSetAsDefault:
             assert refusal(project.client.call("POST", path)) == (422, "branch not ready yet")
         assert project.branch()["default"] is True
 
-    def test_an_unknown_branch(self, standing: Project) -> None:
-        path = standing.branch_path("br-no-where-123456", "/set_as_default")
-        assert refusal(standing.client.call("POST", path)) == (404, "branch not found")
-
 
 class TestDelete:
     @pytest.mark.thorough
@@ -132,19 +100,6 @@ class TestDelete:
         assert not project.stack.data_dir(branch_id).parent.exists()
         assert not project.is_running(endpoint_id)
         assert project.is_running()
-
-    @pytest.mark.thorough
-    def test_without_an_endpoint(self, project: Project) -> None:
-        branch_id = project.new_branch_id()
-        body = project.client.delete(project.branch_path(branch_id))
-        assert [o["action"] for o in body["operations"]] == ["delete_timeline"]
-        project.done(body)
-
-    @pytest.mark.thorough
-    def test_its_name_is_free_again(self, project: Project) -> None:
-        made = project.new_branch(name="again")
-        project.done(project.client.delete(project.branch_path(made["branch"]["id"])))
-        assert project.new_branch(name="again")["branch"]["name"] == "again"
 
     @pytest.mark.thorough
     def test_until_the_deletion_ends_everything_is_listed(self, project: Project) -> None:

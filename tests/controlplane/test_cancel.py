@@ -334,26 +334,6 @@ def test_an_availability_check(project: Project) -> None:
 
 
 @pytest.mark.thorough
-def test_unknown_ids(project: Project) -> None:
-    for kind, words in (("operations", "operation"), ("chains", "chain")):
-        for unknown in ("nonsense", "00000000-0000-0000-0000-000000000000"):
-            for verb in ("cancel", "retry"):
-                path = f"{project.path}/{kind}/{unknown}/{verb}"
-                assert refused(project, path) == (404, f"{words} not found")
-
-
-def test_an_operation_of_the_platform_cannot_be_cancelled_by_a_client(project: Project) -> None:
-    with project.locked():
-        (suspend,) = project.client.post(project.endpoint_path(rest="/suspend"))["operations"]
-        with project.stack.database() as database:
-            database.execute(
-                "UPDATE controlplane_operation SET initiator_type = 'platform' WHERE id = %s",
-                [suspend["id"]],
-            )
-        assert refused(project, steering_path(project, suspend, "cancel"))[0] == 409
-
-
-@pytest.mark.thorough
 def test_a_cancel_at_the_moment_of_the_end(project: Project) -> None:
     """Exactly one of the two takes effect, and the endpoint is in the reported state."""
     chance = random.Random(1)

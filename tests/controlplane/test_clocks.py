@@ -1,9 +1,6 @@
 """All processes compare times by the database's clock, because a host's clock may be wrong."""
 
 import asyncio
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -28,7 +25,6 @@ from controlplane.services.health import examine
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_project
 from tests.support.bare_postgres import SUPERUSER, BarePostgres
-from tests.support.stack import ROOT, Stack
 
 # It shifts the time that C returns to Python, however a module has imported its functions.
 time_machine = pytest.importorskip("time_machine")
@@ -163,37 +159,3 @@ def test_a_new_password_ends_the_sessions_begun_before_it(bare_cluster: BarePost
             with pytest.raises(psycopg.errors.AdminShutdown):
                 client.execute("SELECT 1")
         platform.execute("DROP ROLE clocked")
-
-
-# Runs a whole process whose clock is an hour ahead of the others', or behind.
-PROCESS = """
-import sys, datetime, time_machine
-at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=float(sys.argv[1]))
-time_machine.travel(at, tick=True).start()
-import django
-django.setup()
-from controlplane.services.health import examine
-print(examine().missing)
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("seconds", [HOUR, -HOUR])
-def test_a_process_with_a_wrong_clock_reports_a_healthy_service(
-    stack: Stack, seconds: float
-) -> None:
-    environment = {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
-        "PERCH_STATE_DIR": str(stack.state_dir),
-    }
-    process = subprocess.run(
-        [sys.executable, "-c", PROCESS, str(seconds)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert process.stdout.strip() == "[]", process.stderr

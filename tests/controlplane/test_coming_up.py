@@ -1,5 +1,6 @@
-"""How long `up` waits for the processes that it has started: as long as they make progress."""
+"""How long `up` waits for the processes that it has started, and the bar that it shows."""
 
+import io
 import subprocess
 import sys
 import threading
@@ -15,6 +16,9 @@ from django.core.management.base import CommandError
 
 from controlplane.management import coming_up
 from controlplane.management.coming_up import ComingUp
+from controlplane.management.progress_bar import bar
+from tests.selection import first_of
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -66,22 +70,10 @@ def waiting(supervisor: Any, said: list[str] | None = None) -> ComingUp:
     return ComingUp(supervisor, threading.Event(), words.append)
 
 
-@pytest.mark.parametrize("program", [SLOW, IN_A_CHILD], ids=["itself", "a child"])
+@pytest.mark.parametrize("program", first_of([IN_A_CHILD, SLOW]))
 def test_a_start_with_progress_is_waited_for(tmp_path: Path, program: str) -> None:
     with supervising(f"{program}\n{HANGS}", tmp_path) as supervisor:
         came_up_at = time.monotonic() + 3 * STILL
-        assert waiting(supervisor).wait_for(lambda: time.monotonic() > came_up_at, "it")
-
-
-def test_pauses_between_progress_do_not_add_up(tmp_path: Path) -> None:
-    busy_now_and_then = (
-        "import time\nwhile True:\n"
-        "    end = time.process_time() + 0.05\n"
-        "    while time.process_time() < end: pass\n"
-        "    time.sleep(0.2)"
-    )
-    with supervising(busy_now_and_then, tmp_path) as supervisor:
-        came_up_at = time.monotonic() + 4 * STILL
         assert waiting(supervisor).wait_for(lambda: time.monotonic() > came_up_at, "it")
 
 
@@ -124,3 +116,25 @@ def test_a_stop_ends_the_wait(tmp_path: Path) -> None:
         wait = waiting(supervisor)
         wait.stopped.set()
         assert not wait.wait_for(lambda: False, "Postgres")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_it_shows_how_much_is_written(tmp_path: Path) -> None:
+    terminal = Terminal()
+    with bar(tmp_path, 1000, out=terminal):
+        wait_for(lambda: f"[{'.' * 30}]" in terminal.getvalue(), "the empty bar")
+        (tmp_path / "below").mkdir()
+        (tmp_path / "below" / "file").write_bytes(bytes(500))
+        wait_for(lambda: "[#####" in terminal.getvalue(), "progress")
+    assert terminal.getvalue().endswith(" \r")
+
+
+def test_it_shows_nothing_in_a_file(tmp_path: Path) -> None:
+    file = io.StringIO()
+    with bar(tmp_path, 1000, out=file):
+        (tmp_path / "file").write_bytes(bytes(500))
+    assert file.getvalue() == ""

@@ -30,8 +30,7 @@ def writing(project: Project) -> Iterator[list[int]]:
                 number = len(committed)
                 # The rows are large, so that the log fills several segments while the copy is made.
                 connection.execute(
-                    "INSERT INTO numbers VALUES (%s, repeat(md5(%s::text), 3000))",
-                    [number, number],
+                    "INSERT INTO numbers VALUES (%s, repeat(md5(%s::text), 3000))", [number, number]
                 )
                 committed.append(number)
 
@@ -96,17 +95,6 @@ def test_its_indexes_agree_with_its_tables(project: Project) -> None:
     with project.compute(child) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS amcheck")
         connection.execute("SELECT bt_index_check('numbers_pkey', true)")
-
-
-@pytest.mark.thorough
-def test_a_child_of_a_child_holds_what_both_wrote(project: Project) -> None:
-    project.sql("CREATE TABLE places AS SELECT 'parent' AS place")
-    branch = project.new_branch(endpoint=True)
-    endpoint_id = branch["endpoints"][0]["id"]
-    project.sql("INSERT INTO places VALUES ('child')", endpoint_id=endpoint_id)
-    grandchild = child_of(project, branch["branch"]["id"])
-    rows = project.sql("SELECT place FROM places ORDER BY place", endpoint_id=grandchild)
-    assert rows == [("child",), ("parent",)]
 
 
 @pytest.mark.thorough

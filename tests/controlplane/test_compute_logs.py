@@ -77,15 +77,6 @@ def test_a_log_is_rotated_and_the_previous_one_removed(tmp_path: Path) -> None:
     assert f"line {lines - 1} ".encode() in log_file.read_bytes()
 
 
-def test_a_pipe_without_a_reader_blocks_nobody(tmp_path: Path) -> None:
-    descriptor = open_log(tmp_path / "postgres.log")
-    with suppress(BlockingIOError):
-        for _ in range(1000):
-            os.write(descriptor, bytes(65536))
-        raise AssertionError("somebody reads faster than the pipe is filled")
-    os.close(descriptor)
-
-
 def test_pipes_of_ended_computes_are_closed(tmp_path: Path) -> None:
     descriptors = []
     for number in range(50):

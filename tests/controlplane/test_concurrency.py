@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from tests.support.client import Client
-from tests.support.project import Project, locked, refusal, wanted
+from tests.support.project import Project, refusal, wanted
 from tests.support.waiting import wait_for
 
 CALLERS = 8
@@ -75,27 +75,6 @@ class TestOneWins:
         assert after == before | {won["endpoint"]["id"]: goal}
 
     @pytest.mark.thorough
-    def test_a_create_and_a_reassignment(self, project: Project) -> None:
-        goal = project.new_branch_id()
-        move = {"endpoint": {"branch_id": goal}}
-        responses = together(
-            lambda c: c.call("POST", project.path + "/endpoints", json=wanted(goal)),
-            lambda c: c.call("PATCH", project.endpoint_path(), json=move),
-            key=project,
-        )
-        (won,) = winners(responses, refused_with=409)
-        project.done(won)
-
-    @pytest.mark.thorough
-    def test_simultaneous_branches_of_one_name(self, project: Project) -> None:
-        body = {"branch": {"name": "same"}}
-        responses = together(
-            *[lambda c: c.call("POST", project.path + "/branches", json=body)] * 4, key=project
-        )
-        (won,) = winners(responses, refused_with=409)
-        project.done(won)
-
-    @pytest.mark.thorough
     def test_simultaneous_deletes(self, project: Project) -> None:
         responses = together(
             *[lambda c: c.call("DELETE", project.endpoint_path())] * CALLERS, key=project
@@ -158,26 +137,6 @@ class TestOrder:
             assert project.endpoint()["pending_state"] == "active"
         project.done(wedged)
         stranger.client.delete(stranger.path)
-
-    @pytest.mark.thorough
-    def test_many_hanging_operations_do_not_use_up_the_worker(self, project: Project) -> None:
-        """They hold no thread while they wait; the worker has only 32 threads."""
-        branches = [project.new_branch_id() for _ in range(4)]
-        locks = [locked(project.stack, branch_id) for branch_id in branches]
-        for lock in locks:
-            lock.__enter__()
-        try:
-            made = [
-                project.client.post(project.path + "/endpoints", wanted(branch_id))
-                for branch_id in branches
-            ]
-            project.suspend()
-            project.start()
-        finally:
-            for lock in locks:
-                lock.__exit__(None, None, None)
-        for answer in made:
-            project.done(answer)
 
     @pytest.mark.thorough
     def test_every_request_waits_for_the_deletion_of_its_project(self, project: Project) -> None:

@@ -1,14 +1,11 @@
 """PATCH an endpoint's settings, size and pooling (specification, call 3 and rule 2)."""
 
-import shutil
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.support.client import Client
 from tests.support.project import Project, refusal
-from tests.support.stack import Stack
 
 
 def patch(project: Project, **attributes: Any) -> Any:
@@ -62,12 +59,6 @@ class TestSettings:
         assert project.sql("SHOW work_mem") == [("9MB",)]
 
     @pytest.mark.thorough
-    def test_quotes_and_backslashes_are_preserved(self, project: Project) -> None:
-        value = r"""it's a \ "test" = # %d"""
-        project.change(settings=pg(**{"auto_explain.text": value}))
-        assert project.sql("SHOW auto_explain.text") == [(value,)]
-
-    @pytest.mark.thorough
     @pytest.mark.parametrize("asleep", [False, True])
     @pytest.mark.parametrize(
         ("name", "value", "words"),
@@ -108,42 +99,6 @@ class TestSettings:
         standing.change(settings=pg(max_connections="8"))
         assert standing.sql("SHOW max_connections") == [("8",)]
 
-    @pytest.mark.parametrize(
-        "name", ["port", "hba_file", "shared_preload_libraries", "PORT", "Config_File", "fsync"]
-    )
-    def test_reserved_settings(self, standing: Project, name: str) -> None:
-        before = standing.endpoint()
-        body = {"endpoint": {"settings": pg(**{name: "x"})}}
-        response = standing.client.call("PATCH", standing.endpoint_path(), json=body)
-        words = f'settings.pg_settings.{name}: the setting "{name}" belongs to the platform'
-        assert refusal(response) == (422, words)
-        assert standing.endpoint() == before
-
-    @pytest.mark.parametrize(
-        "settings",
-        [{"pg_settings": None}, {"pg_settings": []}, pg(**{"a = 1\nport": "1"}), "none"],
-    )
-    def test_invalid_settings(self, standing: Project, settings: Any) -> None:
-        before = standing.endpoint()
-        body = {"endpoint": {"settings": settings}}
-        response = standing.client.call("PATCH", standing.endpoint_path(), json=body)
-        assert refusal(response)[0] == 400
-        assert standing.endpoint() == before
-
-    @pytest.mark.thorough
-    def test_a_second_change_waits_for_the_first(self, project: Project) -> None:
-        with project.locked():
-            first = patch(project, settings=pg(work_mem="5MB"))
-            body = {"endpoint": {"settings": pg(work_mem="6MB")}}
-            second = project.client.call("PATCH", project.endpoint_path(), json=body)
-            assert refusal(second) == (
-                423,
-                "project already has running conflicting operations, "
-                "scheduling of new ones is prohibited",
-            )
-        project.done(first)
-        assert project.sql("SHOW work_mem") == [("5MB",)]
-
 
 class TestSize:
     @pytest.mark.thorough
@@ -155,74 +110,3 @@ class TestSize:
         assert project.sql("SHOW max_connections") == [("900",)]
         assert project.sql("SHOW shared_buffers") == [("256MB",)]
         assert project.endpoint()["autoscaling_limit_max_cu"] == 2
-
-    @pytest.mark.parametrize(
-        ("limits", "status"),
-        [
-            ({"autoscaling_limit_min_cu": 0.2}, 400),
-            ({"autoscaling_limit_max_cu": 57}, 400),
-            ({"autoscaling_limit_min_cu": 1.5}, 400),
-            ({"autoscaling_limit_max_cu": "NaN"}, 400),
-            ({"autoscaling_limit_min_cu": 4, "autoscaling_limit_max_cu": 2}, 400),
-        ],
-    )
-    def test_refusals(self, standing: Project, limits: dict[str, Any], status: int) -> None:
-        before = standing.endpoint()
-        response = standing.client.call(
-            "PATCH", standing.endpoint_path(), json={"endpoint": limits}
-        )
-        assert refusal(response)[0] == status
-        assert standing.endpoint() == before
-
-    def test_more_than_the_plan_allows(self, stack: Stack, free: Client) -> None:
-        project = Project.create(stack, free, wait=False)
-        body = {"endpoint": {"autoscaling_limit_max_cu": 1.5}}
-        response = free.call("PATCH", project.endpoint_path(), json=body)
-        status, message = refusal(response)
-        assert (status, 'the plan "free" allows at most 1' in message) == (422, True)
-        assert response.json()["code"] == "COMPUTE_UNITS_LIMIT_EXCEEDED"
-        free.delete(project.path)
-
-
-class TestWithoutOperations:
-    """A change that the compute need not know takes effect at once, without an operation."""
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"suspend_timeout_seconds": 600},
-            {"suspend_timeout_seconds": -1},
-            {"name": "reports"},
-            {"passwordless_access": False},
-            {"provisioner": "k8s-neonvm"},
-            {"pooler_mode": "transaction"},
-        ],
-    )
-    def test_it_works(self, standing: Project, change: dict[str, Any]) -> None:
-        answer = patch(standing, **change)
-        assert answer["operations"] == []
-        assert answer["endpoint"].items() >= change.items()
-        assert standing.endpoint().items() >= change.items()
-
-
-@pytest.mark.skipif(
-    not shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin:/usr/bin"),
-    reason="PgBouncer is not installed",
-)
-class TestPooler:
-    @pytest.mark.thorough
-    def test_it_works(self, project: Project) -> None:
-        with project.compute() as connection:
-            answer = patch(project, pooler_enabled=True)
-            assert answer["endpoint"]["pooler_enabled"] is True
-            assert actions(answer) == [("apply_config", "running")]
-            project.done(answer)
-            assert connection.execute("SELECT 1").fetchone() == (1,)
-        assert project.endpoint()["pooler_enabled"] is True
-        project.change(pooler_enabled=False)
-        assert project.endpoint()["pooler_enabled"] is False
-
-    @pytest.mark.thorough
-    def test_an_endpoint_created_with_pooling(self, project: Project) -> None:
-        created = project.create_endpoint(project.new_branch_id(), pooler_enabled=True)
-        assert created["endpoint"]["pooler_enabled"] is True

@@ -1,9 +1,14 @@
-"""`GET /projects/{project_id}/connection_uri`: the choice of branch, endpoint, database and
-role."""
+"""Connection strings: the choice of branch, endpoint, database and role, by the region's address
+and the proxy's TLS settings."""
 
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
+
+from controlplane.models import Database, Endpoint, Region, Role
+from controlplane.models import Project as ProjectRow
+from controlplane.services.connections import connection_to
 from tests.support.project import Project, refusal
 
 
@@ -43,3 +48,30 @@ def test_for_another_branch(project: Project) -> None:
 def test_for_an_endpoint(project: Project) -> None:
     made = project.new_branch(endpoint=True)["endpoints"][0]["id"]
     assert made in uri(project, endpoint_id=made).geturl()
+
+
+def uri_at(address: str, *, pooled: bool = False) -> str:
+    region = Region(id="here", host=address, port=6432)
+    endpoint = Endpoint(id="ep-a-b-1", project=ProjectRow(region=region))
+    return connection_to(
+        endpoint, Role(name="ann"), Database(name="shop"), password="p@", pooled=pooled
+    ).uri
+
+
+def test_on_this_machine_tls_is_left_to_the_driver() -> None:
+    uri = "postgresql://ann:p%40@localhost:6432/shop?options=endpoint%3Dep-a-b-1"
+    assert uri_at("localhost") == uri_at("dev.localhost") == uri
+    assert uri_at("localhost", pooled=True) == f"{uri}-pooler"
+
+
+@pytest.mark.parametrize("allowed", ["loopback", "always", "never"])
+def test_on_another_host_tls_is_required(settings: Any, allowed: str) -> None:
+    settings.PROXY_PLAIN_CONNECTIONS = allowed
+    uri = uri_at("db.example.com", pooled=True)
+    assert uri == "postgresql://ann:p%40@ep-a-b-1-pooler.db.example.com:6432/shop?sslmode=require"
+
+
+def test_tls_is_required_if_the_proxy_requires_it(settings: Any) -> None:
+    settings.PROXY_PLAIN_CONNECTIONS = "never"
+    uri = uri_at("localhost")
+    assert uri.endswith("@localhost:6432/shop?sslmode=require&options=endpoint%3Dep-a-b-1")

@@ -1,5 +1,6 @@
-"""Rules that the database enforces, whatever the code does."""
+"""Rules that the database enforces, whatever the code does, and generated identifiers."""
 
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from controlplane.models import Account, ApiKey, Branch, Endpoint, Host, Operation, Project
+from controlplane.models.names import FIRST, SECOND, new_endpoint_id
 from tests.controlplane.rows import make_project
 
 
@@ -83,8 +85,7 @@ class TestEndpoints:
 class TestBranches:
     def test_a_duplicate_account_name(self, project: Project) -> None:
         violates(
-            "branch_name_is_unique",
-            lambda: Branch.objects.create(project=project, name="branch 1"),
+            "branch_name_is_unique", lambda: Branch.objects.create(project=project, name="branch 1")
         )
 
     def test_the_name_of_a_deleted_branch_is_free(self, project: Project) -> None:
@@ -168,3 +169,14 @@ class TestAccounts:
             "digest",
             lambda: ApiKey.objects.create(account=account, name="second", digest=row.digest),
         )
+
+
+def test_an_id_is_two_words_and_digits() -> None:
+    assert re.fullmatch(r"ep-[a-z]+-[a-z]+-\d{6}", new_endpoint_id())
+
+
+def test_there_are_many_words_and_none_twice() -> None:
+    words = [*FIRST, *SECOND]
+    assert len(FIRST) * len(SECOND) > 10_000
+    assert len(set(words)) == len(words)
+    assert all(re.fullmatch("[a-z]{2,12}", word) for word in words)

@@ -24,14 +24,7 @@ from controlplane.compute.history.log import lsn_text, segment_name
 from controlplane.compute.observation import LOG_OF_ITS_OWN, measure
 from controlplane.compute.session import socket_dir
 from controlplane.compute.state_directory import prepare_state_directory
-from controlplane.compute.tree import (
-    SEGMENT_SIZE,
-    clone_tree,
-    copy_beginning,
-    open_directory,
-    shares_blocks,
-    tree_size,
-)
+from controlplane.compute.tree import SEGMENT_SIZE, clone_tree, shares_blocks, tree_size
 from tests.support.filesystems import free_bytes, mounted
 from tests.support.stack import new_state_dir
 
@@ -120,29 +113,6 @@ def test_a_copy_shares_its_parents_blocks_if_the_disk_can(
             )
 
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.thorough
-def test_a_beginning_shares_blocks_only_if_wanted(shared: bool) -> None:
-    with mounted("xfs", size=400 * MIB) as place:
-        (place / "segment").write_bytes(b"log" * MIB)
-        subprocess.run(["sync", "--file-system", place], check=True)
-        with open_directory(place) as directory:
-            copy_beginning(
-                "segment",
-                source=directory,
-                target=directory,
-                draft="copy",
-                size=2 * MIB,
-                owner=own_account(),
-                share=shared,
-            )
-        assert (place / "copy").read_bytes() == (b"log" * MIB)[: 2 * MIB]
-        extents = subprocess.run(
-            ["filefrag", "-v", place / "segment"], check=True, capture_output=True, text=True
-        ).stdout
-        assert ("shared" in extents) == shared
-
-
 def test_a_copy_can_be_on_another_filesystem() -> None:
     with (
         tempfile.TemporaryDirectory(dir="/dev/shm") as source,
@@ -157,9 +127,7 @@ def test_a_copy_can_be_on_another_filesystem() -> None:
 
 
 @pytest.mark.thorough
-def test_a_copy_leaves_out_recycled_log_segments(
-    state_dir: Callable[[Path], None],
-) -> None:
+def test_a_copy_leaves_out_recycled_log_segments(state_dir: Callable[[Path], None]) -> None:
     with tempfile.TemporaryDirectory(prefix="perch-") as scratch:
         Path(scratch).chmod(0o711)
         state_dir(Path(scratch))
@@ -221,9 +189,7 @@ def write_postgres_manifest(copy: Path, start: int, end: int) -> None:
 
 
 @pytest.mark.thorough
-def test_data_of_clients_outside_databases_is_measured(
-    state_dir: Callable[[Path], None],
-) -> None:
+def test_data_of_clients_outside_databases_is_measured(state_dir: Callable[[Path], None]) -> None:
     with tempfile.TemporaryDirectory(prefix="perch-") as scratch:
         Path(scratch).chmod(0o711)
         state_dir(Path(scratch))

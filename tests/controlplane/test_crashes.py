@@ -1,11 +1,9 @@
 """Any process may be killed at any moment: every operation still ends, and the state is right."""
 
-import random
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -14,22 +12,13 @@ import requests
 
 from tests.controlplane.test_reconciliation import age, look_now
 from tests.controlplane.test_step_history import FROM_THE_QUEUE, assert_in_order, names, steps
-from tests.support.client import Client
 from tests.support.processes import is_alive
-from tests.support.project import locked, wanted
+from tests.support.project import locked
 from tests.support.service import Service, stranger
-from tests.support.stack import new_state_dir
 from tests.support.waiting import wait_for
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with new_state_dir() as state_dir:
-        service = Service(state_dir)
-        try:
-            yield service
-        finally:
-            service.down()
+from tests.torture.ground import Ground
+from tests.torture.run import summary, torture
+from tests.torture.world import Size
 
 
 @pytest.mark.thorough
@@ -212,91 +201,6 @@ def test_the_proxy_and_the_console(service: Service) -> None:
 
 
 @pytest.mark.thorough
-def test_processes_at_random_during_a_burst(service: Service) -> None:
-    chance = random.Random(20221209)
-    over = threading.Event()
-    errors: list[BaseException] = []
-
-    def use(seed: int) -> None:
-        """Act as a user whose requests fail at times, and who continues."""
-        try:
-            RandomUser(service, random.Random(seed)).go_on_until(over)
-        except BaseException as error:  # raised in the main thread
-            errors.append(error)
-
-    visitors = [threading.Thread(target=use, args=[seed]) for seed in range(3)]
-    for visitor in visitors:
-        visitor.start()
-    for name in ("worker", "compute", "api", "metadata", "compute", "worker"):
-        time.sleep(chance.uniform(0.2, 1.2))  # kill at a random moment
-        with suppress(IndexError, psutil.NoSuchProcess):
-            if name == "compute":
-                psutil.Process(chance.choice(list(service.postmasters().values()))).kill()
-            else:
-                service.kill(name)
-    over.set()
-    for visitor in visitors:
-        visitor.join()
-    assert errors == []
-    service.settle(timeout=90)
-    endings = [operation["status"] for operation in service.operations()]
-    assert endings.count("finished") > endings.count("failed")
-    assert service.project().sql("SELECT 1") == [(1,)]
-
-
-class RandomUser:
-    """Creates, changes and deletes at random, and ignores refusals."""
-
-    def __init__(self, service: Service, chance: random.Random) -> None:
-        self.client = service.client.another()
-        self.chance = chance
-
-    def go_on_until(self, over: threading.Event) -> None:
-        while not over.is_set():
-            created = self.call("POST", "/projects", {"project": {}})
-            if created is None:
-                continue
-            path = f"/projects/{created['project']['id']}"
-            for _ in range(12):
-                if over.is_set():
-                    return
-                self.act(path)
-
-    def act(self, path: str) -> None:
-        branches = (self.call("GET", f"{path}/branches") or {}).get("branches", [])
-        endpoints = (self.call("GET", f"{path}/endpoints") or {}).get("endpoints", [])
-        if not branches or not endpoints:
-            return
-        branch = f"{path}/branches/{self.chance.choice(branches)['id']}"
-        endpoint = f"{path}/endpoints/{self.chance.choice(endpoints)['id']}"
-        goal = self.chance.choice(branches)["id"]
-        size = {"autoscaling_limit_max_cu": self.chance.choice([1, 2])}
-        method, where, body = self.chance.choice(
-            [
-                ("POST", f"{path}/branches", {"endpoints": [{"type": "read_write"}]}),
-                ("POST", f"{path}/endpoints", wanted(goal)),
-                ("POST", f"{endpoint}/start", None),
-                ("POST", f"{endpoint}/suspend", None),
-                ("POST", f"{endpoint}/restart", None),
-                ("PATCH", endpoint, {"endpoint": {"branch_id": goal}}),
-                ("PATCH", endpoint, {"endpoint": size}),
-                ("DELETE", endpoint, None),
-                ("DELETE", branch, None),
-            ]
-        )
-        self.call(method, where, body)
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        try:
-            response = self.client.call(method, path, json=body)
-        except requests.ConnectionError:
-            self.client = Client(self.client.api_url, self.client.key)
-            return None
-        assert response.status_code != 500, response.text
-        return response.json() if response.ok else None
-
-
-@pytest.mark.thorough
 def test_the_supervisor(service: Service) -> None:
     before = service.processes("supervisor")[0].pid
     service.kill("supervisor")
@@ -308,18 +212,6 @@ def test_the_supervisor(service: Service) -> None:
     wait_for(service.answers, "the service", timeout=60)
     service.settle()
     assert service.project().sql("SELECT 1") == [(1,)]
-
-
-@pytest.mark.thorough
-def test_the_supervisor_again_before_all_is_up(service: Service) -> None:
-    first = service.processes("supervisor")
-    service.kill("supervisor")
-    wait_for(
-        lambda: service.processes("supervisor") not in ([], first), "another supervisor", timeout=60
-    )
-    service.kill("supervisor")
-    wait_for(service.answers, "the service", timeout=60)
-    service.settle()
 
 
 @pytest.mark.thorough
@@ -367,3 +259,27 @@ def test_everything_at_once_and_up_again(service: Service) -> None:
     assert not service.stack.data_dir(doomed.branch_id).exists()
     project.start()
     assert project.sql("SELECT number FROM kept") == [(7,)]
+
+
+SEED = 7
+SECONDS = 15.0
+SIZE = Size(
+    accounts=2,
+    projects=1,
+    branches=3,
+    users=1,
+    writers=3,
+    readers=1,
+    blows=(0.3, 2.0),
+    blows_per_restart=12,
+)
+
+
+@pytest.mark.thorough
+def test_random_kills_and_stops_leave_everything_consistent(
+    state_dir: Path, tmp_path: Path
+) -> None:
+    journal = torture(SEED, SECONDS, SIZE, Ground(state_dir), directory=tmp_path)
+    assert not journal.breaks, f"see {tmp_path}\n{summary(journal)}"
+    for kind in ("rows", "reads", "blows", "branches read"):
+        assert journal.total(kind) > 0, f"no {kind}: {summary(journal)}"

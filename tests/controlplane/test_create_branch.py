@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 
 from controlplane.compute.tree import shares_blocks
+from controlplane.models import Account, Branch, Host, Role
+from controlplane.operations.locks import locked_project
+from controlplane.services.creation import creation_again
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
-from tests.selection import first_of
+from tests.controlplane.rows import make_project
 from tests.support.project import Project, refusal
 
 
@@ -51,29 +54,6 @@ def test_without_endpoints_none_is_created(project: Project) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("body", "headers"),
-    first_of(
-        [
-            (b"{}", {"Content-Type": "application/json"}),
-            (b"", {}),
-            (b"", {"Content-Type": "application/x-www-form-urlencoded"}),
-            (b"", {"Content-Type": "application/json"}),
-            (b'{"branch": {}, "annotation_value": {}, "new": 1}', {}),
-            (b'{"branch": null, "endpoints": null}', {}),
-        ],
-        count=2,
-    ),
-)
-def test_a_body_is_optional(project: Project, body: bytes, headers: dict[str, str]) -> None:
-    response = project.client.call("POST", project.path + "/branches", data=body, headers=headers)
-    assert response.status_code == 201, response.text
-    branch = response.json()["branch"]
-    assert branch["name"]
-    assert branch["parent_id"] == project.branch_id
-
-
-@pytest.mark.thorough
 def test_from_a_given_parent(project: Project) -> None:
     parent = project.new_branch(endpoint=True)
     endpoint_id = parent["endpoints"][0]["id"]
@@ -96,21 +76,6 @@ def test_from_a_parent_that_is_still_being_created(project: Project) -> None:
     assert project.branch(child["branch"]["id"])["current_state"] == "ready"
 
 
-@pytest.mark.thorough
-def test_the_endpoints_settings_are_stored(project: Project) -> None:
-    wanted = {
-        "type": "read_write",
-        "autoscaling_limit_min_cu": 0.5,
-        "autoscaling_limit_max_cu": 0.5,
-        "suspend_timeout_seconds": 77,
-        "settings": {"pg_settings": {"work_mem": "6MB"}},
-    }
-    answer = project.done(project.client.post(project.path + "/branches", {"endpoints": [wanted]}))
-    (endpoint,) = answer["endpoints"]
-    assert {name: endpoint[name] for name in wanted} == wanted
-    assert project.sql("SHOW work_mem", endpoint_id=endpoint["id"]) == [("6MB",)]
-
-
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
@@ -129,20 +94,6 @@ def test_the_endpoints_settings_are_stored(project: Project) -> None:
         ({"endpoints": [{"type": "read_write"}] * 2}, 422, "at most one read_write endpoint"),
         ({"endpoints": [{"settings": {"pg_settings": None}}]}, 400, "must not be nil"),
         ({"endpoints": [{"name": "x" * 65}]}, 400, "endpoints.0.name"),
-        (
-            {"endpoints": [{"type": "read_write", "autoscaling_limit_min_cu": 2}]},
-            400,
-            "more than autoscaling_limit_max_cu 1",
-        ),
-        (
-            {
-                "endpoints": [
-                    {"type": "read_write", "settings": {"pg_settings": {"hba_file": "/etc/passwd"}}}
-                ]
-            },
-            422,
-            "belongs to the platform",
-        ),
     ],
 )
 def test_refusals(standing: Project, body: Any, status: int, words: str) -> None:
@@ -275,3 +226,20 @@ def present(project: Project, endpoint_id: str | None = None) -> set[str]:
 def listed(project: Project, branch_id: str | None = None) -> set[str]:
     answer = project.client.get(project.branch_path(branch_id, rest="/databases"))
     return {database["name"] for database in answer["databases"]}
+
+
+@pytest.mark.parametrize("protected", [False, True])
+def test_roles_of_a_protected_source_get_their_own_passwords(
+    account: Account, host: Host, protected: bool
+) -> None:
+    project = make_project(account, host)
+    source = Branch.objects.get(project=project)
+    Branch.objects.filter(id=source.id).update(protected=protected)
+    child = Branch.objects.create(project=project, parent=source, name="child")
+    Role.objects.create(branch=source, name="late", verifier="the source's")
+    with locked_project(project.id):
+        (step,) = creation_again(Branch.objects.get(id=child.id), [])
+    assert step.branch is not None
+    taken = Role.objects.get(branch=child, name="late")
+    assert (taken.verifier == "the source's") != protected
+    assert taken.verifier

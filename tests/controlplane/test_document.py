@@ -189,3 +189,15 @@ def test_the_pages_own_files_are_in_the_wheel() -> None:
 def validator(document: Any, schema: Any) -> jsonschema_rs.Draft202012Validator:
     whole = {**schema, "components": document["components"]}
     return jsonschema_rs.Draft202012Validator(whole, validate_formats=True)
+
+
+def test_every_change_takes_an_idempotency_key_and_no_read_does(document: Any) -> None:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            names = [one["name"] for one in operation.get("parameters", ())]
+            expected = method in ("post", "patch", "delete")
+            assert names.count("Idempotency-Key") == expected, (method, path)
+            good = {s: a for s, a in operation["responses"].items() if s.startswith("2")}
+            assert good
+            for answer in good.values():
+                assert ("Idempotent-Replayed" in answer.get("headers", {})) == expected

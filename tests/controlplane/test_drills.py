@@ -1,4 +1,4 @@
-"""A drill starts what it restores from the store, whether the store has a chain or plain data."""
+"""A drill starts what it restores from the store, and checks its structures."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,12 +7,14 @@ import pytest
 
 from controlplane import clock
 from controlplane.compute import branch_data
+from controlplane.compute.integrity import DataDamaged, check_structures
+from controlplane.compute.session import socket_dir
 from controlplane.compute.tree import open_directory
 from controlplane.history_store.drills import verify
 from controlplane.history_store.layout import BranchList, StoredData, branch_folder, write_list
 from controlplane.history_store.objects import Store
 from controlplane.history_store.trees import tree_stream
-from tests.controlplane.test_copies import PARENT, state_dir
+from tests.controlplane.test_copies import PARENT, running, state_dir
 from tests.support.object_store import file_store
 from tests.support.stack import new_state_dir
 
@@ -62,3 +64,28 @@ def test_a_branch_without_history_is_started_to_check_it(store: Store) -> None:
 def test_a_branch_that_the_store_does_not_have_is_an_error_if_it_was_named(store: Store) -> None:
     assert verified(store) == "no base copy of it is complete in the store"
     assert verify(store, HOST, say=print) == []
+
+
+@pytest.mark.thorough
+def test_an_index_that_does_not_have_its_order_is_found(state_dir: Callable[[Path], None]) -> None:
+    with new_state_dir() as place:
+        state_dir(place)
+        branch_data.create_from_template(PARENT)
+        sockets = socket_dir(PARENT.replace("br-", "ep-"))
+        with running(PARENT) as connection:
+            connection.execute("CREATE TABLE things AS SELECT generate_series(1, 5000) AS number")
+            connection.execute("CREATE INDEX of_things ON things (number)")
+            # An extension of the owner's, with another function of the same name.
+            connection.execute("CREATE SCHEMA own")
+            connection.execute("CREATE ROLE perch_superuser")
+            connection.execute("CREATE EXTENSION amcheck SCHEMA own")
+            connection.execute(
+                "CREATE FUNCTION public.bt_index_check(oid) RETURNS void LANGUAGE sql AS ''"
+            )
+            check_structures(sockets)
+            # The catalog now says that the order is descending.
+            connection.execute(
+                "UPDATE pg_index SET indoption = '3' WHERE indexrelid = 'of_things'::regclass"
+            )
+            with pytest.raises(DataDamaged, match=r'database "postgres": the index \d+ is damaged'):
+                check_structures(sockets)

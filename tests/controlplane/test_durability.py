@@ -145,9 +145,15 @@ def test_a_lost_host_loses_no_commit(service: Service, kill: int) -> None:
         place.client.delete(place.path)
 
 
-def test_a_receiver_that_stands_still_is_taken_out(service: Service) -> None:
+@pytest.fixture(scope="class")
+def second(service: Service) -> Iterator[SecondHost]:
     with beside(service, "second") as host:
-        place = durable(service, "second", host.stack)
+        yield host
+
+
+class TestReceivers:
+    def test_one_that_stands_still_is_taken_out(self, service: Service, second: SecondHost) -> None:
+        place = durable(service, "second", second.stack)
         receiver, on = attached(service, place)
         assert on == "local"
         reduced, restored = (events(place, f"durability.{one}") for one in ("reduced", "restored"))
@@ -173,9 +179,8 @@ def test_a_receiver_that_stands_still_is_taken_out(service: Service) -> None:
         wait_for(lambda: not frozen.is_running(), "the end of the former receiver", timeout=20)
         place.client.delete(place.path)
 
-
-def test_commits_go_on_without_a_lost_receiver_while_no_worker_runs(service: Service) -> None:
-    with beside(service, "second"):
+    @pytest.mark.usefixtures("second")
+    def test_commits_go_on_without_a_lost_one_while_no_worker_runs(self, service: Service) -> None:
         place = durable(service, "local", service.stack)
         receiver, _ = attached(service, place)
         reduced, restored = (events(place, f"durability.{one}") for one in ("reduced", "restored"))
@@ -199,6 +204,27 @@ def test_commits_go_on_without_a_lost_receiver_while_no_worker_runs(service: Ser
         print(f"commits stood still for {max(gaps):.2f} s")
         assert max(gaps) < 5
         assert len(events(place, "durability.reduced")) == len(reduced) + 1
+        place.client.delete(place.path)
+
+    def test_what_was_received_is_removed_once_the_store_has_it(
+        self, service: Service, second: SecondHost
+    ) -> None:
+        place = durable(service, "local", service.stack)
+        receiver, _ = attached(service, place)
+        with place.connect() as connection:
+            connection.execute("CREATE TABLE filling AS SELECT repeat(md5('x'), 1000) AS text")
+            for _ in range(3):
+                connection.execute(
+                    "INSERT INTO filling SELECT repeat(n::text, 900) FROM"
+                    " generate_series(1, 20000) n"
+                )
+        log = second.stack.state_dir / "branches" / receiver / "log"
+        wait_for(
+            lambda: len(list(log.iterdir())) == 1, "the removal of finished segments", timeout=60
+        )
+        place.suspend()
+        wait_for(lambda: not log.exists(), "the removal of what was received", timeout=60)
+        assert receivers(service, place) == []
         place.client.delete(place.path)
 
 
@@ -263,27 +289,6 @@ def test_it_outlives_both_workers_and_ends_with_the_setting(service: Service) ->
         assert receivers(service, place) == []
         assert events(place, "durability.reduced") == reduced
         assert received.exists()
-        place.client.delete(place.path)
-
-
-def test_what_was_received_is_removed_once_the_store_has_it(service: Service) -> None:
-    with beside(service, "second") as host:
-        place = durable(service, "local", service.stack)
-        receiver, _ = attached(service, place)
-        with place.connect() as connection:
-            connection.execute("CREATE TABLE filling AS SELECT repeat(md5('x'), 1000) AS text")
-            for _ in range(3):
-                connection.execute(
-                    "INSERT INTO filling SELECT repeat(n::text, 900) FROM"
-                    " generate_series(1, 20000) n"
-                )
-        log = host.stack.state_dir / "branches" / receiver / "log"
-        wait_for(
-            lambda: len(list(log.iterdir())) == 1, "the removal of finished segments", timeout=60
-        )
-        place.suspend()
-        wait_for(lambda: not log.exists(), "the removal of what was received", timeout=60)
-        assert receivers(service, place) == []
         place.client.delete(place.path)
 
 

@@ -3,14 +3,12 @@ it."""
 
 import functools
 import json
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from django.db import models
 from django.test import Client as DjangoClient
-from pydantic import BaseModel, ValidationError
 
-from controlplane.api.endpoint_fields import answers_with, asks_for, chosen_in
 from controlplane.api.router import api as described
 from controlplane.models import (
     APPLIED,
@@ -155,40 +153,6 @@ def test_the_specification_names_it(one: Attribute) -> None:
     text = (ROOT / "docs" / "reference" / "specification.md").read_text()
     endpoint = text.partition("### 2.1 Endpoint")[2].partition("### 2.2")[0]
     assert f"`{one.name}`" in endpoint
-
-
-def test_a_declaration_is_enough_for_requests_and_responses() -> None:
-    declared = [
-        Attribute(name="seats", kind=int, least=1, most=9, description="", example=1),
-        Attribute(name="share", kind=float, least=0, most=1, description="", example=0.5),
-        Attribute(name="mood", kind=str, values=("calm", "keen"), description="", example="calm"),
-        Attribute(name="note", kind=str, most=5, is_optional=True, description="", example=None),
-        Attribute(name="awake", kind=bool, description="", example=True),
-    ]
-
-    @asks_for(declared)
-    class Asked(BaseModel):
-        """A request."""
-
-        mood: Literal["glum"] | None = None
-
-    @answers_with(declared)
-    class Answer(BaseModel):
-        pass
-
-    assert Asked.__doc__ == "A request."
-    assert set(Asked.model_fields) == set(Answer.model_fields) == {one.name for one in declared}
-    # The class's own field is unchanged.
-    assert Asked.model_validate({"mood": "glum", "seats": 9.0}).model_dump(exclude_none=True) == {
-        "mood": "glum",
-        "seats": 9,
-    }
-    for refused in ({"seats": 10}, {"seats": True}, {"share": 1.5}, {"note": "longer"}):
-        with pytest.raises(ValidationError):
-            Asked.model_validate(refused)
-    assert chosen_in(Asked(mood="glum")) == {}
-    required = {name for name, field in Answer.model_fields.items() if field.is_required()}
-    assert required == {"seats", "share", "mood", "awake"}
 
 
 def test_a_configuration_stored_by_an_earlier_release_leaves_other_attributes_alone(

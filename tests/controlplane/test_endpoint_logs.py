@@ -170,20 +170,6 @@ def test_no_statement_that_may_hold_a_password_is_shown(written: str, messages: 
     assert [line.message for line in lines] == messages
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        "LOG:  connection received: host=[local]",
-        'FATAL:  password authentication failed for user "me"',
-        "ERROR:  could not connect to the publisher: connection to server at",
-        f"STATEMENT:  {FAILING}",
-    ],
-)
-def test_what_holds_no_password_is_shown(message: str) -> None:
-    lines = list(lines_in(f'{PREFIX}ERROR:  a "b"\n{PREFIX}{message}\n', "postgres"))
-    assert without_passwords(lines) == lines
-
-
 def test_a_line_without_the_usual_form_is_kept_and_redacted() -> None:
     for text in ("lost beginning secret", "9999-99-99 99:99:99.999 UTC [1] LOG:  checkpoint x"):
         (line,) = lines_in(text, "postgres")

@@ -147,14 +147,6 @@ def test_a_disabled_endpoint_is_created_idle(ask: Ask) -> None:
     assert "start_compute" not in [operation["action"] for operation in answer["operations"]]
 
 
-@pytest.mark.parametrize("ask", ["POST branch", "POST endpoint"], indirect=True)
-@pytest.mark.parametrize("attributes", [{}, {"type": None}, {"type": "read_write"}])
-def test_its_type_may_be_left_out(ask: Ask, attributes: dict[str, Any]) -> None:
-    response = ask(attributes)
-    assert response.status_code == 201, response.content
-    assert Endpoint.objects.latest("created_at").type == "read_write"
-
-
 def test_a_later_smaller_plan_does_not_prevent_other_changes(
     api: DjangoClient, free_project: Project
 ) -> None:
@@ -164,16 +156,6 @@ def test_a_later_smaller_plan_does_not_prevent_other_changes(
     assert send(api, "PATCH", path, {"endpoint": {"disabled": True}}).status_code == 200
     grown = send(api, "PATCH", path, {"endpoint": {"autoscaling_limit_min_cu": 3}})
     assert grown.status_code == 422
-
-
-def test_the_answer_to_a_request_with_many_errors_is_bounded(
-    api: DjangoClient, free_project: Project
-) -> None:
-    wrong = {f"perch.{'x' * 300}{i}": i for i in range(1000)}
-    body = {"endpoint": {"settings": {"pg_settings": wrong}}}
-    response = send(api, "PATCH", f"/{free_project.id}/endpoints/ep-no-where-123456", body)
-    assert (response.status_code, len(response.content) < 40_000) == (400, True)
-    assert message(response).endswith("; and 990 more")
 
 
 class TestMerging:
@@ -211,15 +193,6 @@ class TestMerging:
         before = (endpoint.settings, endpoint.updated_at)
         assert self.patched(api, endpoint, settings)["operations"] == []
         assert (endpoint.settings, endpoint.updated_at) == before
-
-    def test_pg_settings_are_sent_as_a_whole(self, api: DjangoClient, endpoint: Endpoint) -> None:
-        answer = self.patched(api, endpoint, {"pg_settings": {"work_mem": "6MB"}})
-        assert [o["action"] for o in answer["operations"]] == ["apply_config", "suspend_compute"]
-        assert endpoint.settings == {"pg_settings": {"work_mem": "6MB"}}
-
-    def test_an_empty_map_removes_them_all(self, api: DjangoClient, endpoint: Endpoint) -> None:
-        self.patched(api, endpoint, {"pg_settings": {}})
-        assert endpoint.settings == {"pg_settings": {}}
 
     def test_a_new_endpoint_has_its_projects_settings_and_its_own(
         self, api: DjangoClient, account: Account, host: Host
@@ -278,39 +251,6 @@ class TestCreationOfAProject:
         monkeypatch.setattr(projects, "schedule", fail)
         assert send(api, "POST", "", {"project": {}}).status_code == 503
         assert not Project.objects.exists()
-
-    @pytest.mark.parametrize(
-        ("changes", "status", "words"),
-        [
-            ({"region_id": "moon"}, 422, 'region_id: the project stays in its region "local"'),
-            ({"history_retention_seconds": True}, 400, "project.history_retention_seconds"),
-            (
-                {"default_endpoint_settings": {"pgbouncer_settings": {"a": "b"}}},
-                422,
-                "pgbouncer_settings.a: cannot be set on this server",
-            ),
-            ({"default_endpoint_settings": {"autoscaling_limit_max_cu": True}}, 400, "max_cu"),
-        ],
-    )
-    def test_refusals(
-        self,
-        api: DjangoClient,
-        account: Account,
-        host: Host,
-        changes: dict[str, Any],
-        status: int,
-        words: str,
-    ) -> None:
-        project = make_project(account, host)
-        response = send(api, "PATCH", f"/{project.id}", {"project": changes})
-        assert (response.status_code, words in message(response)) == (status, True)
-
-    def test_its_own_region_is_not_a_change(
-        self, api: DjangoClient, account: Account, host: Host
-    ) -> None:
-        project = make_project(account, host)
-        body = {"project": {"region_id": host.id, "name": "kept"}}
-        assert send(api, "PATCH", f"/{project.id}", body).status_code == 200
 
 
 class TestHosts:

@@ -1,13 +1,8 @@
 """Streams of events: immediate, without a gap, and without cost for other accounts."""
 
-import contextlib
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from django.db import connection
@@ -29,11 +24,12 @@ from controlplane.services.event_tail import (
 )
 from tests.controlplane.rows import make_project
 from tests.controlplane.test_list_events import write
+from tests.support.another_api import another_api
 from tests.support.client import Client
 from tests.support.event_stream import EventReader
 from tests.support.processes import processes_of
 from tests.support.project import Project, refusal
-from tests.support.stack import ROOT, Stack, free_port
+from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
 
@@ -204,43 +200,22 @@ def test_long_work_delays_no_event(project: Project) -> None:
         assert time.monotonic() - began < 3
 
 
-@contextlib.contextmanager
-def another_api(stack: Stack) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
-    """Start another process of the API on the same database. Yields it and its address."""
-    line = next(line for line in (ROOT / "Procfile").read_text().splitlines() if "api:" in line)
-    address = f"127.0.0.1:{free_port()}"
-    options = line.split("--no-control-socket")[1].split()
-    program = [sys.executable, "-m", "gunicorn", "controlplane.wsgi", "--no-control-socket"]
-    environment = {name: text for name, text in os.environ.items() if "DJANGO" not in name}
-    with subprocess.Popen(
-        [*program, "--bind", address, *options],
-        cwd=ROOT,
-        env={**environment, "PERCH_STATE_DIR": str(stack.state_dir)},
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        try:
-            wait_for(lambda: stack.answers(f"http://{address}/healthz"), "another API")
-            yield process, f"http://{address}/api/v2"
-        finally:
-            process.terminate()
-
-
 @pytest.mark.thorough
 def test_another_process_of_the_api_has_the_same_events_and_stops_at_once(
     project: Project, stack: Stack
 ) -> None:
     key = project.client.post("/api_keys", {"key_name": "revoked"})
     project.client.delete(f"/api_keys/{key['id']}")
-    with another_api(stack) as (process, url):
-        other = Client(url, project.client.key)
+    with another_api(stack) as api:
+        other = api.client(project.client.key)
         with EventReader(other, project.path + "/events").begin() as reader:
             rename(project, "first")
             assert names(reader.take(1)) == ["first"]
-            assert Client(url, key["key"]).call("GET", "/projects").status_code == 401
+            assert api.client(key["key"]).call("GET", "/projects").status_code == 401
             began = time.monotonic()
-            process.send_signal(signal.SIGTERM)
+            api.process.send_signal(signal.SIGTERM)
             assert list(reader.events()) == []
-            process.wait(10)
+            api.process.wait(10)
             assert time.monotonic() - began < 5
             last = reader.last_event_id
     # The refusal was recorded as an event before the process ended.

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import psycopg
-import pytest
 
 from tests.support.client import Client
 from tests.support.project import Project, refusal
@@ -220,25 +219,6 @@ def test_every_change_is_recorded_without_secrets(fresh_project: Project, stack:
     assert "postgresql://" not in text
 
 
-@pytest.mark.thorough
-def test_a_request_that_changes_nothing_records_no_event(project: Project) -> None:
-    alice = project.client
-    recorded = Recorded(alice)
-    alice.patch(project.path, {"project": {"name": project.created["project"]["name"]}})
-    alice.patch(project.branch_path(), {"branch": {"name": "main"}})
-    alice.patch(project.endpoint_path(), {"endpoint": {"disabled": False}})
-    alice.post(project.branch_path(rest="/set_as_default"))
-    project.start()
-    assert recorded.now() == []
-
-
-def test_a_refused_change_records_no_event(project: Project) -> None:
-    recorded = Recorded(project.client)
-    body = {"branch": {"name": "main"}}
-    assert project.client.call("POST", project.path + "/branches", json=body).status_code == 409
-    assert recorded.now() == []
-
-
 def test_a_rollback_of_refused_settings_is_recorded(project: Project) -> None:
     recorded = Recorded(project.client)
     wrong = {"endpoint": {"settings": {"pg_settings": {"timezone": "UTC+200"}}}}
@@ -263,35 +243,3 @@ def test_a_rollback_of_refused_settings_is_recorded(project: Project) -> None:
     assert requested["operation"] is None
     (field,) = back["changes"]
     assert back["changes"][field] == {"from": "UTC+200", "to": None}
-
-
-@pytest.mark.thorough
-def test_the_death_of_a_compute_is_recorded(project: Project) -> None:
-    recorded = Recorded(project.client)
-    project.postmaster().kill()
-    wait_for(lambda: project.endpoint()["current_state"] == "idle", "the death to be noticed")
-    (died,) = recorded.now()
-    assert died["type"] == "endpoint.idle"
-    assert died["actor"]["type"] == "platform"
-    assert died["summary"].endswith("became idle: its compute exited on its own")
-
-
-@pytest.mark.thorough
-def test_a_suspend_by_idleness_is_recorded(project: Project) -> None:
-    project.client.patch(project.endpoint_path(), {"endpoint": {"suspend_timeout_seconds": 1}})
-    recorded = Recorded(project.client)
-    wait_for(lambda: project.endpoint()["current_state"] == "idle", "the endpoint to be suspended")
-    new = recorded.now()
-    assert types(new) == ["endpoint.suspend_requested", "operation.finished", "endpoint.idle"]
-    assert {event["actor"]["type"] for event in new} == {"idleness"}
-
-
-@pytest.mark.thorough
-def test_another_accounts_events_are_not_visible(project: Project, bob: Client) -> None:
-    assert refusal(bob.call("GET", project.path + "/events"))[0] == 404
-    assert events(bob) == []
-    assert events(bob, endpoint_id=project.endpoint_id) == []
-    stream = bob.call(
-        "GET", project.path + "/events", headers={"Accept": "text/event-stream"}, stream=True
-    )
-    assert stream.status_code == 404

@@ -133,9 +133,3 @@ def at(answer: Any, place: str) -> Any:
     for part in re.findall(r"\w+|\[\]", place):
         answer = answer[0] if part == "[]" else answer[part]
     return answer
-
-
-def test_a_field_without_a_declaration_is_found() -> None:
-    changed = json.loads(json.dumps(document()))
-    changed["components"]["schemas"]["NewProject"]["properties"]["colour"] = {"type": "string"}
-    assert "POST /projects project.colour" in set(request_fields(changed)) - FLAT.keys()

@@ -10,10 +10,8 @@ from django.test import Client as DjangoClient
 
 from controlplane.api.router import api as described
 from controlplane.models import Account, Branch, Endpoint, Host, Project
-from controlplane.services import branches
-from controlplane.services.schemas import BranchBeingMade
 from tests.controlplane.request_fields import request_fields
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_project, send
 from tests.controlplane.test_every_field import put
 
 
@@ -28,11 +26,6 @@ def project(account: Account, host: Host) -> Project:
 def errors(response: Any) -> list[tuple[str, str, str]]:
     assert response.status_code >= 400, response.content
     return [(one["field"], one["code"], one["message"]) for one in response.json()["errors"]]
-
-
-def send(api: DjangoClient, method: str, path: str, body: Any = None) -> Any:
-    text = "" if body is None else json.dumps(body)
-    return api.generic(method, f"/api/v2{path}", text, content_type="application/json")
 
 
 def test_every_field_that_the_schema_refuses_is_named(api: DjangoClient, project: Project) -> None:
@@ -59,15 +52,6 @@ def test_every_field_that_the_schema_refuses_is_named(api: DjangoClient, project
 def test_a_missing_field_is_required(api: DjangoClient, project: Project) -> None:
     answer = send(api, "POST", f"/projects/{project.id}/endpoints", {"endpoint": {}})
     assert ("endpoint.branch_id", "REQUIRED", "field required") in errors(answer)
-
-
-def test_messages_of_validators_come_without_the_frameworks_prefix(
-    api: DjangoClient, project: Project
-) -> None:
-    body = {"branch": {"expires_at": "tomorrow"}}
-    answer = send(api, "POST", f"/projects/{project.id}/branches", body)
-    words = "must be a time such as 2027-01-31T12:00:00Z"
-    assert errors(answer) == [("branch.expires_at", "INVALID", words)]
 
 
 # Values of every kind, of which each field refuses some.
@@ -98,41 +82,6 @@ def test_refusals_have_words_of_the_api_and_not_of_its_framework(
                 said = [answer.json()["message"], *(words for _, _, words in errors(answer))]
                 found += [f"{route} {field}: {words}" for words in said if ALIEN.search(words)]
     assert not found, "\n".join(sorted(set(found))[:40])
-
-
-def test_both_ends_of_a_branch(api: DjangoClient, project: Project) -> None:
-    body = {"branch": {"expires_at": "2099-01-01T00:00:00Z", "ttl_interval_seconds": 60}}
-    answer = send(api, "POST", f"/projects/{project.id}/branches", body)
-    words = (
-        "expires_at and ttl_interval_seconds both set the branch's expiry: send only one of them"
-    )
-    ((field, code, words),) = errors(answer)
-    assert (field, code) == ("branch", "INVALID")
-    assert words.startswith("expires_at and ttl_interval_seconds both set the branch's expiry")
-    message = f"invalid request: decode application/json: invalid: branch ({words})"
-    assert answer.json()["message"] == message
-
-
-@pytest.mark.parametrize("method", ["POST", "PATCH"])
-def test_an_archived_branch_is_not_offered(
-    api: DjangoClient, project: Project, method: str
-) -> None:
-    path = f"/projects/{project.id}/branches"
-    branch = Branch.objects.get(project=project, name="bare")
-    path += f"/{branch.id}" if method == "PATCH" else ""
-    answer = send(api, method, path, {"branch": {"archived": True}})
-    ((field, code, words),) = errors(answer)
-    assert (answer.status_code, field, code) == (422, "branch.archived", "NOT_OFFERED")
-    assert answer.json()["code"] == "NOT_OFFERED"
-    assert "keep a snapshot of it" in words
-    assert send(api, method, path, {"branch": {"archived": False}}).status_code < 300
-
-
-def test_a_field_that_is_not_offered(api: DjangoClient, project: Project) -> None:
-    body = {"project": {"settings": {"hipaa": True}}}
-    answer = send(api, "PATCH", f"/projects/{project.id}", body)
-    ((field, code, _),) = errors(answer)
-    assert (answer.status_code, field, code) == (422, "project.settings.hipaa", "NOT_OFFERED")
 
 
 def test_a_parameter_is_named_as_in_the_address(api: DjangoClient, project: Project) -> None:
@@ -191,13 +140,6 @@ def test_a_size_that_does_not_fit_the_stored_settings_is_named(
     assert words.startswith("settings.pgbouncer_settings.default_pool_size: ")
 
 
-def test_all_attributes_that_cannot_change_are_named(api: DjangoClient, project: Project) -> None:
-    body = {"project": {"pg_version": 17, "store_passwords": False, "region_id": "mars"}}
-    answer = send(api, "PATCH", f"/projects/{project.id}", body)
-    fields = {field for field, _, _ in errors(answer)}
-    assert fields == {"project.pg_version", "project.store_passwords", "project.region_id"}
-
-
 def test_a_taken_name(api: DjangoClient, project: Project) -> None:
     path = f"/projects/{project.id}/branches"
     answer = send(api, "POST", path, {"branch": {"name": "bare"}, "endpoints": []})
@@ -234,17 +176,3 @@ def test_the_number_of_reported_errors_is_limited(api: DjangoClient, project: Pr
     found = errors(send(api, "PATCH", f"/projects/{project.id}", body))
     assert len(found) == 100
     assert found[7][0] == "project.settings.allowed_ips.ips.7"
-
-
-def test_a_branch_that_is_still_being_created_is_refused_with_422(
-    api: DjangoClient, project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    operation = project.operations.get()
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise BranchBeingMade(operation)
-
-    monkeypatch.setattr(branches, "get_branch", refuse)
-    branch = Branch.objects.get(project=project, default=True)
-    answer = send(api, "GET", f"/projects/{project.id}/branches/{branch.id}")
-    assert (answer.status_code, answer.json()["message"]) == (422, "branch not ready yet")

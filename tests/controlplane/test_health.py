@@ -68,9 +68,6 @@ class TestMissing:
         Host.objects.update(worker_seen_at=ago(6))
         assert examine().missing == ["worker"]
 
-    def test_no_region_at_all(self, db: None) -> None:
-        assert examine().missing == ["worker", "proxy"]
-
 
 class TestProblems:
     def test_the_workers_own(self, healthy: Host) -> None:

@@ -1,7 +1,5 @@
 """The history of a branch: branches, restores and snapshots of its past moments."""
 
-import random
-import time
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -93,6 +91,7 @@ def test_a_branch_is_restored_from_its_own_past_and_its_history_goes_on(
         assert notes(project, made["id"]) == rows
 
 
+@pytest.mark.thorough
 def test_the_history_goes_on_if_a_branch_was_idle_when_it_was_restored(
     fresh_project: Project,
 ) -> None:
@@ -129,6 +128,7 @@ def test_a_snapshot_of_a_past_moment(fresh_project: Project) -> None:
     assert notes(project, restored["branch"]["id"]) == ["first"]
 
 
+@pytest.mark.thorough
 def test_history_counts_as_storage(fresh_project: Project) -> None:
     project = with_history(fresh_project)
     write(project, "first")
@@ -215,29 +215,6 @@ def test_of_a_position_that_a_restored_branch_had_twice_the_latest_is_meant(
     asked = History(Branch(), chains, now)
     with nullcontext() if is_known else pytest.raises(Unprocessable, match="outside"):
         asked.refuse_outside(PastMoment(lsn=lsn), "parent_lsn")
-
-
-@pytest.mark.thorough
-def test_history_is_kept_across_suspends_and_crashes(fresh_project: Project) -> None:
-    """Every moment equals what was recorded when it was written."""
-    project = with_history(fresh_project)
-    moments: list[tuple[dict[str, Any], list[str]]] = []
-    for number in range(12):
-        at, lsn = write(project, str(number))
-        named: dict[str, Any] = {"parent_timestamp": at} if number % 2 else {"parent_lsn": lsn}
-        moments.append((named, [str(n) for n in range(number + 1)]))
-        if number % 4 == 1:
-            project.suspend()
-            project.start()
-        if number % 4 == 3:
-            project.postmaster().kill()
-            wait_for(lambda: project.endpoint()["current_state"] == "idle", "the reconciler")
-            project.start()
-        time.sleep(random.random())
-    for named, expected in random.sample(moments, 5):
-        made = project.new_branch(**named)["branch"]
-        assert notes(project, made["id"]) == expected, named
-    assert history(project)["gaps"] == []
 
 
 @pytest.mark.thorough

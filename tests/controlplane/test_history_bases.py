@@ -183,9 +183,7 @@ def test_a_childs_history_begins_with_its_copy(state_dir: UseState, parent: str)
 
 
 @pytest.mark.thorough
-def test_a_moment_during_a_base_copy_is_recovered_from_the_base_before(
-    state_dir: UseState,
-) -> None:
+def test_a_moment_during_a_base_copy_is_recovered_from_the_base_before(state_dir: UseState) -> None:
     """A base shows the moment at its end, although its log begins earlier."""
     with mounted("ext4", size=2 * DISK) as place:
         state_dir(place)

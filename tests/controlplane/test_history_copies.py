@@ -198,7 +198,3 @@ def test_the_bandwidth_holds_for_all_threads_together() -> None:
 def test_a_url_that_names_no_store_is_refused(url: str) -> None:
     with pytest.raises(StoreMisnamed, match="PERCH_HISTORY_STORE"):
         Store(url, Keyring("passphrase", bytes(16)), Bandwidth(None))
-
-
-def test_each_host_has_a_folder_of_its_own(store: Store) -> None:
-    assert Copies(store, region="eu", host="a").host == "regions/eu/a"

@@ -4,7 +4,7 @@ without its guard."""
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import psycopg
@@ -85,15 +85,6 @@ def test_no_moment_is_recovered_across_missing_log(fresh_project: Project) -> No
 
 
 @pytest.mark.thorough
-def test_a_moment_after_the_last_commit_is_the_present(fresh_project: Project) -> None:
-    project = with_history(fresh_project)
-    write(project, "first")
-    project.suspend()
-    made = project.new_branch(parent_timestamp=datetime.now(UTC).isoformat())["branch"]
-    assert notes(project, made["id"]) == ["first"]
-
-
-@pytest.mark.thorough
 def test_a_position_leaves_out_a_transaction_that_was_open(fresh_project: Project) -> None:
     project = with_history(fresh_project)
     write(project, "first")
@@ -105,22 +96,6 @@ def test_a_position_leaves_out_a_transaction_that_was_open(fresh_project: Projec
         connection.commit()
     made = project.new_branch(parent_lsn=row[0])["branch"]
     assert notes(project, made["id"]) == ["first"]
-
-
-@pytest.mark.thorough
-def test_a_moment_after_a_restore_is_on_the_new_timeline(fresh_project: Project) -> None:
-    project = with_history(fresh_project)
-    first, _ = write(project, "first")
-    write(project, "undone")
-    body = {"source_branch_id": project.branch_id, "source_timestamp": first}
-    project.done(project.client.post(project.branch_path(rest="/restore"), body))
-    third, _ = write(project, "third")
-    write(project, "fourth")
-    made = project.new_branch(parent_timestamp=third)["branch"]
-    assert notes(project, made["id"]) == ["first", "third"]
-    body |= {"source_timestamp": third, "preserve_under_name": "fourth"}
-    project.done(project.client.post(project.branch_path(rest="/restore"), body))
-    assert project.sql("SELECT text FROM notes") == [("first",), ("third",)]
 
 
 @pytest.mark.thorough
@@ -185,9 +160,7 @@ def test_no_moment_is_recovered_without_the_first_segment_of_a_new_timeline(
 
 
 @pytest.mark.thorough
-def test_more_transactions_were_prepared_then_than_are_allowed_now(
-    fresh_project: Project,
-) -> None:
+def test_more_transactions_were_prepared_then_than_are_allowed_now(fresh_project: Project) -> None:
     project = with_history(fresh_project)
     project.change(settings={"pg_settings": {"max_prepared_transactions": "40"}})
     write(project, "first")
@@ -209,16 +182,6 @@ def test_more_transactions_were_prepared_then_than_are_allowed_now(
     endpoint = project.create_endpoint(kept["id"], settings=allowed)["endpoint"]
     count = "SELECT count(*)::int FROM pg_prepared_xacts"
     assert project.sql(count, endpoint_id=endpoint["id"]) == [(40,)]
-
-
-@pytest.mark.thorough
-def test_more_connections_were_allowed_then_than_now(fresh_project: Project) -> None:
-    project = with_history(fresh_project)
-    project.change(autoscaling_limit_max_cu=2, settings={"pg_settings": {"max_connections": "900"}})
-    assert project.sql("SHOW max_connections") == [("900",)]
-    at, _ = write(project, "first")
-    made = project.new_branch(parent_timestamp=at)["branch"]
-    assert notes(project, made["id"]) == ["first"]
 
 
 @pytest.mark.thorough

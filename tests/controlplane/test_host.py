@@ -12,11 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from controlplane.compute.account_numbers import new_account
 from controlplane.compute.accounts import SERVICE_ACCOUNT, Account, own_account
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.tree import TreeUntrusted, clone_tree
-from tests.controlplane.branch_directories import coming_and_going
 from tests.support.processes import postmaster_in
 from tests.support.project import Project
 from tests.support.stack import ROOT, Stack
@@ -52,13 +50,6 @@ def everything_of(stack: Stack) -> list[psutil.Process]:
 
 
 class TestAccounts:
-    @pytest.mark.thorough
-    @as_root
-    def test_a_branch_that_is_removed_meanwhile_does_no_harm(self, tmp_path: Path) -> None:
-        with coming_and_going(tmp_path):
-            for _ in range(50):
-                assert new_account(tmp_path).uid >= 50_000
-
     @as_root
     def test_programs_that_start_at_once_add_the_account_once(self, tmp_path: Path) -> None:
         etc = tmp_path / "etc"
@@ -166,11 +157,6 @@ class TestTrees:
         (source / "PG_VERSION").write_text("18\n")
         return source
 
-    def test_it_works(self, source: Path, tmp_path: Path) -> None:
-        clone_tree(source, tmp_path / "copy", owner=own_account(), skip=("PG_VERSION",))
-        assert (tmp_path / "copy/base/1/1259").read_bytes() == b"rows"
-        assert not (tmp_path / "copy/PG_VERSION").exists()
-
     def test_links_and_pipes_are_neither_followed_nor_opened(
         self, source: Path, tmp_path: Path
     ) -> None:
@@ -206,13 +192,3 @@ class TestTrees:
         (source / "/".join("abcdefghijk")).mkdir(parents=True)
         with pytest.raises(TreeUntrusted, match="deeper"):
             clone_tree(source, tmp_path / "copy", owner=own_account())
-
-    def test_recycled_log_segments_are_not_copied(self, source: Path, tmp_path: Path) -> None:
-        log = source / "pg_wal"
-        log.mkdir()
-        used, recycled = "000000010000000000000003", "000000010000000000000004"
-        for name in (used, recycled):
-            # Both pages have the address of the third segment.
-            (log / name).write_bytes(bytes(8) + (3 << 24).to_bytes(8, "little") + bytes(100))
-        clone_tree(source, tmp_path / "copy", owner=own_account())
-        assert [p.name for p in (tmp_path / "copy/pg_wal").iterdir()] == [used]

@@ -84,10 +84,7 @@ def test_the_platforms_own_postgres_has_the_platforms_settings() -> None:
         settings_file.symlink_to("mine")
         chosen = {"cluster_name": "chosen"}
         sockets = workshop.sockets_of(branch_id)
-        with (
-            workshop.serving(branch_id, sockets, chosen),
-            session.session(sockets) as connection,
-        ):
+        with workshop.serving(branch_id, sockets, chosen), session.session(sockets) as connection:
             shown = connection.execute("SHOW fsync").fetchone()
             name = connection.execute("SHOW cluster_name").fetchone()
         assert (shown, name) == (("on",), (f"schema-{branch_id}",))

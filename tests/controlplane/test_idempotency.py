@@ -68,28 +68,6 @@ def test_it_works(alice: Client, beside: AnotherApi, key: str) -> None:
     Client(alice.api_url, first.json()["key"]).get("/projects")
 
 
-def test_a_project_is_created_once_and_comes_up(alice: Client, key: str) -> None:
-    first = send(alice, "POST", "/projects", key, {"project": {}})
-    again = send(alice, "POST", "/projects", key, {"project": {}})
-    assert (first.status_code, again.status_code) == (201, 201)
-    assert again.json() == first.json(), "its password among it"
-    (project,) = alice.get("/projects")["projects"]
-    assert {one["status"] for one in alice.finish(again.json())} == {"finished"}
-    path = f"/projects/{project['id']}"
-    deletion = [send(alice, "DELETE", path, key + "-d") for _ in range(2)]
-    assert [(one.status_code, is_replay(one)) for one in deletion] == [(200, False), (200, True)]
-
-
-@pytest.mark.thorough
-def test_a_replayed_change_does_not_overwrite_a_later_one(standing: Project, key: str) -> None:
-    path = standing.path
-    for name, by in (("first", key), ("second", key + "2")):
-        assert send(standing.client, "PATCH", path, by, {"project": {"name": name}}).ok
-    again = send(standing.client, "PATCH", path, key, {"project": {"name": "first"}})
-    assert (is_replay(again), again.json()["project"]["name"]) == (True, "first")
-    assert standing.client.get(path)["project"]["name"] == "second"
-
-
 def test_a_key_with_another_request_is_refused(alice: Client, key: str) -> None:
     assert send(alice, "POST", "/api_keys", key, {"key_name": "a"}).ok
     for method, path, body in (
@@ -111,21 +89,6 @@ def test_a_key_belongs_to_its_api_key(alice: Client, bob: Client, key: str) -> N
     for client in (alice, other, bob):
         response = send(client, "POST", "/api_keys", key, {"key_name": "y"})
         assert (response.status_code, is_replay(response)) == (200, False)
-
-
-@pytest.mark.parametrize("bad", ["", "x" * 256, "caf\xe9", "a\tb"])
-def test_invalid_keys(alice: Client, bad: str) -> None:
-    header = {"Idempotency-Key": bad.encode("latin-1")}
-    response = alice.call("POST", "/api_keys", json={"key_name": "x"}, headers=header)
-    assert refusal(response)[0] == 400
-    assert len(alice.get("/api_keys")) == 1
-
-
-def test_reads_accept_no_key(alice: Client, key: str) -> None:
-    before = send(alice, "GET", "/api_keys", key).json()
-    alice.post("/api_keys", {"key_name": "x"})
-    after = send(alice, "GET", "/api_keys", key)
-    assert (len(after.json()), is_replay(after)) == (len(before) + 1, False)
 
 
 def test_a_final_refusal_is_replayed(standing: Project, key: str) -> None:
@@ -179,30 +142,6 @@ def test_of_two_simultaneous_requests_the_second_gets_the_firsts_answer(
     assert len(found) == 1
     standing.client.finish(answers[0].json())
     standing.client.finish(standing.client.delete(f"{path}/{found[0]['id']}"))
-
-
-@pytest.mark.thorough
-def test_a_client_that_disconnected_asks_again_and_learns_the_result(
-    standing: Project, key: str
-) -> None:
-    path, body = standing.path + "/branches", {"branch": {"name": "unheard"}}
-    with locked_row(standing):
-        with pytest.raises(requests.ReadTimeout):
-            requests.post(
-                standing.client.api_url + path,
-                json=body,
-                headers={
-                    "Idempotency-Key": key,
-                    "Authorization": f"Bearer {standing.client.key}",
-                },
-                timeout=0.5,
-            )
-        wait_for_tries(standing.stack, 1)
-    again = send(standing.client, "POST", path, key, body)
-    assert (again.status_code, is_replay(again)) == (201, True)
-    assert len(standing.client.get(path, search="unheard")["branches"]) == 1
-    standing.client.finish(again.json())
-    standing.client.finish(standing.client.delete(f"{path}/{again.json()['branch']['id']}"))
 
 
 @pytest.mark.thorough

@@ -157,13 +157,6 @@ def test_what_cannot_be_added(inviting: Path, monkeypatch: pytest.MonkeyPatch) -
         add("three")
 
 
-def test_the_api_takes_nothing_else(inviting: Path, client: DjangoClient) -> None:
-    for body in ("", "{}", "[]", '{"invitation": 1}'):
-        answer = client.post("/hosts/join", body, content_type="application/json")
-        assert answer.status_code in (400, 404)
-    assert client.get("/hosts/join").status_code == 405
-
-
 @pytest.mark.parametrize(
     "body", ["", "{}", "[]", "[" * 100_000, '{"invitation": ' * 5_000, r'{"invitation": "\ud800"}']
 )

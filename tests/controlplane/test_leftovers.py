@@ -7,7 +7,6 @@ The computes here are started in this process, without the service.
 import os
 import shutil
 import subprocess
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,21 +14,12 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from django.conf import settings
 
-from controlplane.compute import branch_data, compute, pooler, process
+from controlplane.compute import compute, pooler, process
 from controlplane.compute.accounts import account_of, give
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.door import SOCKET
-from controlplane.compute.filesystem import lock_branches
-from controlplane.compute.occupants import (
-    is_alive,
-    is_leased,
-    kill,
-    owner_of,
-    processes_in,
-)
-from controlplane.compute.patience import OutOfPatience, patience
+from controlplane.compute.occupants import is_alive, is_leased, kill, owner_of, processes_in
 from controlplane.compute.session import session, socket_dir
 from tests.controlplane.local_compute import (
     BRANCH,
@@ -107,14 +97,6 @@ class TestKilledPostmaster:
             compute.start(SPEC)
             assert not is_alive(backend)
         assert serves()
-
-    @pytest.mark.thorough
-    def test_its_children_are_ended_by_a_stop(self, branch: Path) -> None:
-        compute.start(SPEC)
-        with busy_backend() as backend:
-            kill([postmaster()])
-            compute.stop(BRANCH)
-            assert not is_alive(backend)
 
     @pytest.mark.thorough
     def test_its_children_are_found_without_its_pid_file(self, branch: Path) -> None:
@@ -234,56 +216,6 @@ class TestPoolers:
         wait_for(lambda: processes_in(branch / "pgbouncer.ini") == [], "the end of the pooler")
         pooler.ensure_pooler(BRANCH, sockets, roles=[CLIENT])
         assert pooled()
-
-
-class TestNothingIsLeft:
-    @pytest.mark.thorough
-    def test_a_suspended_endpoint_has_no_socket_directory(self, branch: Path) -> None:
-        compute.start(SPEC)
-        assert compute.endpoints_with_sockets() == {ENDPOINT}
-        compute.stop(BRANCH)
-        assert compute.endpoints_with_sockets() == set()
-
-    @pytest.mark.thorough
-    def test_a_removed_branch_has_no_lock(self, branch: Path) -> None:
-        other = "br-other-heron-123456"
-        locks = Path(settings.STATE_DIR) / "locks"
-        with lock_branches(other):
-            branch_data.create_from_template(other)
-            assert (locks / other).exists()
-            compute.remove(other)
-        assert not branch_dir(other).exists()
-        assert not list(locks.glob(f"{other}*"))
-
-    @pytest.mark.thorough
-    def test_a_removed_lock_file_is_created_again(self, branch: Path) -> None:
-        """A process that waited for the removed file must not believe that it holds the new one."""
-        held_at_once = []
-        inside: list[int] = []
-
-        def take() -> None:
-            with lock_branches(BRANCH):
-                inside.append(1)
-                held_at_once.append(len(inside))
-                time.sleep(0.01)
-                inside.pop()
-
-        with lock_branches(BRANCH):
-            threads = [threading.Thread(target=take) for _ in range(8)]
-            for thread in threads:
-                thread.start()
-            (Path(settings.STATE_DIR) / "locks" / BRANCH).unlink()
-        for thread in threads:
-            thread.join()
-        assert held_at_once == [1] * 8
-
-    @pytest.mark.thorough
-    def test_waiting_for_a_lock_ends_with_the_attempts_time(self, branch: Path) -> None:
-        with lock_branches(BRANCH):
-            began = time.monotonic()
-            with pytest.raises(OutOfPatience), patience(0.2), lock_branches(BRANCH):
-                pass
-            assert time.monotonic() - began < 2
 
 
 def pooled() -> bool:

@@ -99,10 +99,7 @@ def test_only_new_log_is_copied_by_the_next_worker_too(chain: Chain, copies: Cop
         (START, middle),
         (middle, segments[0]),
         (segments[0], segments[1]),
-        (
-            segments[1],
-            end,
-        ),
+        (segments[1], end),
     ]
 
 

@@ -4,9 +4,6 @@ import json
 import logging
 import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 from types import ModuleType
 from urllib.parse import urlsplit
 
@@ -15,13 +12,9 @@ import requests
 
 import console.logs
 import controlplane.logs
-from controlplane.management.supervision import programs_of
-from controlplane.operations.upkeep import ROUNDS
 from tests.support.client import Client
 from tests.support.log_lines import await_line, parse, read_log
-from tests.support.project import Project
-from tests.support.stack import ROOT, Stack, free_port
-from tests.support.waiting import wait_for
+from tests.support.stack import Stack
 
 FORGED = '2026-11-21T16:20:01.123Z level=INFO process=api message="all is well"'
 # Line breaks of all kinds, a terminal's escape, a change of direction, a lone surrogate.
@@ -180,61 +173,6 @@ def test_no_key_and_no_query_is_ever_logged(stack: Stack) -> None:
         words = file.read_text()
         assert client.key not in words, file
         assert made["key"] not in words, file
-
-
-@pytest.mark.thorough
-def test_every_line_of_every_process_can_be_parsed(stack: Stack, project: Project) -> None:
-    assert requests.get(stack.console_url, timeout=10).ok
-    processes = {"web": "console", "api": "api", "worker": "worker", "proxy": "proxy"}
-    for program, process in processes.items():
-        lines = read_log(stack.state_dir, program)
-        assert {line["process"] for line in lines} == {process}
-    for program in ("web", "api"):
-        loggers = [line["logger"] for line in read_log(stack.state_dir, program)]
-        assert loggers[0] == "gunicorn.error"
-
-
-@pytest.mark.thorough
-def test_the_lines_of_a_round_name_the_round(stack: Stack, project: Project) -> None:
-    project.postmaster().kill()
-    line = await_line(stack, "worker", endpoint=project.endpoint_id, level="WARNING")
-    # Whichever round notices first.
-    assert line["round"] in {one.do.__name__ for one in ROUNDS}
-    assert "request" not in line
-    wait_for(lambda: project.endpoint()["current_state"] == "idle", "the endpoint to be idle")
-
-
-@pytest.mark.thorough
-def test_an_error_at_the_start_has_the_same_format(tmp_path: Path) -> None:
-    environment = {
-        **{name: value for name, value in os.environ.items() if "DJANGO" not in name},
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PERCH_STATE_DIR": str(tmp_path),
-        "PERCH_LOG_FORMAT": "json",
-        "HOST": "127.0.0.1",
-        "PORT": str(free_port()),
-    }
-    web = next(one for one in programs_of(ROOT / "Procfile") if one.name == "web")
-    for process, command, wrong, words in (
-        ("worker", "python manage.py worker", {"PERCH_WORKER_CONCURRENCY": "many"}, "'many'"),
-        ("proxy", "python manage.py proxy", {"PERCH_HOST": "203.0.113.1"}, "cannot serve"),
-        ("console", web.command, {"PERCH_SECRET_KEY": ""}, "PERCH_SECRET_KEY is not set"),
-    ):
-        failed = subprocess.run(
-            ["/bin/sh", "-c", f"exec {command}"],
-            cwd=ROOT,
-            env={**environment, **wrong},
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
-        assert failed.returncode, command
-        said = (failed.stdout + failed.stderr).splitlines()
-        lines = [json.loads(line) for line in said if line.startswith("{")]
-        # gunicorn prints why a worker did not start, in addition to its log.
-        assert len(said) - len(lines) == (process == "console"), said
-        assert {line["process"] for line in lines} == {process}
-        assert [line for line in lines if words in line["message"] + line.get("traceback", "")]
 
 
 def _send(url: str, request: str) -> None:

@@ -179,11 +179,7 @@ class TestTakingOver:
         common = {"project": project, "status": "running", "dispatched_at": timezone.now()}
         make = Operation.objects.create
         make(
-            **common,
-            action=Action.START_COMPUTE,
-            branch=kept,
-            chain="0" * 32,
-            resources=[kept.id],
+            **common, action=Action.START_COMPUTE, branch=kept, chain="0" * 32, resources=[kept.id]
         )
         make(
             **common,
@@ -237,23 +233,6 @@ class TestTakingOver:
         continue_with_lost("local")
         project.refresh_from_db()
         assert project.host_id == "local"
-
-    def test_many_projects_are_spread(self, account: Account, lost: Host) -> None:
-        room: dict[str, Any] = {
-            "cpus": 4,
-            "cpu_load": 0.0,
-            "memory_bytes": 8 * GB,
-            "disk_bytes": 100 * GB,
-        }
-        running: dict[str, Any] = {"history_store": STORE, "proxy_seen_at": timezone.now()}
-        free: dict[str, Any] = {"disk_free_bytes": 50 * GB, "disk_reserve_bytes": GB}
-        Host.objects.filter(id="local").update(**room, **free)
-        make_host("third", "local", **room, **running, **free)
-        for _ in range(6):
-            give_history(make_project(account, lost))
-        declare_lost()
-        counts = [Project.objects.filter(host_id=name).count() for name in ("local", "third")]
-        assert counts == [3, 3]
 
     def test_a_project_goes_to_the_host_that_has_received_its_log(
         self, account: Account, lost: Host

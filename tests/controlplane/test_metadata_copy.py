@@ -85,20 +85,6 @@ def test_rows_move_to_an_older_server(backup: Path, debian: BarePostgres, place:
     assert projects_in(debian, "older") == list(Project.objects.values_list("id", flat=True))
 
 
-@pytest.mark.thorough
-def test_rows_of_an_older_server_move_to_it_and_to_a_newer_one(
-    backup: Path, debian: BarePostgres, bare_cluster: BarePostgres, place: Path
-) -> None:
-    first = new_database(debian, "first")
-    ran("restore", backup, "--state-dir", place / "first", url=first)
-    (project,) = projects_in(debian, "first")
-    again = place / "again"
-    ran("backup", again, "--state-dir", place / "first", url=first)
-    for cluster, name in ((debian, "second"), (bare_cluster, "third")):
-        ran("restore", again, "--state-dir", place / name, url=new_database(cluster, name))
-        assert projects_in(cluster, name) == [project]
-
-
 def test_a_server_that_refuses_the_tables_is_found_before_anything_is_copied(
     backup: Path, debian: BarePostgres, place: Path
 ) -> None:

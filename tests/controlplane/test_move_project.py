@@ -1,7 +1,9 @@
-"""What a move of a project schedules, and what it refuses before it schedules anything."""
+"""What a move of a project schedules, what it refuses, and who waits for the project meanwhile."""
 
 import io
 import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 from django.core.management import call_command
+from django.db import connection, transaction
 from django.utils import timezone
 
 from controlplane.compute.filesystem import lock_branches
@@ -18,13 +21,15 @@ from controlplane.models import Account, Endpoint, EndpointState, Host, Operatio
 from controlplane.operations import receiving_moves
 from controlplane.operations.actions import details_of
 from controlplane.operations.details import MoveProjectDetails
+from controlplane.operations.locks import locked_project
 from controlplane.operations.moved_away import has_moved_away
 from controlplane.operations.project_host import HostNotReady, give_to_host
 from controlplane.services.errors import Conflict, HostAway, NotFound, Unprocessable
 from controlplane.services.moving import empty, go_on_emptying, move
+from controlplane.services.projects import lock_project
 from tests.controlplane.rows import make_host, make_project
 from tests.support.client import Client
-from tests.support.stack import Stack
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -171,8 +176,7 @@ def test_only_the_state_directory_that_has_the_data_gets_the_project(
     assert Project.objects.get(id=project.id).host_id == "local"
 
 
-def test_an_operator_moves_a_project(stack: Stack, alice: Client) -> None:
-    operator = Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
+def test_an_operator_moves_a_project(operator: Client, alice: Client) -> None:
     path = f"/projects/{alice.new_project()['project']['id']}/move"
     for client, host, status in (
         (alice, "moon", 403),
@@ -201,3 +205,49 @@ def test_data_stays_on_a_host_that_was_lost_and_goes_after_a_move(
         resources=[branch.id],
     )
     assert not has_moved_away(branch)
+
+
+WAITING = "SELECT FROM pg_locks WHERE NOT granted"
+
+
+def by_operations(account: Account, project_id: str) -> str:
+    with locked_project(project_id) as project:
+        return project.host.id
+
+
+def by_services(account: Account, project_id: str) -> str:
+    with transaction.atomic():
+        return lock_project(account, project_id).host.id
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("locked", [by_operations, by_services])
+def test_a_project_that_moves_while_its_lock_is_awaited_is_found(
+    account: Account, host: Host, locked: Callable[[Account, str], str]
+) -> None:
+    project, two = make_project(account, host), make_host("two", host.region_id)
+
+    def wait() -> str:
+        try:
+            return locked(account, project.id)
+        finally:
+            connection.close()
+
+    with (
+        connection.connection.__class__.connect(connection.connection.info.dsn) as other,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        other.execute(
+            "UPDATE controlplane_project SET host_id = %s WHERE id = %s", [two.id, project.id]
+        )
+        waiting = threads.submit(wait)
+        wait_for(lambda: other.execute(WAITING).rowcount == 1, "the wait for the lock")
+        other.commit()
+        assert waiting.result(timeout=10) == two.id
+
+
+def test_a_project_that_does_not_exist_is_not_found(account: Account) -> None:
+    with pytest.raises(Project.DoesNotExist):
+        by_operations(account, "no-such-12345678")
+    with pytest.raises(NotFound):
+        by_services(account, "no-such-12345678")

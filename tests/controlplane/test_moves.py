@@ -1,33 +1,36 @@
-"""Projects move between two hosts, as real processes with state directories of their own."""
+"""Projects move between two hosts, as real processes, and what their clients notice of it."""
 
 import os
+import random
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from tests.support import past
-from tests.support.client import Client
 from tests.support.moves import (
     LARGE,
     ROWS,
+    Writer,
     await_any_end,
     await_end,
+    await_handing_over,
     await_known,
     await_removal,
     await_step,
     is_moving,
     living_on,
     move,
+    move_by_api,
     on_disk,
     operation,
 )
-from tests.support.place import Place
+from tests.support.place import Connection, Place, last_words
 from tests.support.second_host import (
     NAME,
     SecondHost,
@@ -79,41 +82,6 @@ def test_a_project_moves_with_its_branches_snapshots_and_history(
     wait_for(lambda: not on_disk(stack, place.branch_id), "the removal of the data")
 
 
-def test_an_active_project_loses_no_acknowledged_row(
-    stack: Stack, place: Place, second: SecondHost
-) -> None:
-    with place.connect() as connection:
-        connection.execute("CREATE TABLE kept (n int)")
-        connection.execute(LARGE)
-    stopped, pauses = threading.Event(), [0.0]
-
-    def write_always() -> int:
-        written, last = 0, time.monotonic()
-        while not stopped.is_set():
-            with suppress(psycopg.Error), place.connect() as connection:
-                while not stopped.is_set():
-                    connection.execute("INSERT INTO kept VALUES (%s)", [written])
-                    written += 1
-                    pauses.append(time.monotonic() - last)
-                    last = time.monotonic()
-        return written
-
-    with ThreadPoolExecutor() as pool:
-        writer = pool.submit(write_always)
-        wait_for(lambda: len(pauses) > 100, "the client to write")
-        moving = move(place, NAME)
-        await_end(place, moving)
-        before = len(pauses)
-        wait_for(lambda: len(pauses) > before + 100, "the client to write on the other host")
-        stopped.set()
-        acknowledged = writer.result(60)
-    print(f"writes paused for {max(pauses):.2f} s")
-    assert place.query("SELECT count(*) FROM kept")[0] >= acknowledged
-    assert place.state() == "active"
-    assert living_on(place) == NAME
-    await_end(place, move(place, "local"))
-
-
 def test_a_cancelled_move_leaves_the_project_where_it_was(
     stack: Stack, place: Place, second: SecondHost
 ) -> None:
@@ -121,9 +89,7 @@ def test_a_cancelled_move_leaves_the_project_where_it_was(
     place.suspend()
     os.killpg(second.worker.pid, signal.SIGSTOP)
     try:
-        operator = Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
-        answer = operator.post(f"{place.path}/move", {"host_id": NAME})
-        moving = answer["operations"][-1]["id"]
+        moving = move_by_api(place, NAME)
         wait_for(lambda: is_moving(place, moving, "connecting"), "the move to begin")
         place.client.post(f"{place.path}/operations/{moving}/cancel")
     finally:
@@ -134,10 +100,15 @@ def test_a_cancelled_move_leaves_the_project_where_it_was(
     wait_for(lambda: not on_disk(second.stack, place.branch_id), "the copy to be removed")
 
 
+# How long after the beginning of a phase a worker dies, in seconds.
+DELAYS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
+
+
 @pytest.mark.thorough
+@pytest.mark.parametrize("phase", ["asleep", "copying", "handing_over"])
 @pytest.mark.parametrize("victim", ["source", "target"])
-def test_a_worker_that_is_killed_at_any_step_leaves_the_project_on_one_host_whole(
-    state_dir: Path, victim: str
+def test_a_worker_that_is_killed_leaves_the_project_on_one_host_whole(
+    state_dir: Path, victim: str, phase: str
 ) -> None:
     first, there = state_dir / "first", state_dir / "second"
     first.mkdir(mode=0o711)
@@ -145,41 +116,51 @@ def test_a_worker_that_is_killed_at_any_step_leaves_the_project_on_one_host_whol
     try:
         place = Place.create(service.stack, service.client)
         place.sql(LARGE)
-        child = place.new_branch_id()
-        place.suspend()
+        branches = (place.branch_id, place.new_branch_id())
         with second_host(service.stack, there) as second, ExitStack() as others:
             worker = second.worker
-            # How long after the beginning of the copy the worker dies, in seconds.
-            for delay in (0.0, 0.3, 0.6, 0.9, 1.2):
+            for delay in DELAYS:
                 home = living_on(place)
-                moving = move(place, NAME if home == "local" else "local")
-                await_step(place, moving, "connecting")
-                time.sleep(delay)
-                if (victim == "source") == (home == "local"):
-                    service.kill("worker")
-                else:
-                    os.killpg(worker.pid, signal.SIGKILL)
-                    worker.wait(10)
-                    environment, log = variables(service.stack, there), there / "worker.log"
-                    worker = others.enter_context(running("worker", environment, log))
-                await_any_end(place, moving)
+                if phase == "asleep":
+                    place.suspend()
+                with nullcontext() if phase == "asleep" else Writer(place) as writer:
+                    moving = move(place, NAME if home == "local" else "local")
+                    if phase == "handing_over":
+                        await_handing_over(place)
+                        time.sleep(delay)
+                    else:
+                        await_step(place, moving, "connecting")
+                        time.sleep(delay * 3)
+                    if (victim == "source") == (home == "local"):
+                        service.kill("worker")
+                    else:
+                        os.killpg(worker.pid, signal.SIGKILL)
+                        worker.wait(10)
+                        environment, log = variables(service.stack, there), there / "worker.log"
+                        worker = others.enter_context(running("worker", environment, log))
+                    await_any_end(place, moving)
+                    if writer:
+                        writer.await_more()
+                if writer:
+                    writer.check()
                 is_moved = operation(place, moving)["status"] == "finished"
                 assert (living_on(place) != home) == is_moved
                 has: Stack = service.stack
                 lacks: Stack = second.stack
                 if living_on(place) != "local":
                     has, lacks = lacks, has
-                for branch in (place.branch_id, child):
+                for branch in branches:
                     await_removal(lacks, branch)
                     assert has.data_dir(branch).is_dir()
                 assert place.query("SELECT count(*) FROM large") == (ROWS,)
-                place.suspend()
+                print(victim, phase, delay, is_moved)
             if living_on(place) != "local":
                 await_end(place, move(place, "local"))
     finally:
         service.down()
 
 
+@pytest.mark.thorough
 def test_a_drained_host_is_emptied(stack: Stack, second: SecondHost) -> None:
     client = stack.client()
     with placing_on(stack, NAME):
@@ -197,3 +178,120 @@ def test_a_drained_host_is_emptied(stack: Stack, second: SecondHost) -> None:
     for number, place in enumerate(places):
         assert place.query("SELECT text FROM notes", port=stack.proxy_port) == (f"row {number}",)
         await_removal(second.stack, place.branch_id)
+    hosts(stack, "resume", NAME)
+
+
+def ports(place: Place, second: SecondHost) -> tuple[int, int]:
+    return place.stack.proxy_port, second.stack.proxy_port
+
+
+def await_both(place: Place, second: SecondHost) -> None:
+    """Wait until the second host's proxy reaches the first host."""
+    wait_for(lambda: place.is_served(port=second.stack.proxy_port), "the hosts to reach each other")
+
+
+def move_and_wait(place: Place, to: str) -> None:
+    await_end(place, move(place, to))
+    assert living_on(place) == to
+
+
+def test_pooled_clients_see_no_error(place: Place, second: SecondHost) -> None:
+    """Neither those that have been parked for long, nor those that write all the time."""
+    with place.connect() as client:
+        client.execute("CREATE TABLE written (client int, n int)")
+    clients: list[Connection] = []
+    stopped = threading.Event()
+
+    def write(number: int, client: Connection) -> int:
+        written = 0
+        while not stopped.is_set():
+            client.execute("INSERT INTO written VALUES (%s, %s)", [number, written])
+            written += 1
+            time.sleep(0.01)
+        return written
+
+    with ThreadPoolExecutor(8) as pool:
+        try:
+            await_both(place, second)
+            for port in ports(place, second):
+                parked, busy = (place.connect(pooled=True, port=port) for _ in range(2))
+                parked.execute("SET timezone TO 'Asia/Kathmandu'")
+                clients += [parked, busy]
+            writers: list[Future[int]] = [
+                pool.submit(write, number, client) for number, client in enumerate(clients[1::2])
+            ]
+            for home in (NAME, "local"):
+                move_and_wait(place, home)
+                time.sleep(1)
+                for client in clients[::2]:
+                    assert client.execute("SELECT 1").fetchone() == (1,)
+                    assert client.execute("SHOW timezone").fetchone() == ("Asia/Kathmandu",)
+            stopped.set()
+            written = [writer.result(60) for writer in writers]
+        finally:
+            stopped.set()
+            for client in clients:
+                client.close()
+    kept = place.query("SELECT count(*), count(DISTINCT (client, n)) FROM written")
+    assert kept == (sum(written), sum(written))
+
+
+def test_direct_clients_are_told_and_reconnect_at_once(place: Place, second: SecondHost) -> None:
+    """Connecting again never fails, by whichever host's proxy."""
+    await_both(place, second)
+    stopped = threading.Event()
+    waits: list[float] = []
+
+    def reconnect(port: int, pooled: bool) -> None:
+        while not stopped.is_set():
+            began = time.monotonic()
+            with place.connect(port=port, pooled=pooled, connect_timeout=30) as client:
+                waits.append(time.monotonic() - began)
+                try:
+                    for _ in range(random.randrange(1, 20)):
+                        client.execute("SELECT 1")
+                        time.sleep(0.02)
+                except psycopg.errors.AdminShutdown:
+                    assert not pooled
+
+    with ThreadPoolExecutor(8) as pool:
+        try:
+            idle = [place.connect(port=port) for port in ports(place, second)]
+            for client in idle:
+                client.execute("SELECT 1")
+            ways = [
+                pool.submit(reconnect, port, pooled)
+                for port in ports(place, second)
+                for pooled in (False, True)
+            ]
+            wait_for(lambda: len(waits) > 20, "the clients to connect")
+            move_and_wait(place, NAME)
+            assert [last_words(client) for client in idle] == ["57P01", "57P01"]
+            move_and_wait(place, "local")
+            before = len(waits)
+            wait_for(lambda: len(waits) > before + 20, "the clients to connect")
+        finally:
+            stopped.set()
+        for way in ways:
+            way.result(60)
+    print(f"{len(waits)} connects, the longest {max(waits):.2f} s")
+
+
+def test_a_parked_client_needs_a_password_that_is_still_valid(
+    place: Place, second: SecondHost
+) -> None:
+    await_both(place, second)
+    with place.connect(pooled=True) as client, place.connect(pooled=True) as other:
+        client.execute("SELECT 1")
+        other.execute("SELECT 1")
+        place.suspend()
+        move_and_wait(place, NAME)
+        with place.connect(port=second.stack.proxy_port) as direct:
+            direct.execute(f"ALTER ROLE CURRENT_USER PASSWORD '{place.password}2aB'")
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            client.execute("SELECT 1")
+        reset = place.client.post(place.branch_path(rest=f"/roles/{place.role}/reset_password"))
+        place.done(reset)
+        assert last_words(other) == "57P01"
+        place.password = reset["role"]["password"]
+    move_and_wait(place, "local")

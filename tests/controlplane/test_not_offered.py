@@ -114,9 +114,7 @@ def test_no_query_parameter_of_neons_document_is_silent(
     assert seen > 40
 
 
-def test_an_unknown_query_parameter_of_any_call_is_refused(
-    api: DjangoClient,
-) -> None:
+def test_an_unknown_query_parameter_of_any_call_is_refused(api: DjangoClient) -> None:
     document = described.get_openapi_schema()
     for path, methods in document["paths"].items():
         for method in methods:
@@ -229,16 +227,6 @@ def test_a_long_path_is_shortened(api: DjangoClient) -> None:
 
 def test_paths_outside_the_api(api: DjangoClient) -> None:
     assert api.get("/nothing").json()["message"] == "not found: /nothing"
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("PUT", "/projects"), ("DELETE", "/regions"), ("PATCH", "/projects/a/operations/b")],
-)
-def test_a_wrong_method_is_405(api: DjangoClient, method: str, path: str) -> None:
-    response = api.generic(method, f"/api/v2{path}")
-    assert (response.status_code, response.json()["message"]) == (405, "method not allowed")
-    assert response.headers["Allow"]
 
 
 def test_a_call_of_this_server_is_not_refused_for_a_resource_that_is_called_like_another(

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psycopg
 import pytest
 from django.utils import timezone
 
@@ -21,7 +23,9 @@ from controlplane.operations.reconcile import reconcile_branch
 from controlplane.operations.upkeep import publish, publish_region_address
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_host, make_project
+from tests.support.second_host import NAME, running, second_host, variables
 from tests.support.stack import ROOT, Stack, free_port
+from tests.support.waiting import wait_for
 
 
 def test_the_first_state_directory_owns_the_host(db: None, tmp_path: Path, settings: Any) -> None:
@@ -175,6 +179,48 @@ def test_no_process_serves_a_host_of_another_state_directory(
     assert "is served from another state directory" in done.stderr
     assert "manage.py hosts adopt local" in done.stderr
     assert stack.answers()
+
+
+@pytest.mark.thorough
+def test_a_copy_is_refused_beside_the_original_and_ends_one_that_was_paused(
+    stack: Stack, state_dir: Path
+) -> None:
+    original, copy = state_dir / "original", state_dir / "copy"
+    with second_host(stack, original) as second, stack.database() as database:
+        shutil.copytree(original, copy, ignore=shutil.ignore_patterns("sockets", "proxy", "*.new"))
+        for command in ("worker", "proxy"):
+            done = subprocess.run(
+                [sys.executable, "manage.py", command],
+                cwd=ROOT,
+                env=variables(stack, copy) | {"PERCH_PROXY_PORT": str(free_port())},
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
+            assert done.returncode != 0
+            assert "a copy of the state directory" in done.stderr
+        both = (second.worker, second.proxy)
+        for process in both:
+            os.killpg(process.pid, signal.SIGSTOP)
+        database.execute(
+            "UPDATE controlplane_host SET worker_seen_at = now() - interval '1 minute',"
+            " proxy_seen_at = now() - interval '1 minute' WHERE id = %s",
+            [NAME],
+        )
+        before = _place(database)
+        with running("worker", variables(stack, copy), copy / "worker.log"):
+            wait_for(lambda: _place(database) != before, "the copy to serve", timeout=120)
+            for process in both:
+                os.killpg(process.pid, signal.SIGCONT)
+            for process in both:
+                assert process.wait(120) != 0
+            assert "is served from elsewhere" in (original / "worker.log").read_text()
+            assert "is served from elsewhere" in (original / "proxy.log").read_text()
+
+
+def _place(database: "psycopg.Connection[Any]") -> Any:
+    row = database.execute("SELECT state_place FROM controlplane_host WHERE id = %s", [NAME])
+    return row.fetchone()
 
 
 def test_a_changed_host_and_port_are_published(db: None, tmp_path: Path, settings: Any) -> None:

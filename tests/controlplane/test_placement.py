@@ -1,8 +1,6 @@
 """New projects go to the host of their region with the most room."""
 
-import time
 import uuid
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -52,29 +50,6 @@ def place_project(account: Account) -> str:
         project=project, branch=branch, current_state="active", autoscaling_limit_max_cu=0.25
     )
     return host
-
-
-@pytest.mark.thorough
-def test_a_thousand_projects_on_five_hosts_of_different_size(account: Account) -> None:
-    for name, size in SIZES.items():
-        sized(name, *size)
-    placed: Counter[str] = Counter()
-    began = time.monotonic()
-    for _ in range(1000):
-        host = place_project(account)
-        placed[host] += 1
-        # What the host's worker would measure: of each active project a hundredth of a processor,
-        # and 50 MB of disk.
-        size = SIZES[host]
-        Host.objects.filter(id=host).update(
-            cpu_load=placed[host] / 100, disk_free_bytes=size[2] * GB - placed[host] * (50 << 20)
-        )
-    each = (time.monotonic() - began) / 1000
-    whole = sum(size[0] for size in SIZES.values())
-    for name, size in SIZES.items():
-        fair = 1000 * size[0] / whole
-        print(f"{size[0]:3} cores: {placed[name]} projects, {fair:.0f} by size; {each:.3f} s each")
-        assert placed[name] == pytest.approx(fair, rel=0.02, abs=2), placed
 
 
 class TestNever:

@@ -14,17 +14,12 @@ from django.utils import timezone
 
 from controlplane.models import LIMITS, Account, ApiKey, Branch, Event, Host, Plan, Project
 from controlplane.models.role import Database, Role
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_project, send
 from tests.support.client import Client
 from tests.support.project import Project as StandingProject
 from tests.support.stack import Stack
 
 FREE = LIMITS[Plan.FREE]
-
-
-def send(api: DjangoClient, method: str, path: str, body: Any = None) -> Any:
-    text = "" if body is None else json.dumps(body)
-    return api.generic(method, f"/api/v2{path}", text, content_type="application/json")
 
 
 def refusal(response: Any) -> tuple[int, str, str]:

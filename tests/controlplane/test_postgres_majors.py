@@ -1,5 +1,6 @@
-"""Which versions of Postgres a host has, and which it refuses."""
+"""Which versions of Postgres and which extensions a host has, and which it refuses."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,15 @@ from typing import Any
 import pytest
 
 from controlplane.compute import binaries
-from controlplane.compute.binaries import PostgresUnusable, check_programs, majors, postgres_bin
+from controlplane.compute.accounts import shared_account
+from controlplane.compute.binaries import (
+    PostgresUnusable,
+    check_programs,
+    default_major,
+    majors,
+    postgres_bin,
+)
+from controlplane.compute.extensions import offered_extensions
 from controlplane.environment import envmajors
 from tests.support.majors import debians_postgres
 from tests.support.stack import new_directory
@@ -84,3 +93,36 @@ def test_a_setting_that_cannot_be_read_is_refused(
     monkeypatch.setenv("PERCH_POSTGRES_BINS", text)
     with pytest.raises(ValueError, match="PERCH_POSTGRES_BINS must be as"):
         envmajors("PERCH_POSTGRES_BINS")
+
+
+@pytest.fixture
+def asked_anew(tmp_path: Path, settings: Any) -> Iterator[None]:
+    settings.STATE_DIR = tmp_path
+    (tmp_path / "locks").mkdir()
+    for asked in (shared_account, offered_extensions):
+        asked.cache_clear()
+    yield
+    for asked in (shared_account, offered_extensions):
+        asked.cache_clear()
+
+
+def offered() -> set[str]:
+    ours, system = offered_extensions(default_major()).control_path.split(":")
+    assert system == "$system"
+    controls = list((Path(ours) / "extension").glob("*.control"))
+    assert all("trusted = true" in control.read_text() for control in controls)
+    return {control.stem for control in controls}
+
+
+@pytest.mark.usefixtures("asked_anew")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has accounts to give")
+def test_computes_with_separate_accounts_may_connect_to_others() -> None:
+    assert {"vector", "pg_stat_statements", "dblink", "postgres_fdw"} <= offered()
+    assert offered() & {"file_fdw", "pageinspect", "refint", "hstore"} == set()
+
+
+@pytest.mark.usefixtures("asked_anew")
+def test_computes_with_a_shared_account_may_not_connect(settings: Any) -> None:
+    settings.COMPUTE_ACCOUNT = "daemon"
+    assert {"vector", "pg_stat_statements"} <= offered()
+    assert offered() & {"dblink", "postgres_fdw"} == set()

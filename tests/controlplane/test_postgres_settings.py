@@ -1,6 +1,7 @@
 """Which Postgres settings an endpoint may have. They are checked before anything is scheduled, by
 what the Postgres in use reports and by the endpoint's size."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from controlplane.compute.postgres_settings import (
     exceeds_size,
     from_json,
 )
+from tests.controlplane.settings_extremes import Case, cases, culprits, host
 from tests.selection import first_of
 from tests.support.project import Project, refusal
 from tests.support.stack import Stack
@@ -103,6 +105,10 @@ REFUSED = {
     ("log_connections", "sometimes", 1): "must be on, off, or some of receipt",
     ("no_such_setting", "1", 1): "Postgres has no such setting",
     ("synchronous_standby_names", "nobody", 1): "belongs to the platform",
+    ("PORT", "1", 1): "belongs to the platform",
+    ("Config_File", "x", 1): "belongs to the platform",
+    ("hba_file", "x", 1): "belongs to the platform",
+    ("fsync", "off", 1): "belongs to the platform",
     ("shared_preload_libraries", "x", 1): "belongs to the platform",
     ("extension_control_path", "x", 1): "belongs to the platform",
     ("pg_stat_statements.max", "1000000000", 1): "is set by the platform",
@@ -216,12 +222,6 @@ def test_temporary_files_and_retained_log_are_limited_by_the_plan(
     assert (listed["temp_file_limit"].min, listed["temp_file_limit"].max) == ("0", "512MB")
 
 
-def test_another_accounts_settings_are_not_found(standing: Project, stack: Stack) -> None:
-    stranger = stack.client()
-    path = standing.endpoint_path(rest="/pg_settings")
-    assert stranger.call("GET", path).status_code == 404
-
-
 def test_without_reports_of_postgres_only_names_are_checked() -> None:
     assert complaint("work_mem", "plenty", max_cu=1, known={}) is None
     assert complaint("fsync", "off", max_cu=1, known={}) is not None
@@ -230,25 +230,6 @@ def test_without_reports_of_postgres_only_names_are_checked() -> None:
 def test_a_new_size_is_refused_only_for_settings_that_depend_on_it(known: KnownSettings) -> None:
     assert exceeds_size("shared_buffers", "1GB", max_cu=0.25, known=known) is not None
     assert exceeds_size("fsync", "off", max_cu=0.25, known=known) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("work_mem", "plenty", 'must be a number with one of the units B, kB, MB, GB, TB, got "pl'),
-        ("shared_buffers", "6GB", "must be from 128kB to 1638MB on an endpoint of at most 1 "),
-        ("no_such_setting", "1", "Postgres has no such setting"),
-    ],
-)
-def test_a_refused_setting_schedules_nothing(
-    standing: Project, name: str, value: str, words: str
-) -> None:
-    before, operations = standing.endpoint(), standing.operations()
-    body = {"endpoint": {"settings": {"pg_settings": {name: value}}}}
-    response = standing.client.call("PATCH", standing.endpoint_path(), json=body)
-    status, message = refusal(response)
-    assert (status, message.startswith(f"settings.pg_settings.{name}: {words}")) == (422, True)
-    assert (standing.endpoint(), standing.operations()) == (before, operations)
 
 
 def test_a_size_that_does_not_fit_the_settings_is_refused(project: Project) -> None:
@@ -263,9 +244,7 @@ def test_a_size_that_does_not_fit_the_settings_is_refused(project: Project) -> N
 
 
 @pytest.mark.thorough
-def test_a_stored_setting_that_is_forbidden_now_does_not_prevent_a_start(
-    project: Project,
-) -> None:
+def test_a_stored_setting_that_is_forbidden_now_does_not_prevent_a_start(project: Project) -> None:
     project.suspend()
     with project.stack.database() as database:
         database.execute(
@@ -279,3 +258,22 @@ def test_a_stored_setting_that_is_forbidden_now_does_not_prevent_a_start(
     project.start()
     asked = "SELECT current_setting('fsync'), current_setting('work_mem')"
     assert project.sql(asked) == [("on", "9MB")]
+
+
+SIZE = 0.25
+
+
+@pytest.fixture(scope="module")
+def every_case() -> Iterator[list[Case]]:
+    with host():
+        yield list(cases(SIZE))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_a_compute_serves_the_platform_with_every_setting_at_an_extreme(
+    every_case: list[Case], last: bool
+) -> None:
+    """First the least or first value of each, then the greatest or last."""
+    in_order = every_case if last else reversed(every_case)
+    assert culprits({case.name: case.value for case in in_order}, SIZE) == []

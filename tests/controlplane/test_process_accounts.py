@@ -28,7 +28,7 @@ from tests.support.majors import debians_postgres
 from tests.support.ordinary_user import as_ordinary_user, own_checkout, own_python
 from tests.support.place import Place
 from tests.support.processes import is_alive, postmaster_in
-from tests.support.stack import ROOT, StartedStack, new_state_dir, running_stack
+from tests.support.stack import StartedStack, new_state_dir, running_stack
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has accounts for processes")
@@ -155,7 +155,7 @@ def test_computes_and_poolers_have_no_capabilities(own_stack: StartedStack) -> N
     assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (postmaster.uids().real, 0o710)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_workers_account_upgrades_a_project(own_stack: StartedStack, place: Path) -> None:
     project = Place.create(own_stack, own_stack.client(), pg_version=15)
     project.sql("CREATE TABLE birds AS SELECT 'robin' AS name")
@@ -407,15 +407,6 @@ def test_the_host_process_answers_only_calls_of_the_table(
         os.kill(parent, signal.SIGTERM)
         assert is_alive(psutil.Process(parent))
     wait_for(partial(has_exited, parent), "its end")
-
-
-def test_the_documents_say_how_many_calls_the_proxy_can_make() -> None:
-    names = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen")
-    number = names[len(host_calls.CALLS) - 10]
-    pages = ("SECURITY.md", "docs/explanation/on-the-host.md")
-    security, on_the_host = (" ".join((ROOT / page).read_text().split()) for page in pages)
-    assert f"Only {number} calls to a process beside it" in security
-    assert f"─{number} calls, one socket each" in on_the_host
 
 
 def has_exited(pid: int) -> bool:

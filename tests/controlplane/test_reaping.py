@@ -66,16 +66,6 @@ def test_a_child_that_has_ended_already(children: list[Child]) -> None:
     assert second.returncode == -9
 
 
-def test_a_child_that_its_starter_polls_meanwhile(children: list[Child]) -> None:
-    for child in children:
-        reap(child)
-        child.kill()
-        while child.poll() is None:
-            pass
-    assert gone(children)
-    wait_for(lambda: not reaping._watcher()._children, "it has forgotten them")
-
-
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EMFILE])
 def test_without_pidfds(children: list[Child], monkeypatch: Any, number: int) -> None:
     def refuse(pid: int) -> int:

@@ -68,18 +68,6 @@ def test_its_old_connections_are_dropped(project: Project, other_id: str) -> Non
 
 
 @pytest.mark.thorough
-def test_an_idle_endpoint_stays_idle(project: Project, other_id: str) -> None:
-    project.suspend()
-    answer = project.client.patch(project.endpoint_path(), {"endpoint": {"branch_id": other_id}})
-    assert [(o["action"], o["status"]) for o in answer["operations"]] == [
-        ("apply_config", "running"),
-        ("suspend_compute", "scheduling"),
-    ]
-    project.done(answer)
-    assert project.endpoint()["current_state"] == "idle"
-
-
-@pytest.mark.thorough
 def test_the_former_branch_can_have_another_endpoint(project: Project, other_id: str) -> None:
     answer = project.client.patch(project.endpoint_path(), {"endpoint": {"branch_id": other_id}})
     created = project.client.post(project.path + "/endpoints", wanted(project.branch_id))
@@ -87,16 +75,6 @@ def test_the_former_branch_can_have_another_endpoint(project: Project, other_id:
     project.done(created)
     assert project.endpoint(created["endpoint"]["id"])["current_state"] == "active"
     assert project.endpoint()["branch_id"] == other_id
-
-
-@pytest.mark.thorough
-def test_the_same_branch_is_not_a_change(project: Project) -> None:
-    before = project.endpoint()
-    answer = project.client.patch(
-        project.endpoint_path(), {"endpoint": {"branch_id": project.branch_id}}
-    )
-    assert answer == {"endpoint": before, "operations": []}
-    assert project.endpoint() == before
 
 
 def test_sending_all_fields_back_is_not_a_change(project: Project) -> None:
@@ -115,15 +93,6 @@ def test_an_occupied_branch_is_refused(project: Project) -> None:
     assert status == 409
     assert branch["endpoints"][0]["id"] in message
     assert project.endpoint() == before
-
-
-@pytest.mark.thorough
-def test_an_unknown_branch_is_refused(standing: Project) -> None:
-    before = standing.endpoint()
-    body = {"endpoint": {"branch_id": "br-no-where-123456", "autoscaling_limit_max_cu": 2}}
-    response = standing.client.call("PATCH", standing.endpoint_path(), json=body)
-    assert refusal(response) == (404, "branch not found")
-    assert standing.endpoint() == before
 
 
 @pytest.mark.thorough

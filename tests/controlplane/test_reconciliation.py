@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -31,12 +30,6 @@ def test_a_compute_that_died_is_soon_idle(project: Project) -> None:
     assert "suspended_at" in project.endpoint()
     project.start()
     assert project.sql("SELECT 1") == [(1,)]
-
-
-@pytest.mark.thorough
-def test_a_compute_that_was_stopped_by_hand_is_soon_idle(project: Project) -> None:
-    project.postmaster().send_signal(signal.SIGINT)
-    wait_for(lambda: project.endpoint()["current_state"] == "idle", "idle", timeout=10)
 
 
 def test_a_start_just_after_a_crash_succeeds(project: Project) -> None:
@@ -134,14 +127,6 @@ class TestCheckAvailability:
         assert checked.endpoint()["current_state"] == "active"
 
     @pytest.mark.thorough
-    def test_it_is_not_due_again_at_once(self, checked: Project) -> None:
-        look_now(checked.stack)
-        wait_for(lambda: self.newest(checked) == ("check_availability", "finished"), "the check")
-        count = len(checked.operations())
-        look_now(checked.stack)
-        assert len(checked.operations()) == count
-
-    @pytest.mark.thorough
     def test_damage_makes_it_fail(self, project: Project) -> None:
         ((relation,),) = project.sql("SELECT pg_relation_filepath('pg_catalog.pg_attribute')")
         project.suspend()
@@ -158,16 +143,6 @@ class TestCheckAvailability:
         assert "invalid page in block 0" in operation["error"]
         assert project.endpoint()["current_state"] == "idle"
         assert not project.is_running()
-
-    @pytest.mark.thorough
-    def test_disabled_endpoints_and_branches_without_one_are_not_checked(
-        self, checked: Project
-    ) -> None:
-        checked.new_branch_id()
-        checked.change(disabled=True)
-        count = len(checked.operations())
-        look_now(checked.stack)
-        assert len(checked.operations()) == count
 
 
 def look_now(stack: Stack) -> None:

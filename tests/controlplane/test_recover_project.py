@@ -1,10 +1,8 @@
 """POST /projects/{project_id}/recover, and what is kept of deleted projects."""
 
-import os
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -31,7 +29,6 @@ from controlplane.services.errors import Locked
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
 from tests.controlplane.rows import make_project, make_snapshot
-from tests.support.client import Client
 from tests.support.past import history, left_of_history, notes, with_history, write
 from tests.support.project import Project as LiveProject
 from tests.support.project import refusal
@@ -128,6 +125,7 @@ def test_the_moments_before_the_deletion_come_back(kept: LiveProject) -> None:
     assert history(kept)["gaps"] == []
 
 
+@pytest.mark.thorough
 def test_a_deleted_project_is_removed_after_its_time(kept: LiveProject) -> None:
     with_history(kept)
     reset = kept.branch_path(rest="/roles/neondb_owner/reset_password")
@@ -155,13 +153,6 @@ def test_without_a_configured_time_nothing_is_kept(project: LiveProject) -> None
     wait_for(lambda: not data.exists(), "the removal of the data")
     assert listed(project, recoverable=True) == []
     assert refusal(project.client.call("POST", project.path + "/recover"))[0] == 404
-
-
-def test_another_accounts_project_cannot_be_recovered(service: Stack, kept: LiveProject) -> None:
-    kept.client.delete(kept.path)
-    bob = service.client()
-    assert refusal(bob.call("POST", kept.path + "/recover"))[0] == 404
-    assert bob.get("/projects?recoverable=true")["projects"] == []
 
 
 def test_the_plan_must_allow_one_more_project(
@@ -302,45 +293,6 @@ def test_the_branches_of_a_project_that_wait_for_removal_are_limited(
         with pytest.raises(Locked):
             make_kept_branch(locked, branch, name=None)
         make_kept_branch(locked, branch, name="preserved")
-
-
-@pytest.mark.thorough
-def test_creating_and_deleting_in_a_loop_keeps_no_more_than_the_plan_allows(
-    service: Stack,
-) -> None:
-    client = service.client(plan="free")
-    branches = service.state_dir / "branches"
-    before = names(branches)
-    most = 0
-    for _ in range(8):
-        made = LiveProject(service, client, created_when_free(client))
-        made.client.finish(made.created)
-        made.sql("CREATE TABLE filler AS SELECT repeat('x', 1000) FROM generate_series(1, 1000)")
-        client.delete(made.path)
-        most = max(most, len(names(branches) - before))
-    assert most <= 7
-    wait_for(lambda: len(names(branches) - before) == 3, "the removal of what exceeds the limit")
-    kept = client.get("/projects", recoverable=True)["projects"]
-    assert len(kept) == 3
-    accounts = {(branches / name).stat().st_gid for name in names(branches) - before}
-    assert len(accounts) == (3 if os.geteuid() == 0 else 1)
-
-
-def created_when_free(client: Client) -> Any:
-    """Return a new project, created as soon as the service accepts it."""
-    responses = []
-
-    def is_taken() -> bool:
-        responses.append(client.call("POST", "/projects", json={"project": {}}))
-        assert responses[-1].status_code in (201, 423), responses[-1].text
-        return bool(responses[-1].ok)
-
-    wait_for(is_taken, "the project to be created")
-    return responses[-1].json()
-
-
-def names(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir()}
 
 
 def test_endpoints_that_were_deleted_earlier_stay_deleted(

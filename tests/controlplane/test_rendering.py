@@ -1,8 +1,10 @@
-"""`controlplane.api.rendering` renders rows exactly as their schemas would."""
+"""`controlplane.api.rendering` renders rows as their schemas would, and only services query."""
 
+import ast
 import json
 import uuid
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from django.test import Client as DjangoClient
 from django.utils import timezone
 from ninja import Schema
 
+from controlplane import api
 from controlplane.api.rendering import as_json, renderer
 from controlplane.api.responses.branches import BranchOut
 from controlplane.api.responses.catalog import DatabaseOut, RoleOut
@@ -177,3 +180,18 @@ def test_times_are_in_seconds_and_cursors_in_microseconds() -> None:
 
 def test_a_number_of_any_size_is_rendered() -> None:
     assert json.loads(as_json({"settings": {"n": 10**40, "at": timezone.now()}}))["settings"]["n"]
+
+
+MODULES = sorted(Path(api.__path__[0]).glob("*.py"))
+# Calls that begin or extend a query, or write a row.
+QUERYING = {"objects", "all", "filter", "exclude", "select_related", "save", "refresh_from_db"}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
+def test_a_module_of_the_api_does_not_query(module: Path) -> None:
+    found = [
+        f"{ast.unparse(node)} (line {node.lineno})"
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in QUERYING
+    ]
+    assert found == []

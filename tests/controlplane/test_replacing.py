@@ -8,8 +8,6 @@ from typing import Any
 import psutil
 import pytest
 
-from controlplane.management.replacing import MAKE_ROOM
-from tests.controlplane.test_up import ports, refused
 from tests.support.place import Place, serves
 from tests.support.processes import is_alive, postmaster_in, proxy_processes
 from tests.support.replacing import replaced
@@ -57,17 +55,3 @@ def test_computes_and_clients_stay(state_dir: Path) -> None:
 def query_after(process: "subprocess.Popen[bytes]", place: Place) -> Any:
     process.wait(90)
     return place.query("SELECT 1")
-
-
-@pytest.mark.thorough
-def test_a_running_up_that_cannot_make_room_is_left_alone(state_dir: Path) -> None:
-    """Releases up to 0.2 do not write their process id."""
-    with running_stack(state_dir) as stack:
-        (state_dir / "up.pid").unlink()
-        output = refused(state_dir, "--replace", *ports())
-        assert "cannot be replaced: stop it first" in output
-        assert stack.answers()
-        stack.process.send_signal(MAKE_ROOM)
-        assert stack.process.wait(60) == 0
-    with running_stack(state_dir) as stack:
-        assert "Stopping" not in (state_dir / "up.log").read_text()

@@ -63,10 +63,7 @@ def test_a_reset_from_the_parent(project: Project) -> None:
     assert response.status_code == 200, response.text
     answer = response.json()
     assert_fields(answer["branch"], fields.BRANCH, fields.BRANCH_AT_TIMES)
-    assert (answer["branch"]["id"], answer["branch"]["name"]) == (
-        child_id,
-        child["branch"]["name"],
-    )
+    assert (answer["branch"]["id"], answer["branch"]["name"]) == (child_id, child["branch"]["name"])
     assert answer["branch"]["current_state"] == "resetting"
     assert answer["branch"]["pending_state"] == "ready"
     assert [o["action"] for o in answer["operations"]] == [
@@ -176,17 +173,6 @@ def test_the_old_data_is_preserved_and_gets_the_children(project: Project) -> No
     assert other_id in on_disk(project)
 
 
-@pytest.mark.thorough
-def test_clients_are_dropped_and_wait_for_the_new_data(project: Project) -> None:
-    child = project.new_branch(endpoint=True)
-    endpoint_id = child["endpoints"][0]["id"]
-    with project.compute(endpoint_id) as held:
-        project.done(restore(project, child["branch"]["id"], project.branch_id))
-        assert held.info.transaction_status.name in ("IDLE", "UNKNOWN")
-        with pytest.raises(Exception, match=r"terminat|closed"):
-            held.execute("SELECT 1")
-
-
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
@@ -224,18 +210,6 @@ def test_a_protected_branch_cannot_be_restored(project: Project) -> None:
     child_id = project.new_branch_id(protected=True)
     status, words = call(project, child_id, project.branch_id)
     assert (status, words) == (422, "the branch is protected; end its protection first")
-
-
-@pytest.mark.thorough
-def test_the_preserved_branch_counts_against_the_plan(free: Any, stack: Any) -> None:
-    project = Project.create(stack, free)
-    child_id = project.new_branch_id()
-    for _ in range(8):
-        project.client.post(project.path + "/branches")
-    status, words = call(project, child_id, project.branch_id, preserve_under_name="old")
-    assert (status, "branches limit of 10 exceeded" in words) == (422, True), words
-    project.done(restore(project, child_id, project.branch_id))
-    project.client.delete(project.path)
 
 
 @pytest.mark.thorough

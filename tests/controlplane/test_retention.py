@@ -1,4 +1,4 @@
-"""Rows of resources that were deleted long ago are removed, with passwords and history; others
+"""Rows of resources that were deleted long ago, former passwords and old events are removed; others
 stay."""
 
 import uuid
@@ -6,19 +6,29 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.conf import LazySettings
+from django.db import connection
 from django.test import Client as DjangoClient
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from controlplane import clock
+from controlplane.events.types import EventType
 from controlplane.models import (
     Account,
     Branch,
     BranchState,
     Endpoint,
+    Event,
+    FormerPassword,
     Host,
     Operation,
     Project,
     Role,
 )
+from controlplane.operations import event_retention
+from controlplane.operations.event_retention import forget_events
+from controlplane.operations.history_retention import forget_former_passwords
 from controlplane.operations.retention import forget_deleted, forget_operations
 from tests.controlplane.rows import make_host, make_project
 
@@ -149,3 +159,91 @@ def test_the_operations_of_a_branch_that_could_not_be_made_are_kept(
         )
     forget_operations(host)
     assert {row.branch_id for row in Operation.objects.all()} == {second.id}
+
+
+def verifiers() -> list[str]:
+    return list(FormerPassword.objects.order_by("id").values_list("verifier", flat=True))
+
+
+def test_a_changed_or_deleted_roles_password_is_kept(account: Account, host: Host) -> None:
+    branch = Branch.objects.get(project=make_project(account, host))
+    role = Role.objects.create(branch=branch, name="one", verifier="first")
+    role.verifier = "second"
+    role.save()
+    role.valid_until = clock.now()
+    role.save()
+    assert verifiers() == ["first"]
+    role.delete()
+    assert verifiers() == ["first", "second"]
+
+
+def test_it_is_forgotten_after_the_retention(account: Account, host: Host) -> None:
+    project = make_project(account, host)
+    branch = Branch.objects.get(project=project)
+    for name, age in (("old", 3700), ("young", 3500)):
+        replaced_at = clock.now() - timedelta(seconds=age)
+        FormerPassword.objects.create(branch_id=branch.id, verifier=name, replaced_at=replaced_at)
+    FormerPassword.objects.create(branch_id="br-gone", verifier="x", replaced_at=clock.now())
+    project.history_retention_seconds = 3600
+    project.save()
+    forget_former_passwords(host)
+    assert verifiers() == ["young"]
+    Branch.objects.filter(id=branch.id).update(deleted_at=clock.now())
+    forget_former_passwords(host)
+    assert verifiers() == []
+
+
+def write(account: Account | None, count: int, *, days_ago: float = 0) -> None:
+    at = timezone.now() - timedelta(days=days_ago)
+    Event.objects.bulk_create(
+        Event(
+            account=account,
+            type=EventType.PROJECT_UPDATED,
+            actor_type="user",
+            summary=str(number),
+            at=at + timedelta(seconds=number),
+        )
+        for number in range(count)
+    )
+
+
+@pytest.mark.parametrize(("days", "left"), [(89, 5), (91, 0)])
+def test_events_are_removed_after_the_days(
+    account: Account, host: Host, days: float, left: int
+) -> None:
+    write(account, 5, days_ago=days)
+    write(None, 1)
+    forget_events(host)
+    assert Event.objects.count() == left + 1
+
+
+def test_events_are_removed_in_batches(
+    account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_retention, "AT_ONCE", 10)
+    monkeypatch.setattr(event_retention, "MOST_BATCHES", 3)
+    write(account, 45, days_ago=100)
+    with CaptureQueriesContext(connection) as captured:
+        forget_events(host)
+    assert sum("DELETE" in query["sql"] for query in captured) == 3
+    assert Event.objects.count() == 15
+    # The oldest were removed first.
+    assert Event.objects.order_by("at")[0].summary == "30"
+    forget_events(host)
+    assert Event.objects.count() == 0
+
+
+def test_events_beyond_the_number_of_an_account_are_removed(
+    account: Account, host: Host, settings: LazySettings
+) -> None:
+    settings.EVENTS_PER_ACCOUNT = 10
+    bob = Account.objects.create(name="bob")
+    write(account, 25)
+    write(bob, 10)
+    write(None, 12)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE controlplane_event")
+    forget_events(host)
+    assert [Event.objects.filter(account=one).count() for one in (account, bob, None)] == [10] * 3
+    kept = Event.objects.filter(account=account).order_by("at")
+    assert kept[0].summary == "15"

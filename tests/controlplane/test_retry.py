@@ -187,20 +187,6 @@ def test_settings_that_were_changed_since(project: Project) -> None:
 
 
 @pytest.mark.thorough
-def test_a_role_that_was_not_created_yet(project: Project) -> None:
-    with project.locked():
-        body = {"role": {"name": "late"}}
-        (apply,) = cancelled(project, project.client.post(project.branch_path(rest="/roles"), body))
-    ended(project, apply)
-    missing = "SELECT 1 FROM pg_roles WHERE rolname = 'late'"
-    assert project.sql(missing) == []
-    (again,) = retry(project, apply)
-    assert ended(project, again)["status"] == "finished"
-    assert project.sql(missing) == [(1,)]
-    assert refused(project, apply)[0] == 409
-
-
-@pytest.mark.thorough
 def test_a_role_that_cannot_be_created(project: Project) -> None:
     """The retry fails again for the same reason, until the cause is removed."""
     # All roles become members of this group.

@@ -1,10 +1,12 @@
-"""What the samples of endpoints add up to, and how long they are kept."""
+"""What the samples of endpoints add up to, how long they are kept, and queries that fail."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
+from django.db import connection
 from django.test import Client as DjangoClient
 
 from controlplane import clock
@@ -23,7 +25,7 @@ from controlplane.models import (
 )
 from controlplane.models.endpoint_metrics import COUNTERS, GAUGES
 from controlplane.operations import sampling
-from controlplane.operations.retention import forget_projects
+from controlplane.operations.looks import LOOKS_AT_ONCE, look_into
 from controlplane.operations.sampling import forget_samples, merge_samples, note, to_sample
 from tests.controlplane.rows import make_project
 
@@ -76,14 +78,6 @@ def test_counts_are_what_was_added_since_the_sample_before(endpoint: Endpoint) -
         note([(endpoint, taken)], NOW + at * MINUTE)
         assert tuple(map(total, counted)) == tuple(map(sum, zip(before, added, strict=True))), at
     assert EndpointSample.objects.count() == 5
-
-
-def test_several_samples_of_a_minute_are_one(endpoint: Endpoint) -> None:
-    note([(endpoint, sample(connections_idle=3, deadlocks=5))], NOW)
-    note([(endpoint, sample(connections_idle=1, deadlocks=6))], NOW + 10 * timedelta(seconds=1))
-    note([(endpoint, sample(connections_idle=2, deadlocks=8))], NOW + 20 * timedelta(seconds=1))
-    row = EndpointSample.objects.get()
-    assert (row.at, row.samples, row.connections_idle, row.deadlocks) == (NOW, 1, 3, 3)
 
 
 def test_starts_and_minutes_decide_when_a_sample_is_due(endpoint: Endpoint) -> None:
@@ -207,10 +201,45 @@ def test_old_metrics_and_those_of_deleted_endpoints_are_deleted(
     assert (EndpointSample.objects.count(), LastSample.objects.count()) == (0, 0)
 
 
-def test_a_forgotten_project_takes_its_metrics_along(
-    project: Project, host: Host, endpoint: Endpoint
+ANYTHING = (
+    psycopg.OperationalError("gone"),
+    psycopg.DataError("can't parse timestamp with DateStyle 'German'"),
+    UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "invalid"),
+    NotImplementedError(),
+    KeyError("nobody thought of it"),
+    RecursionError(),
+    MemoryError(),
+)
+
+
+@pytest.mark.parametrize("error", ANYTHING, ids=lambda error: type(error).__name__)
+def test_a_failed_query_is_unknown_and_the_others_have_answers(
+    error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    filled(endpoint, DAY, MINUTE)
-    merge_samples(host)
-    forget_projects([project.id])
-    assert (EndpointSample.objects.count(), LastSample.objects.count()) == (0, 0)
+    endpoints = [Endpoint(id=f"ep-{number}") for number in range(3 * LOOKS_AT_ONCE)]
+    failing = {endpoint.id for endpoint in endpoints[::2]}
+
+    def look(endpoint_id: str) -> Any:
+        if endpoint_id in failing:
+            raise error
+        return endpoint_id.upper()
+
+    with caplog.at_level("INFO", logger="controlplane.operations.looks"):
+        found = {endpoint.id: seen for endpoint, seen in look_into(endpoints, look, at="size")}
+    assert found == {e.id: e.id.upper() for e in endpoints if e.id not in failing}
+    told = {record.__dict__["endpoint"]: record.__dict__["unknown"] for record in caplog.records}
+    assert told == dict.fromkeys(failing, "size")
+
+
+@pytest.mark.django_db
+def test_looks_give_their_connections_back() -> None:
+    """Each look runs in a thread of its own, and may read rows."""
+    used: list[Any] = []
+
+    def look(_: str) -> None:
+        Endpoint.objects.exists()
+        used.append(connection.connection)
+
+    assert len(list(look_into([Endpoint(id="ep-1")], look, at="size"))) == 1
+    # Django closes a connection, or gives it back to its pool, by letting go of it.
+    assert [one.closed for one in used] == [True]

@@ -102,16 +102,6 @@ def test_an_idle_compute_stays_idle_and_a_branch_without_an_endpoint_works(
 
 
 @pytest.mark.thorough
-def test_a_client_that_connects_meanwhile_is_served(project: Project) -> None:
-    project.suspend()
-    with ThreadPoolExecutor() as threads:
-        read = threads.submit(schema, project)
-        project.start()
-        assert "PostgreSQL database dump" in read.result()["sql"]
-    assert project.sql("SELECT 1") == [(1,)]
-
-
-@pytest.mark.thorough
 def test_a_compute_that_is_starting_is_waited_for(project: Project) -> None:
     project.sql("CREATE TABLE t ()")
     with ThreadPoolExecutor(3) as threads:
@@ -173,28 +163,6 @@ def test_a_comparison_of_schemas_that_differ_too_much_is_given_up(
     with pytest.raises(Unprocessable, match="differ too much to be compared"):
         difference(base, "".join(lines), database_name="neondb")
     assert time.monotonic() - began < 20
-
-
-@pytest.mark.thorough
-def test_a_branch_that_is_being_created_is_waited_for(project: Project) -> None:
-    project.sql("CREATE TABLE goods (id int)")
-    child_id = project.client.post(project.path + "/branches")["branch"]["id"]
-    assert "CREATE TABLE public.goods" in schema(project, child_id)["sql"]
-    child_id = project.client.post(project.path + "/branches")["branch"]["id"]
-    assert compare(project, child_id) == ""
-
-
-@pytest.mark.thorough
-def test_a_database_that_was_never_created_is_empty(project: Project) -> None:
-    child_id = project.new_branch_id()
-    body = {"database": {"name": "a=b 'c\" d", "owner_name": "neondb_owner"}}
-    project.done(project.client.post(project.branch_path(child_id, "/databases"), body))
-    assert schema(project, child_id, db_name="a=b 'c\" d") == {"sql": ""}
-    assert schema(project, child_id, db_name="a=b 'c\" d", format="json") == {
-        "json": {"tables": []}
-    }
-    project.create_endpoint(child_id)
-    assert "database dump" in schema(project, child_id, db_name="a=b 'c\" d")["sql"]
 
 
 @pytest.mark.parametrize(
@@ -328,28 +296,3 @@ def test_a_program_ends_that_needs_too_much_memory_or_writes_too_much(
     done = subprocess.run([*limits, *program], cwd=tmp_path, capture_output=True)
     assert done.returncode == status, done.stderr
     assert {path.stat().st_size for path in tmp_path.iterdir()} <= {16384}
-
-
-@pytest.mark.thorough
-def test_a_schema_for_which_pg_dump_needs_too_much_memory_is_refused(
-    fresh_project: Project,
-) -> None:
-    fresh_project.sql(
-        "DO $$ BEGIN FOR n IN 1..4 LOOP EXECUTE format('CREATE FUNCTION f%s() RETURNS text"
-        " LANGUAGE plpgsql AS %L', n, 'BEGIN /*' || repeat('x', 200 << 20) || '*/ END'); END LOOP;"
-        " END $$"
-    )
-    path = fresh_project.branch_path(rest="/schema?db_name=neondb")
-    status, words = refusal(fresh_project.client.call("GET", path))
-    assert (status, "the schema is too large" in words) == (422, True), words
-
-
-@pytest.mark.thorough
-def test_reading_a_schema_is_quick(project: Project) -> None:
-    """Also with many tables, and for two requests at once."""
-    project.sql(
-        "DO $$ BEGIN FOR n IN 1..500 LOOP"
-        " EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, name text)', n); END LOOP; END $$"
-    )
-    child_id = project.new_branch_id()
-    assert compare(project, child_id) == ""

@@ -12,7 +12,7 @@ import pytest
 from controlplane.compute.schema import SchemaUnreadable
 from controlplane.compute.schema_only import LONGEST_ARCHIVE, read_archive
 from tests.controlplane.test_step_history import names, steps
-from tests.support.project import Project, refusal
+from tests.support.project import Project
 from tests.support.traps import TRAPS, sprung
 from tests.support.waiting import wait_for
 
@@ -141,15 +141,6 @@ def test_the_source_may_be_deleted_first(project: Project) -> None:
     assert project.branch(made)["current_state"] == "ready"
     # It has data of its own, so branches can be created from it.
     assert project.new_branch(parent_id=made, **SCHEMA_ONLY)["branch"]["init_source"]
-
-
-@pytest.mark.thorough
-def test_a_client_logs_in_as_on_the_source(project: Project) -> None:
-    body = {"branch": SCHEMA_ONLY, "endpoints": [{"type": "read_write"}]}
-    made = project.done(project.client.post(project.path + "/branches", body))
-    assert [role["name"] for role in made["roles"]] == ["neondb_owner"]
-    assert [database["name"] for database in made["databases"]] == ["neondb"]
-    assert project.endpoint(made["endpoints"][0]["id"])["current_state"] == "active"
 
 
 @pytest.mark.thorough
@@ -298,12 +289,3 @@ def test_it_can_be_cancelled_at_any_moment(project: Project) -> None:
         assert list(branches.glob("*/schema*")) == list(sockets.glob("schema*")) == []
     assert project.endpoint()["current_state"] == "idle"
     project.start()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("source", ["parent", "schema-only ", "", 7])
-def test_another_source_is_refused(standing: Project, source: Any) -> None:
-    body = {"branch": {"init_source": source}}
-    response = standing.client.call("POST", standing.path + "/branches", json=body)
-    status, message = refusal(response)
-    assert (status, "init_source" in message) == (400, True)

@@ -10,9 +10,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from controlplane.compute import schema_restoring
 from controlplane.compute.binaries import MAJOR
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.dump_archive import ArchiveUnreadable, entries_of
+from controlplane.compute.dump_archive import ArchiveUnreadable, Entry, entries_of
 from controlplane.compute.schema import LOCK_HELD, reason_in
 from controlplane.compute.schema_restoring import (
     EXTENSIONS,
@@ -20,6 +21,7 @@ from controlplane.compute.schema_restoring import (
     create_schema,
     restorer,
 )
+from controlplane.operations.words import words_of
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
 from tests.support.majors import debians_postgres
 from tests.support.traps import LITERALS, SPRUNG
@@ -274,3 +276,34 @@ def test_a_held_lock_is_distinguished_from_other_failures(server: Server) -> Non
         assert reason_in(server.dump("--lock-wait-timeout=100").stderr.decode()) == LOCK_HELD
     assert reason_in(server.dump("--lock-wait-timeout=100").stderr.decode()) is None
     assert reason_in(server.dump("--schema=none").stderr.decode()) is None
+
+
+END_SESSION = "SELECT pg_terminate_backend(pg_backend_pid())"
+
+
+@pytest.mark.parametrize(
+    ("statement", "raised"),
+    [
+        (END_SESSION, schema_restoring.CopyInterrupted),
+        ("SELECT 1/0", schema_restoring.SchemaNotCopied),
+    ],
+)
+def test_a_lost_session_is_distinguished_from_a_refused_statement(
+    bare_cluster: BarePostgres,
+    tmp_path: Path,
+    settings: Any,
+    statement: str,
+    raised: type[Exception],
+) -> None:
+    (tmp_path / "branches").mkdir()
+    settings.STATE_DIR = str(tmp_path)
+    with bare_cluster.connect() as session:
+        session.execute(f"DROP ROLE IF EXISTS {PLATFORM_ROLE}")
+        session.execute(f"CREATE ROLE {PLATFORM_ROLE} SUPERUSER LOGIN")
+    entry = Entry(b"TABLE", b"t", b"public", b"", statement.encode(), b"")
+    with (
+        pytest.raises(raised) as failure,
+        schema_restoring._running(bare_cluster.directory, "postgres") as session,
+    ):
+        schema_restoring._create(session, [entry])
+    assert ("try again" in words_of(failure.value)) == (raised is schema_restoring.CopyInterrupted)

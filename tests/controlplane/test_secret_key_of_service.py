@@ -12,6 +12,7 @@ import requests
 from controlplane.database.secret_keys import ENCRYPTED
 from controlplane.management.supervision import programs_of
 from tests.selection import first_of
+from tests.support.commands import ran
 from tests.support.place import Place
 from tests.support.project import Project
 from tests.support.service import Service
@@ -19,7 +20,6 @@ from tests.support.stack import ROOT, Stack, free_port, new_directory
 from tests.support.waiting import wait_for
 
 OLD, NEW = "the old key", "the new key"
-MANAGE = (sys.executable, ROOT / "manage.py")
 
 
 def refused(stack: Stack, command: str, state_dir: Path) -> str:
@@ -124,22 +124,6 @@ def service(state_dir: Path) -> Iterator[Service]:
     running.down()
 
 
-def commanded(service: Service, *arguments: str | Path) -> str:
-    """What a command prints that has the settings of the service."""
-    done = subprocess.run(
-        [*MANAGE, *arguments],
-        env={
-            **{name: value for name, value in os.environ.items() if "DJANGO" not in name},
-            **service._environment,
-        },
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.thorough
 def test_the_key_of_a_service_is_replaced(service: Service, state_dir: Path) -> None:
     project = Place.create(service.stack, service.client)
@@ -153,7 +137,7 @@ def test_the_key_of_a_service_is_replaced(service: Service, state_dir: Path) -> 
     settings |= {"PERCH_SECRET_KEY": NEW, "PERCH_SECRET_KEY_FALLBACKS": OLD}
     service.up()
     assert service.client.get(reveal)["password"] == password
-    said = commanded(service, "rotate_secret_key", "--state-dir", service.state_dir)
+    said = ran("rotate_secret_key", "--state-dir", service.state_dir, **settings)
     assert "Everything is encrypted" in said
     wait_for(lambda: list(store.glob("keys/**/*")), "the kept key")
     service.down()
@@ -167,7 +151,7 @@ def test_the_key_of_a_service_is_replaced(service: Service, state_dir: Path) -> 
     wait_for(lambda: set(store.glob("**/metadata/*")) - rows, "another copy of the rows")
     service.down()
     service.state_dir.rename(state_dir / "lost")
-    commanded(service, "restore", "--from-store", "--state-dir", service.state_dir)
+    ran("restore", "--from-store", "--state-dir", service.state_dir, **settings)
     service.up()
     assert service.client.get(reveal)["password"] == password
     assert project.branch()["current_state"] == "ready"

@@ -1,8 +1,5 @@
 """The secret key: a wrong one is refused, and another one can take its place while Perch runs."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +17,10 @@ from controlplane.history_store.objects import the_store
 from controlplane.history_store.packing import WrongKey
 from controlplane.models import FormerPassword, SecretKey
 from controlplane.services.key_rotation import RotationRefused, rotate
-from tests.support.stack import ROOT
+from tests.support.commands import begun, ran
 from tests.support.waiting import wait_for
 
 OLD, NEW = "the old key", "the new key"
-MANAGE = (sys.executable, ROOT / "manage.py")
 
 
 def said() -> list[str]:
@@ -168,26 +164,17 @@ class TestRotation:
         connection.close()
         new_key.SECRET_KEY, new_key.SECRET_KEY_FALLBACKS = NEW, [OLD]
         environment = {
-            **{name: value for name, value in os.environ.items() if "DJANGO" not in name},
             "DATABASE_URL": conninfo(),
             "PERCH_SECRET_KEY": NEW,
             "PERCH_SECRET_KEY_FALLBACKS": OLD,
         }
-        process = subprocess.Popen([*MANAGE, "rotate_secret_key"], cwd=ROOT, env=environment)
+        process = begun("rotate_secret_key", **environment)
         wait_for(lambda: _is_current(FormerPassword.objects.earliest("id")), "its beginning")
         process.kill()
-        process.wait()
+        process.communicate()
         assert not _is_current(FormerPassword.objects.latest("id"))
         assert len(in_use()) == 2
-        done = subprocess.run(
-            [*MANAGE, "rotate_secret_key"],
-            cwd=ROOT,
-            env=environment,
-            check=True,
-            text=True,
-            capture_output=True,
-        )
-        assert "Everything is encrypted" in done.stdout
+        assert "Everything is encrypted" in ran("rotate_secret_key", status=0, **environment)
         new_key.SECRET_KEY_FALLBACKS = []
         assert len(passwords()) == 20_000
 

@@ -11,15 +11,7 @@ import requests
 from django.utils import timezone
 
 from controlplane.backup.notes import note_taken, note_verified
-from controlplane.models import (
-    Account,
-    Action,
-    Branch,
-    Host,
-    Operation,
-    OperationStatus,
-    Project,
-)
+from controlplane.models import Account, Action, Branch, Host, Operation, OperationStatus, Project
 from controlplane.operations import service_quality, vitals
 from controlplane.operations.engine import withdraw
 from controlplane.operations.locks import locked_project
@@ -80,21 +72,6 @@ class TestStarts:
         note_start("ep-0", has_failed=True)
         count_starts(host)
         assert (quality.started, quality.failed, names()) == (4, 1, ["starts_fail"])
-
-    def test_only_an_endpoints_last_start_of_ten_minutes_counts(
-        self, quality: Quality, host: Host, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        now = 1_000.0
-        monkeypatch.setattr("controlplane.operations.service_quality.time.monotonic", lambda: now)
-        for has_failed in (True, False):
-            note_start("ep-a", has_failed=has_failed)
-        now += 300
-        note_start("ep-b", has_failed=True)
-        count_starts(host)
-        assert (quality.started, quality.failed) == (2, 1)
-        now += 301
-        count_starts(host)
-        assert (quality.started, quality.failed) == (1, 1)
 
     @pytest.mark.parametrize(
         ("status", "because", "counted"),
@@ -196,13 +173,6 @@ class TestBackups:
     def test_a_service_without_backups_has_no_problem(self, project: Project) -> None:
         assert examine().details["backup"] == {"taken_at": None, "verified_at": None}
         assert examine().problems == []
-
-    def test_an_older_backup_that_is_verified_later_changes_nothing(self, host: Host) -> None:
-        now = timezone.now()
-        for at in (now, now - timedelta(days=1)):
-            assert note_verified(host.id, at)
-        assert Host.objects.get().backup_verified_at == now
-        assert not note_verified("elsewhere", now)
 
 
 def test_the_proxys_problems_count_while_it_runs(host: Host, project: Project) -> None:

@@ -21,23 +21,11 @@ from controlplane.compute import compute, process
 from controlplane.compute.accounts import account_of, give, running_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.limits import CGROUPS
-from controlplane.compute.occupants import (
-    is_alive,
-    kill,
-    lease,
-    processes_in,
-)
+from controlplane.compute.occupants import is_alive, kill, lease, processes_in
 from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.session import session, socket_dir
 from controlplane.compute.steps import Step, recording
-from tests.controlplane.local_compute import (
-    BRANCH,
-    ENDPOINT,
-    SPEC,
-    branch,
-    computes,
-    postmaster,
-)
+from tests.controlplane.local_compute import BRANCH, ENDPOINT, SPEC, branch, computes, postmaster
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -105,16 +93,6 @@ def test_a_check_of_settings_reads_a_limited_number_of_errors(branch: Path) -> N
 
 
 class TestStops:
-    @pytest.mark.thorough
-    def test_a_stopped_compute_is_continued_and_shut_down(self, branch: Path) -> None:
-        compute.start(SPEC)
-        for one in [postmaster(), *postmaster().children()]:
-            one.suspend()
-        began = time.monotonic()
-        compute.stop(BRANCH)
-        assert time.monotonic() - began < 5
-        assert _state_of(branch) == "shut down"
-
     @pytest.mark.thorough
     def test_a_compute_that_cannot_be_continued_is_killed_soon(self, branch: Path) -> None:
         """It is stopped by a debugger, so a signal does not continue it."""

@@ -174,6 +174,7 @@ def test_a_restore_in_two_steps(project: Project) -> None:
     assert (refusal(again)[0], "waits to be finalized" in again.text) == (422, True)
 
 
+@pytest.mark.thorough
 def test_a_restore_that_is_finalized_while_its_target_sleeps(project: Project) -> None:
     """Without a target it is the snapshot's branch, and its name is kept by default."""
     taken = take(project)
@@ -186,6 +187,7 @@ def test_a_restore_that_is_finalized_while_its_target_sleeps(project: Project) -
     assert project.endpoint()["current_state"] == "idle"
 
 
+@pytest.mark.thorough
 def test_restores_that_cannot_be_finalized(project: Project) -> None:
     dev_id = project.new_branch_id(name="dev")
     taken = take(project, dev_id)

@@ -1,4 +1,4 @@
-"""Who may own a state directory, and who may lock its files: only processes of its account."""
+"""Who may own a state directory, and who may lock its files and branches."""
 
 import fcntl
 import os
@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 
-from controlplane.compute import account_numbers
+from controlplane.compute import account_numbers, compute
+from controlplane.compute.branch_data import new_branch
+from controlplane.compute.filesystem import LockTimeout, catalog_lock, lock_branches
 from controlplane.compute.state_directory import (
     StateDirectoryUnusable,
     hold_state_directory,
@@ -104,11 +107,7 @@ def test_a_lock_by_an_earlier_release_on_its_own_file_is_respected(place: Path) 
     ):
         pass
     # Such a release does not start beside this one either.
-    with (
-        hold_state_directory(),
-        (place / "up.lock").open() as file,
-        pytest.raises(BlockingIOError),
-    ):
+    with hold_state_directory(), (place / "up.lock").open() as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -130,3 +129,48 @@ def test_a_directory_that_release_0_1_made_as_root_is_refused_with_instructions(
         prepare_state_directory()
     for step in (f"chown -R USER: {place}", "`backup`", "`restore`", "docs/how-to/upgrade.md"):
         assert step in str(refused.value)
+
+
+BRANCH = "br-quiet-heron-123456"
+
+
+@pytest.mark.parametrize("name", [BRANCH, catalog_lock(BRANCH)])
+def test_the_lock_of_a_removed_branch_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Another process may acquire the lock just after the branch was removed."""
+    monkeypatch.setattr(settings, "STATE_DIR", tmp_path)
+    place, lock = tmp_path / "branches" / BRANCH, tmp_path / "locks" / name
+    place.mkdir(parents=True)
+    with lock_branches(name):
+        pass
+    assert lock.exists()
+    place.rmdir()
+    with lock_branches(name, "accounts"):
+        with pytest.raises(LockTimeout), lock_branches(name, timeout=0):
+            pass
+        assert lock.exists()
+    assert not lock.exists()
+    assert (tmp_path / "locks" / "accounts").exists()
+    first = lock_branches(name)
+    first.__enter__()
+    lock.unlink()
+    with lock_branches(name):
+        first.__exit__(None, None, None)
+        assert lock.exists(), "the file of the second holder"
+
+
+def test_a_branch_that_is_made_anew_stays_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "STATE_DIR", tmp_path)
+    monkeypatch.setattr(settings, "SOCKET_DIR", tmp_path / "sockets")
+    (tmp_path / "branches").mkdir()
+    with lock_branches(BRANCH):
+        with new_branch(BRANCH) as (staging, _):
+            (staging / "data").mkdir()
+        assert (tmp_path / "branches" / BRANCH).exists()
+        compute.clear(BRANCH)
+        assert not (tmp_path / "branches" / BRANCH).exists()
+        with pytest.raises(LockTimeout), lock_branches(BRANCH, timeout=0):
+            pass

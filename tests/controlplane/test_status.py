@@ -14,12 +14,6 @@ from tests.controlplane.rows import make_project
 from tests.controlplane.test_key_limits import limited
 from tests.support.client import Client
 from tests.support.project import Project, refusal
-from tests.support.stack import Stack
-
-
-@pytest.fixture
-def operator(stack: Stack) -> Client:
-    return Client(stack.api_url, (stack.state_dir / "api-key").read_text().strip())
 
 
 @pytest.fixture

@@ -18,17 +18,8 @@ import psycopg
 import pytest
 from django.conf import settings
 
-from controlplane.compute import (
-    account_numbers,
-    account_processes,
-    compute,
-    limits,
-)
-from controlplane.compute.account_numbers import (
-    new_account,
-    noted_for,
-    processes_by_number,
-)
+from controlplane.compute import account_numbers, account_processes, compute, limits
+from controlplane.compute.account_numbers import new_account, noted_for, processes_by_number
 from controlplane.compute.account_processes import end_stray_accounts
 from controlplane.compute.accounts import Account, AccountUnusable, account_of, running_as
 from controlplane.compute.configuration import ComputeSpec

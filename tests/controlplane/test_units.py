@@ -19,12 +19,7 @@ from django.core.management import CommandError, call_command
 
 from controlplane.management.commands import install_units
 from controlplane.management.supervision import Program, programs_of
-from controlplane.management.units import (
-    STOPS_COMPUTES,
-    UnitsUnusable,
-    check_place,
-    rendered_units,
-)
+from controlplane.management.units import STOPS_COMPUTES, UnitsUnusable, check_place, rendered_units
 from tests.controlplane.test_metadata_copy import new_database
 from tests.support.bare_postgres import BarePostgres
 from tests.support.client import Client

@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
-import psycopg
 import pytest
 import requests
 from django.core.management.base import CommandError
@@ -24,7 +23,7 @@ from controlplane.management.commands.up import stop_by_signals
 from controlplane.management.host_resources import raise_file_limit, refuse_few_processes
 from controlplane.management.supervision import MARK, Program, Supervisor, end_leftovers
 from tests.support.client import Client
-from tests.support.processes import is_alive, postmaster_in
+from tests.support.processes import is_alive
 from tests.support.released_state import check, fill
 from tests.support.stack import ROOT, Stack, free_port, running_stack
 from tests.support.waiting import wait_for
@@ -115,15 +114,6 @@ def test_secret_files_are_readable_only_by_their_owner(stack: Stack) -> None:
         assert stat.filemode(mode) == passable, name
 
 
-@pytest.mark.thorough
-def test_a_compute_does_not_have_the_secret(stack: Stack, alice: Client) -> None:
-    created = alice.new_project()
-    data = stack.data_dir(created["branch"]["id"])
-    process = postmaster_in(data)
-    assert not [name for name in process.environ() if "PERCH" in name or "SECRET" in name]
-    alice.delete(f"/projects/{created['project']['id']}")
-
-
 def test_a_second_up_on_the_same_directory_is_refused(stack: Stack) -> None:
     output = refused(stack.state_dir, *ports())
     assert f"Perch is already running on {stack.state_dir}" in output
@@ -140,7 +130,7 @@ def test_a_requested_port_that_is_occupied_is_an_error(state_dir: Path) -> None:
 
 @pytest.mark.thorough
 def test_it_stops_all_processes_and_continues_later(state_dir: Path) -> None:
-    """A later start finds the same state, as `test_upgrades` checks for releases. Also: occupied
+    """A later start finds the same state, as `test_versions` checks for releases. Also: occupied
     default ports are replaced by others; closing the terminal has the effect of Ctrl-C, although
     nothing can be printed there."""
     with ExitStack() as taken:
@@ -158,8 +148,7 @@ def test_it_stops_all_processes_and_continues_later(state_dir: Path) -> None:
         assert moved.keys() == {"8000", "8001", "5432"}, output
         assert int(moved["8001"]) > 8001
         client = Client(
-            f"http://127.0.0.1:{moved['8001']}/api/v2",
-            (state_dir / "api-key").read_text().strip(),
+            f"http://127.0.0.1:{moved['8001']}/api/v2", (state_dir / "api-key").read_text().strip()
         )
         contents = fill(client, int(moved["5432"]), version="this one")
         ours = psutil.Process(process.pid).children(recursive=True)
@@ -174,28 +163,6 @@ def test_it_stops_all_processes_and_continues_later(state_dir: Path) -> None:
 
         with running_stack(state_dir) as again:
             check(Client(again.api_url, contents.key), again.proxy_port, contents)
-
-
-@pytest.mark.thorough
-def test_its_metadata_may_be_in_another_database(stack: Stack, state_dir: Path) -> None:
-    with stack.database() as connection:
-        connection.execute("CREATE DATABASE elsewhere")
-    socket_dir = stack.state_dir / "sockets" / "metadata"
-    url = f"postgresql:///elsewhere?user=perch&host={socket_dir}"
-    with running_stack(state_dir, DATABASE_URL=url) as other:
-        key = (state_dir / "api-key").read_text().strip()
-        client = Client(other.api_url, key)
-        created = client.new_project()
-        with psycopg.connect(url) as connection:
-            row = connection.execute("SELECT id FROM controlplane_project").fetchone()
-        assert row == (created["project"]["id"],)
-    assert not (state_dir / "metadata").exists()
-
-
-@pytest.mark.thorough
-def test_a_database_that_does_not_answer_is_an_error(state_dir: Path) -> None:
-    output = refused(state_dir, *ports(), DATABASE_URL="postgresql://nobody@127.0.0.1:1/nothing")
-    assert "127.0.0.1" in output
 
 
 @pytest.mark.thorough
@@ -250,52 +217,6 @@ def test_under_nohup_closing_the_terminal_ends_nothing() -> None:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-class TestCreateApiKey:
-    @staticmethod
-    def command(state_dir: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [
-                *(sys.executable, str(ROOT / "manage.py"), "create_api_key", *arguments),
-                *("--state-dir", str(state_dir)),
-            ],
-            cwd=ROOT,
-            env={k: v for k, v in os.environ.items() if "DJANGO" not in k},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    @pytest.mark.thorough
-    def test_it_works(self, stack: Stack) -> None:
-        done = self.command(stack.state_dir, "--account", "carol", "--name", "laptop")
-        assert done.returncode == 0, done.stderr
-        client = Client(stack.api_url, done.stdout.strip())
-        assert client.get("/users/me")["login"] == "carol"
-        assert [key["name"] for key in client.get("/api_keys")] == ["laptop"]
-
-    @pytest.mark.thorough
-    def test_an_empty_name_is_an_error(self, stack: Stack) -> None:
-        done = self.command(stack.state_dir, "--account", " ", "--name", "laptop")
-        assert done.returncode == 1
-        assert "must have 1 to 64 characters" in done.stderr
-
-
-@pytest.mark.thorough
-def test_too_low_a_limit_of_open_files_is_reported_at_the_start(state_dir: Path) -> None:
-    port = free_port()
-    program = [sys.executable, str(ROOT / "manage.py"), "up", "--state-dir", str(state_dir)]
-    with occupied(port):
-        done = subprocess.run(
-            ["prlimit", "--nofile=500:1100", *program, "--console-port", str(port)],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            timeout=60,
-        )
-    assert "lets a process open only 1100 files: about 400" in done.stdout
-    assert "ulimit -Hn" in done.stdout
 
 
 def test_the_hosts_limit_of_open_files_is_used() -> None:

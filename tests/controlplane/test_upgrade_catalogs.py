@@ -1,14 +1,19 @@
 """What is taken out of a branch's copy before pg_upgrade runs comes back unchanged, from roles with
-no more rights than the owners'."""
+no more rights than the owners', and what pg_upgrade said is shown without paths of this host."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from controlplane.compute import pg_upgrade
 from controlplane.compute.binaries import MAJOR
 from controlplane.compute.configuration import PLATFORM_ROLE
+from controlplane.compute.pg_upgrade import LONGEST_REPORT, LONGEST_WORDS
 from controlplane.compute.upgrade_catalogs import UpgradeFailed, UpgradeRefused, disarm, rearm
+from controlplane.operations.words import without_paths
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
 from tests.support.majors import debians_postgres
 from tests.support.traps import LITERALS, SPRUNG
@@ -106,3 +111,19 @@ def test_a_database_that_lets_no_owner_in_is_named(server: BarePostgres) -> None
     reason = 'in the database "postgres" cannot be restored: too many connections for database'
     with pytest.raises(UpgradeRefused, match=reason):
         rearm(server.directory, found)
+
+
+@pytest.mark.parametrize("kept", range(1, 60, 10))
+def test_a_path_that_is_cut_off_is_not_shown(tmp_path: Path, settings: Any, kept: int) -> None:
+    path = f"{settings.STATE_DIR}/branches/.br-grey-fox-12345678/data"
+    place = tmp_path / "pg_upgrade_output.d"
+    place.mkdir()
+
+    def ending(limit: int) -> bytes:
+        """Text of which the last `limit` bytes begin within the path."""
+        return f'a cluster "{path[:-kept]}'.encode() + b"x" * kept + b" " + b"w" * (limit - 61)
+
+    (place / "loadable_libraries.txt").write_bytes(ending(LONGEST_REPORT))
+    said = pg_upgrade._words(io.BytesIO(ending(LONGEST_WORDS)), tmp_path)
+    assert "www" in said
+    assert not any(part in without_paths(said) for part in ("/", "br-grey", "branches"))

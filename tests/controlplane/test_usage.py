@@ -1,5 +1,7 @@
-"""The usage of branches is counted by whatever changes it, and can be read at any time."""
+"""The usage of branches is counted by whatever changes it, once, and can be read at any time."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,12 +10,17 @@ from django.db import connection
 from django.test import Client as DjangoClient
 from django.utils import timezone
 
-from controlplane.models import Account, Branch, Endpoint, Host, Meter, Project, Span, Usage
+from controlplane.database.version import conninfo
+from controlplane.models import Account, Branch, Endpoint, Host, Meter, Plan, Project, Span, Usage
 from controlplane.models.consumed import next_period, period_of, previous_period
 from controlplane.operations.usage_retention import forget_usage
+from controlplane.proxy.directory.control_database import ControlDatabase
+from controlplane.proxy.directory.traffic import Traffic
+from controlplane.proxy.directory.usage_reports import TrafficReports
+from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 from controlplane.services.branches import get_branch
 from controlplane.services.projects import get_project
-from tests.controlplane.rows import make_project
+from tests.controlplane.rows import make_host, make_project
 
 HOUR = timedelta(hours=1)
 
@@ -230,3 +237,44 @@ def test_the_api_returns_it(api: DjangoClient, project: Project, endpoint: Endpo
     (branch,) = api.get(path).json()["branches"]
     assert branch["written_data_bytes"] == 1000
     assert api.get(f"{path}/{branch['id']}").json()["branch"]["written_data_bytes"] == 1000
+
+
+class LossyDatabase(ControlDatabase):
+    """The service's own database. Loses its answers or the questions, as `loses` says."""
+
+    loses = ""
+
+    async def ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
+        if self.loses == "question":
+            raise ControlPlaneUnavailable
+        answer = await super().ask(question)
+        if self.loses == "answer":
+            raise ControlPlaneUnavailable
+        return answer
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("loses", ["question", "answer"])
+def test_a_report_whose_answer_is_lost_is_sent_again_unchanged(loses: str) -> None:
+    account = Account.objects.create(name="carol", plan=Plan.UNLIMITED)
+    endpoint = make_project(account, make_host("reports")).endpoints.get()
+    database, traffic = LossyDatabase(conninfo()), Traffic()
+    reports = TrafficReports(database, traffic)
+
+    async def go() -> None:
+        with traffic.counting(endpoint.id, endpoint.branch_id) as tally:
+            tally.bytes += 10
+            database.loses = loses
+            for _ in range(2):
+                with pytest.raises(ControlPlaneUnavailable):
+                    await reports.report()
+                tally.bytes += 1
+            database.loses = ""
+            await reports.report()
+            tally.bytes += 5
+        await reports.report()
+        await database.close()
+
+    asyncio.run(go())
+    counted = Usage.objects.values_list("span", "transferred_bytes")
+    assert dict(counted) == {"hour": 17, "day": 17, "month": 17}

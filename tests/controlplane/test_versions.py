@@ -1,4 +1,5 @@
-"""No process uses data of another version of Perch or of Postgres."""
+"""No process uses data of another version of Perch or of Postgres, and this one continues with a
+released version's."""
 
 import os
 import subprocess
@@ -22,8 +23,17 @@ from controlplane.database.version import (
     refuse_unknown,
 )
 from tests.selection import first_of
+from tests.support.client import Client
+from tests.support.ordinary_user import (
+    as_ordinary_user,
+    give_to_ordinary_user,
+    own_checkout,
+    own_python,
+)
+from tests.support.processes import postmaster_in
 from tests.support.project import Project
-from tests.support.stack import ROOT, Stack, free_port
+from tests.support.released_state import FIXTURES, check, unpack
+from tests.support.stack import ROOT, Stack, free_port, running_stack
 from tests.support.waiting import wait_for
 
 PROCESSES = {
@@ -187,3 +197,33 @@ def test_a_compute_does_not_start_on_data_of_another_postgres(project: Project) 
     assert str(project.stack.state_dir) not in failed["error"]
     version.write_text(ours)
     project.start()
+
+
+RELEASES = sorted(FIXTURES.glob("*.tar.xz"))
+
+
+@pytest.mark.parametrize("archive", RELEASES, ids=lambda path: path.name.removesuffix(".tar.xz"))
+def test_an_ordinary_users_state_is_kept(state_dir: Path, archive: Path) -> None:
+    """Rows, roles and poolers are still there, and new ones can be created."""
+    place, state_dir = state_dir, state_dir / "state"
+    state_dir.mkdir()
+    contents = unpack(archive, state_dir)
+    give_to_ordinary_user(place)
+    python, checkout = own_python(place / "venv"), own_checkout(place / "checkout")
+    account = as_ordinary_user()
+    program = (python, "manage.py")
+    home = {"HOME": str(place)}
+    with running_stack(state_dir, program, cwd=checkout, account=account, **home) as stack:
+        client = Client(stack.api_url, contents.key)
+        check(client, stack.proxy_port, contents)
+        # A branch of the release can use everything that was added later.
+        branches = f"/projects/{contents.project_id}/branches"
+        of_it = {"branch": {"parent_id": contents.branch_id}, "endpoints": [{"type": "read_write"}]}
+        for made in (
+            client.post(f"{branches}/{contents.branch_id}/snapshot"),
+            client.post(branches, of_it),
+            client.new_project(),
+        ):
+            assert {one["status"] for one in client.finish(made)} == {"finished"}
+        postmaster = postmaster_in(stack.data_dir(contents.branch_id))
+        assert postmaster.uids().real == account.get("user", os.geteuid())

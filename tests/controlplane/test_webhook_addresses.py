@@ -1,5 +1,9 @@
-"""The addresses of webhooks: none that only Perch's host can reach."""
+"""Receivers are untrusted: their addresses are none that only Perch's host can reach, and they can
+delay only their own account."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
 from ipaddress import ip_network
 from typing import Any
 
@@ -7,52 +11,21 @@ import pytest
 
 from controlplane.webhooks.addresses import may_be_called
 from controlplane.webhooks.urls import NotAllowed, Target, target_of
+from tests.support.client import Client
+from tests.support.receiver import Answer, Message, Receiver, receiving
+from tests.support.stack import Stack
+from tests.support.waiting import wait_for
+from tests.support.webhooks import Webhook
 
 PUBLIC = ["93.184.216.34", "8.8.8.8", "2606:2800:220:1:248:1893:25c8:1946", "64:ff9b::8.8.8.8"]
-NOT_PUBLIC = [
-    "0.0.0.0",
-    "10.0.0.1",
-    "100.64.0.1",
-    "100.100.100.200",
-    "127.0.0.1",
-    "127.255.255.254",
-    "168.63.129.16",
-    "169.254.169.254",
-    "172.16.0.1",
-    "172.31.255.255",
-    "192.0.0.8",
-    "192.0.2.1",
-    "192.88.99.1",
-    "192.168.1.1",
-    "198.18.0.1",
-    "198.51.100.1",
-    "203.0.113.1",
-    "224.0.0.1",
-    "239.255.255.255",
-    "240.0.0.1",
-    "255.255.255.255",
-    "::",
-    "::1",
-    "::127.0.0.1",
-    "::ffff:127.0.0.1",
-    "::ffff:10.0.0.1",
-    "::ffff:0:127.0.0.1",
-    "64:ff9b::127.0.0.1",
-    "64:ff9b::169.254.169.254",
-    "64:ff9b:1::8.8.8.8",
-    "100::1",
-    "2001::1",
-    "2001:db8::1",
-    "2002:7f00:1::1",
-    "3fff::1",
-    "5f00::1",
-    "fc00::1",
-    "fd00:ec2::254",
-    "fe80::1",
-    "fe80::1%eth0",
-    "fec0::1",
-    "ff02::1",
-]
+NOT_PUBLIC = """
+0.0.0.0 10.0.0.1 100.64.0.1 100.100.100.200 127.0.0.1 127.255.255.254 168.63.129.16
+169.254.169.254 172.16.0.1 172.31.255.255 192.0.0.8 192.0.2.1 192.88.99.1 192.168.1.1 198.18.0.1
+198.51.100.1 203.0.113.1 224.0.0.1 239.255.255.255 240.0.0.1 255.255.255.255
+:: ::1 ::127.0.0.1 ::ffff:127.0.0.1 ::ffff:10.0.0.1 ::ffff:0:127.0.0.1 64:ff9b::127.0.0.1
+64:ff9b::169.254.169.254 64:ff9b:1::8.8.8.8 100::1 2001::1 2001:db8::1 2002:7f00:1::1 3fff::1
+5f00::1 fc00::1 fd00:ec2::254 fe80::1 fe80::1%eth0 fec0::1 ff02::1
+""".split()
 
 
 @pytest.mark.parametrize("address", PUBLIC)
@@ -115,3 +88,66 @@ def test_urls(url: str, target: Target) -> None:
 def test_urls_that_are_refused(url: str, words: str) -> None:
     with pytest.raises(NotAllowed, match=words):
         target_of(url)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made
+
+
+@pytest.mark.parametrize("way", ["by a name", "by a redirect"])
+def test_private_addresses_are_not_called(
+    stack: Stack, alice: Client, receiver: Receiver, way: str
+) -> None:
+    with receiving("127.0.0.2") as private:
+        # Only the resolver takes this text for an address.
+        named = f"http://127.2:{private.server_port}/"
+        receiver.answers = lambda message: Answer(307, location=private.url)
+        webhook = Webhook(stack, alice, named if way == "by a name" else receiver.url)
+        webhook.test()
+        attempt = webhook.await_delivery(status="failed")["last_attempt"]
+        assert "public address" in attempt["error"]
+        assert "status_code" not in attempt
+        assert len(receiver.messages) == (way == "by a redirect")
+        assert private.messages == []
+
+
+@pytest.mark.thorough
+def test_receivers_that_hang_delay_no_others_and_use_only_some_slots(
+    stack: Stack, alice: Client, bob: Client, receiver: Receiver
+) -> None:
+    released = threading.Event()
+
+    def hang(message: Message) -> Answer:
+        released.wait(30)
+        return Answer()
+
+    with ExitStack() as held:
+        hanging = []
+        for _ in range(20):  # more than the number of slots
+            one = held.enter_context(receiving())
+            one.answers = hang
+            hanging.append((one, Webhook(stack, alice, one.url, event_types=["project.updated"])))
+        hanging[0][1].write_events(["for all"])
+        wait_for(lambda: sum(len(one.messages) for one, _ in hanging) >= 8, "half of the slots")
+        assert jobs_under_way(stack, [webhook.id for _, webhook in hanging]) <= 8
+        quick = Webhook(stack, bob, receiver.url, event_types=["project.updated"])
+        quick.write_events(["quick"])
+        receiver.await_messages(1)
+        # All of her deliveries are older, but his did not wait for them.
+        assert sum(len(one.messages) for one, _ in hanging) < 20
+        released.set()
+        for _, webhook in hanging:
+            webhook.delete()
+        quick.delete()
+
+
+def jobs_under_way(stack: Stack, webhook_ids: list[str]) -> int:
+    with stack.database() as database:
+        row = database.execute(
+            "SELECT count(*) FROM procrastinate_jobs WHERE status = 'doing' AND lock = ANY(%s)",
+            [webhook_ids],
+        ).fetchone()
+    assert row is not None
+    return int(row[0])

@@ -152,10 +152,6 @@ class TestAddresses:
         outcome = posted("https://nobody.invalid/")
         assert outcome.error == "the name of the host could not be resolved"
 
-    def test_a_label_that_is_too_long(self) -> None:
-        outcome = posted(f"https://{'x' * 64}.invalid/")
-        assert outcome.error == "the name of the host could not be resolved"
-
 
 class TestLimits:
     def test_a_receiver_that_does_not_listen(self) -> None:

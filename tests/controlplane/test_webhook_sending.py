@@ -88,14 +88,6 @@ def test_the_documentations_example_verifies_a_message(
 
 
 @pytest.mark.thorough
-def test_deliveries_come_in_order(webhook: Webhook, receiver: Receiver) -> None:
-    sent = [f"number {number}" for number in range(120)]
-    webhook.write_events(sent)
-    receiver.await_messages(len(sent))
-    assert receiver.summaries == sent
-
-
-@pytest.mark.thorough
 def test_deliveries_come_in_order_after_a_failure(webhook: Webhook, receiver: Receiver) -> None:
     receiver.answers = lambda message: Answer(503, b"not now \0\xff")
     sent = [f"number {number}" for number in range(5)]

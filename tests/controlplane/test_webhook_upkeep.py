@@ -101,11 +101,7 @@ class TestRecording:
         "wanted", [WebhookChanges(enabled=True), WebhookChanges(url="https://other.example/")]
     )
     def test_a_changed_receiver_has_no_failures(
-        self,
-        account: Account,
-        webhook: Webhook,
-        delivery: WebhookDelivery,
-        wanted: WebhookChanges,
+        self, account: Account, webhook: Webhook, delivery: WebhookDelivery, wanted: WebhookChanges
     ) -> None:
         for _ in range(5):
             assert note(delivery, REFUSED, sender=ME)

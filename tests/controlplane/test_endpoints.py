@@ -1,13 +1,16 @@
-"""POST start, suspend and restart of an endpoint; disabled endpoints."""
+"""List, start, suspend, restart, disable and delete endpoints (specification, calls 2 and 4)."""
 
 import psycopg
 import pytest
 
 from tests.controlplane.fields import ENDPOINT, ENDPOINT_AT_TIMES, assert_fields
-from tests.support.project import Project, refusal
+from tests.support.client import Client
+from tests.support.project import Project, refusal, wanted
+from tests.support.waiting import wait_for
 
 
-def test_it_works(project: Project) -> None:
+def test_a_suspend_and_a_start(project: Project) -> None:
+    project.sql("CREATE TABLE kept AS SELECT 7 AS number")
     answer = project.client.post(project.endpoint_path(rest="/suspend"))
     assert [(o["action"], o["status"]) for o in answer["operations"]] == [
         ("suspend_compute", "running")
@@ -28,12 +31,6 @@ def test_it_works(project: Project) -> None:
     project.done(answer)
     assert project.endpoint()["current_state"] == "active"
     assert project.is_running()
-
-
-def test_its_data_is_there_after_a_suspend(project: Project) -> None:
-    project.sql("CREATE TABLE kept AS SELECT 7 AS number")
-    project.suspend()
-    project.start()
     assert project.sql("SELECT number FROM kept") == [(7,)]
 
 
@@ -80,12 +77,6 @@ def test_a_restart_is_a_suspend_and_a_start(project: Project) -> None:
     assert project.endpoint()["current_state"] == "active"
 
 
-@pytest.mark.parametrize("action", ["start", "suspend", "restart"])
-def test_an_unknown_endpoint(standing: Project, action: str) -> None:
-    path = standing.endpoint_path("ep-no-where-123456", f"/{action}")
-    assert refusal(standing.client.call("POST", path)) == (404, "endpoint not found")
-
-
 class TestDisabled:
     def test_it_is_suspended(self, project: Project) -> None:
         answer = project.client.patch(project.endpoint_path(), {"endpoint": {"disabled": True}})
@@ -127,3 +118,94 @@ class TestDisabled:
         project.done(disabled)
         assert project.endpoint()["current_state"] == "idle"
         assert not project.is_running()
+
+
+def test_a_projects_endpoints_are_listed(project: Project) -> None:
+    other = project.create_endpoint(project.new_branch_id())["endpoint"]
+
+    body = project.client.get(project.path + "/endpoints")
+
+    assert set(body) == {"endpoints"}
+    assert [endpoint["id"] for endpoint in body["endpoints"]] == [project.endpoint_id, other["id"]]
+    for endpoint in body["endpoints"]:
+        assert_fields(endpoint, ENDPOINT, ENDPOINT_AT_TIMES)
+        assert "last_active" in endpoint
+
+
+def test_the_pending_state_is_returned_for_one_endpoint_but_not_in_lists(project: Project) -> None:
+    with project.locked():
+        answer = project.client.post(project.endpoint_path(rest="/suspend"))
+        assert answer["endpoint"]["pending_state"] == "idle"
+        assert project.endpoint()["pending_state"] == "idle"
+        assert "pending_state" not in project.endpoints()[0]
+    project.done(answer)
+    assert "pending_state" not in project.endpoint()
+
+
+@pytest.mark.thorough
+def test_a_branch_lists_its_endpoint(project: Project) -> None:
+    branch = project.new_branch(endpoint=True)
+    path = project.branch_path(branch["branch"]["id"], "/endpoints")
+    listed = project.client.get(path)["endpoints"]
+    assert [endpoint["id"] for endpoint in listed] == [branch["endpoints"][0]["id"]]
+    assert_fields(listed[0], ENDPOINT, ENDPOINT_AT_TIMES)
+    assert "pending_state" not in listed[0]
+
+
+def test_another_projects_endpoint_is_not_found(standing: Project, alice: Client) -> None:
+    own = standing.client.new_project(wait=False)
+    path = f"/projects/{own['project']['id']}/endpoints/{standing.endpoint_id}"
+    assert refusal(standing.client.call("GET", path)) == (404, "endpoint not found")
+    body = wanted(own["branch"]["id"])
+    response = standing.client.call("PATCH", standing.endpoint_path(), json=body)
+    assert refusal(response) == (404, "branch not found")
+
+
+def test_a_deletion(project: Project) -> None:
+    before = project.endpoint()
+
+    response = project.client.call("DELETE", project.endpoint_path())
+
+    assert response.status_code == 200
+    body = response.json()
+    assert body == {"endpoint": before, "operations": []}
+    assert_fields(body["endpoint"], ENDPOINT, ENDPOINT_AT_TIMES)
+    assert refusal(project.client.call("GET", project.endpoint_path()))[0] == 404
+    wait_for(lambda: not project.is_running(), "the end of the compute")
+
+
+def test_its_connections_are_dropped_at_once(project: Project) -> None:
+    with project.compute() as connection:
+        project.client.delete(project.endpoint_path())
+
+        def is_dropped() -> bool:
+            try:
+                connection.execute("SELECT 1")
+            except psycopg.OperationalError:
+                return True
+            return False
+
+        wait_for(is_dropped, "the end of the connection", timeout=2)
+
+
+@pytest.mark.thorough
+def test_a_waiting_start_fails_with_the_reason(project: Project) -> None:
+    project.suspend()
+    with project.locked():
+        start = project.client.post(project.endpoint_path(rest="/start"))
+        project.client.delete(project.endpoint_path())
+    (operation,) = project.client.finish(start)
+    assert operation["status"] == "failed"
+    assert operation["error"] == "the endpoint was deleted"
+    wait_for(lambda: not project.is_running(), "the end of the compute")
+
+
+@pytest.mark.thorough
+def test_a_deleted_endpoint_does_not_prevent_the_deletion_of_its_branch(project: Project) -> None:
+    branch = project.new_branch(endpoint=True)
+    branch_id, endpoint_id = branch["branch"]["id"], branch["endpoints"][0]["id"]
+    with project.locked(branch_id):
+        going = project.client.delete(project.branch_path(branch_id))
+        project.client.delete(project.endpoint_path(endpoint_id))
+    project.done(going)
+    assert not project.stack.data_dir(branch_id).exists()
