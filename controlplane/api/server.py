@@ -13,6 +13,7 @@ import logging.config
 import signal
 import socket
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
@@ -54,6 +55,17 @@ def with_client_address(application: Application, proxies: Sequence[Network]) ->
     return served
 
 
+def make_room(awaited: dict[Any, str], limit: int) -> None:
+    """If three quarters of a worker's connections await a request, end the oldest one of the
+    address that has the most of them. `awaited` has their addresses."""
+    if len(awaited) > limit * 3 // 4:
+        ((address, _),) = Counter(awaited.values()).most_common(1)
+        oldest = next(client for client, its in awaited.items() if its == address)
+        del awaited[oldest]
+        with suppress(OSError):
+            oldest.shutdown(socket.SHUT_RDWR)
+
+
 class GunicornLogger(Logger):  # type: ignore[misc] # gunicorn has no types
     """Writes gunicorn's log lines, including those of its master process, to Perch's log. The
     application writes the access log, because it knows the account of each request."""
@@ -69,6 +81,8 @@ class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no ty
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.clients: set[Any] = set()
+        # The addresses of those that have sent no whole head yet, the oldest first.
+        self.awaited: dict[Any, str] = {}
 
     def init_process(self) -> None:
         # The kernel kills this process when its parent dies. Otherwise a worker that is still
@@ -98,13 +112,17 @@ class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no ty
         super().run()
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:
+        make_room(self.awaited, self.worker_connections)
         self.clients.add(client)
+        self.awaited[client] = addr[0]
         try:
             super().handle(listener, client, addr)
         finally:
             self.clients.discard(client)
+            self.awaited.pop(client, None)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
+        self.awaited.pop(sock, None)
         # The longest that a client may take to accept a piece of the response.
         sock.settimeout(self.cfg.timeout or None)
         try:
@@ -113,6 +131,7 @@ class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no ty
             raise StopIteration from None  # gunicorn closes the connection.
         finally:
             sock.settimeout(None)
+            self.awaited[sock] = addr[0]
 
     def _end_waits(self) -> None:
         """Once the worker is to stop, end the requests that only wait for something, and the

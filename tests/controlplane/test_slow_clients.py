@@ -3,6 +3,8 @@
 import contextlib
 import resource
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -11,9 +13,10 @@ import pytest
 import requests
 
 from tests.selection import first_of
+from tests.support.another_api import another_api
 from tests.support.client import Client
 from tests.support.processes import processes_of
-from tests.support.stack import Stack
+from tests.support.stack import ROOT, Stack, free_port
 from tests.support.waiting import load, wait_for
 
 pytestmark = pytest.mark.slow
@@ -63,6 +66,38 @@ def test_a_thousand_half_sent_requests_delay_nobody(
         assert time.monotonic() - began < 3 * load()
         assert server.num_fds() > MANY
         assert server.num_threads() < 10
+
+
+def test_half_sent_requests_keep_nobody_out_of_the_api(stack: Stack) -> None:
+    with another_api(stack, options="--worker-connections 40") as api:
+        keep_nobody_out(f"{api.api_url}/openapi.json")
+
+
+def test_half_sent_requests_keep_nobody_out_of_the_console() -> None:
+    port = free_port()
+    program = (sys.executable, "-m", "gunicorn", "wsgiref.simple_server:demo_app")
+    worker = ("--worker-class", "console.server.ConsoleWorker", "--worker-connections", "40")
+    options = (*worker, "--bind", f"127.0.0.1:{port}", "--no-control-socket", "--keep-alive", "60")
+    with subprocess.Popen([*program, *options, "--log-level", "error"], cwd=ROOT) as server:
+        try:
+            wait_for(lambda: is_open(port), "the server")
+            keep_nobody_out(f"http://127.0.0.1:{port}/")
+        finally:
+            server.terminate()
+
+
+def keep_nobody_out(url: str) -> None:
+    """Hold more connections than the server may have, and make requests of an own connection."""
+    with connections(url, HALF_A_HEAD, count=100):
+        for _ in range(3):
+            began = time.monotonic()
+            assert requests.get(url, timeout=60).ok
+            assert time.monotonic() - began < load()
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def sent(url: str, text: bytes, *, ends: bool = False) -> bytes:

@@ -25,13 +25,12 @@ class AnotherApi:
 
 
 @contextmanager
-def another_api(stack: Stack, **environment: str) -> Iterator[AnotherApi]:
-    """Start it by the command of the Procfile with these variables as well. It is killed at the
-    end."""
+def another_api(stack: Stack, *, options: str = "", **environment: str) -> Iterator[AnotherApi]:
+    """Start it by the command of the Procfile with these options and variables as well. It is
+    killed at the end."""
     port = free_port()
-    process = started_by_procfile(
-        "api", PERCH_STATE_DIR=str(stack.state_dir), API_PORT=str(port), **environment
-    )
+    variables = {"PERCH_STATE_DIR": str(stack.state_dir), "API_PORT": str(port), **environment}
+    process = started_by_procfile("api", options=options, **variables)
     made = AnotherApi(f"http://127.0.0.1:{port}/api/v2", process)
     try:
         wait_for(lambda: stack.answers(f"{made.api_url}/openapi.json"), "another API")
@@ -40,15 +39,18 @@ def another_api(stack: Stack, **environment: str) -> Iterator[AnotherApi]:
         kill(made)
 
 
-def started_by_procfile(name: str, **environment: str) -> "subprocess.Popen[bytes]":
-    """Start a process by its line of the Procfile, in a process group of its own."""
+def started_by_procfile(
+    name: str, *, options: str = "", **environment: str
+) -> "subprocess.Popen[bytes]":
+    """Start a process by its line of the Procfile and further options, in a process group of its
+    own."""
     line = next(
         line.removeprefix(f"{name}: ")
         for line in (ROOT / "Procfile").read_text().splitlines()
         if line.startswith(f"{name}: ")
     )
     return subprocess.Popen(
-        ["/bin/sh", "-c", f"exec {line}"],
+        ["/bin/sh", "-c", f"exec {line} {options}"],
         cwd=ROOT,
         env={
             **{k: v for k, v in os.environ.items() if not k.startswith("DJANGO_")},
