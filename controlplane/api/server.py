@@ -58,8 +58,11 @@ class JsonErrorsWorker(BufferingWorker):
         from controlplane.api.turns import TurnsByKey, turns
         from controlplane.database.base import BoundedConnection
         from controlplane.events.refusals import refusals
+        from controlplane.features import features
         from controlplane.metrics import sampling
 
+        # Imported now, and not while a client waits.
+        features()
         refusals.begin()
         sampling.begin_in_thread("api")
         BoundedConnection.around_waits = turns.waiting

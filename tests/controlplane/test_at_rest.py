@@ -12,11 +12,12 @@ import pytest
 
 from controlplane.compute import compute, listing
 from controlplane.compute.listing import Listing
+from controlplane.features import Round
 from controlplane.management.commands.worker import pause
 from controlplane.models import Host
 from controlplane.operations import at_rest, tasks, vitals
 from controlplane.operations.at_rest import active, is_at_rest
-from controlplane.operations.upkeep import ROUNDS, Round
+from controlplane.operations.upkeep import all_rounds
 from tests.support.waiting import wait_for
 
 LONG = 60.0
@@ -135,11 +136,11 @@ class TestPauses:
 
     def test_the_rounds_that_nobody_at_this_host_causes_go_on(self) -> None:
         """Signs of life, and what becomes due by the clock."""
-        longest = {one.do.__name__: one.at_rest or one.interval for one in ROUNDS}
+        longest = {one.do.__name__: one.at_rest or one.interval for one in all_rounds()}
         assert longest["publish"] == 2
         for name in ("expire_branches", "expire_snapshots", "remove_unrecovered"):
             assert longest[name] <= 20
-        assert all(one.at_rest is None or one.at_rest > one.interval for one in ROUNDS)
+        assert all(one.at_rest is None or one.at_rest > one.interval for one in all_rounds())
 
 
 def measured_by(measure: Any) -> float:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
+from controlplane.features import Round
 from controlplane.management.commands import worker
 from controlplane.models import Host
-from controlplane.operations.upkeep import Round
 from tests.support.stack import ROOT
 
 

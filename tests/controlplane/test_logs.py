@@ -16,7 +16,7 @@ import requests
 import console.logs
 import controlplane.logs
 from controlplane.management.supervision import programs_of
-from controlplane.operations.upkeep import ROUNDS
+from controlplane.operations.upkeep import all_rounds
 from tests.support.client import Client
 from tests.support.log_lines import await_line, parse, read_log
 from tests.support.project import Project
@@ -199,7 +199,7 @@ def test_the_lines_of_a_round_name_the_round(stack: Stack, project: Project) -> 
     project.postmaster().kill()
     line = await_line(stack, "worker", endpoint=project.endpoint_id, level="WARNING")
     # Whichever round notices first.
-    assert line["round"] in {one.do.__name__ for one in ROUNDS}
+    assert line["round"] in {one.do.__name__ for one in all_rounds()}
     assert "request" not in line
     wait_for(lambda: project.endpoint()["current_state"] == "idle", "the endpoint to be idle")
 

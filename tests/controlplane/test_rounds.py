@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from controlplane.compute import compute
+from controlplane.features import Round
 from controlplane.management.commands.worker import repeat
 from controlplane.models import (
     Account,
@@ -27,7 +28,6 @@ from controlplane.operations.availability import check_availability
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.quota_rounds import hold_to_quotas
 from controlplane.operations.scheduling import HostAway
-from controlplane.operations.upkeep import Round
 from tests.controlplane.rows import make_project
 
 MANY = 300
