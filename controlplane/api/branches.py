@@ -9,7 +9,6 @@ from controlplane.api.fields import Text
 from controlplane.api.pagination import BranchesQuery, DeletionQuery
 from controlplane.api.projects import connection_details
 from controlplane.api.requests.branches import CreateBranch, RestoreBranch, UpdateBranch
-from controlplane.api.requests.schemas import TimeTravel
 from controlplane.api.responses.branches import (
     AnnotatedBranch,
     Annotation,
@@ -19,19 +18,10 @@ from controlplane.api.responses.branches import (
     CreatedBranch,
     annotations_of,
 )
-from controlplane.api.responses.endpoints import EndpointAndOperations, Endpoints
-from controlplane.api.responses.history import BranchHistory, history_out
+from controlplane.api.responses.endpoints import Endpoints
 from controlplane.api.routing import Router
 from controlplane.models import Branch
-from controlplane.services import (
-    branch_pages,
-    branches,
-    connections,
-    endpoints,
-    history,
-    restoring,
-    time_travel,
-)
+from controlplane.services import branch_pages, branches, connections, endpoints, restoring
 
 router = Router(tags=["branches"])
 
@@ -82,37 +72,6 @@ def create_project_branch(
     if connection := connections.connection_to_new(created):
         answer["connection_uris"] = [connection_details(connection)]
     return 201, answer
-
-
-@router.get(
-    "/projects/{project_id}/branches/{branch_id}/history",
-    response=BranchHistory,
-    exclude_none=True,
-    summary="Get a branch's history",
-    description="Which past moments of the branch can be recovered, and what is kept for that.",
-)
-def get_project_branch_history(
-    request: AuthenticatedRequest, project_id: str, branch_id: str
-) -> dict[str, Any]:
-    branch = branches.get_branch(request.auth, project_id, branch_id)
-    return {"history": history_out(history.history_of(branch))}
-
-
-@router.post(
-    "/projects/{project_id}/branches/{branch_id}/time_travel",
-    response={201: EndpointAndOperations},
-    exclude_none=True,
-    summary="Read a past moment",
-    description="Creates an endpoint on a copy of the branch as it was at the moment. It has the "
-    "branch's present passwords, or new ones if the branch is protected: `connection_uri` with its "
-    "`endpoint_id` returns how to connect. Transactions are read-only unless a client requests "
-    "otherwise. No list contains the endpoint, and it is deleted once it has been suspended.",
-)
-def travel_in_time(
-    request: AuthenticatedRequest, project_id: str, branch_id: str, body: TimeTravel
-) -> tuple[int, dict[str, Any]]:
-    created = time_travel.travel(request.auth, project_id, branch_id, body.moment)
-    return 201, {"endpoint": created.endpoint, "operations": created.operations}
 
 
 @router.get(

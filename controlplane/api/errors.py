@@ -14,7 +14,6 @@ from controlplane.api.field_errors import Entry, not_offered, of_refusal, of_val
 from controlplane.api.not_offered import PREFIX, why_not_offered, words_of_missing
 from controlplane.api.request_limits import TooManyRequests
 from controlplane.api.request_log import request_id
-from controlplane.services.consumption import OutsideBounds
 from controlplane.services.errors import (
     Conflict,
     EndpointDisabled,
@@ -24,6 +23,7 @@ from controlplane.services.errors import (
     Invalid,
     Locked,
     NotFound,
+    OutsideBounds,
     PasswordNotStored,
     ServiceError,
     TooManyAtOnce,

@@ -9,13 +9,13 @@ from django.http import HttpRequest
 from ninja.errors import ValidationError
 
 from controlplane.api.requests.unsupported import NOT_OFFERED
-from controlplane.services.consumption import OutsideBounds
 from controlplane.services.errors import (
     Conflict,
     FieldError,
     Forbidden,
     Invalid,
     NotFound,
+    OutsideBounds,
     ServiceError,
     Unprocessable,
 )

@@ -8,10 +8,8 @@ from ninja import Query
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.key_limits import check_passwords
 from controlplane.api.pagination import ConnectionQuery, ProjectsQuery, SharedProjectsQuery
-from controlplane.api.requests.hosts import MoveProject
 from controlplane.api.requests.projects import CreateProject, UpdateProject
 from controlplane.api.responses.connections import ConnectionUri
-from controlplane.api.responses.operations import OperationsOut
 from controlplane.api.responses.projects import (
     CreatedProject,
     OneProject,
@@ -23,16 +21,7 @@ from controlplane.api.responses.projects import (
 )
 from controlplane.api.responses.shared import UNLIMITED, as_limit
 from controlplane.api.routing import Router
-from controlplane.services import (
-    connections,
-    hosts,
-    moving,
-    project_changes,
-    project_states,
-    projects,
-    recovery,
-)
-from controlplane.services.account_management import acting_for
+from controlplane.services import connections, project_changes, project_states, projects, recovery
 from controlplane.services.connections import Connection, connection_to
 from controlplane.services.placement import largest_endpoint
 from controlplane.services.project_settings import MOST_ALLOWED_IPS
@@ -163,23 +152,6 @@ def delete_project(request: AuthenticatedRequest, project_id: str) -> dict[str, 
 def recover_project(request: AuthenticatedRequest, project_id: str) -> dict[str, Any]:
     project, branches = recovery.recover_project(request.auth, project_id)
     return {"project": project, "branches": branches}
-
-
-@router.post(
-    "/projects/{project_id}/move",
-    response=OperationsOut,
-    exclude_none=True,
-    summary="Move a project to another host",
-)
-def move_project(
-    request: AuthenticatedRequest, project_id: str, body: MoveProject
-) -> dict[str, Any]:
-    """Moves the project, of any account, with all its branches, snapshots and history to another
-    host of its region. Its active endpoints are suspended meanwhile, and started again there. Only
-    for the accounts that operate the service."""
-    hosts.check_operator(request.auth)
-    with acting_for(request.auth):
-        return {"operations": moving.move(project_id, to=body.host_id)}
 
 
 def connection_details(connection: Connection) -> dict[str, Any]:

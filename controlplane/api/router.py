@@ -8,6 +8,8 @@ from controlplane.api import (
     databases,
     endpoints,
     events,
+    history,
+    hosts,
     looked_for,
     metrics,
     operations,
@@ -35,24 +37,8 @@ api = DescribedApi(
 )
 install_error_handlers(api)
 for resource in (
-    projects,
-    branches,
-    schemas,
-    snapshots,
-    endpoints,
-    metrics,
-    operations,
-    steering,
-    events,
-    roles,
-    databases,
-    api_keys,
-    users,
-    status,
-    accounts,
-    organizations,
-    looked_for,
-    consumption,
-    webhooks,
+    *(projects, branches, history, schemas, snapshots, endpoints, metrics, operations, steering),
+    *(events, roles, databases, api_keys, users, status, hosts, accounts, organizations),
+    *(looked_for, consumption, webhooks),
 ):
     api.add_router("", resource.router)

@@ -1,4 +1,4 @@
-"""`/projects/{project_id}/branches/{branch_id}/schema`, `compare_schema` and `history/resolve`, and
+"""`/projects/{project_id}/branches/{branch_id}/schema` and `compare_schema`, and
 `/projects/{project_id}/endpoints/{endpoint_id}/logs` and `sessions`.
 
 A worker reads the answer, which may take seconds, and the branch may still be being made. The
@@ -16,14 +16,8 @@ from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.listening import READINGS, waiting_for
 from controlplane.api.operations import once_ended
 from controlplane.api.request_limits import only_waiting
-from controlplane.api.requests.schemas import (
-    ComparisonQuery,
-    LogsQuery,
-    MomentQuery,
-    SchemaQuery,
-)
+from controlplane.api.requests.schemas import ComparisonQuery, LogsQuery, SchemaQuery
 from controlplane.api.responses.endpoints import EndpointLogs, EndpointSessions
-from controlplane.api.responses.history import ResolvedMoment
 from controlplane.api.responses.schemas import BranchSchema, SchemaComparison
 from controlplane.api.routing import Router
 from controlplane.models import SchemaReading
@@ -58,7 +52,7 @@ def get_project_branch_schema(
         )
         return [reading]
 
-    (answer,) = _once_read(request, begin)
+    (answer,) = once_read(request, begin)
     if query.format == "json":
         return {"json": {"tables": schemas.tables_in(answer)}}
     return {"sql": answer}
@@ -85,27 +79,8 @@ def get_project_branch_schema_comparison(
             moment=query.moment,
         )
 
-    base, compared = _once_read(request, begin)
+    base, compared = once_read(request, begin)
     return {"diff": schemas.difference(base, compared, database_name=query.db_name)}
-
-
-@router.get(
-    "/projects/{project_id}/branches/{branch_id}/history/resolve",
-    response=ResolvedMoment,
-    exclude_none=True,
-    summary="Resolve a past moment",
-    description="The commits around a moment, and how much log a branch of the moment replays. "
-    "Nothing is created.",
-)
-def resolve_project_branch_moment(
-    request: AuthenticatedRequest, project_id: str, branch_id: str, query: Query[MomentQuery]
-) -> dict[str, Any]:
-    def begin() -> list[SchemaReading]:
-        return [schemas.begin_resolving(request.auth, project_id, branch_id, query.moment)]
-
-    (answer,) = _once_read(request, begin)
-    found = schemas.moment_in(answer)
-    return {"moment": {"branch_id": branch_id, "timestamp": query.timestamp, **found}}
 
 
 @router.get(
@@ -127,7 +102,7 @@ def list_project_endpoint_logs(
         )
         return [reading]
 
-    (answer,) = _once_read(request, begin, within=LOGS_WITHIN)
+    (answer,) = once_read(request, begin, within=LOGS_WITHIN)
     return {"logs": schemas.logs_in(answer)[-query.limit :]}
 
 
@@ -145,7 +120,7 @@ def list_project_endpoint_sessions(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
     endpoint, reading = schemas.begin_session_reading(request.auth, project_id, endpoint_id)
-    (answer,) = _once_read(request, lambda: [reading], within=LOGS_WITHIN)
+    (answer,) = once_read(request, lambda: [reading], within=LOGS_WITHIN)
     return {
         "sessions": schemas.sessions_in(answer),
         "last_active": endpoint.last_active,
@@ -153,7 +128,7 @@ def list_project_endpoint_sessions(
     }
 
 
-def _once_read(
+def once_read(
     request: AuthenticatedRequest,
     begin: Callable[[], list[SchemaReading]],
     *,

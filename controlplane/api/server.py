@@ -95,8 +95,11 @@ class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no ty
         from django.conf import settings
 
         from controlplane.events.refusals import refusals
+        from controlplane.features import features
         from controlplane.metrics import sampling
 
+        # Imported now, and not while a client waits.
+        features()
         refusals.begin()
         sampling.begin_in_thread("api")
         self.wsgi: Application = with_client_address(self.wsgi, settings.TRUSTED_PROXIES)

@@ -22,12 +22,11 @@ from controlplane.backup.room import require_room
 from controlplane.compute import branch_data
 from controlplane.compute.branch_data import create_from_copy
 from controlplane.compute.filesystem import remove_tree
-from controlplane.compute.history.recovering import PREPARED
 from controlplane.compute.integrity import DataDamaged, check_data
 from controlplane.compute.process import StartFailed
 from controlplane.compute.session import session
 from controlplane.compute.tree import TreeUntrusted
-from controlplane.compute.workshop import serving, sockets_of
+from controlplane.compute.workshop import PREPARED, serving, sockets_of
 
 FAILURES = (StartFailed, DataDamaged, TreeUntrusted, psycopg.Error)
 

@@ -28,24 +28,15 @@ from controlplane.compute.accounts import (
     running_as,
     service_account,
 )
-from controlplane.compute.base_backup import (
-    OF_THE_BRANCH,
-    OF_THE_PROCESS,
-    OF_THE_RUNNING,
-    back_up,
-)
+from controlplane.compute.base_backup import OF_THE_BRANCH, OF_THE_PROCESS, OF_THE_RUNNING, back_up
 from controlplane.compute.binaries import default_major, postgres_bin, postgres_version
 from controlplane.compute.configuration import LOCALE, PLATFORM_ROLE
+from controlplane.compute.filesystem import branch_dir as branch_dir
 from controlplane.compute.filesystem import lock_branches, remove_tree, sync_tree
 from controlplane.compute.process import socket_dir_of
 from controlplane.compute.space import require, telling_of_full_disk
 from controlplane.compute.steps import step
-from controlplane.compute.tree import (
-    NEW_FILE,
-    clone_tree,
-    shares_blocks,
-    tree_size,
-)
+from controlplane.compute.tree import NEW_FILE, clone_tree, shares_blocks, tree_size
 
 INITDB_BOUND = 120.0  # seconds
 # The first major version that has LOCALE itself. Before, the host has it.
@@ -60,10 +51,6 @@ class NoSuchBranchData(Exception):
     """A branch's data directory is missing."""
 
 
-def branch_dir(branch_id: str) -> Path:
-    return Path(settings.STATE_DIR) / "branches" / branch_id
-
-
 def data_dir(branch_id: str) -> Path:
     return branch_dir(branch_id) / "data"
 
@@ -73,7 +60,7 @@ def create_from_template(
     *,
     major: int | None = None,
     locale: str = LOCALE,
-    begin_history: Callable[[Path, Path], None] = lambda staging, template: None,
+    begin_history: Callable[[Path, Path], None] | None = None,
 ) -> None:
     """Make the branch's directory as a fresh cluster of the major version, by default this host's
     default, and of the locale. Does nothing if it exists already.
@@ -89,7 +76,8 @@ def create_from_template(
         to_copy = require_space(source, staging)
         with step("copying", **to_copy):
             clone_tree(source, staging / "data", owner=account)
-        begin_history(staging, source)
+        if begin_history is not None:
+            begin_history(staging, source)
 
 
 def create_from_parent(branch_id: str, parent_id: str) -> None:

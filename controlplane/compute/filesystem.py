@@ -29,6 +29,11 @@ class LockTimeout(Exception):
     """Another thread or process holds the branch's lock."""
 
 
+def branch_dir(branch_id: str) -> Path:
+    """Where the branch is, or will be (`branch_data`)."""
+    return Path(settings.STATE_DIR) / "branches" / branch_id
+
+
 def sync_tree(path: Path) -> None:
     """Flush everything below `path` to the disk, so that it survives a power cut.
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from controlplane.compute import branch_data
+from controlplane.compute.filesystem import branch_dir
 from controlplane.compute.foreign_files import read_regular
 
 # The names of the logs, which are those of their files too.
@@ -153,7 +153,7 @@ def _may_hold_password(line: LogLine) -> bool:
 
 
 def log_file(branch_id: str, source: str) -> Path:
-    return branch_data.branch_dir(branch_id) / f"{source}.log"
+    return branch_dir(branch_id) / f"{source}.log"
 
 
 class Follower:

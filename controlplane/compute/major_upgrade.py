@@ -25,7 +25,6 @@ from controlplane.compute.binaries import major_of
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir, data_dir
 from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches, remove_tree
 from controlplane.compute.foreign_files import remove_from
-from controlplane.compute.history.recovering import PREPARED
 from controlplane.compute.limits import end_group, forget_limits
 from controlplane.compute.occupants import end_processes_in
 from controlplane.compute.patience import heed_cancel, progressed
@@ -42,7 +41,7 @@ from controlplane.compute.upgrade_catalogs import (
     rearm,
     refuse_what_cannot_go,
 )
-from controlplane.compute.workshop import end_workshop, serving, sockets_of
+from controlplane.compute.workshop import PREPARED, end_workshop, serving, sockets_of
 
 # Files by which a server's settings or its recovery could be changed.
 STEERING = (

@@ -26,6 +26,9 @@ from controlplane.compute.patience import patience
 from controlplane.compute.process import clear_stale_pid_file, start_postgres
 from controlplane.compute.state_directory import access_files
 
+# As many prepared transactions as an endpoint may allow: recovery ends with an error if the log has
+# more at once than are allowed.
+PREPARED = 4000
 # Name of the files that this Postgres leaves in a branch's directory, without the suffix.
 NAME = "schema"
 # Compute units: LEAST sets its memory, as only we use it; MOST sets its speed.

@@ -20,6 +20,7 @@ from obstore.exceptions import BaseError
 from obstore.store import from_url
 
 from controlplane.encryption import history_keys
+from controlplane.features import CannotServe
 from controlplane.history_store.packing import Damaged, Keyring, WrongKey, pack, unpack
 
 # Callers try again, with growing pauses, so that the state of the copy is known meanwhile.
@@ -46,7 +47,7 @@ class Missing(Damaged):
     """An object that was listed is not there; the message names it."""
 
 
-class StoreMisnamed(Exception):
+class StoreMisnamed(CannotServe):
     """PERCH_HISTORY_STORE names no store; the message says why."""
 
 

@@ -24,9 +24,10 @@ from controlplane.history_store.log_copies import LogDamaged, copy_log, is_behin
 from controlplane.history_store.objects import StoreFails
 from controlplane.history_store.packing import Damaged, WrongKey
 from controlplane.models import Branch, Host, LogReceiver
-from controlplane.operations import log_receivers, second_hosts
+from controlplane.operations import log_receivers
 from controlplane.operations.history_copies import StoreUnusable
 from controlplane.operations.log_receivers import StoredLog
+from controlplane.operations.reaching_hosts import host_links
 
 
 def copy_before_receiving(copies: Copies) -> None:
@@ -89,7 +90,7 @@ def _log(row: LogReceiver, host: Host, place: Path) -> Path | None:
     target = place / row.id
     target.mkdir()
     try:
-        link = Link(second_hosts.connect(row.host))
+        link = Link(host_links().connect(row.host))
         try:
             _fetch(link, row.id, target)
         finally:

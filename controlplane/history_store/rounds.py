@@ -17,6 +17,7 @@ from django.db import connections
 
 from controlplane import clock, encryption
 from controlplane.compute.state_directory import identity
+from controlplane.features import Round
 from controlplane.history_store.base_round import copy_bases_to_store
 from controlplane.history_store.copier import Copier
 from controlplane.history_store.copies import Copies
@@ -28,7 +29,6 @@ from controlplane.history_store.received_logs import copy_before_receiving
 from controlplane.history_store.row_copies import copy_rows_to_store
 from controlplane.models import HistoryChain, Host, SecretKey
 from controlplane.operations.history_copies import state
-from controlplane.operations.upkeep import Round
 
 log = logging.getLogger(__name__)
 

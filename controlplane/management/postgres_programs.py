@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error, OperationalError
+from django.core.management.base import CommandError, CommandParser
 
 from controlplane.compute.binaries import PostgresUnusable, is_bundled, postgres_bin
+from controlplane.management.service_command import ServiceCommand
 from controlplane.models import Database, Endpoint
 from controlplane.services.catalog import find_database, find_role, password_of
 from controlplane.services.errors import PasswordNotStored, ServiceError
@@ -31,20 +31,18 @@ KEPT = frozenset(
 PASSWORDS = frozenset({"PGPASSWORD", "PGPASSFILE"})
 
 
-class PostgresProgram(BaseCommand):
+class PostgresProgram(ServiceCommand):
     """A command named after the program that it runs."""
 
     program: str
     # True if it may connect through the pooler; otherwise it always gets a session of its own.
     can_be_pooled = False
-    requires_system_checks = ()
+    refusals = (ServiceError, PostgresUnusable)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--role", metavar="NAME", help="by default the database's owner")
         parser.add_argument("--database", metavar="NAME", help="by default the branch's first one")
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
+        super().add_arguments(parser)
         parser.add_argument(
             "endpoint", metavar="ENDPOINT", help="its id, such as ep-quiet-heron-123456"
         )
@@ -64,17 +62,8 @@ class PostgresProgram(BaseCommand):
         database: str | None,
         **options: Any,
     ) -> NoReturn:
-        try:
-            way = find_way(endpoint, role=role, database=database, can_be_pooled=self.can_be_pooled)
-            program = postgres_bin(way.major) / self.program
-        except ServiceError as error:
-            raise CommandError(error.message) from error
-        except PostgresUnusable as error:
-            raise CommandError(str(error)) from error
-        except OperationalError:
-            raise  # manage.py says what to do
-        except Error as error:
-            raise CommandError(f"Perch's own database refuses this: {error}") from error
+        way = find_way(endpoint, role=role, database=database, can_be_pooled=self.can_be_pooled)
+        program = postgres_bin(way.major) / self.program
         if settings.PROXY_PLAIN_CONNECTIONS == "never" and is_bundled(way.major):
             raise CommandError(
                 "the proxy accepts no connection without TLS (PERCH_PLAIN_CONNECTIONS=never), and "

@@ -7,8 +7,11 @@ needs to know something about an action looks it up here.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
 from typing import Any
 
+from controlplane.features import features
 from controlplane.models import Action, EndpointState, Lane, Operation, OperationStatus
 from controlplane.operations import work
 from controlplane.operations.details import (
@@ -16,14 +19,10 @@ from controlplane.operations.details import (
     CheckAvailabilityDetails,
     CreateBranchDetails,
     Details,
-    MoveProjectDetails,
-    RestoreFromStoreDetails,
     StartComputeDetails,
     SuspendComputeDetails,
     UpgradeProjectDetails,
 )
-from controlplane.operations.from_store import restore_from_store, undo_restore
-from controlplane.operations.project_move import move_project, undo_move
 from controlplane.operations.project_upgrade import undo_upgrade, upgrade_project
 from controlplane.operations.work import Attempt
 
@@ -58,6 +57,9 @@ class ActionRule:
     # Removes what an operation that failed or was cancelled has made. None for actions that make
     # at most a copy of a branch.
     undo: Callable[[Operation], None] | None = None
+    # Changes the rows for an operation that has succeeded, in the transaction that ends it
+    # (`effects`). None for actions of which `effects` knows what follows.
+    effect: Callable[[Operation, Details, datetime], None] | None = None
 
     def keeps_clients_out(self, details: Details, status: str) -> bool:
         """Return whether a client that connects while the operation is unfinished has to wait for
@@ -78,7 +80,7 @@ class ActionRule:
         return self.no_way_back
 
 
-ACTIONS: Mapping[Action, ActionRule] = {
+CORE_ACTIONS: Mapping[Action, ActionRule] = {
     Action.CREATE_TIMELINE: ActionRule(work.create_timeline, makes_branch=True),
     Action.CREATE_BRANCH: ActionRule(
         work.create_branch, details=CreateBranchDetails, makes_branch=True
@@ -114,35 +116,27 @@ ACTIONS: Mapping[Action, ActionRule] = {
     Action.UPGRADE_PROJECT: ActionRule(
         upgrade_project, details=UpgradeProjectDetails, bound=600.0, undo=undo_upgrade
     ),
-    # Without its data the branch is of no use, so a store that is away is waited for, for a day.
-    Action.RESTORE_FROM_STORE: ActionRule(
-        restore_from_store,
-        details=RestoreFromStoreDetails,
-        lane=Lane.UPKEEP,
-        bound=600.0,
-        retry_pauses=(*RETRY_PAUSES, 8.0, 15.0, 30.0, *(1440 * (60.0,))),
-        undo=undo_restore,
-    ),
-    Action.MOVE_PROJECT: ActionRule(
-        move_project,
-        details=MoveProjectDetails,
-        bound=600.0,
-        # The other host's worker and proxy may be restarting.
-        retry_pauses=(1.0, 2.0, 4.0, 8.0, 15.0),
-        undo=undo_move,
-    ),
 }
 
-STARTS = [action for action, rule in ACTIONS.items() if rule.is_start]
+STARTS = [action for action, rule in CORE_ACTIONS.items() if rule.is_start]
 # Actions that leave no compute running.
 ENDS = [Action.SUSPEND_COMPUTE, Action.DELETE_TIMELINE, Action.DELETE_TENANT]
-MAKES_BRANCH = [action for action, rule in ACTIONS.items() if rule.makes_branch]
+MAKES_BRANCH = [action for action, rule in CORE_ACTIONS.items() if rule.makes_branch]
+
+
+@cache
+def actions() -> Mapping[Action, ActionRule]:
+    """The rules of all actions, those of features too."""
+    rules = dict(CORE_ACTIONS)
+    for feature in features():
+        rules.update(feature.actions)
+    return rules
 
 
 def rule_of(operation: Operation) -> ActionRule:
-    return ACTIONS[Action(operation.action)]
+    return actions()[Action(operation.action)]
 
 
 def details_of(action: str, stored: Mapping[str, Any]) -> Details:
     """Return an operation's details, read from what its row stores."""
-    return ACTIONS[Action(action)].details.from_json(stored)
+    return actions()[Action(action)].details.from_json(stored)

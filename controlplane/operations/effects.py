@@ -13,16 +13,10 @@ from django.db.models import QuerySet
 from controlplane import clock
 from controlplane.compute import compute
 from controlplane.compute.process import StopFailed
-from controlplane.events.changes import (
-    branch_deleted,
-    endpoint_deleted,
-    endpoint_went_back,
-    history_lost,
-)
+from controlplane.events.changes import branch_deleted, endpoint_deleted, endpoint_went_back
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import (
-    CATALOG_UNREAD,
     HOPEFUL,
     Action,
     Branch,
@@ -32,23 +26,12 @@ from controlplane.models import (
     FormerPassword,
     HistoryChain,
     InitSource,
-    Lane,
     Operation,
 )
 from controlplane.models.reading import Reading
 from controlplane.operations.actions import details_of, rule_of
-from controlplane.operations.details import (
-    ApplyConfigDetails,
-    MoveProjectDetails,
-    RestoreFromStoreDetails,
-    SuspendComputeDetails,
-)
-from controlplane.operations.project_host import give_to_host
-from controlplane.operations.replacing import (
-    enter_replaced,
-    give_up_replacing,
-    replacement_of,
-)
+from controlplane.operations.details import ApplyConfigDetails, SuspendComputeDetails
+from controlplane.operations.replacing import enter_replaced, give_up_replacing, replacement_of
 from controlplane.operations.states import enter
 
 log = logging.getLogger(__name__)
@@ -72,19 +55,16 @@ def take_effect(operation: Operation) -> None:
     """Change the rows for an operation that has succeeded."""
     now = clock.now()
     rule, details = rule_of(operation), details_of(operation.action, operation.details)
-    if replacement := replacement_of(operation):
+    if rule.effect is not None:
+        rule.effect(operation, details, now)
+    elif replacement := replacement_of(operation):
         enter_replaced(operation, replacement, now)
     elif rule.makes_branch:
         _enter_ready(operation, now)
-    elif isinstance(details, RestoreFromStoreDetails):
-        _note_restored(operation, details)
     elif operation.action == Action.DELETE_TIMELINE:
         _delete_branch(operation, now)
     elif operation.action == Action.DELETE_TENANT:
         _forget_history(Branch.objects.filter(project=operation.project_id))
-    elif isinstance(details, MoveProjectDetails):
-        give_to_host(operation.project, details.to, served_by=details.received_by, by=operation)
-        _have_them_started(operation, now)
     elif (state := rule.endpoint_after) and (endpoint := living_endpoint(operation.endpoint_id)):
         if isinstance(details, SuspendComputeDetails) and details.if_idle and _runs(endpoint):
             state = EndpointState.ACTIVE  # a client came at the last moment, so it was not stopped
@@ -160,38 +140,6 @@ def _delete_branch(operation: Operation, now: datetime) -> None:
         record(branch_deleted(operation, operation.branch))
     Branch.objects.filter(id=operation.branch_id).update(deleted_at=now, updated_at=now)
     _forget_history(Branch.objects.filter(id=operation.branch_id))
-
-
-def _note_restored(operation: Operation, details: RestoreFromStoreDetails) -> None:
-    """Say how much was lost with the branch's host."""
-    branch = operation.branch
-    assert branch is not None
-    assert details.restored_until is not None
-    Branch.objects.filter(id=branch.id).update(lost_seconds=details.lost_seconds)
-    if not branch.hidden:
-        record(
-            history_lost(
-                operation,
-                branch,
-                until=details.restored_until,
-                last_commit_at=details.last_commit_at,
-                lost_seconds=details.lost_seconds,
-            )
-        )
-
-
-def _have_them_started(operation: Operation, now: datetime) -> None:
-    """The endpoints whose computes a move has stopped start on the other host at once: somebody
-    waits for most of them."""
-    for endpoint in Endpoint.objects.filter(
-        project=operation.project_id, deleted_at=None, current_state=EndpointState.ACTIVE
-    ):
-        enter(operation.project, endpoint, EndpointState.IDLE, now=now, operations=[operation])
-        # What SQL changed last is read from the compute on the other host.
-        Branch.objects.filter(id=endpoint.branch_id).update(catalog_mark=CATALOG_UNREAD)
-    Operation.objects.filter(
-        chain=operation.chain, action=Action.START_COMPUTE, status__in=HOPEFUL
-    ).update(details={}, lane=Lane.WAKES)
 
 
 def _forget_history(branches: QuerySet[Branch]) -> None:

@@ -6,23 +6,22 @@ gives to `restoring_with` when it starts with a store.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from controlplane import durable
 from controlplane.compute import branch_data, compute
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.compute import OtherMajorVersion
 from controlplane.compute.space import NotEnoughSpace
+from controlplane.events.changes import history_lost
+from controlplane.events.recording import record
 from controlplane.models import Branch, Operation
-from controlplane.operations.details import RestoreFromStoreDetails
+from controlplane.operations.details import Details, RestoreFromStoreDetails
 from controlplane.operations.history_copies import StoreUnusable
 from controlplane.operations.running import Refused
 from controlplane.operations.words import words_of
-
-if TYPE_CHECKING:
-    from controlplane.operations.work import Attempt
+from controlplane.operations.work import Attempt
 
 # In the branch's directory: which operation restored it, and what it restored.
 RESTORED = "restored-from-store"
@@ -56,7 +55,7 @@ def restoring_with(restorer: Restorer) -> None:
     _restorer = restorer
 
 
-def restore_from_store(attempt: "Attempt") -> None:
+def restore_from_store(attempt: Attempt) -> None:
     """Make the branch's data from the store, and note in the operation what it has. The end of the
     operation writes that to the branch."""
     operation, details = attempt.operation, attempt.details
@@ -80,6 +79,25 @@ def restore_from_store(attempt: "Attempt") -> None:
         lost_seconds=_lost(details, found).total_seconds(),
     ).as_json()
     operation.save(update_fields=["details"])
+
+
+def note_restored(operation: Operation, details: Details, now: datetime) -> None:
+    """Say how much was lost with the branch's host."""
+    assert isinstance(details, RestoreFromStoreDetails)
+    assert details.restored_until is not None
+    branch = operation.branch
+    assert branch is not None
+    Branch.objects.filter(id=branch.id).update(lost_seconds=details.lost_seconds)
+    if not branch.hidden:
+        record(
+            history_lost(
+                operation,
+                branch,
+                until=details.restored_until,
+                last_commit_at=details.last_commit_at,
+                lost_seconds=details.lost_seconds,
+            )
+        )
 
 
 def undo_restore(operation: Operation) -> None:
@@ -111,15 +129,9 @@ def _lost(details: RestoreFromStoreDetails, found: FromStore) -> timedelta:
 
 
 def _write_note(operation: Operation, found: FromStore) -> None:
-    note = {
-        "operation": str(operation.id),
-        "until": found.until.isoformat(),
-        "log_end": found.log_end,
-        "last_commit_at": found.last_commit_at and found.last_commit_at.isoformat(),
-        "is_complete": found.is_complete,
-    }
+    note = {"operation": str(operation.id), **asdict(found)}
     place = branch_dir(str(operation.branch_id)) / RESTORED
-    durable.write(place, json.dumps(note).encode(), 0o600)
+    durable.write(place, json.dumps(note, default=datetime.isoformat).encode(), 0o600)
 
 
 def _restored_before(operation: Operation) -> FromStore | None:
@@ -128,12 +140,8 @@ def _restored_before(operation: Operation) -> FromStore | None:
         note = json.loads((branch_dir(str(operation.branch_id)) / RESTORED).read_text())
     except FileNotFoundError:
         return None
-    if note["operation"] != str(operation.id):
+    if note.pop("operation") != str(operation.id):
         return None
-    last = note["last_commit_at"]
-    return FromStore(
-        datetime.fromisoformat(note["until"]),
-        note["log_end"],
-        datetime.fromisoformat(last) if last else None,
-        note.get("is_complete", False),
-    )
+    for name in ("until", "last_commit_at"):
+        note[name] = note[name] and datetime.fromisoformat(note[name])
+    return FromStore(**note)

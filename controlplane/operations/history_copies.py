@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane import clock
+from controlplane.features import Problem
 
 # A copy that is behind for so long is a problem.
 BEHIND_AFTER = timedelta(minutes=5)
@@ -44,25 +45,21 @@ class StoreState:
         since = [*self.behind.values(), *([self.rows_behind] if self.rows_behind else [])]
         return min(since, default=None)
 
-    def problems(self) -> list[tuple[str, str]]:
-        """The names of problems, each with words for people."""
+    def problems(self) -> list[Problem]:
         if not self.is_used:
             return []
         now, found = clock.now(), []
         if self.behind_since and now - self.behind_since > BEHIND_AFTER:
             seconds = (now - self.behind_since).total_seconds()
-            found.append(
-                (
-                    "history_copy_behind",
-                    f"the copy of the history in the store is {seconds:.0f} s behind for "
-                    f"{len(self.behind)} branches" + (f": {self.error}" if self.error else ""),
-                )
-            )
+            words = f"the copy of the history in the store is {seconds:.0f} s behind for "
+            words += f"{len(self.behind)} branches" + (f": {self.error}" if self.error else "")
+            found.append(Problem("history_copy_behind", words))
         last = self.drilled_at or self.began_at
         if self.drill_error:
-            found.append(("history_drill_fails", self.drill_error))
+            found.append(Problem("history_drill_fails", self.drill_error))
         elif last and now - last > DRILL_OVERDUE_AFTER:
-            found.append(("history_drill_overdue", f"no restore was tried since {last:%Y-%m-%d}"))
+            words = f"no restore was tried since {last:%Y-%m-%d}"
+            found.append(Problem("history_drill_overdue", words))
         return found
 
     def as_json(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import psycopg
@@ -32,10 +33,14 @@ from controlplane.compute.session import socket_dir
 from controlplane.compute.steps import step
 from controlplane.compute.tree import clone_tree, shares_blocks
 from controlplane.models import (
+    CATALOG_UNREAD,
+    HOPEFUL,
     UNFINISHED,
     Action,
+    Branch,
     Endpoint,
     EndpointState,
+    Lane,
     Operation,
     OperationStatus,
 )
@@ -225,6 +230,18 @@ def _tell_clients(operation: Operation, details: StartComputeDetails) -> None:
     )
     news = starts.exclude(details=details.as_json())
     news.update(details=details.as_json(), status=F("status"))
+
+
+def have_them_started(operation: Operation, now: datetime) -> None:
+    """The endpoints whose computes the move has stopped start on the other host at once: somebody
+    waits for most of them. The caller has given the project to that host."""
+    for endpoint in running_endpoints(operation).values():
+        enter(operation.project, endpoint, EndpointState.IDLE, now=now, operations=[operation])
+        # What SQL changed last is read from the compute on the other host.
+        Branch.objects.filter(id=endpoint.branch_id).update(catalog_mark=CATALOG_UNREAD)
+    Operation.objects.filter(
+        chain=operation.chain, action=Action.START_COMPUTE, status__in=HOPEFUL
+    ).update(details={}, lane=Lane.WAKES)
 
 
 def run_again(operation: Operation) -> None:

@@ -1,62 +1,151 @@
-"""Creates a branch's data as another branch was at a past moment, with the roles, databases and
-passwords of then."""
+"""What operations use of the history of branches: they make branches of past moments, read such
+moments, and go on with the history of a branch whose data they make, replace or take back."""
 
-from contextlib import suppress
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
+from django.db.models import F
+
 from controlplane import clock
+from controlplane.compute.branch_data import staging_id
 from controlplane.compute.catalog_reading import Found, placeholder_of, read_catalog
-from controlplane.compute.history.chain import Follows, holding_history
+from controlplane.compute.compute import OtherMajorVersion
+from controlplane.compute.history import chain
+from controlplane.compute.history.bases import begin_with_template
+from controlplane.compute.history.chain import Follows, chains_of, holding_history
 from controlplane.compute.history.moments import Moment, NoSuchMoment, find_lsn, find_time
-from controlplane.compute.history.recovering import create_from_history
+from controlplane.compute.history.recovering import create_from_history, serving_moment
 from controlplane.compute.session import session
-from controlplane.models import Branch, FormerPassword, Role
+from controlplane.compute.space import NotEnoughSpace
+from controlplane.models import (
+    Branch,
+    FormerPassword,
+    Operation,
+    Project,
+    Role,
+    SchemaFormat,
+    SchemaReading,
+)
+from controlplane.operations import history
 from controlplane.operations.catalog_rows import CatalogRows
 from controlplane.operations.details import CreateBranchDetails
-from controlplane.operations.history import copy_log
+from controlplane.operations.history import copy_log, publish
 from controlplane.operations.locks import locked_project
+from controlplane.operations.running import Refused
+from controlplane.operations.words import words_of
+
+HandOver = Callable[[Path, Path], None]
 
 
-def create_from_moment(branch: Branch, source: Branch, details: CreateBranchDetails) -> None:
-    """Create the branch's data and bring its rows to the catalog of then. Does nothing if the data
-    exists already. Raises NoSuchMoment and what `create_from_history` raises."""
+def make_from_moment(branch: Branch, source: Branch, details: CreateBranchDetails) -> None:
+    """Create the branch's data and bring its rows to the catalog of then. Creates nothing if the
+    data exists already. Raises Refused and what `create_from_history` raises."""
 
     def find() -> Moment:
         copy_log(source.id)
-        return find_moment(source.id, details)
+        at = datetime.fromisoformat(details.at_time) if details.at_time else None
+        return _find_moment(source.id, at, details.at_lsn)
 
     def take_catalog(sockets: Path) -> None:
         with session(sockets) as connection:
             found = read_catalog(connection)
         _bring_rows_to(branch, source, found)
 
-    create_from_history(
-        branch.id,
-        find,
-        holding=lambda: holding_history(source.id),
-        on_recovered=take_catalog,
-    )
+    try:
+        create_from_history(
+            branch.id,
+            find,
+            holding=lambda: holding_history(source.id),
+            on_recovered=take_catalog,
+        )
+    except (NoSuchMoment, NotEnoughSpace, OtherMajorVersion) as error:
+        raise Refused(words_of(error)) from error
+    # The rows were read from the recovered catalog. The compute has yet to get other passwords, if
+    # the roles have any.
+    others = source.protected or branch.is_time_travel
+    revision = 0 if others else F("catalog_revision")
+    Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision, logical_size=None)
 
 
-def find_moment(branch_id: str, details: CreateBranchDetails) -> Moment:
-    """The moment that the details name. Raises NoSuchMoment."""
-    if details.at_lsn is not None:
-        return find_lsn(branch_id, details.at_lsn)
-    if details.at_time is None:
+def read_past(reading: SchemaReading, ask: Callable[[str, str], str]) -> str:
+    """Answer a reading of a past moment. A schema is read by `ask`, with the name that a recovered
+    copy of the branch runs for, and the name of its directory. Raises NoSuchMoment, and what
+    `serving_moment` and `ask` raise."""
+    branch_id = reading.branch_id
+
+    def find() -> Moment:
+        copy_log(branch_id)
+        return _find_moment(branch_id, reading.at_time, reading.at_lsn)
+
+    if reading.format == SchemaFormat.MOMENT:
+        with holding_history(branch_id):
+            moment = find()
+            # The commits that were copied for this are listed in the history from now on.
+            publish(branch_id, chains_of(branch_id))
+        return json.dumps(moment.as_json())
+    # No branch has this id.
+    scratch = f"br-{reading.id.hex[:16]}"
+    with serving_moment(scratch, find, holding=lambda: holding_history(branch_id)) as sockets:
+        return ask(sockets.name, staging_id(scratch))
+
+
+def _find_moment(branch_id: str, at: datetime | None, lsn: int | None) -> Moment:
+    """The branch's moment of which one of the two is known. Raises NoSuchMoment."""
+    if lsn is not None:
+        return find_lsn(branch_id, lsn)
+    if at is None:
         raise NoSuchMoment("no moment was named")
-    return find_time(branch_id, datetime.fromisoformat(details.at_time))
+    return find_time(branch_id, at)
 
 
-def position_of(source: Branch, *, of: Branch) -> Follows | None:
+def _position_of(source: Branch, *, of: Branch) -> Follows | None:
     """Where in the branch's history the source is, if it has that branch's recovered past."""
     if source.is_recovered_past and source.parent_id == of.id:
-        at, lsn = source.parent_timestamp, source.parent_lsn
-        details = CreateBranchDetails(at_time=at.isoformat() if at else None, at_lsn=lsn)
         with suppress(NoSuchMoment):  # it may have become too old
-            moment = find_moment(of.id, details)
+            moment = _find_moment(of.id, source.parent_timestamp, source.parent_lsn)
             return Follows(moment.chain.number, moment.stop)
     return None
+
+
+def from_template(project: Project) -> HandOver | None:
+    """What begins the history of a branch whose data is made from the template; None for none."""
+    return begin_with_template if project.history_retention_seconds else None
+
+
+def note_history(*branch_ids: str) -> None:
+    """Make the rows about the branches' history equal to what their directories have."""
+    for branch_id in branch_ids:
+        publish(branch_id, chains_of(branch_id))
+
+
+def begin_history(operation: Operation, branch: Branch) -> None:
+    """Begin the history of a branch that the operation has made. The caller holds its lock."""
+    with holding_history(branch.id):
+        history.begin_history(operation, branch)
+
+
+@contextmanager
+def replacing_data(
+    operation: Operation, branch: Branch, source: Branch | None = None
+) -> Iterator[HandOver]:
+    """Hold the history of a branch while the operation gives it the data of `source`, or its own
+    as data of another major version. Yields what to call with the directories of the old and the
+    fresh data before the fresh takes the place of the old. At the end the history goes on with a
+    base of the fresh data. The caller holds the branch's lock, and its compute does not run. Raises
+    LockTimeout, and what `history.copy_log` raises."""
+
+    def hand_over(old: Path, fresh: Path) -> None:
+        copy_log(branch.id)
+        reason = chain.REPLACED if source else chain.UPGRADED
+        chain.hand_over(old, fresh, clock.now(), reason)
+
+    with holding_history(branch.id):
+        follows = _position_of(source, of=branch) if source else None
+        yield hand_over
+        history.begin_history(operation, branch, follows)
 
 
 def _bring_rows_to(branch: Branch, source: Branch, found: Found) -> None:

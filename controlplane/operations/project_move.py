@@ -10,10 +10,10 @@ there, and this host's data is a leftover. A round of each host removes leftover
 """
 
 import logging
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 
 from controlplane.compute import compute
@@ -26,14 +26,17 @@ from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.steps import step
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.models import Branch, BranchState, Host, Operation
-from controlplane.operations.details import MoveProjectDetails
+from controlplane.operations.details import Details, MoveProjectDetails
 from controlplane.operations.live_moves import (
     Streams,
     forget_clones,
+    have_them_started,
     mark,
     run_again,
     running_endpoints,
 )
+from controlplane.operations.project_host import give_to_host
+from controlplane.operations.reaching_hosts import host_links
 from controlplane.operations.running import Refused
 from controlplane.operations.words import words_of
 from controlplane.operations.work import Attempt
@@ -44,15 +47,6 @@ log = logging.getLogger(__name__)
 FINAL = (MoveRefused, NoSuchBranchData, TreeUntrusted)
 # Seconds that the other host gets to remove what it has, before a cancelled move ends without it.
 DISCARD_BOUND = 10.0
-
-
-def _no_connection(host: Host) -> socket.socket:
-    raise LinkBroken("this process has no connections to other hosts")
-
-
-# Opens a connection to the host's worker. Set by the worker: only the layers above know how hosts'
-# proxies recognize each other. Raises LinkBroken.
-connect: Callable[[Host], socket.socket] = _no_connection
 
 
 def move_project(attempt: Attempt) -> None:
@@ -73,6 +67,13 @@ def move_project(attempt: Attempt) -> None:
         raise
 
 
+def end_move(operation: Operation, details: Details, now: datetime) -> None:
+    """Give the project to the host that has it now. Raises HostNotReady."""
+    assert isinstance(details, MoveProjectDetails)
+    give_to_host(operation.project, details.to, served_by=details.received_by, by=operation)
+    have_them_started(operation, now)
+
+
 def undo_move(operation: Operation) -> None:
     """Run the computes here again that the move has stopped, and have the other host remove what it
     has of the project. If it cannot be reached, its own round does that once the operation has
@@ -84,7 +85,7 @@ def undo_move(operation: Operation) -> None:
     if host is None:
         return
     try:
-        with patience(DISCARD_BOUND), closing(Link(connect(host))) as link:
+        with patience(DISCARD_BOUND), closing(Link(host_links().connect(host))) as link:
             link.tell(discard=str(operation.id))
             link.hear()
     except (LinkBroken, MoveRefused, OutOfPatience, OSError) as error:
@@ -111,7 +112,7 @@ def _send(operation: Operation, details: MoveProjectDetails, branches: Sequence[
     host = Host.objects.get(id=details.to)
     with ExitStack() as held:
         with step("connecting"):
-            link = held.enter_context(closing(Link(connect(host))))
+            link = held.enter_context(closing(Link(host_links().connect(host))))
             link.tell(move=str(operation.id))
             details = replace(details, received_by=str(link.hear()["state_id"]))
         for branch_id in sorted(branches):

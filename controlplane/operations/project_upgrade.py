@@ -15,7 +15,6 @@ from controlplane import clock
 from controlplane.compute import compute, major_upgrade
 from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir
-from controlplane.compute.history.chain import UPGRADED, hand_over, holding_history
 from controlplane.compute.major_upgrade import upgraded_place
 from controlplane.compute.patience import Cancelled, progressed
 from controlplane.compute.space import NotEnoughSpace
@@ -26,8 +25,8 @@ from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import Branch, BranchState, Operation, OperationStatus
 from controlplane.operations.details import UpgradeProjectDetails
-from controlplane.operations.history import begin_history, copy_log
 from controlplane.operations.locks import locked_project
+from controlplane.operations.moments import replacing_data
 from controlplane.operations.running import Refused
 from controlplane.operations.words import words_of
 from controlplane.operations.work import Attempt
@@ -99,10 +98,7 @@ def _mark(operation: Operation, details: UpgradeProjectDetails) -> None:
 
 def _switch(operation: Operation, branch: Branch, key: str) -> None:
     fresh = upgraded_place(branch.id, key)
-    with holding_history(branch.id):
+    with replacing_data(operation, branch) as hand_over:
         if fresh.exists() and branch_dir(branch.id).exists():
-            copy_log(branch.id)
-            now = clock.now()
-            hand_over(branch_dir(branch.id), fresh, now, UPGRADED)
+            hand_over(branch_dir(branch.id), fresh)
         major_upgrade.switch(branch.id, key)
-        begin_history(operation, branch)

@@ -1,9 +1,6 @@
 """Receives the logs of computes of other hosts (`log_receivers`), in this host's worker: answers
 the worker that asks for it, and removes what is no longer needed."""
 
-import socket
-import subprocess
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -15,9 +12,7 @@ from controlplane.compute.moving.links import PIECE, Link, MoveRefused
 from controlplane.compute.space import host_space
 from controlplane.compute.tree import open_directory
 from controlplane.models import Host, LogReceiver
-
-# Starts the process that carries the log; set by the worker (`management.host_links`).
-carry_log: Callable[[Host, str, socket.socket, int], "subprocess.Popen[bytes]"] | None = None
+from controlplane.operations.reaching_hosts import host_links
 
 
 def answer(link: Link, request: dict[str, Any], sender: str, host_id: str) -> bool:
@@ -60,8 +55,7 @@ def _receive(link: Link, receiver_id: str, sender: str, host_id: str) -> None:
     )
     if row is None or row.branch.project.host_id != sender:
         raise MoveRefused("this host is not to receive that log")
-    project, carry = row.branch.project, carry_log
-    assert carry is not None
+    project, carry = row.branch.project, host_links().carry_log
     try:
         receiving_log.receive(
             receiver_id,

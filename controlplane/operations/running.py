@@ -9,17 +9,15 @@ from controlplane.compute import compute, observation
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.configuration import ComputeSpec
-from controlplane.compute.history.pulling import hold_log
 from controlplane.compute.observation import OtherBranch
 from controlplane.compute.pooler_settings import pooler_complaint
 from controlplane.compute.postgres_settings import complaint, from_json
-from controlplane.compute.session import socket_dir
 from controlplane.compute.steps import step
 from controlplane.compute.tree import TreeUntrusted
+from controlplane.features import features
 from controlplane.models import BranchState, Endpoint, Operation, PostgresSettings
 from controlplane.operations.catalog import NotApplied, bring_to_catalog
 from controlplane.operations.disk import why_stopped
-from controlplane.operations.log_receivers import attach
 from controlplane.operations.words import words_of
 from controlplane.operations.written import count_written
 
@@ -40,7 +38,8 @@ def start(operation: Operation, endpoint: Endpoint) -> None:
     catalog could not be read or applied: the compute then runs, but the start has to be retried.
     """
     bring_up(endpoint, compute.start)
-    _hold_log(endpoint)
+    for feature in features():
+        feature.on_start(endpoint)
     try:
         bring_to_catalog(operation, endpoint)
     except NotApplied as error:
@@ -49,17 +48,16 @@ def start(operation: Operation, endpoint: Endpoint) -> None:
         # A role that Postgres refuses must not keep all clients out. Its row holds the reason, and
         # the branch stays behind its revision until `catalog_mending` has applied it.
         log.warning("catalog incomplete", extra={"endpoint": endpoint.id, "error": str(error)})
-    attach(endpoint)
-    begin_counting(endpoint)
+    prepare_for_clients(endpoint)
     _hold_to_limit(endpoint)
 
 
-def _hold_log(endpoint: Endpoint) -> None:
-    try:
-        hold_log(endpoint.branch_id, socket_dir(endpoint.id))
-    except psycopg.Error as error:
-        # The history's round tries again.
-        log.warning("log not held", extra={"endpoint": endpoint.id, "error": str(error)})
+def prepare_for_clients(endpoint: Endpoint) -> None:
+    """Do what is due when the endpoint's compute runs with its settings and its catalog. The caller
+    holds the branch's lock."""
+    for feature in features():
+        feature.before_clients(endpoint)
+    begin_counting(endpoint)
 
 
 def bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:

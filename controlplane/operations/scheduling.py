@@ -29,7 +29,7 @@ from controlplane.models import (
 )
 from controlplane.models.reading import Reading
 from controlplane.operations import step_history
-from controlplane.operations.actions import ACTIONS
+from controlplane.operations.actions import actions
 from controlplane.operations.details import Details
 from controlplane.operations.lanes import enter_lane, move_ahead
 from controlplane.operations.queue import enqueue_operation
@@ -75,7 +75,7 @@ class Step:
     retry_of: Operation | None = None
 
     def __post_init__(self) -> None:
-        expected = ACTIONS[self.action].details
+        expected = actions()[self.action].details
         assert self.details is None or type(self.details) is expected, self
 
     @property
@@ -111,7 +111,7 @@ def schedule(
         )
     chain = uuid.uuid4()
     initiator = current_actor()
-    lane = lane or max((ACTIONS[step.action].lane for step in steps), key=list(Lane).index)
+    lane = lane or max((actions()[step.action].lane for step in steps), key=list(Lane).index)
     last = steps[-1]
     kind = kind or KINDS[last.action]
     if not title:

@@ -15,17 +15,15 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 
 import psycopg
 from django.db import InterfaceError, OperationalError, connection, transaction
 
 from controlplane import clock
 from controlplane.compute import compute
-from controlplane.compute.branch_data import staging_id
 from controlplane.compute.filesystem import LockTimeout, lock_branches
-from controlplane.compute.history.chain import chains_of, holding_history
-from controlplane.compute.history.moments import Moment, NoSuchMoment, find_lsn, find_time
-from controlplane.compute.history.recovering import serving_moment
+from controlplane.compute.history.moments import NoSuchMoment
 from controlplane.compute.log_lines import SOURCES, last_lines, log_file, without_passwords
 from controlplane.compute.logs import flush_log
 from controlplane.compute.observation import read_sessions
@@ -46,7 +44,7 @@ from controlplane.models import (
     SchemaReading,
 )
 from controlplane.operations.actions import STARTS
-from controlplane.operations.history import copy_log, publish
+from controlplane.operations.moments import read_past
 from controlplane.operations.running import Refused, bring_up
 from controlplane.operations.words import without_paths, words_of
 
@@ -107,7 +105,9 @@ def _answer(reading: SchemaReading) -> str:
     if reading.format == SchemaFormat.SESSIONS:
         endpoint_id = compute.running_endpoint(reading.branch_id)
         return json.dumps(read_sessions(endpoint_id) if endpoint_id else [], default=str)
-    return _read_past(reading) if reading.is_of_the_past else _read(reading)
+    if reading.is_of_the_past:
+        return read_past(reading, partial(_ask, reading))
+    return _read(reading)
 
 
 def _read_logs(reading: SchemaReading) -> str:
@@ -135,28 +135,7 @@ def _read(reading: SchemaReading) -> str:
         return _ask(reading, endpoint_id)
 
 
-def _read_past(reading: SchemaReading) -> str:
-    branch_id = reading.branch_id
-
-    def find() -> Moment:
-        copy_log(branch_id)
-        if reading.at_time is not None:
-            return find_time(branch_id, reading.at_time)
-        return find_lsn(branch_id, reading.at_lsn or 0)
-
-    if reading.format == SchemaFormat.MOMENT:
-        with holding_history(branch_id):
-            moment = find()
-            # The commits that were copied for this are listed in the history from now on.
-            publish(branch_id, chains_of(branch_id))
-        return json.dumps(moment.as_json())
-    # No branch has this id.
-    scratch = f"br-{reading.id.hex[:16]}"
-    with serving_moment(scratch, find, holding=lambda: holding_history(branch_id)) as sockets:
-        return _ask(reading, sockets.name, of=staging_id(scratch))
-
-
-def _ask(reading: SchemaReading, endpoint_id: str, *, of: str = "") -> str:
+def _ask(reading: SchemaReading, endpoint_id: str, of: str = "") -> str:
     if reading.format == SchemaFormat.JSON:
         return schema_as_tables(endpoint_id, reading.database_name)
     return schema_as_sql(endpoint_id, of or reading.branch_id, reading.database_name)

@@ -2,30 +2,24 @@
 one to begin, and what rows and events say of it."""
 
 import logging
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 
 from django.db import transaction
 
 from controlplane import clock
-from controlplane.compute.moving.links import Link, LinkBroken
+from controlplane.compute.moving.links import Link
 from controlplane.compute.standby import NotAttached
 from controlplane.database.version import perch_version
 from controlplane.events.changes import durability_reduced, durability_restored
 from controlplane.events.recording import record
 from controlplane.models import Branch, Event, Host, LogReceiver, Project
 from controlplane.operations.locks import locked_project
+from controlplane.operations.reaching_hosts import host_links
 
 log = logging.getLogger(__name__)
 
 
-def _no_connection(host: Host) -> socket.socket:
-    raise LinkBroken(f'only a worker connects to the host "{host.id}"')
-
-
-# Opens a connection to another host's worker; set by the worker (`management.host_links`).
-connect: Callable[[Host], socket.socket] = _no_connection
 # The branches of which an event of this process says that commits do not wait.
 _reduced: set[str] = set()
 
@@ -53,7 +47,7 @@ def second_hosts(project: Project) -> list[Host]:
 
 def ask_to_receive(row: LogReceiver) -> None:
     """Let the row's host begin to receive. Raises LinkBroken, MoveRefused."""
-    link = Link(connect(row.host))
+    link = Link(host_links().connect(row.host))
     try:
         link.tell(receive=row.id)
         link.hear()

@@ -11,6 +11,7 @@ from typing import Any
 from django.db.models import Exists, OuterRef
 
 from controlplane.compute.branch_data import data_dir
+from controlplane.features import Problem
 from controlplane.models import UNFINISHED, Action, Branch, BranchState, Host, Operation
 
 log = logging.getLogger(__name__)
@@ -40,27 +41,17 @@ class Quality:
     # The id after which the next sample begins.
     after: str = ""
 
-    def problems(self) -> list[tuple[str, str]]:
-        """The names of problems, each with words for people."""
+    def problems(self) -> list[Problem]:
         found = []
         if self.failed and self.failed >= FAILED_PART * self.started:
-            found.append(
-                (
-                    "starts_fail",
-                    f"the last start failed for {self.failed} of {self.started} endpoints that "
-                    f"were started within {STARTS_WITHIN // 60} minutes",
-                )
-            )
+            words = f"the last start failed for {self.failed} of {self.started} endpoints that "
+            words += f"were started within {STARTS_WITHIN // 60} minutes"
+            found.append(Problem("starts_fail", words))
         if self.missing:
-            found.append(
-                (
-                    "branches_without_data",
-                    f"{len(self.missing)} branches have no data on this host; the worker's log "
-                    "names them"
-                    if len(self.missing) > 1
-                    else "1 branch has no data on this host; the worker's log names it",
-                )
-            )
+            words = "1 branch has no data on this host; the worker's log names it"
+            if (count := len(self.missing)) > 1:
+                words = f"{count} branches have no data on this host; the worker's log names them"
+            found.append(Problem("branches_without_data", words))
         return found
 
     def as_json(self) -> dict[str, Any]:

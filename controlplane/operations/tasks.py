@@ -13,7 +13,6 @@ from procrastinate.contrib.django import app
 from controlplane.operations import engine, reconcile, schemas
 from controlplane.operations.at_rest import active
 from controlplane.operations.queue import earlier_runs
-from controlplane.webhooks import sending
 
 AGAIN = RetryStrategy(wait=1)  # seconds
 
@@ -34,8 +33,3 @@ def reconcile_branch(branch_id: str, account: int | None = None) -> None:
 def read_schema(reading_id: str, account: int | None = None) -> None:
     with active():
         schemas.read_schema(uuid.UUID(reading_id))
-
-
-@app.task(name="controlplane.send_deliveries", retry=AGAIN)
-def send_deliveries(webhook_id: str, account: int | None = None) -> None:
-    sending.send_deliveries(webhook_id)

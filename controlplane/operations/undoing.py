@@ -9,14 +9,13 @@ import logging
 
 from controlplane.compute import branch_data, compute
 from controlplane.compute.filesystem import forget_lock
-from controlplane.compute.history.chain import chains_of
 from controlplane.compute.patience import patience
 from controlplane.compute.process import StopFailed
 from controlplane.compute.schema_only import end_schema_work
 from controlplane.models import Branch, BranchState, Endpoint, EndpointState, Operation
 from controlplane.operations.actions import details_of, rule_of
 from controlplane.operations.details import ApplyConfigDetails
-from controlplane.operations.history import publish
+from controlplane.operations.moments import note_history
 from controlplane.operations.replacing import replacement_of
 from controlplane.operations.running import compute_spec
 
@@ -49,8 +48,7 @@ def undo_data(operation: Operation) -> None:
     replacement = replacement_of(operation)
     if replacement and replacement.kept_as:
         branch_data.take_back(str(operation.branch_id), kept_as=replacement.kept_as)
-        for branch_id in (str(operation.branch_id), replacement.kept_as):
-            publish(branch_id, chains_of(branch_id))
+        note_history(str(operation.branch_id), replacement.kept_as)
         # The branch that was to keep the previous data will never exist.
         forget_lock(replacement.kept_as)
     else:

@@ -1,10 +1,9 @@
-"""The worker's rounds: `ROUNDS` lists what they do and how often."""
+"""The worker's rounds: `ROUNDS` lists what they do and how often. Features add theirs."""
 
 import logging
 import os
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -21,6 +20,7 @@ from controlplane.compute.pooler import pgbouncer, pooler_version
 from controlplane.compute.space import host_space
 from controlplane.compute.state_directory import identity, place
 from controlplane.database.version import perch_version
+from controlplane.features import RARELY, REST, SELDOM, Round, features
 from controlplane.models import Branch, Host, PostgresSettings, Project, Region
 from controlplane.operations import vitals
 from controlplane.operations.availability import check_availability
@@ -29,34 +29,19 @@ from controlplane.operations.disk import guard_disk
 from controlplane.operations.event_retention import forget_events
 from controlplane.operations.expiry import expire_branches
 from controlplane.operations.hidden_branches import remove_unwanted
-from controlplane.operations.history import HISTORY_ROUND, keep_history, remove_outdated
-from controlplane.operations.history_copies import state
-from controlplane.operations.history_retention import forget_former_passwords
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.kept_requests import forget_requests
-from controlplane.operations.log_receivers import forget_receivers, hold_durability
-from controlplane.operations.lost_receivers import watch_receivers
-from controlplane.operations.moved_away import remove_moved_away
 from controlplane.operations.own_host import HostTaken
 from controlplane.operations.poolers import end_unused_poolers
-from controlplane.operations.quota_rounds import QUOTA_ROUND, hold_to_quotas
-from controlplane.operations.receiving_logs import look_after_received
-from controlplane.operations.reconcile import (
-    end_strays,
-    reconcile_host,
-    redispatch_lost_operations,
-)
+from controlplane.operations.reconcile import end_strays, reconcile_host, redispatch_lost_operations
 from controlplane.operations.recovery import make_room, remove_unrecovered, try_removals_again
 from controlplane.operations.retention import forget_deleted, forget_operations
-from controlplane.operations.sampling import forget_samples, merge_samples
 from controlplane.operations.schemas import forget_readings
 from controlplane.operations.service_quality import count_starts, quality, sample_branches
 from controlplane.operations.sizes import measure_nearly_full, measure_sizes
 from controlplane.operations.snapshots import expire_snapshots
 from controlplane.operations.step_history import write_lasting
 from controlplane.operations.under_way import hear_of_cancels
-from controlplane.operations.usage_retention import forget_usage
-from controlplane.webhooks.upkeep import look_after_webhooks
 
 log = logging.getLogger(__name__)
 
@@ -70,16 +55,6 @@ UPDATE controlplane_host SET worker_seen_at = statement_timestamp(), {assigned}
 WHERE id = %(own_id)s AND state_id = %(own_state)s AND state_place = %(own_place)s
 RETURNING clock_timestamp()
 """
-
-
-@dataclass(frozen=True)
-class Round:
-    """A periodic task. It is done every `interval` seconds, and every `at_rest` seconds while the
-    host is at rest (`at_rest`); None if that makes no difference."""
-
-    interval: float
-    do: Callable[[Host], None]
-    at_rest: float | None = None
 
 
 def publish_settings(host: Host) -> None:
@@ -135,13 +110,14 @@ def publish(host: Host) -> None:
         "address": settings.HOST_ADDRESS,
         "port": settings.PROXY_PORT,
         "problems": Jsonb(vitals.problems()),
-        "history_store": Jsonb(state.as_json()),
         "quality": Jsonb(quality.as_json()),
         "outbound_unfiltered": outbound.complaint(),
         "disk_bytes": space.total,
         "disk_free_bytes": space.free,
         "disk_reserve_bytes": space.reserve,
     }
+    for feature in features():
+        published.update(feature.published())
     own = {"own_id": host.id, "own_state": identity(), "own_place": place()}
     with connection.cursor() as cursor:
         sent_at = clock.running_for()
@@ -182,12 +158,6 @@ def hold_outbound(host: Host) -> None:
         log.warning("computes' connections are not filtered", extra={"reason": why})
 
 
-# At rest, rounds about computes and operations are done once in so many seconds, for what only
-# somebody at the machine can have done meanwhile. Those that then read the directories of all
-# branches are done once in SELDOM seconds. So are those that tidy the region's rows, which any host
-# may do; and in RARELY seconds those about what need not be in time.
-REST, SELDOM, RARELY = 60.0, 300.0, 30.0
-
 ROUNDS: Sequence[Round] = (
     Round(0.2, hear_of_cancels, at_rest=REST),
     Round(0.5, suspend_idle_endpoints, at_rest=REST),
@@ -196,10 +166,6 @@ ROUNDS: Sequence[Round] = (
     Round(10, end_strays, at_rest=SELDOM),
     Round(2, mend_catalogs, at_rest=REST),
     Round(5, hold_outbound, at_rest=SELDOM),
-    Round(0.5, watch_receivers, at_rest=REST),
-    Round(2, hold_durability, at_rest=REST),
-    Round(5, forget_receivers, at_rest=REST),
-    Round(5, look_after_received),
     Round(2, publish),
     Round(2, end_unused_poolers, at_rest=REST),
     Round(10, redispatch_lost_operations, at_rest=REST),
@@ -209,25 +175,21 @@ ROUNDS: Sequence[Round] = (
     Round(10, expire_branches, at_rest=20),
     Round(30, measure_sizes, at_rest=REST),
     Round(2, measure_nearly_full, at_rest=REST),
-    Round(QUOTA_ROUND, hold_to_quotas, at_rest=REST),
     Round(5, follow_compute_logs, at_rest=REST),
-    Round(HISTORY_ROUND, keep_history, at_rest=REST),
-    Round(60, remove_outdated),
     Round(1, write_lasting, at_rest=REST),
     Round(10, remove_unwanted, at_rest=RARELY),
-    Round(5, remove_moved_away, at_rest=RARELY),
     Round(10, expire_snapshots, at_rest=20),
     Round(10, remove_unrecovered, at_rest=20),
     Round(2, make_room, at_rest=10),
     Round(60, try_removals_again, at_rest=SELDOM),
     Round(600, forget_deleted),
     Round(600, forget_operations),
-    Round(60, forget_former_passwords, at_rest=SELDOM),
     Round(60, forget_requests, at_rest=SELDOM),
     Round(60, forget_readings, at_rest=SELDOM),
     Round(600, forget_events),
-    Round(600, forget_usage),
-    Round(60, merge_samples, at_rest=SELDOM),
-    Round(600, forget_samples),
-    Round(60, look_after_webhooks, at_rest=SELDOM),
 )
+
+
+def all_rounds() -> list[Round]:
+    """The rounds of the core and of the features."""
+    return [*ROUNDS, *(one for feature in features() for one in feature.rounds)]

@@ -1,6 +1,6 @@
 """The health of this host's worker: its problems, published with each of its signs of life.
 
-To watch something new, add a function to CHECKS.
+To watch something new, add a function to CHECKS, or to a feature's `checks`.
 """
 
 import logging
@@ -14,8 +14,8 @@ from django.conf import settings
 from controlplane.compute.binaries import majors
 from controlplane.compute.confinement import landlock_version
 from controlplane.compute.space import disk_problem
+from controlplane.features import Problem, features
 from controlplane.operations.catalog_mending import endpoints_behind
-from controlplane.operations.history_copies import state
 from controlplane.operations.service_quality import quality
 from controlplane.operations.under_way import STILL_AFTER, hanging, standing_still
 
@@ -23,15 +23,6 @@ log = logging.getLogger(__name__)
 
 # A round is late if it has not ended for this many of its intervals and for this many seconds.
 LATE_AFTER_INTERVALS, LATE_AFTER = 3, 5.0
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that an operator must know. `name` is for programs. `detail` is a text for people,
-    which contains nothing that belongs to an account."""
-
-    name: str
-    detail: str
 
 
 @dataclass
@@ -118,14 +109,6 @@ def unconfined_upgrades() -> list[Problem]:
     return [] if is_confined else [Problem("upgrades_unconfined", words)]
 
 
-def history_copies() -> list[Problem]:
-    return [Problem(name, detail) for name, detail in state.problems()]
-
-
-def service_quality() -> list[Problem]:
-    return [Problem(name, detail) for name, detail in quality.problems()]
-
-
 CHECKS: Sequence[Callable[[], list[Problem]]] = (
     rounds.problems,
     hanging_operations,
@@ -133,15 +116,14 @@ CHECKS: Sequence[Callable[[], list[Problem]]] = (
     full_disk,
     catalogs_behind,
     unconfined_upgrades,
-    history_copies,
-    service_quality,
+    quality.problems,
 )
 
 
 def problems() -> list[Mapping[str, str]]:
     """Return all problems that the checks find, as JSON. A check that raises is a problem too."""
     found: list[Problem] = []
-    for check in CHECKS:
+    for check in (*CHECKS, *(one for feature in features() for one in feature.checks)):
         try:
             found += check()
         except Exception as error:

@@ -16,12 +16,7 @@ from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import ConfigurationRefused, OtherMajorVersion
 from controlplane.compute.filesystem import LockTimeout
-from controlplane.compute.history.log import LogUnreadable
-from controlplane.compute.history.moments import NoSuchMoment
-from controlplane.compute.history.recovering import NotRecovered
 from controlplane.compute.integrity import DataDamaged
-from controlplane.compute.moving.following import NotFollowed
-from controlplane.compute.moving.links import LinkBroken, MoveInterrupted, MoveRefused
 from controlplane.compute.outbound import OutboundNotBlocked
 from controlplane.compute.patience import OutOfPatience
 from controlplane.compute.process import StartFailed, StopFailed
@@ -30,17 +25,17 @@ from controlplane.compute.schema_restoring import CopyInterrupted, SchemaNotCopi
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.compute.upgrade_catalogs import UpgradeFailed, UpgradeRefused
+from controlplane.features import features
 from controlplane.operations.catalog import NotApplied
-from controlplane.operations.history_copies import StoreUnusable
-from controlplane.operations.project_host import HostNotReady
 
 # Where hosts keep files that Postgres may mention, besides the directories in the settings.
 HOSTS_OWN = ("/dev/shm", "/etc", "/proc", "/usr/lib/postgresql", "/usr/share/postgresql")  # noqa: S108
 LONGEST = 4000
 UNSHOWABLE = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]")
 OPERATOR = "if this persists, tell this host's operator"
+AGAIN = f"try again; {OPERATOR}"
 # What to do about each exception whose own message is meaningful to the user of the endpoint; "" if
-# the message says it already. The first class that matches is used.
+# the message says it already. The first class that matches is used. Features add theirs.
 ADVICE: Mapping[type[Exception], str] = {
     StartFailed: f"the next start tries again; {OPERATOR}",
     StopFailed: "tell this host's operator",
@@ -48,39 +43,29 @@ ADVICE: Mapping[type[Exception], str] = {
     OtherMajorVersion: "",
     PostgresUnusable: "only this host's operator can do this",
     NoSuchBranchData: "have this host's operator restore it from a backup, or delete the branch",
-    NoSuchMoment: "name another moment; GET …/history answers which there are",
-    NotRecovered: f"try again; {OPERATOR}",
-    LogUnreadable: f"try again; {OPERATOR}",
     SchemaNotCopied: "change what prevents it in the source branch",
-    CopyInterrupted: f"try again; {OPERATOR}",
+    CopyInterrupted: AGAIN,
     SchemaUnreadable: "",
     UpgradeRefused: "",
-    # The other host's words have the advice.
-    MoveInterrupted: "",
-    LinkBroken: f"try again; {OPERATOR}",
-    MoveRefused: "",
-    NotFollowed: f"try again; {OPERATOR}",
-    HostNotReady: "try again",
-    UpgradeFailed: f"try again; {OPERATOR}",
+    UpgradeFailed: AGAIN,
     OutboundNotBlocked: "tell this host's operator, or allow the project's computes to connect",
     NotEnoughSpace: (
         "delete branches that are not needed any more, or ask the operator for more space"
     ),
-    StoreUnusable: f"it is tried again; {OPERATOR}",
     DataDamaged: "have this host's operator restore the branch from a backup",
     LockTimeout: "try again once that has ended",
-    OutOfPatience: f"try again; {OPERATOR}",
+    OutOfPatience: AGAIN,
     AccountUnusable: "only this host's operator can do this",
     TreeUntrusted: "remove the files of the branch that Postgres itself did not create",
     NotApplied: "remove what prevents it, in the database itself if necessary",
-    psycopg.Error: f"try again; {OPERATOR}",
+    psycopg.Error: AGAIN,
 }
 
 
 def words_of(error: Exception) -> str:
     """Return why an attempt failed, and what to do. Messages of Postgres and of the host are shown;
     Perch's own internal errors are only named."""
-    for kind, advice in ADVICE.items():
+    for kind, advice in _advice():
         if isinstance(error, kind) and str(error):
             return "; ".join(filter(None, (str(error), advice)))
     if isinstance(error, OSError) and error.strerror:
@@ -89,6 +74,11 @@ def words_of(error: Exception) -> str:
         f"internal error ({type(error).__name__}); try again; {OPERATOR}: the worker's log has "
         "the details under the operation's id"
     )
+
+
+@functools.cache
+def _advice() -> list[tuple[type[Exception], str]]:
+    return [pair for feature in features() for pair in feature.advice.items()] + [*ADVICE.items()]
 
 
 def without_paths(text: str) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg
-from django.db.models import F
 
 from controlplane import clock
 from controlplane.compute import branch_data, compute, observation
@@ -20,9 +19,6 @@ from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.branch_data import NoSuchBranchData
 from controlplane.compute.compute import OtherMajorVersion
 from controlplane.compute.filesystem import LockTimeout, forget_lock
-from controlplane.compute.history.bases import begin_with_template
-from controlplane.compute.history.chain import chains_of, hand_over, holding_history
-from controlplane.compute.history.moments import NoSuchMoment
 from controlplane.compute.integrity import check_data
 from controlplane.compute.process import StartFailed
 from controlplane.compute.schema import SchemaUnreadable
@@ -48,11 +44,15 @@ from controlplane.operations.details import (
     Details,
     SuspendComputeDetails,
 )
-from controlplane.operations.history import begin_history, copy_log, publish
 from controlplane.operations.locks import locked_project
-from controlplane.operations.log_receivers import attach
-from controlplane.operations.moments import create_from_moment, position_of
-from controlplane.operations.running import Refused, begin_counting, bring_up, start
+from controlplane.operations.moments import (
+    begin_history,
+    from_template,
+    make_from_moment,
+    note_history,
+    replacing_data,
+)
+from controlplane.operations.running import Refused, bring_up, prepare_for_clients, start
 from controlplane.operations.states import enter
 from controlplane.operations.words import words_of
 from controlplane.operations.written import count_written
@@ -95,15 +95,15 @@ class Attempt:
 
 
 def create_timeline(attempt: Attempt) -> None:
-    keeps_history = attempt.operation.project.history_retention_seconds > 0
-    begin_history = {"begin_history": begin_with_template} if keeps_history else {}
     project = attempt.operation.project
     try:
         branch_data.create_from_template(
-            attempt.branch.id, major=project.pg_version, locale=project.locale, **begin_history
+            attempt.branch.id,
+            major=project.pg_version,
+            locale=project.locale,
+            begin_history=from_template(project),
         )
-        if keeps_history:
-            publish(attempt.branch.id, chains_of(attempt.branch.id))
+        note_history(attempt.branch.id)
     except (NotEnoughSpace, PostgresUnusable) as error:
         raise Refused(words_of(error)) from error
 
@@ -122,12 +122,11 @@ def create_branch(attempt: Attempt) -> None:
             "the branch that it was to be created from does not exist any more; delete it"
         )
     if details.names_moment:
-        _make_from_moment(branch, source, details)
+        make_from_moment(branch, source, details)
     else:
         _make_from_present(attempt.operation, branch, source)
     if not branch.hidden:
-        with holding_history(branch.id):
-            begin_history(attempt.operation, branch)
+        begin_history(attempt.operation, branch)
 
 
 def _make_from_present(operation: Operation, branch: Branch, source: Branch) -> None:
@@ -154,18 +153,6 @@ def _make_from(operation: Operation, branch: Branch, source: Branch) -> int | No
     return source.logical_size
 
 
-def _make_from_moment(branch: Branch, source: Branch, details: CreateBranchDetails) -> None:
-    try:
-        create_from_moment(branch, source, details)
-    except (NoSuchMoment, NotEnoughSpace, OtherMajorVersion) as error:
-        raise Refused(words_of(error)) from error
-    # The rows were read from the recovered catalog. The compute has yet to get other passwords, if
-    # the roles have any.
-    others = source.protected or branch.is_time_travel
-    revision = 0 if others else F("catalog_revision")
-    Branch.objects.filter(id=branch.id).update(applied_catalog_revision=revision, logical_size=None)
-
-
 def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_as: str) -> None:
     """Replace the branch's data by a copy of the source's, for a restore. The endpoint was
     suspended before, and nothing starts it until the operation has ended."""
@@ -175,20 +162,17 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
     compute.stop(branch.id)
     is_wanted = not Branch.objects.get(id=kept_as).hidden
     try:
-        with holding_history(branch.id):
-            copy_log(branch.id)
-            follows = position_of(source, of=branch)
+        with replacing_data(operation, branch, source) as hand_over:
             branch_data.replace(
                 branch.id,
                 source_id,
                 kept_as=kept_as,
                 must_keep=is_wanted,
                 takes_source=source.is_recovered_past,
-                hand_over=lambda old, fresh: hand_over(old, fresh, clock.now()),
+                hand_over=hand_over,
             )
-            begin_history(operation, branch, follows)
-            if is_wanted:
-                publish(kept_as, chains_of(kept_as))
+        if is_wanted:
+            note_history(kept_as)
         if source.is_recovered_past:
             forget_lock(source_id)
     except (NoSuchBranchData, NotEnoughSpace) as error:
@@ -275,8 +259,7 @@ def apply_config(attempt: Attempt) -> None:
         if error.is_final:
             raise Refused(words_of(error)) from error
         raise
-    attach(endpoint)
-    begin_counting(endpoint)
+    prepare_for_clients(endpoint)
 
 
 def check_availability(attempt: Attempt) -> None:

@@ -24,6 +24,14 @@ class Unfinished(Conflict):
     """Some projects could not be deleted or recovered; the same call again continues."""
 
 
+def check_operator(account: Account) -> None:
+    """Raise Forbidden if the account is not an operator of the service."""
+    if not account.is_operator:
+        raise Forbidden(
+            "only the accounts named in PERCH_OPERATORS may see the hosts of this service"
+        )
+
+
 @contextmanager
 def acting_for(operator: Account) -> Iterator[None]:
     """Act as an operator in this block, at a request with the operator's key. The events are those

@@ -14,14 +14,10 @@ from controlplane.models.consumption import (
     history_of_projects,
     projects_between,
 )
-from controlplane.services.errors import Invalid, ServiceError
+from controlplane.services.errors import Invalid, OutsideBounds
 
 # The namespace of the ids of consumption periods, which are version 5 UUIDs.
 PERIODS = uuid.UUID("4f0f7c52-8b60-4b6c-9a2d-6d6fb3c0a5e1")
-
-
-class OutsideBounds(ServiceError):
-    """Consumption at that granularity is not stored for a time so long ago."""
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,10 @@ class HostFull(ServiceError):
     """The host has no room for new branches. It is safe to try again later."""
 
 
+class OutsideBounds(ServiceError):
+    """Consumption at that granularity is not stored for a time so long ago."""
+
+
 class PasswordNotStored(ServiceError):
     """The role's password is not stored, so it cannot be revealed."""
 

@@ -7,25 +7,9 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Count, Q, QuerySet
 
-from controlplane.models import (
-    UNFINISHED,
-    Account,
-    EndpointState,
-    Host,
-    Lane,
-    Operation,
-    Project,
-)
+from controlplane.models import UNFINISHED, EndpointState, Host, Lane, Operation, Project
 from controlplane.operations.retention import forget_projects
-from controlplane.services.errors import Conflict, Forbidden, NotFound
-
-ONLY_OPERATORS = "only the accounts named in PERCH_OPERATORS may see the hosts of this service"
-
-
-def check_operator(account: Account) -> None:
-    """Raise Forbidden if the account is not an operator of the service."""
-    if not account.is_operator:
-        raise Forbidden(ONLY_OPERATORS)
+from controlplane.services.errors import Conflict, NotFound
 
 
 def counted(hosts: "QuerySet[Host]") -> Any:

@@ -28,6 +28,7 @@ from controlplane.operations.effects import pending_state
 from controlplane.operations.locks import locked_project
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.services.errors import Conflict, HostAway, NotFound, ServiceError, Unprocessable
+from controlplane.services.hosts import find_host
 from controlplane.services.placement import versions_of, weighted_room
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ def move(project_id: str, *, to: str, lane: Lane | None = None) -> list[Operatio
             earlier = unfinished(project.id)
             if other := next((o for o in earlier if o.action == Action.MOVE_PROJECT), None):
                 raise Conflict(f"the project is being moved by the operation {other.id}")
-            _refuse(project, _find(to))
+            _refuse(project, find_host(to))
             starts = [
                 Step(Action.START_COMPUTE, branch=one.branch, endpoint=one)
                 for one in _active(project, earlier)
@@ -134,14 +135,6 @@ def _empty(host: Host, projects: Sequence[Project]) -> Emptied:
 
 def _room(host: Host, given: Counter[str], projects: int) -> float:
     return weighted_room(host, 0) - given[host.id] / projects
-
-
-def _find(name: str) -> Host:
-    host = Host.objects.filter(id=name).first()
-    if host is None:
-        known = ", ".join(Host.objects.order_by("id").values_list("id", flat=True))
-        raise NotFound(f'unknown host "{name}"; use one of: {known or "none"}')
-    return host
 
 
 def _refuse(project: Project, host: Host) -> None:

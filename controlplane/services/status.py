@@ -22,9 +22,9 @@ from controlplane.models import (
     PostgresSettings,
     Region,
 )
+from controlplane.services.account_management import check_operator
 from controlplane.services.health import lanes_of, queues
 from controlplane.services.host_problems import problems_of
-from controlplane.services.hosts import check_operator
 from controlplane.services.regions import list_hosts, list_regions
 
 # Of the endpoints on replaced programs, so many are named.

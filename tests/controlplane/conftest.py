@@ -8,6 +8,7 @@ from django.db import connections
 from django.test import Client as DjangoClient
 from django.utils import timezone
 
+from controlplane.features import features
 from controlplane.models import Account, ApiKey, Host, Plan
 from tests.controlplane.rows import make_host
 from tests.support.bare_postgres import (
@@ -47,6 +48,12 @@ def free(stack: Stack) -> Iterator[Client]:
     client = stack.client(plan="free")
     yield client
     client.delete_projects()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _has_features() -> None:
+    """As in every process of the service, no test waits for their import."""
+    features()
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from controlplane.models import (
     OperationStatus,
 )
 from controlplane.operations import words as of_operations
-from controlplane.operations.actions import ACTIONS, details_of
+from controlplane.operations.actions import actions, details_of
 from controlplane.operations.cancelling import why_not
 from controlplane.operations.details import (
     ApplyConfigDetails,
@@ -49,7 +49,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("action", Action)
 def test_every_action_has_its_rule(action: Action) -> None:
-    rule = ACTIONS[action]
+    rule = actions()[action]
     assert rule.run.__name__ == action.value
     assert 0 < rule.bound <= 600
     assert list(rule.retry_pauses) == sorted(rule.retry_pauses)
@@ -92,13 +92,13 @@ def _of_a_later_release(stored: dict[str, Any]) -> dict[str, Any]:
 def test_which_operations_keep_clients_out(
     action: Action, details: Details, kept_out: bool
 ) -> None:
-    assert ACTIONS[action].keeps_clients_out(details, OperationStatus.RUNNING) is kept_out
+    assert actions()[action].keeps_clients_out(details, OperationStatus.RUNNING) is kept_out
 
 
 @pytest.mark.parametrize("status", [OperationStatus.SCHEDULING, OperationStatus.RUNNING])
 def test_the_suspend_of_a_restore_keeps_clients_out_once_it_has_begun(status: str) -> None:
     details = SuspendComputeDetails(after_recovery=True)
-    kept_out = ACTIONS[Action.SUSPEND_COMPUTE].keeps_clients_out(details, status)
+    kept_out = actions()[Action.SUSPEND_COMPUTE].keeps_clients_out(details, status)
     assert kept_out is (status == OperationStatus.RUNNING)
 
 

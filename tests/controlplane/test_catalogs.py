@@ -48,7 +48,7 @@ def applying(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
         raise raised[0]
 
     monkeypatch.setattr(running, "bring_to_catalog", bring)
-    for name in ("bring_up", "attach", "begin_counting", "_hold_to_limit"):
+    for name in ("bring_up", "prepare_for_clients", "_hold_to_limit"):
         monkeypatch.setattr(running, name, lambda *args: None)
     return raised
 

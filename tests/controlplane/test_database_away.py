@@ -20,10 +20,10 @@ from django.db import OperationalError, connection
 from django.test import override_settings
 
 from controlplane.database.connection_counts import most_connections, needed
+from controlplane.features import Round
 from controlplane.management.commands import worker
 from controlplane.models import Account, Host
 from controlplane.operations.locks import locked_project
-from controlplane.operations.upkeep import Round
 from tests.controlplane.rows import make_project
 from tests.support.client import ENDED
 from tests.support.processes import processes_of

@@ -17,10 +17,11 @@ from django.utils import timezone
 
 from controlplane.compute.patience import patience
 from controlplane.events.outbox import enqueue_sending
+from controlplane.features import Problem
 from controlplane.models import Account, Endpoint, Host, Operation
 from controlplane.operations import vitals
 from controlplane.operations.under_way import noted
-from controlplane.operations.vitals import Problem, Rounds
+from controlplane.operations.vitals import Rounds
 from controlplane.services.health import examine
 from controlplane.services.waking import start_for_client
 from tests.controlplane.rows import make_host, make_project, make_webhook

@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from controlplane.compute import compute
+from controlplane.features import Round
 from controlplane.management.commands.worker import repeat
 from controlplane.models import (
     Account,
@@ -30,7 +31,6 @@ from controlplane.operations.history_retention import outdated
 from controlplane.operations.idleness import suspend_idle_endpoints
 from controlplane.operations.quota_rounds import hold_to_quotas
 from controlplane.operations.scheduling import HostAway
-from controlplane.operations.upkeep import Round
 from tests.controlplane.rows import make_project
 
 MANY = 300

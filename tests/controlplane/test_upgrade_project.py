@@ -17,7 +17,7 @@ from controlplane.models import (
     PostgresSettings,
     Project,
 )
-from controlplane.operations.actions import ACTIONS, details_of
+from controlplane.operations.actions import actions, details_of
 from controlplane.operations.details import UpgradeProjectDetails
 from controlplane.services.errors import Conflict, NotFound, Unprocessable
 from controlplane.services.upgrading import cancel, upgrade
@@ -99,7 +99,7 @@ def test_it_can_be_cancelled_until_it_switches(project: Project) -> None:
     (switching,) = upgrade(project.id, to=18)
     Operation.objects.filter(id=switching.id).update(details={"to": 18, "switching": True})
     assert "are being switched" in str(cancel(switching))
-    rule = ACTIONS["upgrade_project"]  # type: ignore[index]
+    rule = actions()["upgrade_project"]  # type: ignore[index]
     assert rule.no_way_back_from(UpgradeProjectDetails(to=18)) is None
     assert rule.no_way_back_from(UpgradeProjectDetails(to=18, switching=True))
 

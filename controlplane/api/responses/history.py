@@ -1,13 +1,12 @@
 """The response fields of a branch's history."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from ninja import Schema
 from pydantic import Field
 
 from controlplane.api.fields import Moment
-from controlplane.services.history import Gap, History, lsn_text
+from controlplane.services.history import History, lsn_text
 
 AT = "2026-01-31T12:00:00.123456Z"
 
@@ -152,7 +151,7 @@ def history_out(history: History) -> dict[str, object]:
         "latest": history.latest,
         "copied_at": history.copied_at,
         "lost_seconds": history.branch.lost_seconds,
-        "gaps": _gaps(history.gaps),
+        "gaps": history.gaps,
         "bases": [
             {
                 "at": datetime.fromisoformat(base["at"]),
@@ -181,7 +180,3 @@ def history_out(history: History) -> dict[str, object]:
         "base_bytes": sum(base["bytes"] for base in bases),
         "disk_bytes": sum(chain.disk_bytes for chain in history.chains),
     }
-
-
-def _gaps(gaps: Sequence[Gap]) -> list[dict[str, object]]:
-    return [{"since": gap.since, "until": gap.until, "reason": gap.reason} for gap in gaps]

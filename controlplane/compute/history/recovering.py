@@ -29,11 +29,8 @@ from controlplane.compute.tree import (
     open_directory,
     start_of,
 )
-from controlplane.compute.workshop import end_workshop, serving, sockets_of
+from controlplane.compute.workshop import PREPARED, end_workshop, serving, sockets_of
 
-# As many as an endpoint may allow: recovery ends with an error if the log has more prepared
-# transactions at once than are allowed.
-PREPARED = 4000
 # The staging directory is flushed as a whole before it is put in place.
 SETTINGS = {
     "fsync": "off",

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from controlplane.management.service_command import ServiceCommand
 from controlplane.models import Plan
 from controlplane.services import account_management as management
 from controlplane.services.accounts import create_account, list_keys, revoke_key
@@ -22,13 +23,12 @@ ACTIONS = {
 }
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = "Lists the accounts, or creates, changes, disables, deletes or recovers one."
+    refusals = (ServiceError,)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
+        super().add_arguments(parser)
         actions = parser.add_subparsers(dest="action")
         actions.add_parser("list", help="list the accounts, which is the default")
         for name, words in ACTIONS.items():
@@ -49,15 +49,12 @@ class Command(BaseCommand):
         revoking.add_argument("key_id", metavar="ID", type=int)
 
     def handle(self, *args: Any, action: str | None, **options: Any) -> None:
-        try:
-            if action == "keys":
-                self._keys(**options)
-            elif action in ACTIONS:
-                self._act(action, **options)
-            else:
-                self._list()
-        except ServiceError as error:
-            raise CommandError(error.message) from error
+        if action == "keys":
+            self._keys(**options)
+        elif action in ACTIONS:
+            self._act(action, **options)
+        else:
+            self._list()
 
     def _act(
         self, action: str, *, name: str, plan: str = "", confirm: str | None = None, **options: Any

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from controlplane.backup.manifest import Manifest, NoBackup, read_manifest, verify
 from controlplane.backup.metadata_copy import DumpFailed, database_answers, metadata_database
@@ -24,25 +24,25 @@ from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
+from controlplane.management.service_command import ServiceCommand
 from controlplane.management.supervision import MARK, end_leftovers
 
-REFUSALS = (
-    *(BackupRefused, NoRoom, NoBackup, DumpFailed, OtherVersion, OtherSecretKey),
-    *(RestoreRefused, TrialFailed),
-    *(StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError),
-)
 # The exit status of a backup that lacks a branch.
 INCOMPLETE = 2
 # How many branches `--verify` starts.
 SAMPLE = 3
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = (
         "Copies the whole service into a directory, while it runs; `restore` makes a service "
         "from the copy."
     )
-    requires_system_checks = ()
+    refusals = (
+        *(BackupRefused, NoRoom, NoBackup, DumpFailed, OtherVersion, OtherSecretKey),
+        *(RestoreRefused, TrialFailed),
+        *(StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError),
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("target", metavar="TARGET", help="a directory that does not exist yet")
@@ -66,23 +66,18 @@ class Command(BaseCommand):
         )
         # For the process that --verify starts, whose state directory is the scratch directory.
         parser.add_argument("--as-trial", action="store_true", help=argparse.SUPPRESS)
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
+        super().add_arguments(parser)
 
     def handle(self, *args: Any, target: str, **options: Any) -> None:
         # SIGTERM raises SystemExit, so that an unfinished backup is removed.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         place = Path(target).absolute()
-        try:
-            if options["as_trial"]:
-                try_out(place, options["sample"], self._say, mark=f"{MARK}={settings.STATE_DIR}")
-            elif options["verify"]:
-                self._verify(place, options["sample"], options["scratch"])
-            else:
-                self._take(place)
-        except REFUSALS as error:
-            raise CommandError(str(error)) from error
+        if options["as_trial"]:
+            try_out(place, options["sample"], self._say, mark=f"{MARK}={settings.STATE_DIR}")
+        elif options["verify"]:
+            self._verify(place, options["sample"], options["scratch"])
+        else:
+            self._take(place)
 
     def _take(self, target: Path) -> None:
         check_ours()
@@ -156,7 +151,3 @@ class Command(BaseCommand):
         except OtherVersion:
             pass
         self._say("The service does not run, so its /healthz does not know of this.")
-
-    def _say(self, text: str) -> None:
-        self.stdout.write(text)
-        self.stdout.flush()

@@ -2,21 +2,17 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError
 
+from controlplane.management.service_command import ServiceCommand
 from controlplane.services.regions import certificate_authorities
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = (
         "Prints, in PEM, the certificate authority that clients with sslmode=verify-full name in "
         "sslrootcert; of all regions, one after the other."
     )
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         pem = certificate_authorities()

@@ -4,7 +4,7 @@ whose Postgres is an older minor release than the host's programs."""
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import OperationalError, connections
 
 from controlplane.compute import compute
@@ -15,6 +15,7 @@ from controlplane.compute.state_directory import (
     hold_state_directory,
     sole_holder,
 )
+from controlplane.management.service_command import ServiceCommand
 from controlplane.management.stopping import stop_computes
 from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.operations.reconcile import reconcile_host
@@ -23,20 +24,19 @@ from controlplane.services.errors import ServiceError
 from controlplane.services.status import on_replaced_postgres
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = (
         "Stops all computes of this host, so that it can be shut down, or restarts those whose "
         "Postgres was replaced by another minor release since they were started."
     )
+    refusals = (StateDirectoryUnusable, StopFailed)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("action", choices=["stop", "restart"])
         parser.add_argument(
             "--all", action="store_true", help="for `stop`: every compute of this host"
         )
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
+        super().add_arguments(parser)
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         if action == "restart":
@@ -44,17 +44,14 @@ class Command(BaseCommand):
             return
         if not options["all"]:
             raise CommandError("stop needs --all")
-        try:
-            check_ours()
-            # Both are held until the end, so that no compute is started meanwhile.
-            with hold_state_directory(), sole_holder("worker") as alone:
-                if not alone:
-                    raise CommandError("the worker runs, and would start computes again: stop it")
-                running = compute.running_branches()
-                stop_computes(running)
-                self._record()
-        except (StateDirectoryUnusable, StopFailed) as error:
-            raise CommandError(str(error)) from error
+        check_ours()
+        # Both are held until the end, so that no compute is started meanwhile.
+        with hold_state_directory(), sole_holder("worker") as alone:
+            if not alone:
+                raise CommandError("the worker runs, and would start computes again: stop it")
+            running = compute.running_branches()
+            stop_computes(running)
+            self._record()
         ended = sum(endpoint is not None for endpoint in running.values())
         self.stdout.write(f"Computes stopped: {ended}.")
 

@@ -3,30 +3,27 @@
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 
+from controlplane.management.service_command import ServiceCommand
 from controlplane.models import Account, Plan
 from controlplane.services.accounts import create_account
 from controlplane.services.errors import ServiceError
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = "Creates an account and prints its name, its plan and the plan's limits."
+    refusals = (ServiceError,)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--name", required=True, metavar="NAME")
         parser.add_argument(
             "--plan", default=Plan.FREE, metavar="PLAN", help=f"one of: {', '.join(Plan.values)}"
         )
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
+        super().add_arguments(parser)
 
     def handle(self, *args: Any, name: str, plan: str, **options: Any) -> None:
-        try:
-            account = create_account(name, plan)
-        except ServiceError as error:
-            raise CommandError(error.message) from error
+        account = create_account(name, plan)
         self.stdout.write(f"account   {account.name}\nplan      {account.plan}")
         for what, limit in limits_in_words(account):
             self.stdout.write(f"  {what:<28} {limit}")

@@ -3,18 +3,20 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
+from controlplane.management.service_command import ServiceCommand
 from controlplane.models import Account, Plan
 from controlplane.services.accounts import KeySpec, create_account, create_key
 from controlplane.services.errors import ServiceError
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = (
         "Creates and prints an API key of an account. Creates the account too if it does not exist."
     )
+    refusals = (ServiceError,)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--account", required=True, metavar="NAME")
@@ -35,9 +37,7 @@ class Command(BaseCommand):
             help="when the key expires, such as 2027-01-31 or 2027-01-31T12:00:00Z; in UTC if "
             "it has no time zone",
         )
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
+        super().add_arguments(parser)
 
     def handle(
         self,
@@ -53,13 +53,10 @@ class Command(BaseCommand):
         spec = KeySpec(
             name=name, project_id=project, read_only=read_only, expires_at=time_of(expires)
         )
-        try:
-            # If the key cannot be made, no new account is left behind.
-            with transaction.atomic():
-                owner = Account.objects.filter(name=account).first()
-                _, key = create_key(owner or create_account(account, plan), spec)
-        except ServiceError as error:
-            raise CommandError(error.message) from error
+        # If the key cannot be made, no new account is left behind.
+        with transaction.atomic():
+            owner = Account.objects.filter(name=account).first()
+            _, key = create_key(owner or create_account(account, plan), spec)
         self.stdout.write(key)
 
 

@@ -4,16 +4,18 @@ account."""
 import json
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from controlplane.events.shape import as_json
+from controlplane.management.service_command import ServiceCommand
 from controlplane.models import Account, Event
 from controlplane.services.errors import Invalid
 from controlplane.services.event_filters import EventFilter, types_named
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = "Lists the latest events of all accounts, the newest last."
+    refusals = (Invalid,)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -29,15 +31,10 @@ class Command(BaseCommand):
             "--limit", type=int, default=50, metavar="N", help="at most this many; 50 by default"
         )
         parser.add_argument("--json", action="store_true", help="one JSON object per line")
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
+        super().add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            event_filter = EventFilter(types=types_named(options["type"]))
-        except Invalid as error:
-            raise CommandError(error.message) from error
+        event_filter = EventFilter(types=types_named(options["type"]))
         events = event_filter.narrow(Event.objects.select_related("account"))
         if (name := options["account"]) is not None:
             events = events.filter(account=_account(name))

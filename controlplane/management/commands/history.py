@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from controlplane.compute.accounts import AccountUnusable
 from controlplane.compute.binaries import PostgresUnusable
@@ -18,11 +18,7 @@ from controlplane.history_store.layout import BranchList, branch_folder, host_fo
 from controlplane.history_store.objects import Store, StoreFails, StoreMisnamed, the_store
 from controlplane.history_store.packing import Damaged, WrongKey
 from controlplane.history_store.signs import last_sign
-
-REFUSALS = (
-    *(StoreFails, StoreMisnamed, Damaged, WrongKey),
-    *(StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError),
-)
+from controlplane.management.service_command import ServiceCommand
 
 LEFT_OUT = (
     "Not in the store, and lost with their host: projects that keep no history "
@@ -30,14 +26,15 @@ LEFT_OUT = (
 )
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = "Lists or checks the copy of the history in the store of PERCH_HISTORY_STORE."
-    requires_system_checks = ()
+    refusals = (
+        *(StoreFails, StoreMisnamed, Damaged, WrongKey),
+        *(StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError),
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
+        super().add_arguments(parser)
         actions = parser.add_subparsers(dest="action", required=True)
         actions.add_parser("list", help="list the hosts and branches that the store has")
         check = actions.add_parser(
@@ -63,8 +60,6 @@ class Command(BaseCommand):
                 self._forget(store, options["host"])
         except LockTimeout as error:
             raise CommandError("another check is under way") from error
-        except REFUSALS as error:
-            raise CommandError(str(error)) from error
 
     def _list(self, store: Store) -> None:
         for region in store.folders("regions"):
@@ -113,10 +108,6 @@ class Command(BaseCommand):
         for folder in folders:
             store.delete(store.names(folder))
         self.stdout.write(f"The copy of {host} is deleted.")
-
-    def _say(self, text: str) -> None:
-        self.stdout.write(text)
-        self.stdout.flush()
 
 
 def _described(branch: BranchList) -> str:

@@ -5,7 +5,7 @@ import shlex
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from controlplane.compute.accounts import AccountUnusable
 from controlplane.compute.space import in_words
@@ -14,17 +14,12 @@ from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
 from controlplane.management.host_table import FORCE_HELP, ago, jobs_by_host, table
 from controlplane.management.joining import ENVIRONMENT, JoinRefused, content_for, join
+from controlplane.management.service_command import ServiceCommand
 from controlplane.models import Action, Host
 from controlplane.operations.own_host import adopt_host
 from controlplane.services.errors import ServiceError
 from controlplane.services.host_invitations import invite
-from controlplane.services.hosts import (
-    counted,
-    drain_host,
-    find_host,
-    refuse_running,
-    remove_host,
-)
+from controlplane.services.hosts import counted, drain_host, find_host, refuse_running, remove_host
 from controlplane.services.lost_hosts import declare_lost
 from controlplane.services.moving import empty, move
 
@@ -34,13 +29,15 @@ COLUMNS = (
 )
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = "Lists the hosts, or adds, drains, resumes, adopts, gives up or removes one."
+    refusals = (
+        *(ServiceError, JoinRefused, StateDirectoryUnusable, AccountUnusable, OtherSecretKey),
+        *(OtherVersion, OSError),
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
+        super().add_arguments(parser)
         actions = parser.add_subparsers(dest="action")
         actions.add_parser("list", help="list the hosts, which is the default")
         for name, help_text in (
@@ -84,28 +81,22 @@ class Command(BaseCommand):
         action.add_argument("token", metavar="TOKEN")
         action.add_argument("--api", metavar="URL", required=True)
 
-    def handle(
-        self, *args: Any, action: str | None, name: str = "", force: bool = False, **options: Any
-    ) -> None:
-        try:
-            if action == "add":
-                self.stdout.write(_added(name, options["address"], options["api"]))
-            elif action == "move":
-                self.stdout.write(_moved(options["project"], options["to"]))
-            elif action == "join":
-                self.stdout.write(_joined(options["token"], options["api"]))
-            else:
-                confirmed = bool(options.get("yes"))
-                self.stdout.write(self._done(action, name, force=force, confirmed=confirmed))
-        except ServiceError as error:
-            raise CommandError(error.message) from error
-        except (
-            *(JoinRefused, StateDirectoryUnusable, AccountUnusable, OtherSecretKey, OtherVersion),
-            OSError,
-        ) as error:
-            raise CommandError(str(error)) from error
+    def handle(self, *args: Any, action: str | None, **options: Any) -> None:
+        if action == "add":
+            done = _added(options["name"], options["address"], options["api"])
+        elif action == "move":
+            done = _moved(options["project"], options["to"])
+        elif action == "join":
+            done = _joined(options["token"], options["api"])
+        elif action is None or action == "list":
+            done = _list()
+        else:
+            done = self._changed(action, **options)
+        self.stdout.write(done)
 
-    def _done(self, action: str | None, name: str, *, force: bool, confirmed: bool) -> str:
+    def _changed(
+        self, action: str, *, name: str, force: bool = False, yes: bool = False, **options: Any
+    ) -> str:
         if action == "drain":
             return _drained(name)
         if action == "resume":
@@ -117,11 +108,9 @@ class Command(BaseCommand):
             adopt_host(host)
             return f"{name} is served from {settings.STATE_DIR} now."
         if action == "lost":
-            return self._lost(name, confirmed=confirmed)
-        if action == "remove":
-            remove_host(name, force=force)
-            return f"{name} is removed."
-        return _list()
+            return self._lost(name, confirmed=yes)
+        remove_host(name, force=force)
+        return f"{name} is removed."
 
     def _lost(self, name: str, *, confirmed: bool) -> str:
         host = find_host(name)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from controlplane import durable
 from controlplane.compute.accounts import AccountUnusable
 from controlplane.management.process_setup import prepare_for_units
+from controlplane.management.service_command import ServiceCommand
 from controlplane.management.units import TARGET, UnitsUnusable, check_place, rendered_units
 
 NEXT_STEPS = """
@@ -29,9 +30,9 @@ For Prometheus and Grafana: {deploy}/prometheus has alert rules, {deploy}/grafan
 """
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = "Writes the units of systemd that run this installation's processes."
-    requires_system_checks = ()
+    refusals = (AccountUnusable, UnitsUnusable, OSError)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -49,25 +50,22 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            for what, place in (
-                ("the virtual environment", sys.prefix),
-                ("Python", sys.base_prefix),
-                ("Perch", settings.BASE_DIR),
-                ("the state directory", settings.STATE_DIR),
-            ):
-                check_place(what, Path(place))
-            if not settings.SOCKET_DIR.is_relative_to(settings.STATE_DIR):
-                raise UnitsUnusable(
-                    f"the path of the state directory {settings.STATE_DIR} is too long for the "
-                    "sockets in it: choose a shorter one"
-                )
-            units = rendered_units(settings.BASE_DIR, state_dir=settings.STATE_DIR)
-            self._write(options["directory"], units, force=options["force"])
-            if os.geteuid() == 0:
-                prepare_for_units()
-        except (AccountUnusable, UnitsUnusable, OSError) as error:
-            raise CommandError(str(error)) from error
+        for what, place in (
+            ("the virtual environment", sys.prefix),
+            ("Python", sys.base_prefix),
+            ("Perch", settings.BASE_DIR),
+            ("the state directory", settings.STATE_DIR),
+        ):
+            check_place(what, Path(place))
+        if not settings.SOCKET_DIR.is_relative_to(settings.STATE_DIR):
+            raise UnitsUnusable(
+                f"the path of the state directory {settings.STATE_DIR} is too long for the "
+                "sockets in it: choose a shorter one"
+            )
+        units = rendered_units(settings.BASE_DIR, state_dir=settings.STATE_DIR)
+        self._write(options["directory"], units, force=options["force"])
+        if os.geteuid() == 0:
+            prepare_for_units()
         self.stdout.write(
             NEXT_STEPS.format(
                 state_dir=settings.STATE_DIR,

@@ -7,20 +7,21 @@ from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error, OperationalError, connection
+from django.core.management.base import CommandError, CommandParser
+from django.db import connection
 
 from controlplane.compute.log_lines import SOURCES, Follower, LogLine, last_lines
 from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours
+from controlplane.management.service_command import ServiceCommand
 from controlplane.models import Endpoint
 
 # Seconds between two looks at files that are followed.
 LOOK_EVERY = 0.25
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = "Shows the logs of an endpoint's Postgres and PgBouncer, without what its clients wrote."
-    requires_system_checks = ()
+    refusals = (StateDirectoryUnusable,)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -39,9 +40,7 @@ class Command(BaseCommand):
             help="also what clients wrote: their statements, values and messages",
         )
         parser.add_argument("--json", action="store_true", help="one JSON object per line")
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
+        super().add_arguments(parser)
 
     def handle(self, *args: Any, endpoint: str, **options: Any) -> None:
         branch_id = branch_of(endpoint)
@@ -67,7 +66,7 @@ class Command(BaseCommand):
 
 
 def branch_of(endpoint_id: str) -> str:
-    """The branch whose logs are the endpoint's. Raises CommandError."""
+    """The branch whose logs are the endpoint's. Raises CommandError, StateDirectoryUnusable."""
     try:
         check_ours()
         endpoint = Endpoint.objects.filter(id=endpoint_id, deleted_at=None).first()
@@ -76,12 +75,6 @@ def branch_of(endpoint_id: str) -> str:
         host = endpoint.project.host_id
         if host != settings.HOST_NAME:
             raise CommandError(f'the endpoint is on the host "{host}": run this there')
-    except StateDirectoryUnusable as error:
-        raise CommandError(str(error)) from error
-    except OperationalError:
-        raise  # manage.py says what to do
-    except Error as error:
-        raise CommandError(f"Perch's own database refuses this: {error}") from error
     finally:
         connection.close()
     return endpoint.branch_id

@@ -23,6 +23,7 @@ from controlplane.compute import state_directory
 from controlplane.compute.accounts import AccountUnusable
 from controlplane.database.secret_keys import OtherSecretKey
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
+from controlplane.features import features
 from controlplane.management.proxy_account import Given, given, sockets_directory
 from controlplane.management.supervision import MARK
 from controlplane.metrics import sampling
@@ -57,6 +58,8 @@ class Command(BaseCommand):
         count = settings.PROXY_PROCESSES
         if count < 1:
             raise CommandError(f"PERCH_PROXY_PROCESSES must be at least 1, and is {count}")
+        # All processes that are forked below have them from the start.
+        features()
         try:
             # The proxy's account could not make it.
             state_directory.identity()

@@ -4,10 +4,11 @@ hosts of one. `manage.py hosts` does so for a single host."""
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
 from controlplane.management.host_table import FORCE_HELP, ago, jobs_by_host, oldest, table
+from controlplane.management.service_command import ServiceCommand
 from controlplane.models import Host, Region
 from controlplane.operations.own_host import adopt_host
 from controlplane.services.errors import ServiceError
@@ -16,13 +17,12 @@ from controlplane.services.hosts import counted, refuse_running, remove_host, wh
 COLUMNS = ("region", "address", "worker seen", "proxy seen", "projects", "active", "jobs", "")
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = "Lists the regions, or drains, resumes, adopts or removes one."
+    refusals = (ServiceError,)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
+        super().add_arguments(parser)
         actions = parser.add_subparsers(dest="action")
         actions.add_parser("list", help="list the regions, which is the default")
         for name, help_text in (
@@ -42,19 +42,16 @@ class Command(BaseCommand):
     def handle(
         self, *args: Any, action: str | None, name: str = "", force: bool = False, **options: Any
     ) -> None:
-        try:
-            if action == "drain":
-                self._drain(name, draining=True)
-            elif action == "resume":
-                self._drain(name, draining=False)
-            elif action == "adopt":
-                self._adopt(name)
-            elif action == "remove":
-                self._remove(name, force=force)
-            else:
-                self._list()
-        except ServiceError as error:
-            raise CommandError(error.message) from error
+        if action == "drain":
+            self._drain(name, draining=True)
+        elif action == "resume":
+            self._drain(name, draining=False)
+        elif action == "adopt":
+            self._adopt(name)
+        elif action == "remove":
+            self._remove(name, force=force)
+        else:
+            self._list()
 
     def _list(self) -> None:
         waiting = jobs_by_host()

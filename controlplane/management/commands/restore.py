@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from controlplane.backup.restoring import RestoreRefused, restore, restore_host
 from controlplane.compute.space import NotEnoughSpace
@@ -17,18 +17,18 @@ from controlplane.history_store.objects import StoreFails, StoreMisnamed, the_st
 from controlplane.history_store.packing import Damaged, WrongKey
 from controlplane.history_store.restoring import Restored, restore_from_store
 from controlplane.management.commands import backup
+from controlplane.management.service_command import ServiceCommand
 from controlplane.management.supervision import MARK
 
 TIME = "%Y-%m-%d %H:%M:%S.%f"
-REFUSALS = (
-    *(*backup.REFUSALS, TreeUntrusted, NotEnoughSpace),
-    *(StoreFails, StoreMisnamed, Damaged, WrongKey),
-)
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = "Creates a new state directory from a backup, or from the store of PERCH_HISTORY_STORE."
-    requires_system_checks = ()
+    refusals = (
+        *(*backup.Command.refusals, TreeUntrusted, NotEnoughSpace),
+        *(StoreFails, StoreMisnamed, Damaged, WrongKey),
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         source = parser.add_mutually_exclusive_group(required=True)
@@ -62,13 +62,10 @@ class Command(BaseCommand):
         **options: Any,
     ) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-        try:
-            if source is None:
-                self._restore_from_store(from_store or None, with_rows=region is None)
-            else:
-                self._restore(Path(source).absolute(), with_rows=region is None)
-        except REFUSALS as error:
-            raise CommandError(str(error)) from error
+        if source is None:
+            self._restore_from_store(from_store or None, with_rows=region is None)
+        else:
+            self._restore(Path(source).absolute(), with_rows=region is None)
 
     def _restore(self, backup: Path, *, with_rows: bool) -> None:
         place = settings.STATE_DIR
@@ -125,7 +122,3 @@ class Command(BaseCommand):
         for branch_id, reason in restored.shortfalls.items():
             self.stderr.write(f"The branch {branch_id} is not complete: {reason}")
         self._name_missing(restored.missing)
-
-    def _say(self, text: str) -> None:
-        self.stdout.write(text)
-        self.stdout.flush()

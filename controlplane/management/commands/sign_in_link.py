@@ -3,19 +3,17 @@
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from controlplane.management.service_command import ServiceCommand
 from controlplane.management.sign_in_links import console_address, make_sign_in_link
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = "Prints a link that signs in at the console, once and within 10 minutes, as `local`."
-    requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
+        super().add_arguments(parser)
         parser.add_argument(
             "--console-url",
             metavar="URL",

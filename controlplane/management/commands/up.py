@@ -20,7 +20,7 @@ import psycopg
 import requests
 from django.conf import settings
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import OperationalError, connections
 
 from controlplane.compute import compute, metadata
@@ -49,6 +49,7 @@ from controlplane.management.process_setup import (
 from controlplane.management.progress_bar import bar
 from controlplane.management.proxy_account import sockets_directories
 from controlplane.management.replacing import MAKE_ROOM, holding_state_directory
+from controlplane.management.service_command import ServiceCommand
 from controlplane.management.stopping import stop_computes
 from controlplane.management.supervision import (
     MARK,
@@ -82,9 +83,12 @@ MAX_PAUSE_SECONDS = 30
 log = logging.getLogger(__name__)
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = "Runs the whole service: console, API, worker and proxy, with a Postgres of its own."
-    requires_system_checks = ()
+    refusals = (
+        *(StateDirectoryUnusable, AccountUnusable, PostgresUnusable),
+        *(OtherVersion, OtherSecretKey, HostTaken),
+    )
     # Set once the database is known to have this version's schema.
     may_use_database = False
 
@@ -138,7 +142,7 @@ class Command(BaseCommand):
                     held.enter_context(
                         holding_state_directory(replace=options["replace"], say=self._say)
                     )
-            except (StateDirectoryUnusable, AccountUnusable, PostgresUnusable, OSError) as error:
+            except OSError as error:
                 raise CommandError(str(error)) from error
             for words in filter(None, (warning, notice)):
                 self._say(words)
@@ -168,10 +172,7 @@ class Command(BaseCommand):
         if "DATABASE_URL" not in os.environ:
             if not metadata.data_dir().exists():
                 self._say("Making Perch's own Postgres, which happens once …")
-            try:
-                metadata.create_metadata_cluster()
-            except PostgresUnusable as error:
-                raise CommandError(str(error)) from error
+            metadata.create_metadata_cluster()
         elif complaint := metadata.why_unreachable(os.environ["DATABASE_URL"]):
             raise CommandError(f"the database of DATABASE_URL does not answer: {complaint}")
         greeted, failures = False, 0
@@ -223,23 +224,14 @@ class Command(BaseCommand):
             return
         if own and not wait_for(metadata.create_metadata_database, "Perch's own Postgres"):
             return
-        try:
-            refuse_unknown()
-        except OtherVersion as error:
-            raise CommandError(str(error)) from error
+        refuse_unknown()
         self._say("Bringing the database's schema up to date …")
         call_command("migrate", verbosity=0)
-        try:
-            refuse_other_key()
-        except OtherSecretKey as error:
-            raise CommandError(str(error)) from error
+        refuse_other_key()
         self.may_use_database = True
         self._make_local_account()
         # An earlier run's signs of life say nothing about this one. Other hosts keep theirs.
-        try:
-            host_id = own_host().id
-        except HostTaken as error:
-            raise CommandError(str(error)) from error
+        host_id = own_host().id
         Host.objects.filter(id=host_id).update(worker_seen_at=None, proxy_seen_at=None)
         if words := shortage(hosts=Host.objects.count()):
             self._say(f"Warning: {words}.")

@@ -4,9 +4,10 @@ Postgres."""
 import time
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import InterfaceError, OperationalError, close_old_connections
 
+from controlplane.management.service_command import ServiceCommand
 from controlplane.models import Operation, OperationStatus
 from controlplane.operations.scheduling import HostAway
 from controlplane.services import upgrading
@@ -15,8 +16,9 @@ from controlplane.services.errors import ServiceError
 LOOK_EVERY = 0.5  # seconds
 
 
-class Command(BaseCommand):
+class Command(ServiceCommand):
     help = "Moves a project to a newer major version of Postgres that its host has."
+    refusals = (ServiceError, HostAway)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -28,15 +30,10 @@ class Command(BaseCommand):
             action="store_true",
             help="only try it on copies of all branches, and change nothing",
         )
-        parser.add_argument(
-            "--state-dir", metavar="DIR", help="the state directory, as given to `up`"
-        )
+        super().add_arguments(parser)
 
     def handle(self, *args: Any, project: str, to: int, check: bool, **options: Any) -> None:
-        try:
-            *_, operation = upgrading.upgrade(project, to=to, only_check=check)
-        except (ServiceError, HostAway) as error:
-            raise CommandError(str(error)) from error
+        *_, operation = upgrading.upgrade(project, to=to, only_check=check)
         self.stdout.write(f"Operation {operation.id} of project {project}. Ctrl-C cancels it.")
         try:
             ended = self._wait_for(operation)

@@ -32,38 +32,25 @@ from controlplane.database.connection_counts import shortage
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, perch_version, refuse_other_version
 from controlplane.events import outbox
-from controlplane.history_store.objects import StoreMisnamed
-from controlplane.history_store.rounds import store_rounds
+from controlplane.features import CannotServe, Round, features
 from controlplane.logs import context
-from controlplane.management.host_links import carry_log, connect_to_host
 from controlplane.metrics import figures, sampling
 from controlplane.models import Host, Lane
-from controlplane.operations import (
-    at_rest,
-    project_move,
-    receiving_logs,
-    second_hosts,
-    under_way,
-    vitals,
-)
+from controlplane.operations import at_rest, under_way, vitals
 from controlplane.operations.lane_jobs import MOVES_AT_ONCE, LaneJobs
 from controlplane.operations.own_host import HostTaken, own_host, was_declared_lost
 from controlplane.operations.queue_beat import beat
 from controlplane.operations.queue_connector import queue_connector
-from controlplane.operations.receiving_moves import begin_receiving
 from controlplane.operations.reconcile import stop_all_computes
 from controlplane.operations.scheduling import HostAway
 from controlplane.operations.upkeep import (
-    ROUNDS,
-    Round,
+    all_rounds,
     hold_outbound,
     publish,
     publish_region_address,
     publish_settings,
 )
 from controlplane.process_accounts import manage_files_as_root
-from controlplane.services.moving import go_on_emptying
-from controlplane.webhooks import lines
 
 log = logging.getLogger(__name__)
 
@@ -109,9 +96,10 @@ class Command(BaseCommand):
             refuse_other_version(beside=True)
             refuse_other_key()
             host = own_host()
-            all_rounds = (*ROUNDS, Round(60, go_on_emptying), *store_rounds(host))
+            patience.before_waits = release_connection
+            begun = [one for feature in features() for one in feature.begin(host)]
         except (
-            *(OtherVersion, OtherSecretKey, HostTaken, StoreMisnamed),
+            *(OtherVersion, OtherSecretKey, HostTaken, CannotServe),
             *(PostgresUnusable, OperationalError, NoAnswer),
         ) as error:
             log.critical("cannot serve", extra={"error": str(error).strip()})
@@ -121,10 +109,6 @@ class Command(BaseCommand):
             raise SystemExit(1) from error
         if words := shortage(hosts=Host.objects.count()):
             log.warning("too few connections", extra={"detail": words})
-        patience.before_waits = release_connection
-        project_move.connect = second_hosts.connect = connect_to_host
-        receiving_logs.carry_log = carry_log
-        begin_receiving(host)
         publish_settings(host)
         publish_region_address(host)
         # Before any compute starts, and before the host's status is published.
@@ -137,7 +121,7 @@ class Command(BaseCommand):
         # transactions.
         app = django_app.with_connector(queue_connector())
         with sole_holder("worker") as alone:
-            asyncio.run(work(app, host, all_rounds, alone=alone))
+            asyncio.run(work(app, host, [*all_rounds(), *begun], alone=alone))
 
 
 async def work(app: App, host: Host, rounds: Sequence[Round], *, alone: bool) -> None:
@@ -181,7 +165,8 @@ async def run_lanes(app: App, host: Host) -> None:
     # A cancelled Procrastinate worker takes no more jobs, and ends after its last one. A job that
     # still waits for its branches is given up; one that waits for a webhook's receiver is cut off.
     under_way.ending.set()
-    lines.break_off()
+    for feature in features():
+        feature.end()
     for task in (*lanes, until):
         task.cancel()
     for ended in await asyncio.gather(*lanes, return_exceptions=True):

@@ -7,7 +7,7 @@ from functools import partial
 
 from controlplane.models import HOPEFUL, Action, EndpointState
 from controlplane.models.connecting import StateRow, UnfinishedOperation, find_state
-from controlplane.operations.actions import ACTIONS, details_of
+from controlplane.operations.actions import actions, details_of
 from controlplane.proxy.directory.cache import EndpointCache
 from controlplane.proxy.directory.control_database import ControlDatabase
 from controlplane.proxy.wire.errors import ProjectMoved, WakeFailed
@@ -74,7 +74,7 @@ def will_stop_compute(operation: UnfinishedOperation) -> bool:
     """True if a running compute is of no use to a client, because it is about to be suspended, to
     be restarted for new settings or to start elsewhere."""
     details = details_of(operation.action, operation.details)
-    return ACTIONS[Action(operation.action)].keeps_clients_out(details, operation.status)
+    return actions()[Action(operation.action)].keeps_clients_out(details, operation.status)
 
 
 def why_compute_stops(unfinished: Sequence[UnfinishedOperation]) -> str:
@@ -94,6 +94,6 @@ def _state_after(unfinished: Sequence[UnfinishedOperation]) -> str | None:
     """Returns the endpoint's state once all of the operations, oldest first, are done. None if they
     do not change it. An operation that is being cancelled is ignored."""
     states = [
-        ACTIONS[Action(one.action)].endpoint_after for one in unfinished if one.status in HOPEFUL
+        actions()[Action(one.action)].endpoint_after for one in unfinished if one.status in HOPEFUL
     ]
     return next((state for state in reversed(states) if state), None)

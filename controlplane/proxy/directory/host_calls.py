@@ -81,14 +81,6 @@ def _open_log() -> int:
     return descriptor
 
 
-def _open_receiver() -> int:
-    return connect_to_receiver()
-
-
-def _open_log_source(receiver_id: str, host_id: str) -> int | None:
-    return log_receivers.connect_to_source(receiver_id, host_id)
-
-
 def _open_certificate() -> int:
     return os.open(settings.TLS_CERTIFICATE, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -107,8 +99,8 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     # These return a descriptor, which the caller closes.
     "open_run": _open_run,
     "open_log": _open_log,
-    "open_receiver": _open_receiver,
-    "open_log_source": _open_log_source,
+    "open_receiver": connect_to_receiver,
+    "open_log_source": log_receivers.connect_to_source,
     "open_certificate": _open_certificate,
     "open_key": _open_key,
 }

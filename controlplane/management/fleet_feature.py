@@ -1,0 +1,62 @@
+"""The feature of several hosts: moves of projects, and second hosts that receive the log."""
+
+from collections.abc import Sequence
+
+from controlplane.compute.moving.following import NotFollowed
+from controlplane.compute.moving.links import LinkBroken, MoveInterrupted, MoveRefused
+from controlplane.features import RARELY, REST, Feature, Round
+from controlplane.models import Action, Host
+from controlplane.operations.actions import ActionRule
+from controlplane.operations.details import MoveProjectDetails
+from controlplane.operations.log_receivers import attach, forget_receivers, hold_durability
+from controlplane.operations.lost_receivers import watch_receivers
+from controlplane.operations.moved_away import remove_moved_away
+from controlplane.operations.project_host import HostNotReady
+from controlplane.operations.project_move import end_move, move_project, undo_move
+from controlplane.operations.reaching_hosts import HostLinks, reach_hosts_by
+from controlplane.operations.receiving_logs import look_after_received
+from controlplane.operations.receiving_moves import begin_receiving
+from controlplane.operations.words import AGAIN
+from controlplane.services.moving import go_on_emptying
+
+
+def _begin(host: Host) -> Sequence[Round]:
+    # Only a worker needs it, and it brings the proxy's TLS into memory.
+    from controlplane.management.host_links import carry_log, connect_to_host
+
+    reach_hosts_by(HostLinks(connect_to_host, carry_log))
+    begin_receiving(host)
+    return ()
+
+
+FLEET = Feature(
+    actions={
+        Action.MOVE_PROJECT: ActionRule(
+            move_project,
+            details=MoveProjectDetails,
+            bound=600.0,
+            # The other host's worker and proxy may be restarting.
+            retry_pauses=(1.0, 2.0, 4.0, 8.0, 15.0),
+            undo=undo_move,
+            effect=end_move,
+        ),
+    },
+    rounds=(
+        Round(0.5, watch_receivers, at_rest=REST),
+        Round(2, hold_durability, at_rest=REST),
+        Round(5, forget_receivers, at_rest=REST),
+        Round(5, look_after_received),
+        Round(5, remove_moved_away, at_rest=RARELY),
+        Round(60, go_on_emptying),
+    ),
+    begin=_begin,
+    before_clients=attach,
+    advice={
+        # The other host's words have the advice.
+        MoveInterrupted: "",
+        LinkBroken: AGAIN,
+        MoveRefused: "",
+        NotFollowed: AGAIN,
+        HostNotReady: "try again",
+    },
+)
