@@ -1,24 +1,37 @@
 """`manage.py computes`: a host can be put down without `up`, and computes that a new minor release
 of Postgres left behind are restarted."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from controlplane.management.replacing import MAKE_ROOM
 from tests.support.client import Client
-from tests.support.commands import ran
 from tests.support.majors import programs_of
 from tests.support.processes import is_alive
 from tests.support.service import Service
-from tests.support.stack import Stack
+from tests.support.stack import ROOT, Stack
 from tests.support.waiting import wait_for
 
 
+def computes(*arguments: str, of: Path) -> "subprocess.CompletedProcess[str]":
+    program = [sys.executable, str(ROOT / "manage.py"), "computes", *arguments]
+    return subprocess.run(
+        [*program, "--state-dir", str(of)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
 def test_it_is_refused_while_up_runs(stack: Stack) -> None:
-    at = ("--state-dir", stack.state_dir)
-    assert "needs --all" in ran("computes", "stop", *at, status=1)
-    assert "Perch is already running" in ran("computes", "stop", "--all", *at, status=1)
+    assert "needs --all" in computes("stop", of=stack.state_dir).stderr
+    done = computes("stop", "--all", of=stack.state_dir)
+    assert done.returncode == 1
+    assert "Perch is already running" in done.stderr
 
 
 @pytest.mark.thorough
@@ -31,8 +44,8 @@ def test_it_stops_what_an_up_has_left(state_dir: Path) -> None:
         service.stack.process.send_signal(MAKE_ROOM)
         assert service.stack.process.wait(60) == 0
         assert is_alive(postmaster)
-        stop = ("computes", "stop", "--all", "--state-dir", state_dir)
-        assert ran(*stop) == "Computes stopped: 1.\n"
+        done = computes("stop", "--all", of=state_dir)
+        assert (done.returncode, done.stdout) == (0, "Computes stopped: 1.\n"), done.stderr
         assert not is_alive(postmaster)
         service.up()
         wait_for(lambda: project.endpoint()["current_state"] == "idle", "the row to be right")
@@ -59,13 +72,13 @@ def test_it_restarts_what_runs_on_a_replaced_minor_release(state_dir: Path) -> N
             return list(operator.get("/status/hosts")["hosts"][0]["on_replaced_postgres"])
 
         wait_for(lambda: named() == [behind.endpoint_id], "it to be noticed")
-        restart = ("computes", "restart", "--state-dir", state_dir)
-        assert f"{behind.endpoint_id} has Postgres 18.4: restarting" in ran(*restart)
+        done = computes("restart", of=state_dir)
+        assert f"{behind.endpoint_id} has Postgres 18.4: restarting" in done.stdout, done.stderr
         wait_for(lambda: named() == [], "the restart")
         for project in (behind, idle):
             project.stack = service.stack
             project.start()
             assert project.sql("SHOW server_version") != [("18.4",)]
-        assert ran(*restart).startswith("No compute runs on a replaced")
+        assert computes("restart", of=state_dir).stdout.startswith("No compute runs on a replaced")
     finally:
         service.down()

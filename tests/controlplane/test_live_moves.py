@@ -3,7 +3,8 @@
 import os
 import signal
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -14,6 +15,7 @@ from tests.support.moves import (
     LARGE,
     ROWS,
     Writer,
+    await_any_end,
     await_end,
     await_handing_over,
     await_removal,
@@ -22,10 +24,11 @@ from tests.support.moves import (
     move,
     move_by_api,
     on_disk,
+    operation,
 )
 from tests.support.place import Place, serves
 from tests.support.processes import postmaster_in
-from tests.support.second_host import NAME, SecondHost, second_host
+from tests.support.second_host import NAME, SecondHost, running, second_host, variables
 from tests.support.service import Service
 from tests.support.stack import Stack
 from tests.support.waiting import load, wait_for
@@ -34,6 +37,8 @@ from tests.support.waiting import load, wait_for
 LEFT = 120 << 20
 # Bytes of at least two segments of the log.
 SEGMENTS = 32 << 20
+# How long after the beginning of a phase a worker dies, in seconds.
+DELAYS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 
 
 def timeline(stack: Stack, endpoint_id: str) -> int:
@@ -297,3 +302,53 @@ def test_a_running_parent_and_its_child_share_blocks_on_the_other_host_too() -> 
                 await_end(place, move(place, "local"))
         finally:
             service.down()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("phase", ["copying", "handing_over"])
+@pytest.mark.parametrize("victim", ["source", "target"])
+def test_a_worker_that_is_killed_leaves_a_running_project_on_one_host_whole(
+    state_dir: Path, victim: str, phase: str
+) -> None:
+    first, there = state_dir / "first", state_dir / "second"
+    first.mkdir(mode=0o711)
+    service = Service(first)
+    try:
+        place = Place.create(service.stack, service.client)
+        place.sql(LARGE)
+        with second_host(service.stack, there) as second, ExitStack() as others:
+            worker = second.worker
+            for delay in DELAYS:
+                home = living_on(place)
+                with Writer(place) as writer:
+                    moving = move(place, NAME if home == "local" else "local")
+                    if phase == "copying":
+                        await_step(place, moving, "connecting")
+                        time.sleep(delay * 2)
+                    else:
+                        await_handing_over(place)
+                        time.sleep(delay)
+                    if (victim == "source") == (home == "local"):
+                        service.kill("worker")
+                    else:
+                        os.killpg(worker.pid, signal.SIGKILL)
+                        worker.wait(10)
+                        environment, log = variables(service.stack, there), there / "worker.log"
+                        worker = others.enter_context(running("worker", environment, log))
+                    await_any_end(place, moving)
+                    writer.await_more()
+                writer.check()
+                is_moved = operation(place, moving)["status"] == "finished"
+                assert (living_on(place) != home) == is_moved
+                has: Stack = service.stack
+                lacks: Stack = second.stack
+                if living_on(place) != "local":
+                    has, lacks = lacks, has
+                await_removal(lacks, place.branch_id)
+                assert has.data_dir(place.branch_id).is_dir()
+                assert place.query("SELECT count(*) FROM large") == (ROWS,)
+                print(victim, phase, delay, is_moved, round(writer.longest_pause, 2))
+            if living_on(place) != "local":
+                await_end(place, move(place, "local"))
+    finally:
+        service.down()
