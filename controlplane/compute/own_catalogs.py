@@ -14,7 +14,7 @@ from controlplane.compute.session import session, values_of
 # trigger on a catalog has a number of its own.
 KEYS = (
     "{oid,attrelid,indexrelid,indrelid,aggfnoid,rngtypid,mapcfg,objoid,tgrelid,ev_class,polrelid,"
-    "conrelid,adrelid,inhrelid,stxrelid,prrelid,umserver,ftrelid}"
+    "conrelid,adrelid,inhrelid,inhparent,stxrelid}"
 )
 # Comments and statistics are not executed, and large objects may have any number. `rights` compares
 # databases, and privileges with those in pg_init_privs. Passwords and limits are the platform's.

@@ -39,10 +39,10 @@ PREPARED = "SELECT count(*), min(gid) FROM pg_prepared_xacts"
 # What a client could have written that is taken. Each row has its name, its owner, a statement
 # that takes it, one by which the owner gives it back, and one that the platform executes then.
 #
-# The bodies of functions of every kind: an operator calls even a window function. Aggregates have
-# none. Those of the platform's role were made by an extension's script. plpgsql
-# is in every database and takes all types that such a function may have. A partition key must not
-# become constant, as it would with NULL in place of what a function returns.
+# The bodies of functions of every kind, as operators call even window functions; aggregates have
+# none. Those of the platform's role were made by an extension's script. plpgsql is in every
+# database and takes all types that such a function may have. A partition key must not become
+# constant, as it would with NULL in place of what a function returns.
 BODIES = """
 SELECT 'the function ' || f.oid::regprocedure, rolname, format(
     'CREATE OR REPLACE %s %I.%I(%s)%s LANGUAGE plpgsql AS $body$BEGIN RETURN %s; END$body$',
