@@ -9,7 +9,8 @@ of the project.
 
 pg_upgrade restores what clients wrote as a superuser. So `upgrade_catalogs` takes what Postgres
 would evaluate out of the copy before, and brings it back afterwards. pg_upgrade runs confined
-(`pg_upgrade`). If the rights in the new data are not those in the old, the upgrade fails.
+(`pg_upgrade`). If the rights in the new data are not those in the old, or Postgres's own rows in
+its catalogs are not those of a fresh cluster (`own_catalogs`), the upgrade fails.
 """
 
 import os
@@ -27,6 +28,7 @@ from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branc
 from controlplane.compute.foreign_files import remove_from
 from controlplane.compute.limits import end_group, forget_limits
 from controlplane.compute.occupants import end_processes_in
+from controlplane.compute.own_catalogs import changed_rows, own_rows
 from controlplane.compute.patience import heed_cancel, progressed
 from controlplane.compute.pg_upgrade import OLD, WORK, require_programs, run_pg_upgrade
 from controlplane.compute.recovery import is_to_recover
@@ -140,16 +142,21 @@ def _upgrade(branch_id: str, account: Account, *, before: int, to: int) -> None:
         refuse_what_cannot_go(sockets, to)
         found = disarm(sockets)
     data.rename(staging / OLD)
+    clone_tree(branch_data.template(to), data, owner=account)
+    with _served(branch_id, account) as sockets:
+        fresh = own_rows(sockets)
     with _turn(branch_id), step("upgrading", **{"from": before, "to": to}):
         runner = Account(upgrade_account().uid, account.gid)
         give_tree(staging / OLD, account, runner)
-        clone_tree(branch_data.template(to), data, owner=runner)
+        give_tree(data, account, runner)
         run_pg_upgrade(branch_id, runner, before=before, to=to)
     remove_tree(staging / OLD)
     remove_tree(staging / WORK)
     remove_from(data, *STEERING)
     give_tree(data, runner, account)
     with _served(branch_id, account) as sockets, step("restoring_functions"):
+        if changed := changed_rows(sockets, fresh):
+            raise UpgradeFailed(f"the upgrade would change what is Postgres's own: {changed}")
         rearm(sockets, found)
     for path in staging.glob("upgrade-*.conf"):
         path.unlink()

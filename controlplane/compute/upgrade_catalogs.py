@@ -39,15 +39,17 @@ PREPARED = "SELECT count(*), min(gid) FROM pg_prepared_xacts"
 # What a client could have written that is taken. Each row has its name, its owner, a statement
 # that takes it, one by which the owner gives it back, and one that the platform executes then.
 #
-# The bodies of functions. Those of the platform's role were made by an extension's script. plpgsql
-# is in every database and takes all types that such a function may have. A partition key must not
-# become constant, as it would with NULL in place of what a function returns.
+# The bodies of functions of every kind, as operators call even window functions; aggregates have
+# none. Those of the platform's role were made by an extension's script. plpgsql is in every
+# database and takes all types that such a function may have. A partition key must not become
+# constant, as it would with NULL in place of what a function returns.
 BODIES = """
 SELECT 'the function ' || f.oid::regprocedure, rolname, format(
     'CREATE OR REPLACE %s %I.%I(%s)%s LANGUAGE plpgsql AS $body$BEGIN RETURN %s; END$body$',
     CASE prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, nspname, proname,
     pg_get_function_arguments(f.oid), ' RETURNS ' || pg_get_function_result(f.oid)
-        || CASE provolatile WHEN 'i' THEN ' IMMUTABLE' WHEN 's' THEN ' STABLE' ELSE '' END,
+        || CASE provolatile WHEN 'i' THEN ' IMMUTABLE' WHEN 's' THEN ' STABLE' ELSE '' END
+        || CASE prokind WHEN 'w' THEN ' WINDOW' ELSE '' END,
     CASE WHEN prokind = 'p' OR proretset OR t.oid = 'void'::regtype
             OR proargmodes && '{o,b}'::"char"[] THEN ''
         WHEN t.oid >= 16384 OR typtype <> 'b' THEN 'NULL' WHEN typcategory = 'N' THEN '0'
@@ -58,8 +60,7 @@ SELECT 'the function ' || f.oid::regprocedure, rolname, format(
 FROM pg_proc f JOIN pg_namespace n ON n.oid = pronamespace
 JOIN pg_language l ON l.oid = f.prolang JOIN pg_type t ON t.oid = f.prorettype
 JOIN pg_roles r ON r.oid = f.proowner
-WHERE f.oid >= 16384 AND prokind IN ('f', 'p') AND f.proowner <> 10
-    AND l.lanname NOT IN ('c', 'internal') ORDER BY f.oid
+WHERE f.oid >= 16384 AND f.proowner <> 10 AND l.lanname NOT IN ('c', 'internal') ORDER BY f.oid
 """
 # CREATE OR REPLACE forgets which extensions a function depends on.
 DEPENDENCIES = """

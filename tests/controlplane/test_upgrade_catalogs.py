@@ -90,6 +90,7 @@ def test_what_is_taken_comes_back_without_being_evaluated_with_rights(server: Ba
     with server.connect() as session:
         assert session.execute(TAKEN).fetchall() == [(0,)]
         assert session.execute("SELECT trap.snap('x')").fetchall() == [(0,)]
+        assert session.execute("SELECT 1 OPERATOR(trap.#+) 2").fetchall() == [(0,)]
     rearm(server.directory, found)
     with server.connect() as session:
         assert session.execute(STATE).fetchall() == before

@@ -35,6 +35,16 @@ CREATE FUNCTION trap.holds(kind text) RETURNS bool LANGUAGE plpgsql AS $$
         END IF;
         RETURN trap.snap(kind) = 1;
     END $$;
+-- Postgres does not look what kind of function an operator calls.
+CREATE FUNCTION trap.slid(text, text) RETURNS int LANGUAGE plpgsql WINDOW AS $$
+    BEGIN EXECUTE format('CREATE ROLE %I SUPERUSER', $1 || $2); RETURN 1;
+    EXCEPTION WHEN insufficient_privilege OR duplicate_object THEN RETURN 1; END $$;
+CREATE OPERATOR trap.#! (LEFTARG = text, RIGHTARG = text, FUNCTION = trap.slid);
+CREATE FUNCTION trap.slides(int, int) RETURNS int LANGUAGE plpgsql IMMUTABLE WINDOW AS $$
+    BEGIN RETURN $1 + $2 * ('sprung by '::text OPERATOR(trap.#!) 'a window function'::text); END $$;
+CREATE OPERATOR trap.#+ (LEFTARG = int, RIGHTARG = int, FUNCTION = trap.slides);
+CREATE TABLE trap.sliding (n int, m int GENERATED ALWAYS AS (n + (1 OPERATOR(trap.#+) 2)) STORED)
+    PARTITION BY RANGE ((n + (1 OPERATOR(trap.#+) 2)));
 CREATE TABLE trap.owned (n int);
 CREATE VIEW trap.seen_by_all AS SELECT 1 AS n;
 CREATE DOMAIN trap.called AS int CHECK (VALUE > 0 AND trap.holds('a literal''s check'));
