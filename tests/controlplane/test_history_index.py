@@ -97,6 +97,32 @@ def test_a_commit_longer_than_segments_is_found_however_the_log_was_pulled(tmp_p
         assert [bool(one.removed) for one in commits] == [False, True, False]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_pulls_may_end_anywhere(tmp_path: Path, seed: int) -> None:
+    """Each one adds to the index what has been completed since, without reading all again."""
+    chance = random.Random(seed)
+    log = ForgedLog()
+    for number in range(3000):
+        log.commit(AT + number, padding=chance.choice([0, 0, 0, 3, 500, 9000, 30_000]))
+    log.commit(AT, padding=2 * SEGMENT_SIZE)
+    for number in range(100):
+        log.commit(AT + number, padding=chance.choice([0, 20_000]))
+    chain = log.chain(tmp_path)
+    index_commits(chain, 0)
+    whole = indexed(chain)
+    assert len(whole) == 3101
+    files = {path: path.read_bytes() for path in chain.log.iterdir()}
+    for path in files:
+        if path.suffix:
+            path.unlink()
+    anywhere = sorted(chance.randrange(BEGIN // 8, log.end // 8) * 8 for _ in range(40))
+    pages = [end // 8192 * 8192 for end in anywhere[::3]]
+    ends = [one.lsn for one in chance.sample(whole, 20)]
+    pull(chain, until=sorted({*anywhere, *pages, *ends, log.end} - {BEGIN}))
+    assert indexed(chain) == whole
+    assert {path: path.read_bytes() for path in chain.log.iterdir()} == files
+
+
 def test_a_record_that_is_longer_than_postgres_writes_is_refused(tmp_path: Path) -> None:
     log = ForgedLog()
     log.record(bytes(SEGMENT_SIZE + 8192), length=0xFFFFFFFF)

@@ -26,6 +26,7 @@ from controlplane.compute.accounts import Account, launched_as
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.history.chain import ACTIVITY, COMMITS, Chain
 from controlplane.compute.history.log import (
+    PAGE,
     RECORD_HEADER,
     LogUnreadable,
     is_inside_record,
@@ -82,18 +83,22 @@ class Commit:
 
 
 def index_commits(chain: Chain, since: int) -> datetime:
-    """Write the commits of the log up to `chain.copied`, from the segment on in which the record
-    before `since` began. No more than one segment's are in memory. Returns the latest time of those
-    that begin at `since` or later; EPOCH if there are none. Raises LogUnreadable, OSError."""
+    """Add the commits of the log from `since`, up to which it is indexed, to `chain.copied`. No
+    more than one segment's are in memory. Returns the latest time of those that begin at `since` or
+    later; EPOCH if there are none. Raises LogUnreadable, OSError."""
     begin, latest = start_of(chain.segments()[0]), 0
-    first = max(segment_start(max(since - 1, 0)), begin)
+    # Where a page begins: the records that end later begin in it or after it.
+    first = max((since - 1) // PAGE * PAGE, begin)
     with open_directory(chain.log) as log:
         while first > begin and is_inside_record(log, chain.timeline, first, since):
-            first -= SEGMENT_SIZE
+            first = segment_start(first - 1)
+        known = memoryview(_packed(chain, segment_name(chain.timeline, first)))
+        if not known:  # A restore from the store does not index the log.
+            first = segment_start(first)
+        packed = bytearray(known[: _before(known, first) * ENTRY.size])
         commits = _read(log, chain, first)
         commit = next(commits, None)
-        for start in range(first, max(chain.copied, first + 1), SEGMENT_SIZE):
-            packed = bytearray()
+        for start in range(segment_start(first), max(chain.copied, first + 1), SEGMENT_SIZE):
             while commit is not None and commit[1] < start + SEGMENT_SIZE:
                 packed += ENTRY.pack(*commit)
                 if commit[0] > latest and commit[1] >= since:
@@ -103,6 +108,7 @@ def index_commits(chain: Chain, since: int) -> datetime:
             write_beside(segment, COMMITS, packed)
             summary = _summary(ENTRY.iter_unpack(packed))
             write_beside(segment, ACTIVITY, json.dumps(summary).encode())
+            packed = bytearray()
     return EPOCH + latest * MICROSECOND
 
 
@@ -261,7 +267,7 @@ def end_of_log(log: int, timeline: int, since: int, major: int, account: Account
 
 
 def _read(log: int, chain: Chain, first: int) -> Iterator[tuple[int, int, int]]:
-    """The commits in the log from the segment at `first` on, as ENTRY packs them."""
+    """The commits in the log from the page at `first` on, as ENTRY packs them."""
     found = records_of(log, chain.timeline, TRANSACTIONS, start=first, end=chain.copied)
     for lsn, record in found:
         if record[KIND_AT] & KIND in (COMMIT, COMMIT_PREPARED):

@@ -160,20 +160,19 @@ def record_at(directory: int, timeline: int, lsn: int) -> Record | None:
 
 
 def is_inside_record(directory: int, timeline: int, start: int, end: int) -> bool:
-    """Whether a record that began before the segment at `start` ends after `end`."""
+    """Whether a record that began before the page at `start` ends after `end`."""
     header = bytes_at(directory, timeline, start, SHORT_HEADER)
     if len(header) < SHORT_HEADER or end <= start:
         return False
     flags, rest = CONTINUATION.unpack_from(header)
-    # A forged log may claim any length.
-    return bool(flags & CONTINUES) and _end_of(start, min(rest, end - start)) > end
+    return bool(flags & CONTINUES) and (rest > end - start or _end_of(start, rest) > end)
 
 
 def records_of(
     directory: int, timeline: int, manager: int, *, start: int, end: int
 ) -> Iterator[tuple[int, bytes]]:
     """The position of each record of the resource manager that lies between `start`, where a
-    segment begins, and `end`; and its bytes, of a longer record at least the first BEGINNING.
+    page begins, and `end`; and its bytes, of a longer record at least the first BEGINNING.
 
     Where a record begins follows from the one before it. So nothing that a client wrote into a
     record is taken for a record. Raises LogUnreadable, OSError.
@@ -226,8 +225,9 @@ def _check_follows(previous: int, content: bytes | bytearray, at: int = 0) -> No
 
 def _pages(directory: int, timeline: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """The pages between two positions, each with its position."""
-    for begin in range(start, end, READ_SIZE):
-        size = min(READ_SIZE, end - begin)
+    for chunk in range(start - start % READ_SIZE, end, READ_SIZE):
+        begin = max(chunk, start)
+        size = min(chunk + READ_SIZE, end) - begin
         pages = bytes_at(directory, timeline, begin, size)
         if len(pages) < size:
             raise LogUnreadable(f"the segment {segment_name(timeline, begin)} is missing")
