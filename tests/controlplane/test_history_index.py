@@ -195,6 +195,21 @@ def test_any_times_are_counted_by_few_spans(tmp_path: Path) -> None:
     assert sum(n for _, n in found.commits) == len([one for one in commits if one.at >= since])
 
 
+def test_commits_within_the_minute_of_the_first_base_are_told_apart(tmp_path: Path) -> None:
+    log = ForgedLog()
+    for number in range(24):
+        log.commit(AT + number, files=1, padding=SEGMENT_SIZE // 2)
+    chain = log.chain(tmp_path)
+    index_commits(chain, 0)
+    assert len(chain.segments()) > 11
+    for first in (0, 1, 8, 21):
+        at = EPOCH + (AT + first) * MICROSECOND
+        base = Base(0, BEGIN, 1, at, Record(0, 0, 0, 0), size=0)
+        found = activity(Chain(chain.place, 7, 1, chain.copied, at, _bases=[base]))
+        assert found.commits == [[AT // 10**6, 24 - first]]
+        assert found.removals == [one for one in indexed(chain) if one.at >= at][-20:]
+
+
 @pytest.mark.parametrize(("minutes", "seconds"), [(299, 60), (301, 300), (1501, 900)])
 def test_spans_are_the_shortest_that_give_few_enough(
     tmp_path: Path, minutes: int, seconds: int

@@ -133,7 +133,7 @@ def activity(chain: Chain) -> Activity:
         found = _stored_summary(chain, name)
         if found["latest"] < since:
             continue
-        if cut < MOST_CUT and any(minute * MINUTE <= since for minute, _ in found["minutes"]):
+        if found["earliest"] < since and cut < MOST_CUT:
             cut += 1
             entries = ENTRY.iter_unpack(_packed(chain, name))
             found = _summary(entry for entry in entries if entry[0] >= since)
@@ -148,28 +148,32 @@ def activity(chain: Chain) -> Activity:
 def _summary(entries: Iterable[tuple[int, ...]]) -> dict[str, Any]:
     """What a segment's second file says of its commits: how many were made in each minute, or, if
     those are more than MOST_SPANS, in the `seconds` that begin with it."""
-    seconds, spans, latest = SPANS[0], Counter[int](), -1
+    seconds, spans, earliest, latest = SPANS[0], Counter[int](), END_OF_TIME, -1
     removals: deque[list[Any]] = deque(maxlen=MOST_REMOVALS)
     for at, lsn, removed in entries:
         spans[at // SECOND // seconds * seconds] += 1
         if len(spans) > MOST_SPANS:
             seconds, spans = _merged(spans, seconds)
+        if at < earliest:
+            earliest = at
         if at > latest:
             latest = at
         if removed:
             removals.append([(EPOCH + at * MICROSECOND).isoformat(), lsn, removed])
     minutes = sorted((begin // 60, count) for begin, count in spans.items())
-    return {"seconds": seconds, "minutes": minutes, "latest": latest, "removals": list(removals)}
+    times = {"earliest": earliest, "latest": latest}
+    return {"seconds": seconds, "minutes": minutes, **times, "removals": list(removals)}
 
 
 def _stored_summary(chain: Chain, segment: str) -> dict[str, Any]:
-    """The segment's summary. An earlier release wrote neither `seconds`, which were always 60, nor
-    `latest`: the end of the last minute stands for it, so that the commits are read if in doubt."""
+    """The segment's summary. An earlier release wrote no `seconds`, which were always 60, and no
+    times: the ends of its minutes stand for them, so that the commits are read if in doubt."""
     stored: dict[str, Any] = {"minutes": [], "removals": [], "latest": END_OF_TIME}
     with suppress(FileNotFoundError):
         stored = json.loads((chain.log / f"{segment}{ACTIVITY}").read_bytes())
-    last = stored["minutes"][-1][0] if stored["minutes"] else -1
-    return {"seconds": SPANS[0], "latest": (last + 1) * MINUTE, **stored}
+    first, last = [stored["minutes"][at][0] for at in (0, -1)] if stored["minutes"] else (0, -1)
+    times = {"earliest": first * MINUTE, "latest": (last + 1) * MINUTE}
+    return {"seconds": SPANS[0], **times, **stored}
 
 
 def _merged(spans: Counter[int], seconds: int) -> tuple[int, Counter[int]]:
