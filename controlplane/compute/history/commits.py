@@ -87,7 +87,7 @@ def index_commits(chain: Chain, since: int) -> datetime:
     more than one segment's are in memory. Returns the latest time of those that begin at `since` or
     later; EPOCH if there are none. Raises LogUnreadable, OSError."""
     begin, latest = start_of(chain.segments()[0]), 0
-    # Where a page begins: the records that end later begin in it or after it.
+    # The page that was read last: a record of it, or one that began before it, may not have ended.
     first = max((since - 1) // PAGE * PAGE, begin)
     with open_directory(chain.log) as log:
         while first > begin and is_inside_record(log, chain.timeline, first, since):
