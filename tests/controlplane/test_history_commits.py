@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from controlplane.compute.history.chain import Chain
-from controlplane.compute.history.commits import Commit, commits_from, index_commits
+from controlplane.compute.history.commits import Commit, index_commits
 from controlplane.compute.history.log import LogUnreadable, lsn_text, parse_lsn, record_at
 from controlplane.compute.tree import SEGMENT, SEGMENT_SIZE, open_directory, start_of
 from tests.selection import first_of
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
+from tests.support.forged_log import indexed
 from tests.support.majors import debians_postgres
 
 SETTINGS: Any = {"max_prepared_transactions": "20", "wal_level": "logical", "fsync": "off"}
@@ -121,7 +122,7 @@ def test_they_are_those_that_postgres_tells(
 ) -> None:
     write_all_kinds(cluster)
     chain = copied(cluster, tmp_path, flushed(cluster))
-    commits = list(commits_from(chain, 0))
+    commits = indexed(chain)
     assert len(commits) > 3000
     assert max(one.removed for one in commits) >= 3
     assert commits == told_by_waldump(cluster, programs, chain)
@@ -130,7 +131,7 @@ def test_they_are_those_that_postgres_tells(
         ends = [record.end for one in commits if (record := record_at(log, 1, one.lsn))]
     for until in (*ends[-50:], *(end - 8 for end in ends[:20]), *(end + 8 for end in ends[-20:-1])):
         part = copied(cluster, tmp_path, until)
-        assert list(commits_from(part, 0)) == [
+        assert indexed(part) == [
             one for one, end in zip(commits, ends, strict=True) if end <= until
         ]
 
@@ -151,7 +152,7 @@ def test_a_record_that_a_crash_cut_off_is_none(
     cluster.start(**SETTINGS)
     cluster.execute("INSERT INTO t VALUES (1)")
     chain = copied(cluster, tmp_path, flushed(cluster))
-    commits = list(commits_from(chain, 0))
+    commits = indexed(chain)
     assert commits == told_by_waldump(cluster, programs, chain)
     assert commits[-1].lsn >= start_of(segment.name) + middle
 
@@ -171,9 +172,9 @@ def test_no_name_that_a_client_chose_is_taken_for_a_commit(
             connection.execute("SELECT pg_create_restore_point(left(%s, 63))", [name])
             connection.execute(f"COMMIT PREPARED '{number}{name}'".encode())
     chain = copied(cluster, tmp_path, flushed(cluster))
-    commits = list(commits_from(chain, before))
+    commits = indexed(chain, before)
     assert len(commits) == 3
-    assert [one for one in commits_from(chain, 0) if one.at.year == 2000] == []
+    assert [one for one in indexed(chain) if one.at.year == 2000] == []
     assert len(list(chain.log.glob("*.commits"))) == len(chain.segments())
 
 

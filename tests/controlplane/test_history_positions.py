@@ -20,7 +20,7 @@ from controlplane.compute.history.chain import (
     history_dir,
     new_chain,
 )
-from controlplane.compute.history.commits import ENTRY, Commit, _activity, activity
+from controlplane.compute.history.commits import ENTRY, Commit, _summary, activity
 from controlplane.compute.history.log import Record, segment_name
 from controlplane.compute.history.moments import NoSuchMoment, find_lsn
 from controlplane.compute.tree import SEGMENT_SIZE
@@ -167,7 +167,7 @@ def test_commits_before_the_first_base_are_left_out(tmp_path: Path) -> None:
     (log / segment).touch()
     packed = b"".join(ENTRY.pack(int(one.at.timestamp()) * 10**6, one.lsn, 1) for one in commits)
     (log / f"{segment}{COMMITS}").write_bytes(packed)
-    (log / f"{segment}{ACTIVITY}").write_text(json.dumps(_activity(commits)))
+    (log / f"{segment}{ACTIVITY}").write_text(json.dumps(_summary(ENTRY.iter_unpack(packed))))
     base = Base(0, SEGMENT_SIZE, 1, commits[2].at, Record(0, 0, 0, 0), size=0)
     chain = Chain(tmp_path / "1", 1, 1, SEGMENT_SIZE * 2, AT, _bases=[base])
     found = activity(chain)

@@ -9,7 +9,7 @@ holds a directory for each chain, named by its number:
     log/<segment>             a segment of the log; of the last one only the beginning
     log/<segment>.sum         the checksum of what was copied of it
     log/<segment>.commits     the commits that begin in the segment (`commits`)
-    log/<segment>.activity    how many they are in each minute, and which removed tables
+    log/<segment>.activity    how many they are in each minute, the latest, which removed tables
 
 A chain is a piece of log without gaps and with at least one base. All of it was written by one data
 directory. If log is missing, or another branch's data takes the place of the branch's, the chain

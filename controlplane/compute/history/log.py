@@ -20,6 +20,7 @@ from controlplane.compute.tree import REGULAR, SEGMENT_SIZE, start_of
 # The file with a segment's checksum has the segment's name and this suffix.
 SUM = ".sum"
 PAGE = 8192  # bytes
+READ_SIZE = 1 << 20  # bytes that are read at once; a segment has a multiple
 # Bytes of a page's header: a segment's first page has the long one.
 SHORT_HEADER, LONG_HEADER = 24, 40
 # Flags of a page: it begins with the rest of a record; it has the long header.
@@ -32,6 +33,8 @@ CONTINUATION = struct.Struct("<2xH12xI")
 RECORD_HEADER = struct.Struct("<IIQBB2xI")
 # Bytes of the length, and where the resource manager is.
 LENGTH, MANAGER = 4, 17
+LONGEST_RECORD = 1 << 30  # bytes; Postgres writes none of more
+BEGINNING = 1 << 20  # bytes of a record
 # Records begin at multiples of this many bytes.
 ALIGNMENT = 8
 SEGMENTS_PER_FILE_ID = (1 << 32) // SEGMENT_SIZE
@@ -145,7 +148,7 @@ def record_at(directory: int, timeline: int, lsn: int) -> Record | None:
     while len(header) < RECORD_HEADER.size:
         position = _past_page_header(position)
         part = min(RECORD_HEADER.size - len(header), PAGE - position % PAGE)
-        found = _bytes_at(directory, timeline, position, part)
+        found = bytes_at(directory, timeline, position, part)
         if len(found) < part:
             return None
         header += found
@@ -156,11 +159,20 @@ def record_at(directory: int, timeline: int, lsn: int) -> Record | None:
     return Record(lsn, previous, checksum, _end_of(lsn, length))
 
 
+def is_inside_record(directory: int, timeline: int, start: int, end: int) -> bool:
+    """Whether a record that began before the page at `start` ends after `end`."""
+    header = bytes_at(directory, timeline, start, SHORT_HEADER)
+    if len(header) < SHORT_HEADER or end <= start:
+        return False
+    flags, rest = CONTINUATION.unpack_from(header)
+    return bool(flags & CONTINUES) and (rest > end - start or _end_of(start, rest) > end)
+
+
 def records_of(
     directory: int, timeline: int, manager: int, *, start: int, end: int
 ) -> Iterator[tuple[int, bytes]]:
-    """The position and the bytes of each record of the resource manager that lies between `start`,
-    where a segment begins, and `end`.
+    """The position of each record of the resource manager that lies between `start`, where a
+    page begins, and `end`; and its bytes, of a longer record at least the first BEGINNING.
 
     Where a record begins follows from the one before it. So nothing that a client wrote into a
     record is taken for a record. Raises LogUnreadable, OSError.
@@ -175,8 +187,7 @@ def records_of(
         if flags & CONTINUES:
             if begun and rest != missing:
                 raise LogUnreadable(f"the record at {lsn_text(begun)} is damaged")
-            # A record that is not wanted may have a gigabyte.
-            if begun and (len(content) < RECORD_HEADER.size or content[MANAGER] == manager):
+            if begun and len(content) < BEGINNING:
                 content += page[at : at + rest]
             missing -= len(page) - at
             at += rest + -rest % ALIGNMENT
@@ -203,6 +214,8 @@ def records_of(
         if any(page[at : at + LENGTH]):
             begun, content = address + at, bytearray(page[at:])
             missing = int.from_bytes(content[:LENGTH], "little") - len(content)
+            if missing > LONGEST_RECORD:
+                raise LogUnreadable(f"the record at {lsn_text(begun)} is damaged")
 
 
 def _check_follows(previous: int, content: bytes | bytearray, at: int = 0) -> None:
@@ -212,13 +225,14 @@ def _check_follows(previous: int, content: bytes | bytearray, at: int = 0) -> No
 
 def _pages(directory: int, timeline: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """The pages between two positions, each with its position."""
-    for begin in range(start, end, SEGMENT_SIZE):
-        size = min(SEGMENT_SIZE, end - begin)
-        segment = _bytes_at(directory, timeline, begin, size)
-        if len(segment) < size:
+    for chunk in range(start - start % READ_SIZE, end, READ_SIZE):
+        begin = max(chunk, start)
+        size = min(chunk + READ_SIZE, end) - begin
+        pages = bytes_at(directory, timeline, begin, size)
+        if len(pages) < size:
             raise LogUnreadable(f"the segment {segment_name(timeline, begin)} is missing")
         for at in range(0, size, PAGE):
-            page = segment[at : at + PAGE]
+            page = pages[at : at + PAGE]
             if any(page[:SHORT_HEADER]) and len(page) > SHORT_HEADER:
                 yield begin + at, page
 
@@ -240,7 +254,8 @@ def _past_page_header(position: int) -> int:
     return position + (SHORT_HEADER if position % SEGMENT_SIZE else LONG_HEADER)
 
 
-def _bytes_at(directory: int, timeline: int, position: int, count: int) -> bytes:
+def bytes_at(directory: int, timeline: int, position: int, count: int) -> bytes:
+    """Up to `count` bytes at the position, from the segment in the open directory that holds it."""
     with suppress(FileNotFoundError):
         file = os.open(segment_name(timeline, position), REGULAR, dir_fd=directory)
         try:
@@ -256,7 +271,7 @@ def write_sum(segment: Path) -> None:
     write_beside(segment, SUM, _sum_of(segment).encode())
 
 
-def write_beside(segment: Path, suffix: str, content: bytes) -> None:
+def write_beside(segment: Path, suffix: str, content: bytes | bytearray) -> None:
     """Write what is known of the segment to the file with the segment's name and the suffix, which
     is replaced as a whole."""
     draft = segment.with_name(f"{segment.name}{suffix}.new")

@@ -4,7 +4,7 @@ A moment is a time or a position (LSN). A time names all commits before the firs
 by the compute's clock. A position names all log before it, on the line of the present data.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,7 @@ from controlplane.compute.history.chain import (
     Chain,
     chains_of,
 )
-from controlplane.compute.history.commits import Commit, commits_from
+from controlplane.compute.history.commits import Commit, commits_around, first_later
 from controlplane.compute.history.log import (
     is_as_copied,
     is_segment_of,
@@ -68,7 +68,8 @@ def find_time(branch_id: str, at: datetime) -> Moment:
             raise NoSuchMoment(
                 f"the history has a gap from {_text(chain.until)}: {chain.end_reason}"
             )
-        last, following = _around(chain, lambda commit: commit.at > at)
+        begin = bases[0].end
+        last, following = commits_around(chain, begin, first_later(chain, begin, at))
         stop = _end_of(chain, last) if last else bases[0].end
         return _moment(chain, stop, last, following)
     raise NoSuchMoment("the history begins later")
@@ -118,19 +119,7 @@ def _present_line(chains: dict[int, Chain]) -> Iterator[tuple[Chain, int, str]]:
 
 
 def _moment_at(chain: Chain, lsn: int) -> Moment:
-    return _moment(chain, lsn, *_around(chain, lambda commit: commit.lsn >= lsn))
-
-
-def _around(
-    chain: Chain, is_later: Callable[[Commit], bool]
-) -> tuple[Commit | None, Commit | None]:
-    """The last commit before the first later one, and that one."""
-    last = None
-    for commit in commits_from(chain, chain.bases()[0].end):
-        if is_later(commit):
-            return last, commit
-        last = commit
-    return last, None
+    return _moment(chain, lsn, *commits_around(chain, chain.bases()[0].end, lsn))
 
 
 def check_log(moment: Moment) -> list[str]:

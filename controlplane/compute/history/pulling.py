@@ -27,10 +27,11 @@ from controlplane.compute.history.chain import (
     Chain,
     history_dir,
 )
-from controlplane.compute.history.commits import commits_from, end_of_log, index_commits
+from controlplane.compute.history.commits import end_of_log, index_commits
 from controlplane.compute.history.log import (
     LONGEST_TIMELINE,
     PAGE,
+    bytes_at,
     is_header_of,
     lsn_text,
     parse_lsn,
@@ -56,6 +57,9 @@ from controlplane.compute.tree import (
 log = logging.getLogger(__name__)
 
 SLOT = "perch_history"
+# Bytes of log that a round copies of one running compute, so that the others' turn comes: half of
+# what the slot holds.
+MAX_PULL = 64 * SEGMENT_SIZE
 # The first version that can flush a message without a commit.
 FLUSHES_MESSAGES = 170000
 
@@ -79,8 +83,8 @@ flushed_logs: dict[str, Flushed] = {}
 
 
 def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = False) -> bool:
-    """Copy the finished segments of the branch's running compute, and with `whole` the flushed
-    beginning of the last one too. Returns whether there were any.
+    """Copy the finished segments of the branch's running compute, at most MAX_PULL of them; with
+    `whole` all, and the flushed beginning of the last one too. Returns whether there were any.
 
     The caller holds the branch's history lock. If the log does not continue the chain, the chain is
     ended. Raises psycopg.Error, NotEnoughSpace, OSError.
@@ -92,7 +96,8 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
         flushed = _flushed(connection)
         try:
             _hold_slot(connection)
-            until = flushed if whole else segment_start(flushed)
+            most = segment_start(chain.copied) + MAX_PULL
+            until = flushed if whole else min(segment_start(flushed), most)
             with _log_of(branch_id) as source:
                 complete_at = at if whole else None
                 # Postgres soon overwrites a recycled segment, which is slow if the disk must first
@@ -161,14 +166,7 @@ def read_flushed(chain: Chain, branch_id: str, start: int, stop: int) -> bytes:
     with _log_of(branch_id) as source, open_directory(chain.log) as target:
         _check_continues(chain, source, target)
         _check(chain, source, name)
-        try:
-            file = os.open(name, REGULAR, dir_fd=source)
-        except FileNotFoundError as error:
-            raise LogLost(LOG_LOST) from error
-        try:
-            found = os.pread(file, stop - start, start % SEGMENT_SIZE)
-        finally:
-            os.close(file)
+        found = bytes_at(source, chain.timeline, start, stop - start)
         # It may have been recycled while it was read, if no slot held it.
         _check(chain, source, name)
     if len(found) < stop - start:
@@ -278,10 +276,8 @@ def _copy(
         _copy_timeline(chain, source, target)
         os.fsync(target)
     before, chain.copied = chain.copied, until
-    index_commits(chain, max(before - 1, 0))
-    for commit in commits_from(chain, before):
-        chain.copied_at = max(chain.copied_at, commit.at)
-    chain.copied_at = at or chain.copied_at
+    latest = index_commits(chain, before)
+    chain.copied_at = at or max(chain.copied_at, latest)
     chain.write()
     return True
 
