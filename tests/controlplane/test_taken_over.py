@@ -1,0 +1,60 @@
+"""A compute that was taken over can neither take ports of the host nor leave anything behind.
+
+The computes here are started in this process, without the service.
+"""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg.sql
+import pytest
+
+from controlplane.compute import compute
+from controlplane.compute.configuration import ComputeSpec
+from controlplane.compute.confinement import can_deny_ports
+from controlplane.compute.session import session, socket_dir
+from tests.support.own_compute import own_branch
+
+BRANCH, ENDPOINT = "br-taken-heron-123456", "ep-taken-heron-123456"
+SPEC = ComputeSpec(ENDPOINT, BRANCH, min_cu=0.25, max_cu=0.25, pg_settings={"fsync": "off"})
+# Prints what it could bind. MPTCP (262) and SMC (256) take the ports of TCP, too.
+BINDS = """
+use Socket qw(:all);
+my %at = (AF_INET() => pack_sockaddr_in(0, INADDR_LOOPBACK),
+    AF_INET6() => pack_sockaddr_in6(0, IN6ADDR_LOOPBACK));
+for my $family (AF_INET, AF_INET6) {
+    for my $protocol (0, 6, 256, 262) {
+        print "tcp\\n" if socket(ONE, $family, SOCK_STREAM, $protocol) && bind(ONE, $at{$family});
+    }
+}
+print "smc\\n" if socket(ONE, 43, SOCK_STREAM, 0);
+print "udp\\n" if socket(ONE, AF_INET, SOCK_DGRAM, 0) && bind(ONE, $at{AF_INET()});
+"""
+
+
+@pytest.fixture(scope="module")
+def branch() -> Iterator[Path]:
+    with own_branch(BRANCH) as directory:
+        yield directory
+
+
+@pytest.fixture(autouse=True)
+def started(branch: Path) -> Iterator[None]:
+    compute.start(SPEC)
+    yield
+    compute.stop(BRANCH)
+
+
+def execute(program: str) -> set[str]:
+    """Execute the Perl program as the compute's Postgres would, and return its lines."""
+    command = psycopg.sql.Literal(f"perl -e {shlex.quote(program)}")
+    with session(socket_dir(ENDPOINT)) as connection:
+        connection.execute("CREATE TEMP TABLE said (text text)")
+        connection.execute(psycopg.sql.SQL("COPY said FROM PROGRAM {}").format(command))
+        return {str(text) for (text,) in connection.execute("SELECT text FROM said")}
+
+
+@pytest.mark.skipif(not can_deny_ports(), reason="this kernel has no Landlock for ports")
+def test_it_takes_no_port_of_the_host() -> None:
+    assert execute(BINDS) == {"udp"}
