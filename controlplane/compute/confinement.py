@@ -15,8 +15,9 @@ import os
 import platform
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,10 +34,11 @@ _BIND, _CONNECT = 1, 2
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _PATH_BENEATH, _ASK_VERSION = 444, 445, 446, 1, 1
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
 # By the machine: how seccomp names it, the number of `socket`, and those of calls that are refused:
-# ptrace, process_vm_readv, process_vm_writev, and io_uring_setup, whose rings could open sockets.
+# ptrace, process_vm_readv, process_vm_writev, io_uring_setup, whose rings could open sockets, and
+# semget, msgget and mq_open, as all of a host share what these may make.
 _CALLS = {
-    "x86_64": (0xC000003E, 41, (101, 310, 311, 425)),
-    "aarch64": (0xC00000B7, 198, (117, 270, 271, 425)),
+    "x86_64": (0xC000003E, 41, (101, 310, 311, 425, 64, 68, 240)),
+    "aarch64": (0xC00000B7, 198, (117, 270, 271, 425, 190, 186, 180)),
 }
 _LOAD, _EQUALS, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 1  # EPERM
@@ -73,46 +75,44 @@ def started_within(
     below these paths; those that do not exist are left out. It must not import anything. Raises
     OSError, and what `start` raises."""
 
-    def restrict() -> None:
+    def confined() -> Result:
         _restrict_calls((socket.AF_UNIX,))
         _restrict_paths(read, written, executed)
+        return start()
 
-    return _started_by_thread(restrict, start)
+    return _by_thread(confined)
 
 
 def started_without_ports(start: Callable[[], Result]) -> Result:
     """Call `start` in a thread that can bind no TCP port, as everything that it starts, if the
     kernel can do that. So a compute that was taken over does not take the port of a service that
     restarts. Raises OSError, and what `start` raises."""
-    if not can_deny_ports():
-        return start()
 
-    def restrict() -> None:
-        _restrict_calls((socket.AF_UNIX, socket.AF_NETLINK), (socket.AF_INET, socket.AF_INET6))
-        rules = _ruleset(0, _BIND)
-        try:
-            _check(_libc.syscall(_RESTRICT_SELF, rules, 0))
-        finally:
-            os.close(rules)
-
-    return _started_by_thread(restrict, start)
-
-
-def _started_by_thread(restrict: Callable[[], None], start: Callable[[], Result]) -> Result:
     def confined() -> Result:
-        _check(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-        restrict()
+        _restrict_calls((socket.AF_UNIX, socket.AF_NETLINK), (socket.AF_INET, socket.AF_INET6))
+        with _restricted(0, _BIND):
+            pass
         return start()
 
+    return _by_thread(confined) if can_deny_ports() else start()
+
+
+def _by_thread(confined: Callable[[], Result]) -> Result:
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(confined).result()
 
 
-def _ruleset(*handled: int) -> int:
-    """The descriptor of a ruleset without rules, which refuses what it handles: of files, of TCP,
-    and of scopes."""
+@contextmanager
+def _restricted(*handled: int) -> Iterator[int]:
+    """Refuse this thread what is handled: of files, of TCP, and of scopes. The caller may add rules
+    to the ruleset before, whose descriptor this yields."""
     attributes = struct.pack(f"{len(handled)}Q", *handled)
-    return _check(_libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0))
+    rules = _check(_libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0))
+    try:
+        yield rules
+        _check(_libc.syscall(_RESTRICT_SELF, rules, 0))
+    finally:
+        os.close(rules)
 
 
 def _restrict_paths(
@@ -129,8 +129,7 @@ def _restrict_paths(
         fields.append(_BIND | _CONNECT)
     if version >= _SCOPES:
         fields.append(0b11)  # abstract sockets and signals
-    rules = _ruleset(*fields)
-    try:
+    with _restricted(*fields) as rules:
         for allowed, places in (
             (_READ_FILE | _READ_DIR, read),
             (writes, written),
@@ -138,9 +137,6 @@ def _restrict_paths(
         ):
             for place in filter(Path.exists, places):
                 _allow(rules, place, allowed)
-        _check(_libc.syscall(_RESTRICT_SELF, rules, 0))
-    finally:
-        os.close(rules)
 
 
 def _allow(rules: int, place: Path, allowed: int) -> None:
@@ -155,7 +151,9 @@ def _allow(rules: int, place: Path, allowed: int) -> None:
 
 
 def _restrict_calls(families: Iterable[int], internet: Iterable[int] = ()) -> None:
-    """Allow sockets of these families, and of `internet` only those with `_PROTOCOLS`."""
+    """Allow sockets of these families, and of `internet` only those with `_PROTOCOLS`. Nothing that
+    this thread executes gains privileges."""
+    _check(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     machine = platform.machine()
     if machine not in _CALLS:
         log.warning("no system calls are refused to pg_upgrade on %s", machine)

@@ -3,7 +3,9 @@
 The computes here are started in this process, without the service.
 """
 
+import os
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import psycopg.sql
 import pytest
 
 from controlplane.compute import compute
+from controlplane.compute.account_processes import end_stray_accounts, owners_of_objects
+from controlplane.compute.accounts import account_of, running_as
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.confinement import can_deny_ports
 from controlplane.compute.session import session, socket_dir
@@ -31,6 +35,16 @@ for my $family (AF_INET, AF_INET6) {
 print "smc\\n" if socket(ONE, 43, SOCK_STREAM, 0);
 print "udp\\n" if socket(ONE, AF_INET, SOCK_DGRAM, 0) && bind(ONE, $at{AF_INET()});
 """
+# Leaves shared memory behind, a segment and files, and tries to leave queues and semaphores.
+LEAVES = """
+print "shm\\n" if defined shmget(0, 4096, 0600);
+print "msg\\n" if defined msgget(0, 0600);
+print "sem\\n" if defined semget(0, 1, 0600);
+my $place = "/dev/shm/left $$"; mkdir $place;
+mkdir $place .= "/deeper" for 1 .. 500;
+open(FILE, ">", "$place/--file") && print "files\\n"; chmod 0, $place;
+"""
+own_accounts = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other accounts")
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +72,23 @@ def execute(program: str) -> set[str]:
 @pytest.mark.skipif(not can_deny_ports(), reason="this kernel has no Landlock for ports")
 def test_it_takes_no_port_of_the_host() -> None:
     assert execute(BINDS) == {"udp"}
+
+
+@own_accounts
+def test_its_shared_memory_ends_with_it(branch: Path) -> None:
+    made = execute(LEAVES)
+    assert made == ({"shm", "files"} if can_deny_ports() else {"shm", "msg", "sem", "files"})
+    compute.stop(BRANCH)
+    assert account_of(branch).uid not in owners_of_objects()
+
+
+@own_accounts
+def test_a_round_removes_what_is_left_for_other_reasons(branch: Path) -> None:
+    compute.stop(BRANCH)
+    account = account_of(branch)
+    command = ["perl", "-e", LEAVES]
+    made = subprocess.run(command, capture_output=True, check=True, **running_as(account)).stdout
+    assert set(made.split()) == {b"shm", b"msg", b"sem", b"files"}
+    assert account.uid in owners_of_objects()
+    end_stray_accounts()
+    assert account.uid not in owners_of_objects()
