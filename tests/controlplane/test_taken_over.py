@@ -75,6 +75,23 @@ def test_it_takes_no_port_of_the_host() -> None:
 
 
 @own_accounts
+def test_parallel_queries_need_no_memory_that_all_computes_share(branch: Path) -> None:
+    with session(socket_dir(ENDPOINT)) as connection:
+        connection.execute("CREATE TABLE public.numbers AS SELECT generate_series(1, 200000) AS n")
+        for name in ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"):
+            connection.execute(f"SET {name} = 0".encode())
+        connection.execute("SET enable_mergejoin = off")
+        connection.execute("SET max_parallel_workers_per_gather = 2")
+        plan = connection.execute(
+            "EXPLAIN ANALYZE SELECT count(*) FROM public.numbers a JOIN public.numbers b USING (n)"
+        ).fetchall()
+        assert "Parallel Hash" in str(plan)
+        assert "Workers Launched: 0" not in str(plan)
+        owners = {entry.lstat().st_uid for entry in Path("/dev", "shm").iterdir()}
+        assert account_of(branch).uid not in owners
+
+
+@own_accounts
 def test_its_shared_memory_ends_with_it(branch: Path) -> None:
     made = execute(LEAVES)
     assert made == ({"shm", "files"} if can_deny_ports() else {"shm", "msg", "sem", "files"})
