@@ -1,10 +1,11 @@
-"""Kills every process that runs under a branch's account, wherever it works and whoever started it.
+"""Kills every process that runs under a branch's account, wherever it works and whoever started it,
+and removes what the kernel would keep of them: shared memory, message queues, semaphores.
 
 If each branch has an account of its own, all processes that its compute ever starts run under that
 account's number alone (`accounts.launched_as`). `kill(-1)`, called by a process with that number,
 kills all processes with the number in one step, so none escapes by forking. So a child process of
 ours takes the number and calls `kill(-1)` at once. A process of the account may kill the child
-first; then the next child is started.
+first; then the next child is started. The child also removes what they leave.
 """
 
 import logging
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from django.conf import settings
@@ -26,7 +28,9 @@ from controlplane.compute.account_numbers import (
 from controlplane.compute.accounts import (
     ENVIRONMENT,
     Account,
+    AccountUnusable,
     account_of,
+    account_range,
     running_as,
     shared_account,
     upgrade_account,
@@ -37,8 +41,13 @@ from controlplane.compute.process import socket_dir_of
 
 # Seconds that an account's processes may take to end after they were killed.
 KILLED_BOUND = 5.0
+# Any account may make files here, in memory that all share; those of the second are queues.
+SHARED_MEMORY = tuple(Path("/dev", kind) for kind in ("shm", "mqueue"))
+# Objects of System V: a line each, after one with the names of the columns. Their creator stays.
+SYSTEM_V = tuple(Path("/proc/sysvipc", kind) for kind in ("shm", "msg", "sem"))
+# The account may be unable to read Python's modules, so they are imported first.
 KILL_ALL = """
-import os, sys
+import ctypes, os, sys
 number = int(sys.argv[1])
 if os.getuid() == 0:
     os.setgroups([])
@@ -49,6 +58,25 @@ with open("/proc/self/status") as status:
     assert "CapEff:\\t0000000000000000\\n" in status.read()
 assert os.getresuid() == (number, number, number)
 os.kill(-1, 9)
+libc = ctypes.CDLL(None)
+for kind, remove in (("shm", libc.shmctl), ("msg", libc.msgctl), ("sem", libc.semctl)):
+    if os.path.exists("/proc/sysvipc/" + kind):
+        columns, *lines = map(str.split, open("/proc/sysvipc/" + kind))
+        for fields in lines:
+            if fields[columns.index("cuid")] == sys.argv[1]:
+                # IPC_RMID is 0. The second argument is the number of a semaphore for semctl.
+                remove(int(fields[1]), 0, 0)
+for place in filter(os.path.exists, ("/dev/shm", "/dev/mqueue")):
+    for name in os.listdir(place):
+        path = place + "/" + name
+        try:
+            if os.lstat(path).st_uid != number:
+                continue
+        except FileNotFoundError:
+            continue
+        if not os.path.islink(path):
+            os.spawnv(os.P_WAIT, "/bin/chmod", ["chmod", "-R", "u+rwx", path])
+        os.spawnv(os.P_WAIT, "/bin/rm", ["rm", "-rf", path])
 """
 
 log = logging.getLogger(__name__)
@@ -75,11 +103,34 @@ def end_upgrade_account() -> None:
         _end_account(upgrade_account().uid)
 
 
+def remove_objects_of(branch_dir: Path) -> None:
+    """Remove what the kernel keeps of the ended processes of the branch's account, as
+    `end_account_of` does after it killed them. The caller holds the branch's lock. Raises
+    StopFailed if a process is left after all."""
+    with suppress(FileNotFoundError, AccountUnusable):
+        if account_of(branch_dir).uid in owners_of_objects():
+            end_account_of(branch_dir)
+
+
+def owners_of_objects() -> set[int]:
+    """The user ids that own shared memory, message queues or semaphores of this host."""
+    found = set()
+    for kind in filter(Path.exists, SYSTEM_V):
+        columns, *lines = map(str.split, kind.read_text().splitlines())
+        found |= {int(fields[columns.index("cuid")]) for fields in lines}
+    for place in filter(Path.is_dir, SHARED_MEMORY):
+        for entry in place.iterdir():
+            with suppress(FileNotFoundError):
+                found.add(entry.lstat().st_uid)
+    return found
+
+
 def end_stray_accounts() -> None:
-    """Kill the processes of accounts whose branches do not run or are gone."""
+    """Kill the processes of accounts whose branches do not run or are gone, and remove what the
+    kernel keeps of them."""
     if shared_account() is not None:
         return
-    numbers = processes_by_number()
+    numbers = processes_by_number().keys() | owners_of_objects().intersection(account_range())
     if not numbers:
         return
     branches = Path(settings.STATE_DIR) / "branches"
@@ -101,9 +152,13 @@ def _end_strays(number: int, branches: Path) -> None:
                 return
             places = directories_by_number(branches).get(number, [])
             pids = processes_by_number().get(number, [])
-            if pids and not _any_runs(places) and is_of(branches, number):
+            if (
+                (pids or number in owners_of_objects())
+                and not _any_runs(places)
+                and is_of(branches, number)
+            ):
                 fields = {"account": number, "processes": len(pids), "branches": sorted(names)}
-                log.warning("ending the processes that a compute's account has left", extra=fields)
+                log.warning("ending what a compute's account has left", extra=fields)
                 _end_account(number)
     except LockTimeout:
         pass  # the next round tries again
@@ -122,7 +177,8 @@ def _any_runs(places: Collection[Path]) -> bool:
 
 
 def _end_account(number: int) -> None:
-    """Kill all processes with this user id. Raises StopFailed."""
+    """Kill all processes with this user id, and remove what the kernel keeps of them. Raises
+    StopFailed."""
     deadline = time.monotonic() + KILLED_BOUND
     while True:
         # Isolated: a clean environment, and only Python's own modules can be imported.

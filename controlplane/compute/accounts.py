@@ -29,6 +29,7 @@ from typing import Any
 
 from django.conf import settings
 
+from controlplane.compute.confinement import started_without_ports
 from controlplane.process_accounts import (
     KINDS,
     MAY_CONNECT,
@@ -205,6 +206,26 @@ def launched_as(
         become = [prlimit, f"--nproc={most_processes}", *become]
     with passing_capabilities():
         yield {"args": [*become, *command], **options}
+
+
+def launch(
+    account: Account,
+    command: Sequence[Path | str],
+    *,
+    most_processes: int | None = None,
+    **given: Any,
+) -> "subprocess.Popen[bytes]":
+    """Start a program that goes on without us, as `launched_as` says, and that can bind no TCP port
+    (`started_without_ports`). `given` is for `subprocess.Popen`. Raises OSError."""
+
+    def start() -> "subprocess.Popen[bytes]":
+        with launched_as(account, command, most_processes=most_processes) as launched:
+            # In its own session, so that it survives the worker and its terminal.
+            return subprocess.Popen(
+                stdin=subprocess.DEVNULL, start_new_session=True, **given, **launched
+            )
+
+    return started_without_ports(start)
 
 
 def limited(*, memory: int, file_size: int) -> list[str]:

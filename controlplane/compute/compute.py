@@ -14,7 +14,7 @@ from pathlib import Path
 from django.conf import settings
 
 from controlplane.compute import branch_data, door, pooler
-from controlplane.compute.account_processes import end_account_of
+from controlplane.compute.account_processes import end_account_of, remove_objects_of
 from controlplane.compute.accounts import account_of
 from controlplane.compute.binaries import MAJOR, WHAT_TO_DO, major_of, majors, note_major
 from controlplane.compute.branch_data import branch_dir, data_dir
@@ -379,6 +379,7 @@ def _end_leftovers(branch_id: str, endpoint_id: str | None) -> None:
         end_account_of(branch_dir(branch_id))
     if not wait_for_lease(branch_id):
         log.warning("lease held by no process", extra={"branch": branch_id})
+    remove_objects_of(branch_dir(branch_id))
     end_lease(branch_id)
 
 

@@ -122,7 +122,8 @@ def default_settings(*, min_cu: float, max_cu: float, storage: int | None = None
         "log_line_prefix": "%m [%p] ",
         "log_timezone": "UTC",
         "timezone": "UTC",
-        "dynamic_shared_memory_type": "posix",
+        # Files of the branch. /dev/shm is one for all, and who fills it would stop the others.
+        "dynamic_shared_memory_type": "mmap",
     }
 
 

@@ -1,10 +1,10 @@
 """Confines programs by the kernel: which files they may open, which programs execute, and whom they
-may reach.
+may reach (`started_within`), or only which ports they may take (`started_without_ports`).
 
 Landlock rules the files, programs, TCP, abstract sockets and signals, and keeps them from reading
-other processes' memory; seccomp leaves them no sockets but Unix sockets. Neither needs rights of
-root. Both hold for the thread that asks for them and for all that it starts, for good. So a program
-is started by a thread that ends at once.
+other processes' memory; seccomp rules which sockets they may make. Neither needs rights of root.
+Both hold for the thread that asks for them and for all that it starts, for good. So a program is
+started by a thread that ends at once.
 
 The interfaces are those of linux/landlock.h, linux/seccomp.h and linux/filter.h.
 """
@@ -15,8 +15,9 @@ import os
 import platform
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,20 +30,24 @@ _MAKE_CHARACTER, _MAKE_BLOCK, _TRUNCATE, _DEVICE_CONTROL = 1 << 6, 1 << 11, 1 <<
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _DEVICE_CONTROL
 # The first version of Landlock that lets files be linked into another directory.
 _LINKS, _TRUNCATES, _TCP, _CONTROLS, _SCOPES = 2, 3, 4, 5, 6
+_BIND, _CONNECT = 1, 2
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _PATH_BENEATH, _ASK_VERSION = 444, 445, 446, 1, 1
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
 # By the machine: how seccomp names it, the number of `socket`, and those of calls that are refused:
-# ptrace, process_vm_readv, process_vm_writev, and io_uring_setup, whose rings could open sockets.
+# ptrace, process_vm_readv, process_vm_writev, io_uring_setup, whose rings could open sockets, and
+# semget, msgget and mq_open, as all of a host share what these may make.
 _CALLS = {
-    "x86_64": (0xC000003E, 41, (101, 310, 311, 425)),
-    "aarch64": (0xC00000B7, 198, (117, 270, 271, 425)),
+    "x86_64": (0xC000003E, 41, (101, 310, 311, 425, 64, 68, 240)),
+    "aarch64": (0xC00000B7, 198, (117, 270, 271, 425, 190, 186, 180)),
 }
 _LOAD, _EQUALS, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 1  # EPERM
 # The offsets in struct seccomp_data.
-_NUMBER, _MACHINE, _ARGUMENT = 0, 4, 16
+_NUMBER, _MACHINE, _FAMILY, _PROTOCOL = 0, 4, 16, 32
 # Numbers from here on are of x86_64's other interface, x32.
 _FOREIGN = 0x40000000
+# Landlock rules these protocols alone. Others, such as MPTCP, would take TCP ports as well.
+_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -51,6 +56,12 @@ def landlock_version() -> int:
     """The version of Landlock that this kernel has; 0 without one that is of use here."""
     found = _libc.syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
     return int(found) if found >= _LINKS else 0
+
+
+def can_deny_ports() -> bool:
+    """True if `started_without_ports` has an effect: on Linux 6.7 or newer with Landlock, on a
+    machine whose system calls are known here."""
+    return landlock_version() >= _TCP and platform.machine() in _CALLS
 
 
 def started_within(
@@ -65,13 +76,43 @@ def started_within(
     OSError, and what `start` raises."""
 
     def confined() -> Result:
-        _check(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-        _restrict_calls()
+        _restrict_calls((socket.AF_UNIX,))
         _restrict_paths(read, written, executed)
         return start()
 
+    return _by_thread(confined)
+
+
+def started_without_ports(start: Callable[[], Result]) -> Result:
+    """Call `start` in a thread that can bind no TCP port, as everything that it starts, if the
+    kernel can do that. So a compute that was taken over does not take the port of a service that
+    restarts. Raises OSError, and what `start` raises."""
+
+    def confined() -> Result:
+        _restrict_calls((socket.AF_UNIX, socket.AF_NETLINK), (socket.AF_INET, socket.AF_INET6))
+        with _restricted(0, _BIND):
+            pass
+        return start()
+
+    return _by_thread(confined) if can_deny_ports() else start()
+
+
+def _by_thread(confined: Callable[[], Result]) -> Result:
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(confined).result()
+
+
+@contextmanager
+def _restricted(*handled: int) -> Iterator[int]:
+    """Refuse this thread what is handled: of files, of TCP, and of scopes. The caller may add rules
+    to the ruleset before, whose descriptor this yields."""
+    attributes = struct.pack(f"{len(handled)}Q", *handled)
+    rules = _check(_libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0))
+    try:
+        yield rules
+        _check(_libc.syscall(_RESTRICT_SELF, rules, 0))
+    finally:
+        os.close(rules)
 
 
 def _restrict_paths(
@@ -85,12 +126,10 @@ def _restrict_paths(
     writes = handled & ~(_EXECUTE | _MAKE_CHARACTER | _MAKE_BLOCK)
     fields = [handled]
     if version >= _TCP:
-        fields.append(0b11)  # binding and connecting
+        fields.append(_BIND | _CONNECT)
     if version >= _SCOPES:
         fields.append(0b11)  # abstract sockets and signals
-    attributes = struct.pack(f"{len(fields)}Q", *fields)
-    rules = _check(_libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0))
-    try:
+    with _restricted(*fields) as rules:
         for allowed, places in (
             (_READ_FILE | _READ_DIR, read),
             (writes, written),
@@ -98,9 +137,6 @@ def _restrict_paths(
         ):
             for place in filter(Path.exists, places):
                 _allow(rules, place, allowed)
-        _check(_libc.syscall(_RESTRICT_SELF, rules, 0))
-    finally:
-        os.close(rules)
 
 
 def _allow(rules: int, place: Path, allowed: int) -> None:
@@ -114,25 +150,30 @@ def _allow(rules: int, place: Path, allowed: int) -> None:
         os.close(descriptor)
 
 
-def _restrict_calls() -> None:
+def _restrict_calls(families: Iterable[int], internet: Iterable[int] = ()) -> None:
+    """Allow sockets of these families, and of `internet` only those with `_PROTOCOLS`. Nothing that
+    this thread executes gains privileges."""
+    _check(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     machine = platform.machine()
     if machine not in _CALLS:
         log.warning("no system calls are refused to pg_upgrade on %s", machine)
         return
     name, of_socket, refused = _CALLS[machine]
+    allow, refuse = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)
     # Each line: code, how many lines to skip if it is so, and if not, and what to compare with.
     lines = [
-        (_LOAD, 0, 0, _MACHINE),
-        (_EQUALS, 0, len(refused) + 5, name),
-        (_LOAD, 0, 0, _NUMBER),
-        (_AT_LEAST, len(refused) + 3, 0, _FOREIGN),
-        *((_EQUALS, len(refused) + 2 - place, 0, one) for place, one in enumerate(refused)),
-        (_EQUALS, 0, 3, of_socket),
-        (_LOAD, 0, 0, _ARGUMENT),
-        (_EQUALS, 1, 0, socket.AF_UNIX),
-        (_RETURN, 0, 0, _REFUSE),
-        (_RETURN, 0, 0, _ALLOW),
+        *((_LOAD, 0, 0, _MACHINE), (_EQUALS, 1, 0, name), refuse),
+        *((_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _FOREIGN), refuse),
+        *(line for one in refused for line in ((_EQUALS, 0, 1, one), refuse)),
+        *((_EQUALS, 1, 0, of_socket), allow),
     ]
+    for family in internet:
+        lines += [(_LOAD, 0, 0, _FAMILY), (_EQUALS, 0, 2 * len(_PROTOCOLS) + 1, family)]
+        lines.append((_LOAD, 0, 0, _PROTOCOL))
+        lines += [line for one in _PROTOCOLS for line in ((_EQUALS, 0, 1, one), allow)]
+    lines.append((_LOAD, 0, 0, _FAMILY))
+    lines += [line for one in families for line in ((_EQUALS, 0, 1, one), allow)]
+    lines.append(refuse)
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
     pointer = struct.pack("HxxxxxxP", len(lines), ctypes.addressof(program))
     _check(_libc.prctl(_SECCOMP, _FILTER, ctypes.c_char_p(pointer), 0, 0))

@@ -84,6 +84,8 @@ def metadata_command(*, mark: str) -> list[str]:
         *("-c", f"hba_file={_state_file(HBA_FILE)}"),
         *("-c", f"ident_file={_state_file(IDENT_FILE)}"),
         *("-c", "max_connections=200"),
+        # In /dev/shm, computes could leave no room.
+        *("-c", "dynamic_shared_memory_type=mmap"),
     ]
 
 

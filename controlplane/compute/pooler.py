@@ -23,7 +23,7 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute import branch_data
-from controlplane.compute.accounts import account_of, launched_as
+from controlplane.compute.accounts import account_of, launch
 from controlplane.compute.door import connections_to, sockets_mode
 from controlplane.compute.foreign_files import read_regular, remove_from
 from controlplane.compute.logs import flush_log, open_log
@@ -182,15 +182,10 @@ def _start(branch_id: str, socket_dir: Path, program: str, inherited: int) -> No
     words = open_log(log_file)
     try:
         account = account_of(branch_data.branch_dir(branch_id))
-        with launched_as(account, [program, _config_file(branch_id)]) as launched:
-            child = subprocess.Popen(
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=words,
-                start_new_session=True,
-                pass_fds=[inherited],
-                **launched,
-            )
+        command: list[Path | str] = [program, _config_file(branch_id)]
+        child = launch(
+            account, command, stdout=subprocess.DEVNULL, stderr=words, pass_fds=[inherited]
+        )
     finally:
         os.close(words)
     reap(child)

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 from django.conf import settings
 
-from controlplane.compute.accounts import account_of, launched_as, running_as
+from controlplane.compute.accounts import account_of, launch, running_as
 from controlplane.compute.binaries import bin_for
 from controlplane.compute.door import SHUT, SOCKET
 from controlplane.compute.foreign_files import read_regular, remove_from
@@ -256,16 +256,10 @@ def _spawn(
             f"config_file={config_file}",
         )
         account = account_of(data_dir.parent)
-        with launched_as(account, command, most_processes=most_processes) as launched:
-            return subprocess.Popen[bytes](
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # In its own session, so that it survives the worker and its terminal.
-                start_new_session=True,
-                pass_fds=[] if lease is None else [lease],
-                **launched,
-            )
+        leases = [] if lease is None else [lease]
+        return launch(
+            account, command, most_processes=most_processes, stdout=log, stderr=log, pass_fds=leases
+        )
     finally:
         os.close(log)
 

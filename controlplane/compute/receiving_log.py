@@ -23,7 +23,7 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute.account_numbers import new_account
-from controlplane.compute.accounts import Account, give, launched_as
+from controlplane.compute.accounts import Account, give, launch
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.branch_data import branch_dir, let_in
 from controlplane.compute.configuration import PLATFORM_ROLE
@@ -76,14 +76,7 @@ def receive(receiver_id: str, major: int, start_carrier: StartCarrier) -> None:
         ]
         words = open_log(place / "receive.log")
         try:
-            with launched_as(account, command) as launched:
-                receiver: subprocess.Popen[bytes] = subprocess.Popen(
-                    stdin=subprocess.DEVNULL,
-                    stdout=words,
-                    stderr=words,
-                    start_new_session=True,
-                    **launched,
-                )
+            receiver = launch(account, command, stdout=words, stderr=words)
         finally:
             os.close(words)
         _note_process(place, receiver)

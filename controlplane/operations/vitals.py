@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 
 from django.conf import settings
 
+from controlplane.compute.accounts import shared_account
 from controlplane.compute.binaries import majors
-from controlplane.compute.confinement import landlock_version
+from controlplane.compute.confinement import can_deny_ports, landlock_version
 from controlplane.compute.space import disk_problem
 from controlplane.features import Problem, features
 from controlplane.operations.catalog_mending import endpoints_behind
@@ -109,6 +110,13 @@ def unconfined_upgrades() -> list[Problem]:
     return [] if is_confined else [Problem("upgrades_unconfined", words)]
 
 
+def unprotected_ports() -> list[Problem]:
+    words = "the kernel has no Landlock for TCP ports (Linux 6.7), so a compute that was taken over"
+    words += " may take the port of a service that restarts"
+    is_protected = can_deny_ports() or shared_account() is not None
+    return [] if is_protected else [Problem("ports_unprotected", words)]
+
+
 CHECKS: Sequence[Callable[[], list[Problem]]] = (
     rounds.problems,
     hanging_operations,
@@ -116,6 +124,7 @@ CHECKS: Sequence[Callable[[], list[Problem]]] = (
     full_disk,
     catalogs_behind,
     unconfined_upgrades,
+    unprotected_ports,
     quality.problems,
 )
 

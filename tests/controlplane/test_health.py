@@ -15,6 +15,7 @@ import requests
 from django.db import connection
 from django.utils import timezone
 
+from controlplane.compute.accounts import own_account
 from controlplane.compute.patience import patience
 from controlplane.events.outbox import enqueue_sending
 from controlplane.features import Problem
@@ -138,6 +139,17 @@ class TestProblems:
         monkeypatch.setattr(vitals, "majors", lambda: [15, 18])
         Host.objects.update(problems=vitals.problems())
         assert examine().problems == ["upgrades_unconfined"]
+
+    def test_a_kernel_that_does_not_protect_ports(
+        self, healthy: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(vitals, "can_deny_ports", lambda: False)
+        # If all computes share one account, it is not promised that they stay isolated.
+        monkeypatch.setattr(vitals, "shared_account", own_account)
+        assert vitals.problems() == []
+        monkeypatch.setattr(vitals, "shared_account", lambda: None)
+        Host.objects.update(problems=vitals.problems())
+        assert examine().problems == ["ports_unprotected"]
 
     def test_many_operations_without_progress(self, healthy: Host, account: Account) -> None:
         make_project(account, healthy, size=8)
