@@ -12,7 +12,7 @@ from controlplane.compute.history.moments import Moment, NoSuchMoment, find_lsn,
 from controlplane.compute.history.recovering import create_from_history
 from controlplane.compute.session import session
 from controlplane.models import Branch, FormerPassword, Role
-from controlplane.operations.catalog_rows import CatalogRows
+from controlplane.operations.catalog_rows import CatalogRows, wanted
 from controlplane.operations.details import CreateBranchDetails
 from controlplane.operations.history import copy_log
 from controlplane.operations.locks import locked_project
@@ -28,7 +28,7 @@ def create_from_moment(branch: Branch, source: Branch, details: CreateBranchDeta
 
     def take_catalog(sockets: Path) -> None:
         with session(sockets) as connection:
-            found = read_catalog(connection)
+            found = read_catalog(connection, *wanted(source.project, source))
         _bring_rows_to(branch, source, found)
 
     create_from_history(
