@@ -13,8 +13,8 @@ from controlplane.models import Branch, Database, Event, Project, Role
 def catalog_limit_exceeded(project: Project, branch: Branch, roles: int, databases: int) -> Event:
     """So many roles and databases that SQL has made get no rows."""
     summary = (
-        f"SQL has made more than the branch may have: {roles} roles cannot log in, and {databases} "
-        "databases are not listed, until others are dropped"
+        f"SQL has made more than the branch may have. Until others are dropped, {roles} roles can "
+        f"neither wake the endpoint nor use its pooler, and {databases} databases are not listed"
     )
     left_out = made_with(roles=roles, databases=databases)
     return of_branch(EventType.CATALOG_LIMIT_EXCEEDED, project, branch, summary, changes=left_out)

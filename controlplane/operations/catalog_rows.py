@@ -5,7 +5,8 @@ A row is matched by the oid that Postgres gave to its role or database. If both 
 changed a field, the API's change stays, because the compute will still get it.
 
 What SQL creates gets rows up to the limits of the account's plan, or MAX_IMPORTED: the project's
-lock is held meanwhile. Without a row, a role cannot log in. When others are gone, it gets one.
+lock is held meanwhile. A role without a row can log in only while the compute runs, and not through
+the pooler. What was left out gets a row once others are gone.
 """
 
 import logging

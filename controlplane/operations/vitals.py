@@ -16,6 +16,7 @@ from controlplane.compute.confinement import landlock_version
 from controlplane.compute.space import disk_problem
 from controlplane.operations.catalog_mending import endpoints_behind
 from controlplane.operations.history_copies import state
+from controlplane.operations.locks import LEFT_TOO_LONG, left_for_long
 from controlplane.operations.service_quality import quality
 from controlplane.operations.under_way import STILL_AFTER, hanging, standing_still
 
@@ -100,6 +101,12 @@ def operations_standing_still() -> list[Problem]:
     ]
 
 
+def busy_projects() -> list[Problem]:
+    words = f"rounds have left {left_for_long()} projects for {LEFT_TOO_LONG:.0f} s, because others"
+    words += " hold their locks all the time"
+    return [Problem("projects_busy", words)] if left_for_long() else []
+
+
 def full_disk() -> list[Problem]:
     found = disk_problem()
     return [Problem("disk_nearly_full", found)] if found else []
@@ -130,6 +137,7 @@ CHECKS: Sequence[Callable[[], list[Problem]]] = (
     rounds.problems,
     hanging_operations,
     operations_standing_still,
+    busy_projects,
     full_disk,
     catalogs_behind,
     unconfined_upgrades,
