@@ -39,7 +39,6 @@ from controlplane.events.catalog import (
 )
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
-from controlplane.events.types import EventType
 from controlplane.models import Branch, Database, Event, Project, Role
 from controlplane.models.reserved_names import is_reserved_database, is_reserved_role
 
@@ -80,17 +79,10 @@ class CatalogRows:
         return self._passwords
 
     def _tell_of_limit(self, roles: int, databases: int) -> None:
-        """So many got no rows."""
-        fields = {"branch": self.branch.id, "roles": roles, "databases": databases}
-        log.warning("catalog exceeds the plan's limits", extra=fields)
-        told = Event.objects.filter(
-            project_id=self.project.id,
-            branch_id=self.branch.id,
-            type=EventType.CATALOG_LIMIT_EXCEEDED,
-            at__gt=self.now - TOLD_AGAIN,
-        )
-        if not told.exists():
-            self._tell(catalog_limit_exceeded(self.project, self.branch, roles, databases))
+        event = catalog_limit_exceeded(self.project, self.branch, roles, databases)
+        same = Event.objects.filter(project_id=event.project_id, type=event.type)
+        if not same.filter(branch_id=event.branch_id, at__gt=self.now - TOLD_AGAIN).exists():
+            self._tell(event)
 
     # roles
 
@@ -301,21 +293,16 @@ class _Doomed:
 
 def wanted(project: Project, branch: Branch) -> tuple[Wanted, Wanted]:
     """Which roles and which databases a reading must return for the branch's rows."""
-    limits = project.account.limits
+    limits, rows = project.account.limits, (branch.roles.all(), branch.databases.all())
     return (
-        _wanted(branch.roles.all(), limits.roles_of_branch),
-        _wanted(branch.databases.all(), limits.databases_of_branch),
+        _wanted(rows[0], _room(limits.roles_of_branch, 0)),
+        _wanted(rows[1], _room(limits.databases_of_branch, 0)),
     )
 
 
-def _wanted(rows: Iterable[Role | Database], limit: int | None) -> Wanted:
-    rows = list(rows)
+def _wanted(rows: Iterable[Role | Database], others: int) -> Wanted:
     names = {name for row in rows for name in (row.name, _name_there(row))}
-    return Wanted(
-        [row.compute_oid for row in rows if row.compute_oid is not None],
-        sorted(names),
-        MAX_IMPORTED if limit is None else limit,
-    )
+    return Wanted([row.compute_oid for row in rows if row.compute_oid], sorted(names), others)
 
 
 def _room(limit: int | None, have: int) -> int:

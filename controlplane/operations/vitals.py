@@ -102,9 +102,8 @@ def operations_standing_still() -> list[Problem]:
 
 
 def busy_projects() -> list[Problem]:
-    words = f"rounds have left {left_for_long()} projects for {LEFT_TOO_LONG:.0f} s, because others"
-    words += " hold their locks all the time"
-    return [Problem("projects_busy", words)] if left_for_long() else []
+    words = f"{(count := left_for_long())} projects were locked for {LEFT_TOO_LONG:.0f} s of rounds"
+    return [Problem("projects_busy", words)] if count else []
 
 
 def full_disk() -> list[Problem]:
