@@ -65,6 +65,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
         EventType("project.removed", "Deleted project removed", *GONE),
     ),
     "Roles and databases": (
+        EventType("catalog.limit_exceeded", "More by SQL than allowed", *BAD),
         EventType("role.created", "Role created", *MADE),
         EventType("role.updated", "Role changed"),
         EventType("role.deleted", "Role deleted", *GONE),

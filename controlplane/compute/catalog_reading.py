@@ -42,15 +42,23 @@ SELECT oid::bigint AS oid, rolcanlogin AND NOT rolsuper AS can_login,
     coalesce(rolvaliduntil <= now(), false) AS has_expired, rolpassword AS password
 FROM pg_authid WHERE rolname = %s
 """
+# Both begin with what is `Wanted`; the last column is how many there are without the LIMIT.
 _ROLES = """
 SELECT oid::bigint, namesend(rolname), rolcanlogin, rolpassword,
-    extract(epoch FROM rolvaliduntil)::float8
-FROM pg_authid WHERE NOT rolsuper AND rolname !~ '^pg_' ORDER BY oid
+    extract(epoch FROM rolvaliduntil)::float8, count(*) OVER ()
+FROM pg_authid WHERE NOT rolsuper AND rolname !~ '^(pg|perch)_'
+ORDER BY oid::bigint <> ALL (%s::bigint[]) AND rolname <> ALL (%s::text[]), oid LIMIT %s
 """
 _DATABASES = """
-SELECT d.oid::bigint, namesend(datname), namesend(rolname)
+SELECT d.oid::bigint, namesend(datname), namesend(rolname), count(*) OVER ()
 FROM pg_database d JOIN pg_authid owner ON owner.oid = datdba
-WHERE datconnlimit <> -2 ORDER BY d.oid
+WHERE datconnlimit <> -2 AND datname NOT IN ('postgres', 'template0', 'template1')
+ORDER BY d.oid::bigint <> ALL (%s::bigint[]) AND datname <> ALL (%s::text[]), d.oid LIMIT %s
+"""
+# Of all roles but the platform's and those with these oids.
+_FORGET_PASSWORDS = """
+UPDATE pg_authid SET rolpassword = NULL
+WHERE NOT rolsuper AND rolpassword IS NOT NULL AND oid::bigint <> ALL (%s::bigint[])
 """
 # By oid: a new role with the name of a dropped one does not protect the dropped one's sessions.
 _WITHOUT_LOGIN = """
@@ -87,13 +95,29 @@ class FoundDatabase:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """The roles, or databases, that a reading must not leave out, and how many others it may
+    return: an owner can make any number of them."""
+
+    oids: Sequence[int]
+    names: Sequence[str]
+    others: int
+
+    def values(self) -> list[object]:
+        return [self.oids, self.names, len(self.oids) + len(self.names) + self.others]
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
-    """All roles and databases at one moment. Those with names that are not UTF-8 are left out,
+    """The roles and databases at one moment. Those with names that are not UTF-8 are left out,
     since the API cannot name them."""
 
     mark: str
     roles: Sequence[FoundRole]
     databases: Sequence[FoundDatabase]
+    # How many more there are.
+    unread_roles: int = 0
+    unread_databases: int = 0
 
 
 def placeholder_of(verifier: str) -> str | None:
@@ -123,18 +147,30 @@ def read_mark(connection: Session) -> str:
     return str(mark)
 
 
-def read_catalog(connection: Session) -> Found:
+def read_catalog(connection: Session, of_roles: Wanted, of_databases: Wanted) -> Found:
     """Raises psycopg.Error."""
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         mark = read_mark(connection)
-        roles = [_role(row) for row in connection.execute(_ROLES).fetchall()]
-        databases = [_database(row) for row in connection.execute(_DATABASES).fetchall()]
+        role_rows = connection.execute(_ROLES, of_roles.values()).fetchall()
+        database_rows = connection.execute(_DATABASES, of_databases.values()).fetchall()
+    roles, databases = map(_role, role_rows), map(_database, database_rows)
     return Found(
         mark,
         [role for role in roles if is_utf8(role.name)],
         [one for one in databases if is_utf8(one.name) and is_utf8(one.owner)],
+        _unread(role_rows),
+        _unread(database_rows),
     )
+
+
+def _unread(rows: Sequence[tuple[object, ...]]) -> int:
+    return values_of(rows[0][-1:], int)[0] - len(rows) if rows else 0
+
+
+def forget_passwords(connection: Session, *, but: Sequence[int]) -> None:
+    """Remove the passwords of all roles but those with these oids. Raises psycopg.Error."""
+    connection.execute(_FORGET_PASSWORDS, [but])
 
 
 def replace_password(
@@ -175,13 +211,13 @@ def _end_sessions(connection: Session, statement: LiteralString, *values: object
 
 def _role(row: tuple[object, ...]) -> FoundRole:
     oid, name, can_login, password, valid_until = values_of(
-        row, int, bytes, bool, (str, NoneType), (float, NoneType)
+        row[:-1], int, bytes, bool, (str, NoneType), (float, NoneType)
     )
     return FoundRole(oid, name_of(name), can_login, password, _moment(valid_until))
 
 
 def _database(row: tuple[object, ...]) -> FoundDatabase:
-    oid, name, owner = values_of(row, int, bytes, bytes)
+    oid, name, owner = values_of(row[:-1], int, bytes, bytes)
     return FoundDatabase(oid, name_of(name), name_of(owner))
 
 

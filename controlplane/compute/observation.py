@@ -19,7 +19,7 @@ from controlplane.compute.branch_data import data_dir
 from controlplane.compute.catalog_reading import read_mark
 from controlplane.compute.log_lines import SECRETIVE
 from controlplane.compute.session import Session, session, socket_dir, values_of
-from controlplane.compute.tree import tree_size
+from controlplane.compute.tree import size_on_disk, tree_size
 
 # Seconds to wait for the answer of a compute that is looked at regularly.
 LOOK_BOUND = 2.0
@@ -282,7 +282,7 @@ def measure(endpoint_id: str, branch_id: str) -> Measures:
     )
     written = written_on(branch_id, data_directory, position)
     data = data_dir(branch_id)
-    beside = of_platform + tree_size(data, skip=["pg_wal"], skip_files_in=databases)
+    beside = of_platform + size_on_disk(data, measured=[*databases, "pg_wal"])
     log = max(held, tree_size(data / "pg_wal") - LOG_OF_ITS_OWN)
     return Measures(size or 0, max(0, beside - OF_THE_PLATFORM) + log, written)
 

@@ -1,9 +1,9 @@
 """Disk space of this host: what is left, what is reserved, and what to release when it runs out.
 
-Clients' computes fill the same disk that Perch's own database uses. So there is a reserve: below
-it, nothing new is made; below half of it, the compute that has written most is stopped
-(`operations.disk`). A file without content, the ballast, occupies some more space. When the disk is
-full, it is removed, so that the metadata can write until there is space again.
+Clients' computes fill the same disk that Perch's own database uses. So there is a reserve of bytes
+and one of inodes: below it, nothing new is made; below half of it, the compute that has written
+most is stopped (`operations.disk`). A file without content, the ballast, occupies some more space.
+When the disk is full, it is removed, so that the metadata can write until there is space again.
 """
 
 import errno
@@ -19,6 +19,8 @@ BALLAST = "ballast"
 BALLAST_SIZE = 128 << 20  # bytes
 # On a small disk, the ballast takes at most this part of it.
 BALLAST_PART = 1 / 50
+# The most inodes that are reserved; a new branch takes about a thousand.
+MAX_RESERVED_FILES = 50_000
 # Bytes with which the metadata can still write; with less, the ballast is removed.
 LAST = 16 << 20
 
@@ -31,34 +33,55 @@ class NotEnoughSpace(Exception):
 
 @dataclass(frozen=True)
 class Space:
-    """The space on one filesystem, in bytes."""
+    """The space on one filesystem, in bytes, and its inodes."""
 
     total: int
     # What an ordinary account can still write.
     free: int
     reserve: int
+    # Files that an ordinary account can still make. Both are 0 if the filesystem has no fixed
+    # number of inodes.
+    free_files: int
+    reserved_files: int
 
     @property
     def left(self) -> int:
-        """Free bytes beyond the reserve; never negative."""
-        return max(0, self.free - self.reserve)
+        """Free bytes beyond the reserve; never negative, and 0 if inodes are short."""
+        return 0 if self.lacks_files else max(0, self.free - self.reserve)
+
+    @property
+    def lacks_files(self) -> bool:
+        return self.free_files < self.reserved_files
 
     @property
     def is_short(self) -> bool:
         """True if nothing new may be made."""
-        return self.free < self.reserve
+        return self.free < self.reserve or self.lacks_files
 
     @property
     def is_critical(self) -> bool:
         """True if the compute that fills the disk must be stopped."""
-        return self.free < self.reserve // 2
+        return self.free < self.reserve // 2 or self.free_files < self.reserved_files // 2
+
+    @property
+    def shortage(self) -> str:
+        """Why `is_short` is true, in words."""
+        if self.lacks_files:
+            return f"{self.free_files} inodes free, less than the reserve of {self.reserved_files}"
+        return (
+            f"{in_words(self.free)} free of {in_words(self.total)}, less than the reserve of "
+            f"{in_words(self.reserve)}"
+        )
 
 
 def space_at(place: Path | int) -> Space:
     """The space on the filesystem of the directory or open descriptor. Raises OSError."""
     found = os.statvfs(place)
     total = found.f_blocks * found.f_frsize
-    return Space(total, found.f_bavail * found.f_frsize, _reserve_of(total))
+    reserved_files = min(found.f_files // 20, MAX_RESERVED_FILES)
+    free_files = found.f_favail if found.f_files else 0
+    free = found.f_bavail * found.f_frsize
+    return Space(total, free, _reserve_of(total), free_files, reserved_files)
 
 
 def host_space() -> Space:
@@ -66,7 +89,7 @@ def host_space() -> Space:
     state = Path(settings.STATE_DIR)
     branches = state / "branches"
     found = [space_at(place) for place in (state, branches) if place.exists()]
-    return min(found, key=lambda space: space.free - space.reserve)
+    return min(found, key=lambda space: (not space.lacks_files, space.free - space.reserve))
 
 
 def disk_problem() -> str | None:
@@ -74,15 +97,14 @@ def disk_problem() -> str | None:
     space = host_space()
     if not space.is_short:
         return None
-    return (
-        f"the disk is nearly full: {in_words(space.free)} free of {in_words(space.total)}, "
-        f"less than the reserve of {in_words(space.reserve)}"
-    )
+    return f"the disk is nearly full: {space.shortage}"
 
 
 def require(needed: int, *, at: Path, what: str) -> None:
     """Raise NotEnoughSpace if `needed` bytes do not fit beside the reserve."""
     space = space_at(at)
+    if space.lacks_files:
+        raise NotEnoughSpace(f"this host's disk is nearly full: {space.shortage}")
     if needed > space.left:
         raise NotEnoughSpace(
             f"this host has {in_words(space.left)} left beyond its reserve, "

@@ -25,6 +25,8 @@ from controlplane.compute.steps import add_bytes
 
 FICLONE = 0x40049409  # linux/fs.h: share the source's extents, copying on write
 NO_REFLINK = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS}
+# Bytes that a file or directory takes at least: an empty one takes an inode.
+LEAST = 4096
 # Bytes copied between two reports of progress, and between two checks of the disk's space.
 CHUNK = 64 << 20
 # Postgres makes no deeper directories; deeper ones were made by something else.
@@ -86,13 +88,19 @@ def give_tree(place: Path, before: Account, after: Account) -> None:
     os.chown(place, after.uid, after.gid, follow_symlinks=False)
 
 
-def tree_size(
-    source: Path, *, skip: Collection[str] = (), skip_files_in: Collection[str] = ()
-) -> int:
-    """Bytes that clone_tree would write if the copy shared no blocks, without the files, but not
-    the directories, that are in the directories `skip_files_in`. Raises TreeUntrusted, OSError."""
+def tree_size(source: Path, *, skip: Collection[str] = ()) -> int:
+    """Bytes that clone_tree would write if the copy shared no blocks. Raises TreeUntrusted,
+    OSError."""
     with open_directory(source) as reading:
-        return _size_of(reading, "", skip, {f"{one}/" for one in skip_files_in})
+        return _size_of(reading, "", skip, least=0)
+
+
+def size_on_disk(source: Path, *, measured: Collection[str] = ()) -> int:
+    """The same, but each file and directory counts as LEAST at least. In the directories `measured`
+    the bytes of files are known: only what their files lack to LEAST counts. Raises TreeUntrusted,
+    OSError."""
+    with open_directory(source) as reading:
+        return _size_of(reading, "", (), {f"{one}/" for one in measured}, least=LEAST)
 
 
 def files_in(source: Path, *, skip: Collection[str] = ()) -> Iterator[int]:
@@ -181,7 +189,14 @@ class _Clone:
                 give(target, self.owner)
             finally:
                 os.close(target)
+        self.wrote(LEAST, writing)
         progressed()
+
+    def wrote(self, size: int, target: int) -> None:
+        self.unlooked += size
+        if self.unlooked >= CHUNK:
+            self.unlooked = 0
+            require_reserve(target)
 
     def require_owner(self, name: str, found: os.stat_result) -> None:
         # Root could read it, but a hard link to another account's file must not be copied.
@@ -199,10 +214,7 @@ class _Clone:
             size -= copied
             add_bytes(copied)
             progressed()
-            self.unlooked += copied
-            if self.unlooked >= CHUNK:
-                self.unlooked = 0
-                require_reserve(target)
+            self.wrote(copied, target)
 
 
 def _clone_blocks(source: int, target: int) -> bool:
@@ -269,10 +281,15 @@ def check_depth(place: str) -> None:
 
 
 def _size_of(
-    directory: int, place: str, skip: Collection[str], skip_files_in: Collection[str]
+    directory: int,
+    place: str,
+    skip: Collection[str],
+    measured: Collection[str] = (),
+    *,
+    least: int,
 ) -> int:
     check_depth(place)
-    size, is_skipped = 0, place in skip_files_in
+    size, is_measured = least, place in measured
     with os.scandir(directory) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
@@ -281,9 +298,11 @@ def _size_of(
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     with open_directory(entry.name, within=directory) as found:
-                        size += _size_of(found, f"{inner}/", skip, skip_files_in)
-                elif not is_skipped:
-                    size += _size_of_file(entry, directory, place)
+                        size += _size_of(found, f"{inner}/", skip, measured, least=least)
+                elif is_measured:
+                    size += max(0, least - entry.stat(follow_symlinks=False).st_size)
+                else:
+                    size += max(least, _size_of_file(entry, directory, place))
     return size
 
 

@@ -10,6 +10,16 @@ from controlplane.events.types import EventType
 from controlplane.models import Branch, Database, Event, Project, Role
 
 
+def catalog_limit_exceeded(project: Project, branch: Branch, roles: int, databases: int) -> Event:
+    """So many roles and databases that SQL has made get no rows."""
+    summary = (
+        f"SQL has made more than the branch may have. Until others are dropped, {roles} roles can "
+        f"neither wake the endpoint nor use its pooler, and {databases} databases are not listed"
+    )
+    left_out = made_with(roles=roles, databases=databases)
+    return of_branch(EventType.CATALOG_LIMIT_EXCEEDED, project, branch, summary, changes=left_out)
+
+
 def role_created(project: Project, branch: Branch, role: Role) -> Event:
     summary = f'The role "{role.name}" was created'
     made = made_with(name=role.name, no_login=role.no_login or None)

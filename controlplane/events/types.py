@@ -51,6 +51,8 @@ class EventType(StrEnum):
     ENDPOINT_IDLE = "endpoint.idle"
     # A running endpoint is suspended because its project has used up a quota.
     QUOTA_EXCEEDED = "quota.exceeded"
+    # SQL has made more roles or databases than the branch may have.
+    CATALOG_LIMIT_EXCEEDED = "catalog.limit_exceeded"
     ROLE_CREATED = "role.created"
     ROLE_UPDATED = "role.updated"
     ROLE_DELETED = "role.deleted"

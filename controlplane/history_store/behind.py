@@ -1,11 +1,13 @@
 """Tells in events which branches' copies in the store are behind, and which have caught up."""
 
+from contextlib import suppress
+
 from controlplane import clock
 from controlplane.events.changes import history_copy_behind, history_copy_caught_up
 from controlplane.events.recording import record
 from controlplane.models import Branch, Project
 from controlplane.operations.history_copies import BEHIND_AFTER, state
-from controlplane.operations.locks import locked_project
+from controlplane.operations.locks import left_if_busy, locked_project
 
 # The branches of which an event has told that they are behind.
 _told: set[str] = set()
@@ -18,12 +20,12 @@ def note_behind() -> None:
     behind = {branch_id for branch_id, since in state.behind.items() if since < limit}
     for branch_id in behind ^ _told:
         branch = Branch.objects.filter(id=branch_id, deleted_at=None).first()
-        if branch is not None:
-            tells = history_copy_behind if branch_id in behind else history_copy_caught_up
-            try:
-                with locked_project(branch.project_id) as project:
-                    record(tells(project, branch))
-            except Project.DoesNotExist:
-                pass
-    _told.clear()
-    _told.update(behind)
+        if branch is None:
+            _told.discard(branch_id)
+            continue
+        tells, of = history_copy_behind, branch.project_id
+        if branch_id in _told:
+            tells = history_copy_caught_up
+        with suppress(Project.DoesNotExist), left_if_busy(of), locked_project(of) as project:
+            record(tells(project, branch))
+            _told.symmetric_difference_update([branch_id])

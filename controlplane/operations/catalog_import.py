@@ -30,6 +30,7 @@ from controlplane.compute.catalog_reading import (
     Found,
     end_clients,
     end_sessions_without_login,
+    forget_passwords,
     placeholder_of,
     read_catalog,
     read_mark,
@@ -43,7 +44,7 @@ from controlplane.compute.filesystem import (
 from controlplane.compute.pooler import admit_roles, renew_servers, stop_pooler
 from controlplane.compute.session import Session, session, socket_dir
 from controlplane.models import UNFINISHED, Branch, BranchState, Endpoint, Operation, Role
-from controlplane.operations.catalog_rows import CatalogRows
+from controlplane.operations.catalog_rows import CatalogRows, wanted
 from controlplane.operations.locks import locked_project
 
 log = logging.getLogger(__name__)
@@ -134,12 +135,14 @@ def admit_to_pooler(branch_id: str) -> None:
 def _import(branch_id: str, connection: Session, sockets: Path) -> None:
     """Read the catalog until it equals what the rows know. The caller holds the catalog lock."""
     for _ in range(MOST_READINGS):
-        known = Branch.objects.values_list("catalog_mark", flat=True).get(id=branch_id)
-        if read_mark(connection) == known:
+        branch = Branch.objects.select_related("project__account").get(id=branch_id)
+        if read_mark(connection) == branch.catalog_mark:
             return
-        found = read_catalog(connection)
+        found = read_catalog(connection, *wanted(branch.project, branch))
         if _put_placeholders(branch_id, connection, found):
-            found = read_catalog(connection)
+            found = read_catalog(connection, *wanted(branch.project, branch))
+        if found.unread_roles and not _takes_passwords(branch):
+            forget_passwords(connection, but=[role.oid for role in found.roles])
         # Before the rows admit a new role with the name of an old one: a pooler could otherwise
         # give the old role's sessions to the new role.
         end_sessions_without_login(connection)
@@ -147,6 +150,12 @@ def _import(branch_id: str, connection: Session, sockets: Path) -> None:
             replace_password(connection, oid, password, replacement)
         admit_roles(branch_id, Role.that_may_connect(branch_id))
         renew_servers(branch_id, sockets)
+
+
+def _takes_passwords(branch: Branch) -> bool:
+    """The first reading of a branch reads copied data: what has no row came with the copy."""
+    is_first = not branch.catalog_mark
+    return not (is_first and branch.source and branch.source.protected)
 
 
 def _put_placeholders(branch_id: str, connection: Session, found: Found) -> bool:
@@ -169,13 +178,8 @@ def _write(branch_id: str, found: Found) -> list[tuple[int, str, str | None]]:
     project_id = Branch.objects.values_list("project_id", flat=True).get(id=branch_id)
     with locked_project(project_id) as project:
         branch = Branch.objects.get(id=branch_id)
-        # The first reading of a branch reads copied data: what has no row came with the copy.
-        is_first = not branch.catalog_mark
         rows = CatalogRows(
-            project,
-            branch,
-            now=clock.now(),
-            takes_passwords=not (is_first and branch.source and branch.source.protected),
+            project, branch, now=clock.now(), takes_passwords=_takes_passwords(branch)
         )
         passwords = rows.bring_to(found)
         # Branches still to be copied from this one will hold the same roles and databases, but

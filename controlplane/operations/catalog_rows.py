@@ -3,23 +3,32 @@ Called by `catalog_import`, which holds the project's lock.
 
 A row is matched by the oid that Postgres gave to its role or database. If both the API and SQL
 changed a field, the API's change stays, because the compute will still get it.
+
+What SQL creates gets rows up to the limits of the account's plan, or MAX_IMPORTED: the project's
+lock is held meanwhile. A role without a row can log in only while the compute runs, and not through
+the pooler. What was left out gets a row once others are gone.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
+
+from django.db.models import TextField, Value
+from django.db.models.functions import Cast, Concat
 
 from controlplane.compute.catalog_reading import (
     Found,
     FoundDatabase,
     FoundRole,
+    Wanted,
     is_placeholder,
     is_verifier,
     placeholder_of,
 )
 from controlplane.events.catalog import (
+    catalog_limit_exceeded,
     database_created,
     database_deleted,
     database_updated,
@@ -34,6 +43,11 @@ from controlplane.models import Branch, Database, Event, Project, Role
 from controlplane.models.reserved_names import is_reserved_database, is_reserved_role
 
 log = logging.getLogger(__name__)
+
+# The most roles and the most databases of a branch that get rows, if the plan has no limit.
+MAX_IMPORTED = 1_000
+# The time between two events that say what got no rows.
+TOLD_AGAIN = timedelta(days=1)
 
 # A password that SQL has set: the role's oid, the password, and what replaces it in the compute.
 Password = tuple[int, str, str | None]
@@ -54,32 +68,49 @@ class CatalogRows:
 
     def bring_to(self, found: Found) -> list[Password]:
         """Update the rows; returns the passwords that the compute has to give up."""
-        self._bring_roles([role for role in found.roles if not is_reserved_role(role.name)])
-        self._bring_databases(
+        roles = found.unread_roles + self._bring_roles(
+            [role for role in found.roles if not is_reserved_role(role.name)]
+        )
+        databases = found.unread_databases + self._bring_databases(
             [one for one in found.databases if not is_reserved_database(one.name)]
         )
+        if roles or databases:
+            self._tell_of_limit(roles, databases)
         return self._passwords
+
+    def _tell_of_limit(self, roles: int, databases: int) -> None:
+        event = catalog_limit_exceeded(self.project, self.branch, roles, databases)
+        same = Event.objects.filter(project_id=event.project_id, type=event.type)
+        if not same.filter(branch_id=event.branch_id, at__gt=self.now - TOLD_AGAIN).exists():
+            self._tell(event)
 
     # roles
 
-    def _bring_roles(self, found: Sequence[FoundRole]) -> None:
+    def _bring_roles(self, found: Sequence[FoundRole]) -> int:
+        """Returns how many got no row."""
         rows = list(self.branch.roles.order_by("id"))
         living = [row for row in rows if row.deleted_at is None]
         doomed = _Doomed.of(rows)
         roles = [role for role in found if not doomed.has(role.oid, role.name)]
         matches = self._match_roles(living, {role.oid: role for role in roles})
-        for row in living:
-            if row not in matches and row.compute_oid is not None:
-                row.delete()
-                self._tell(role_deleted(self.project, self.branch, row))
+        gone = [row for row in living if row not in matches and row.compute_oid is not None]
+        Role.objects.filter(pk__in=[row.pk for row in gone]).delete()
+        for row in gone:
+            self._tell(role_deleted(self.project, self.branch, row))
         renamed = {row.pk: role.name for row, role in matches.items() if row.name != role.name}
         _make_way(Role, renamed)
         for row, role in matches.items():
             self._bring_role(row, role)
         known = {role.oid for role in matches.values()}
-        for role in roles:
-            if role.oid not in known:
-                self._add_role(role)
+        new = [role for role in roles if role.oid not in known]
+        room = _room(self.project.account.limits.roles_of_branch, len(living) - len(gone))
+        added = [self._new_role(role) for role in new[:room]]
+        Role.objects.bulk_create(added)
+        for row, role in zip(added, new, strict=False):
+            self._tell(role_created(self.project, self.branch, row))
+            if fault := _fault_of(role):
+                self._tell(password_set_by_sql(self.project, self.branch, row, fault))
+        return len(new) - len(added)
 
     def _match_roles(
         self, living: Sequence[Role], by_oid: Mapping[int, FoundRole]
@@ -149,7 +180,7 @@ class CatalogRows:
             log.warning(fault, extra={"branch": self.branch.id, "role": role.name})
         return True
 
-    def _add_role(self, role: FoundRole) -> None:
+    def _new_role(self, role: FoundRole) -> Role:
         row = Role(
             branch=self.branch,
             name=role.name,
@@ -166,14 +197,12 @@ class CatalogRows:
         else:
             row.password_is_newer = True
             self._passwords.append((role.oid, role.password or "", None))
-        row.save(force_insert=True)
-        self._tell(role_created(self.project, self.branch, row))
-        if fault := _fault_of(role):
-            self._tell(password_set_by_sql(self.project, self.branch, row, fault))
+        return row
 
     # databases
 
-    def _bring_databases(self, found: Sequence[FoundDatabase]) -> None:
+    def _bring_databases(self, found: Sequence[FoundDatabase]) -> int:
+        """Returns how many got no row."""
         rows = list(self.branch.databases.order_by("id"))
         living = [row for row in rows if row.deleted_at is None]
         doomed = _Doomed.of(rows)
@@ -181,10 +210,10 @@ class CatalogRows:
         matches = _match_databases(living, there)
         # Names of rows that the API has created or renamed and the compute does not have yet.
         asked_for = {row.name for row in living if row.name != row.applied_name}
-        for row in living:
-            if row not in matches and row.applied_name is not None:
-                row.delete()
-                self._tell(database_deleted(self.project, self.branch, row))
+        gone = [row for row in living if row not in matches and row.applied_name is not None]
+        Database.objects.filter(pk__in=[row.pk for row in gone]).delete()
+        for row in gone:
+            self._tell(database_deleted(self.project, self.branch, row))
         renamed = {
             row.pk: one.name
             for row, one in matches.items()
@@ -199,9 +228,12 @@ class CatalogRows:
             else:
                 self._bring_database(row, one)
         known = {one.oid for one in matches.values()}
-        for one in there:
-            if one.oid not in known and one.name not in asked_for:
-                self._add_database(one)
+        new = [one for one in there if one.oid not in known and one.name not in asked_for]
+        room = _room(self.project.account.limits.databases_of_branch, len(living) - len(gone))
+        added = Database.objects.bulk_create(self._new_database(one) for one in new[:room])
+        for row in added:
+            self._tell(database_created(self.project, self.branch, row))
+        return len(new) - len(added)
 
     def _bring_database(self, row: Database, one: FoundDatabase) -> None:
         before, kept = {"name": row.name, "owner_name": row.owner_name}, _kept_of(row)
@@ -220,8 +252,8 @@ class CatalogRows:
         if changes:
             self._tell(database_updated(self.project, self.branch, before["name"], changes))
 
-    def _add_database(self, one: FoundDatabase) -> None:
-        row = Database.objects.create(
+    def _new_database(self, one: FoundDatabase) -> Database:
+        return Database(
             branch=self.branch,
             name=one.name,
             applied_name=one.name,
@@ -231,7 +263,6 @@ class CatalogRows:
             created_at=self.now,
             updated_at=self.now,
         )
-        self._tell(database_created(self.project, self.branch, row))
 
     def _tell(self, event: Event) -> None:
         if self.is_told:
@@ -258,6 +289,24 @@ class _Doomed:
 
     def has(self, oid: int, name: str) -> bool:
         return oid in self.oids or name in self.names
+
+
+def wanted(project: Project, branch: Branch) -> tuple[Wanted, Wanted]:
+    """Which roles and which databases a reading must return for the branch's rows."""
+    limits, rows = project.account.limits, (branch.roles.all(), branch.databases.all())
+    return (
+        _wanted(rows[0], _room(limits.roles_of_branch, 0)),
+        _wanted(rows[1], _room(limits.databases_of_branch, 0)),
+    )
+
+
+def _wanted(rows: Iterable[Role | Database], others: int) -> Wanted:
+    names = {name for row in rows for name in (row.name, _name_there(row))}
+    return Wanted([row.compute_oid for row in rows if row.compute_oid], sorted(names), others)
+
+
+def _room(limit: int | None, have: int) -> int:
+    return max(0, (MAX_IMPORTED if limit is None else limit) - have)
 
 
 def _name_there(row: Role | Database) -> str:
@@ -287,8 +336,8 @@ def _match_databases(
 
 def _make_way(rows: type[Role] | type[Database], renamed: Mapping[int, str]) -> None:
     """Free the names of the rows that will get another one: two may have swapped theirs."""
-    for pk in renamed:
-        rows._default_manager.filter(pk=pk).update(name=f"renamed {pk}")
+    freed = Concat(Value("renamed "), Cast("pk", TextField()))
+    rows._default_manager.filter(pk__in=renamed).update(name=freed)
 
 
 def _kept_of(row: Role | Database) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Keeps this host's disk from filling up. It does not query the database, which may be the first to
 stop on a full disk.
 
-While the free space is below half of the reserve, each round stops the compute that has written
-most since the last one. A stopped compute does not start again until the whole reserve is free.
+While the free space, or the number of free inodes, is below half of its reserve, each round stops
+the compute that has written most since the last one; files count as a block at least. A stopped
+compute does not start again until the whole reserve is free.
 Only this worker's memory holds which computes these are: after the worker has restarted they may
 start, and are stopped again if they continue.
 """
@@ -13,8 +14,8 @@ from controlplane.compute import compute
 from controlplane.compute.branch_data import data_dir
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.process import StopFailed
-from controlplane.compute.space import host_space, in_words, make_room
-from controlplane.compute.tree import TreeUntrusted, tree_size
+from controlplane.compute.space import host_space, make_room
+from controlplane.compute.tree import TreeUntrusted, size_on_disk
 from controlplane.models import Host
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def guard_disk(host: Host) -> None:
     if space.is_short:
         growth = _growth()
         if space.is_critical:
-            _stop_worst(growth, in_words(space.free))
+            _stop_worst(growth, space.shortage)
     else:
         _sizes.clear()
         _stopped.clear()
@@ -54,7 +55,7 @@ def _growth() -> dict[str, int]:
     found = {}
     for branch_id in compute.running_branches():
         try:
-            found[branch_id] = tree_size(data_dir(branch_id))
+            found[branch_id] = size_on_disk(data_dir(branch_id))
         except (OSError, TreeUntrusted) as error:
             log.warning("size unknown", extra={"branch": branch_id, "error": str(error)})
     growth = {name: size - _sizes[name] for name, size in found.items() if name in _sizes}
@@ -63,14 +64,14 @@ def _growth() -> dict[str, int]:
     return growth
 
 
-def _stop_worst(growth: dict[str, int], free: str) -> None:
+def _stop_worst(growth: dict[str, int], shortage: str) -> None:
     """Stop the compute of the branch that has grown most, if any has grown."""
     for branch_id in sorted(growth, key=lambda name: growth[name], reverse=True):
         if growth[branch_id] <= 0:
             return
         try:
             with lock_branches(branch_id, timeout=0):
-                fields = {"branch": branch_id, "grown": growth[branch_id], "free": free}
+                fields = {"branch": branch_id, "grown": growth[branch_id], "disk": shortage}
                 log.error("disk nearly full, suspending the endpoint that fills it", extra=fields)
                 _stopped.add(branch_id)
                 compute.stop(branch_id)

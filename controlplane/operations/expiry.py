@@ -12,7 +12,7 @@ from controlplane.events.changes import branch_expired
 from controlplane.events.recording import record
 from controlplane.models import GIVEN_UP, UNFINISHED, Action, Branch, Host, Operation
 from controlplane.operations.branch_deletion import schedule_deletion
-from controlplane.operations.locks import locked_project
+from controlplane.operations.locks import left_if_busy, locked_project
 from controlplane.operations.scheduling import MOST_OF_A_PROJECT, HostAway, unfinished
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def _projects_due(host: Host, now: datetime) -> list[str]:
 
 
 def _expire_in(project_id: str, now: datetime) -> None:
-    with acting_as(EXPIRY), locked_project(project_id) as project:
+    with left_if_busy(project_id), acting_as(EXPIRY), locked_project(project_id) as project:
         waiting = [row for row in unfinished(project.id) if row.action == Action.DELETE_TIMELINE]
         room = max(0, MOST_WAITING - len(waiting))
         # Check again under the project's lock: the branch's `expires_at` may have changed.

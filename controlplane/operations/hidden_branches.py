@@ -17,7 +17,7 @@ from controlplane.models import (
     Operation,
 )
 from controlplane.operations.branch_deletion import schedule_deletion
-from controlplane.operations.locks import locked_project
+from controlplane.operations.locks import left_if_busy, locked_project
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,8 @@ def remove_unwanted(host: Host) -> None:
         project__deleted_at=None,
     )
     for branch in unwanted[:AT_ONCE]:
-        with locked_project(branch.project_id) as project:
+        project_id = branch.project_id
+        with left_if_busy(project_id), locked_project(project_id) as project:
             still = unwanted.filter(id=branch.id).first()
             if still is not None:
                 schedule_deletion(project, still)

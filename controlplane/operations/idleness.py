@@ -18,7 +18,7 @@ from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Hos
 from controlplane.operations import sampling
 from controlplane.operations.catalog_import import import_catalog
 from controlplane.operations.details import SuspendComputeDetails
-from controlplane.operations.locks import locked_project
+from controlplane.operations.locks import left_if_busy, locked_project
 from controlplane.operations.looks import look_into
 from controlplane.operations.scheduling import Step, schedule
 from controlplane.operations.silence import check_silent, is_silent, listening
@@ -70,7 +70,13 @@ def suspend_idle_endpoints(host: Host) -> None:
             samples.append((endpoint, sample))
         if seen.catalog_mark != marks[endpoint.id]:
             changed.append(endpoint)
-    for _ in look_into(changed, import_catalog, at="catalog"):
+    of_project = {endpoint.id: endpoint.project_id for endpoint in changed}
+
+    def read(endpoint_id: str) -> None:
+        with left_if_busy(of_project[endpoint_id]):
+            import_catalog(endpoint_id)
+
+    for _ in look_into(changed, read, at="catalog"):
         pass
     check_silent(due)
     sampling.note(samples, now)
@@ -103,7 +109,8 @@ def _suspend_if_idle(endpoint: Endpoint, activity: datetime | None) -> None:
 
 
 def _suspend(endpoint: Endpoint, last: datetime) -> None:
-    with acting_as(IDLENESS), locked_project(endpoint.project_id) as project:
+    project_id = endpoint.project_id
+    with left_if_busy(project_id), acting_as(IDLENESS), locked_project(project_id) as project:
         still = (
             _active_endpoints(project.host).select_related("branch").filter(id=endpoint.id).first()
         )

@@ -30,7 +30,7 @@ from controlplane.models import (
     SchemaReading,
 )
 from controlplane.operations import history
-from controlplane.operations.catalog_rows import CatalogRows
+from controlplane.operations.catalog_rows import CatalogRows, wanted
 from controlplane.operations.details import CreateBranchDetails
 from controlplane.operations.history import copy_log, publish
 from controlplane.operations.locks import locked_project
@@ -51,7 +51,7 @@ def make_from_moment(branch: Branch, source: Branch, details: CreateBranchDetail
 
     def take_catalog(sockets: Path) -> None:
         with session(sockets) as connection:
-            found = read_catalog(connection)
+            found = read_catalog(connection, *wanted(source.project, source))
         _bring_rows_to(branch, source, found)
 
     try:

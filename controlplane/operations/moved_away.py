@@ -14,7 +14,7 @@ from controlplane.compute.listing import Listing
 from controlplane.compute.moving.receiving import remove_received
 from controlplane.models import UNFINISHED, Action, Branch, Host, Operation
 from controlplane.operations.history import changed_histories
-from controlplane.operations.locks import locked_project
+from controlplane.operations.locks import left_if_busy, locked_project
 from controlplane.operations.own_host import is_own
 from controlplane.operations.project_host import has_moved
 
@@ -50,7 +50,7 @@ def remove_moved_away(host: Host) -> None:
     changed_histories.update(found)
     for branch_id, living_on in hosts.items():
         if living_on != host.id:
-            with suppress(LockTimeout):
+            with suppress(LockTimeout), left_if_busy(branch_id):
                 _remove(branch_id)
 
 

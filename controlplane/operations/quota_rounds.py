@@ -16,7 +16,7 @@ from controlplane.events.types import EventType
 from controlplane.models import Action, Consumed, Endpoint, EndpointState, Host, Lane
 from controlplane.models.consumed import NOTHING
 from controlplane.models.consumption import consumed_by_projects
-from controlplane.operations.locks import locked_project
+from controlplane.operations.locks import left_if_busy, locked_project
 from controlplane.operations.quotas import LOGICAL_SIZE, WRITTEN, UsedUp, quota_of, used_up_of
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.operations.sizes import measure
@@ -70,7 +70,7 @@ def _doomed(
 
 
 def _suspend(project_id: str, doomed: Mapping[str, UsedUp]) -> None:
-    with locked_project(project_id) as project:
+    with left_if_busy(project_id), locked_project(project_id) as project:
         # An endpoint with unfinished operations is left to the next round: a configuration applied
         # after the suspend would start it again.
         busy = {row.endpoint_id for row in unfinished(project.id)}

@@ -31,7 +31,7 @@ from controlplane.models import (
     Operation,
 )
 from controlplane.operations.disk import why_stopped
-from controlplane.operations.locks import locked_project
+from controlplane.operations.locks import left_if_busy, locked_project
 from controlplane.operations.own_host import is_own
 from controlplane.operations.queue import enqueue_operation
 from controlplane.operations.states import enter
@@ -72,8 +72,12 @@ def reconcile_host(host: Host) -> None:
     for branch_id in says_active.keys() | runs.keys():
         # If nothing should run, what a dead Postgres left behind is a difference too.
         if branch_id not in says_active or says_active[branch_id] != runs.get(branch_id):
+            is_left = True
             try:
-                reconcile_branch(branch_id, timeout=0)
+                with left_if_busy(branch_id):
+                    reconcile_branch(branch_id, timeout=0)
+                    is_left = False
+                all_seen = all_seen and not is_left
             except LockTimeout:
                 all_seen = False  # an operation works on it; the next round looks again
             except StopFailed as error:

@@ -27,7 +27,7 @@ from controlplane.models import (
     OperationStatus,
     Project,
 )
-from controlplane.operations.locks import locked_project
+from controlplane.operations.locks import left_if_busy, locked_project
 from controlplane.operations.scheduling import Step, schedule
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def make_room(host: Host) -> None:
 
 
 def _remove(project_id: str, due: Q) -> None:
-    with acting_as(EXPIRY), locked_project(project_id) as project:
+    with left_if_busy(project_id), acting_as(EXPIRY), locked_project(project_id) as project:
         # Somebody may have recovered it meanwhile.
         still = Project.objects.filter(due, id=project_id, recoverable_until__isnull=False)
         if not still.update(recoverable_until=None):
@@ -145,7 +145,7 @@ def try_removals_again(host: Host) -> None:
         recoverable_until=None,
     )
     for project_id in failed.values_list("id", flat=True)[:AT_ONCE]:
-        with locked_project(project_id) as project:
+        with left_if_busy(project_id), locked_project(project_id) as project:
             if failed.filter(id=project_id).exists():
                 schedule(project, [Step(Action.DELETE_TENANT, holds_project=True)])
                 log.warning("removal of a project tried again", extra={"project": project_id})

@@ -24,7 +24,7 @@ from controlplane.models import (
     Operation,
     Project,
 )
-from controlplane.operations.locks import locked_project
+from controlplane.operations.locks import left_if_busy, locked_project
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def _forget_accounts(before: datetime) -> None:
 
 
 def _forget_in(project_id: str, before: datetime) -> None:
-    with locked_project(project_id) as project:
+    with left_if_busy(project_id), locked_project(project_id) as project:
         if project.recoverable_until is not None:
             return
         if Operation.objects.filter(project=project, status__in=UNFINISHED).exists():

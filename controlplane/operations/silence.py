@@ -13,7 +13,7 @@ from controlplane.actors import CHECK, acting_as
 from controlplane.compute import observation
 from controlplane.models import UNFINISHED, Action, Endpoint, EndpointState, Operation
 from controlplane.operations.details import CheckAvailabilityDetails
-from controlplane.operations.locks import locked_project
+from controlplane.operations.locks import left_if_busy, locked_project
 from controlplane.operations.scheduling import Step, schedule
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,8 @@ def check_silent(endpoints: Iterable[Endpoint]) -> None:
 
 
 def _check(endpoint: Endpoint) -> None:
-    with acting_as(CHECK), locked_project(endpoint.project_id) as project:
+    project_id = endpoint.project_id
+    with left_if_busy(project_id), acting_as(CHECK), locked_project(project_id) as project:
         # An operation may have been scheduled meanwhile. Any operation deals with the compute.
         if Operation.objects.filter(endpoint=endpoint, status__in=UNFINISHED).exists():
             return

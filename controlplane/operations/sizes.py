@@ -27,7 +27,7 @@ from controlplane.models import (
     Host,
     Lane,
 )
-from controlplane.operations.locks import locked_project
+from controlplane.operations.locks import left_if_busy, locked_project
 from controlplane.operations.looks import look_into
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.operations.written import note_written
@@ -93,10 +93,12 @@ def measure(endpoints: Iterable[Endpoint]) -> None:
 def _hold_to_limit(endpoint: Endpoint, sizes: Mapping[str, int]) -> None:
     """Store the sizes and, in the same transaction, schedule what follows from them.
 
-    Does nothing while the endpoint has unfinished operations: a configuration applied after a
-    suspend would start it again. The next measurement compares with the sizes that are stored.
+    Does nothing while the project is busy, or the endpoint has unfinished operations: a
+    configuration applied after a suspend would start it again. The next measurement compares with
+    the sizes that are stored.
     """
-    with locked_project(endpoint.project_id) as project:
+    project_id = endpoint.project_id
+    with left_if_busy(project_id), locked_project(project_id) as project:
         still = _active_endpoints(project.host).filter(id=endpoint.id).first()
         under_way = any(row.endpoint_id == endpoint.id for row in unfinished(project.id))
         if still is None or still.branch_id != endpoint.branch_id or under_way:

@@ -113,7 +113,8 @@ def publish(host: Host) -> None:
         "quality": Jsonb(quality.as_json()),
         "outbound_unfiltered": outbound.complaint(),
         "disk_bytes": space.total,
-        "disk_free_bytes": space.free,
+        # Without inodes, nothing can be written either.
+        "disk_free_bytes": 0 if space.lacks_files else space.free,
         "disk_reserve_bytes": space.reserve,
     }
     for feature in features():

@@ -17,6 +17,7 @@ from controlplane.compute.confinement import can_deny_ports, landlock_version
 from controlplane.compute.space import disk_problem
 from controlplane.features import Problem, features
 from controlplane.operations.catalog_mending import endpoints_behind
+from controlplane.operations.locks import LEFT_TOO_LONG, left_for_long
 from controlplane.operations.service_quality import quality
 from controlplane.operations.under_way import STILL_AFTER, hanging, standing_still
 
@@ -92,6 +93,11 @@ def operations_standing_still() -> list[Problem]:
     ]
 
 
+def busy_projects() -> list[Problem]:
+    words = f"{(count := left_for_long())} projects were locked for {LEFT_TOO_LONG:.0f} s of rounds"
+    return [Problem("projects_busy", words)] if count else []
+
+
 def full_disk() -> list[Problem]:
     found = disk_problem()
     return [Problem("disk_nearly_full", found)] if found else []
@@ -121,6 +127,7 @@ CHECKS: Sequence[Callable[[], list[Problem]]] = (
     rounds.problems,
     hanging_operations,
     operations_standing_still,
+    busy_projects,
     full_disk,
     catalogs_behind,
     unconfined_upgrades,

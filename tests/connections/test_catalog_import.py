@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.place import Place, last_words, serves
 from tests.support.processes import standing_still
+from tests.support.stack import Stack
 from tests.support.waiting import wait_for
 
 
@@ -353,3 +354,36 @@ def sessions_of(place: Place, role: str, state: str = "%") -> int:
         asked = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s AND state LIKE %s"
         row = platform.execute(asked, [role, state]).fetchone()
         return int(row[0]) if row else 0
+
+
+def test_sql_makes_more_roles_than_the_plan_allows(stack: Stack) -> None:
+    client = stack.client(plan="free")
+    place = Place(stack, client, client.new_project())
+    loop = "DO $$ BEGIN FOR i IN 1..{} LOOP EXECUTE format('{}', i); END LOOP; END $$"
+    try:
+        run(
+            place,
+            "SET createrole_self_grant = ''",
+            loop.format(30, "CREATE ROLE r%s"),
+            "CREATE ROLE last LOGIN PASSWORD 'lasts'",
+        )
+        wait_for(lambda: len(names(place, "roles")) == 10, "the limit of the plan", timeout=15)
+        (event,) = client.get("/events", type="catalog.limit_exceeded")["events"]
+        assert event["changes"]["roles"]["to"] == 22
+        assert place.query("SELECT current_user", user="last", password="lasts") == ("last",)
+        place.suspend()
+        assert not lets_in(place, "lasts", "last")
+        # A copy of a protected branch has no passwords, those of roles without rows included.
+        client.patch(place.branch_path(), {"branch": {"protected": True}})
+        copied = place.done(client.post(f"{place.path}/branches", {"branch": {"name": "dev"}}))
+        parent = place.branch_id
+        place.change(branch_id=copied["branch"]["id"])
+        place.start()
+        wait_for(lambda: rolpassword(place, "last") is None, "the copy to lose its passwords")
+        place.change(branch_id=parent)
+        run(place, loop.format(30, "DROP ROLE r%s"))
+        await_names(place, "roles", ["last", place.role])
+        place.suspend()
+        assert lets_in(place, "lasts", "last")
+    finally:
+        client.call("DELETE", place.path)

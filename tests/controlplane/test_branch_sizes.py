@@ -89,3 +89,27 @@ def test_a_branch_far_over_its_limit_is_suspended_when_it_grows_further(place: P
     assert is_read_only(place)
     assert place.query("SELECT 1") == (1,)
     assert suspensions(place) == 2
+
+
+def test_empty_files_count(place: Place) -> None:
+    def stored_beside_databases() -> int:
+        with place.stack.database() as metadata:
+            query = "SELECT auxiliary_size, logical_size FROM controlplane_branch WHERE id = %s"
+            ((size, logical_size),) = metadata.execute(query, [place.branch_id]).fetchall()
+            return -1 if logical_size is None else int(size)
+
+    place.start()
+    wait_for(lambda: stored_beside_databases() == 0, "the first measurement")
+    data = place.stack.data_dir(place.branch_id)
+    owner = data.stat()
+    ((oid,),) = place.sql("SELECT oid FROM pg_database WHERE datname = current_database()")
+    for folder in (data / "base" / str(oid), data / "base" / "more", data / "pg_wal"):
+        folder.mkdir(exist_ok=True)
+        for number in range(5_000):
+            (folder / f"{number}x").touch(0o600)
+            os.chown(folder / f"{number}x", owner.st_uid, owner.st_gid)
+    place.suspend()
+    place.start()
+    of_files = 3 * 5_000 * 4096
+    allowed = 32 << 20
+    wait_for(lambda: stored_beside_databases() > of_files - allowed, "the files to count")

@@ -221,7 +221,9 @@ def test_data_of_clients_outside_databases_is_measured(state_dir: Callable[[Path
                 assert auxiliary() > in_database + 20 * MIB
             assert is_as_before()
             connection.execute("SELECT pg_create_physical_replication_slot('kept', true)")
-            connection.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 30000000))")
+            connection.execute(
+                "SELECT pg_logical_emit_message(false, 'x', repeat('x', 30000000), true)"
+            )
             assert auxiliary() > in_database + 25 * MIB
             connection.execute("SELECT pg_drop_replication_slot('kept')")
             assert is_as_before()

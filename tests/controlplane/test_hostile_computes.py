@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from controlplane.compute import compute, door, observation, pooler, recovery, session, workshop
-from controlplane.compute.catalog_reading import read_catalog, read_mark
+from controlplane.compute.catalog_reading import Wanted, read_catalog, read_mark
 from controlplane.compute.filesystem import lock_branches, remove_tree
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.process import last_words
@@ -237,7 +237,8 @@ class TestAnswers:
             for ask in asked:
                 with pytest.raises((psycopg.Error, observation.OtherBranch)):
                     ask()
-            for read in (read_mark, read_catalog):
+            nothing = Wanted([], [], 10)
+            for read in (read_mark, lambda it: read_catalog(it, nothing, nothing)):
                 with session.session(sockets, bound=2) as opened, pytest.raises(psycopg.Error):
                     read(opened)
             assert not observation.answers("ep-a")

@@ -1,0 +1,73 @@
+"""Inodes run out like bytes: what the reserve of them does."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from controlplane.compute import space
+from controlplane.compute.tree import LEAST, size_on_disk, tree_size
+
+
+def has_inodes(monkeypatch: pytest.MonkeyPatch, total: int, free: int) -> None:
+    found = SimpleNamespace(
+        f_blocks=1 << 30, f_frsize=4096, f_bavail=1 << 29, f_files=total, f_favail=free
+    )
+    monkeypatch.setattr(os, "statvfs", lambda _: found)
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "is_short", "is_critical"),
+    [
+        (1_000_000, 50_000, False, False),
+        (1_000_000, 49_999, True, False),
+        (1_000_000, 24_999, True, True),
+        # A twentieth of few.
+        (100_000, 5_000, False, False),
+        (100_000, 4_999, True, False),
+        # Btrfs has no fixed number.
+        (0, 0, False, False),
+    ],
+)
+def test_inodes_have_a_reserve(
+    monkeypatch: pytest.MonkeyPatch, total: int, free: int, is_short: bool, is_critical: bool
+) -> None:
+    has_inodes(monkeypatch, total, free)
+    found = space.space_at(Path("/"))
+    assert (found.is_short, found.is_critical) == (is_short, is_critical)
+    assert (found.left == 0) is is_short
+
+
+def test_without_inodes_nothing_new_is_made_and_the_problem_says_why(
+    monkeypatch: pytest.MonkeyPatch, settings: object
+) -> None:
+    has_inodes(monkeypatch, 1_000_000, 7)
+    words = "7 inodes free, less than the reserve of 50000"
+    assert space.disk_problem() == f"the disk is nearly full: {words}"
+    with pytest.raises(space.NotEnoughSpace, match=words):
+        space.require(1, at=Path("/"), what="the branch")
+
+
+def test_the_filesystem_that_lacks_inodes_is_the_scarcest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: SimpleNamespace
+) -> None:
+    settings.STATE_DIR = tmp_path
+    (tmp_path / "branches").mkdir()
+    many, few = (space.Space(100, free, 10, files, 5) for free, files in ((50, 50), (90, 1)))
+    monkeypatch.setattr(space, "space_at", lambda at: few if at.name == "branches" else many)
+    assert space.host_space() is few
+
+
+def test_a_file_or_directory_counts_a_block_at_least(tmp_path: Path) -> None:
+    (tmp_path / "base" / "1").mkdir(parents=True)
+    for name, size in (("empty", 0), ("small", 100), ("large", 3 * LEAST)):
+        for folder in (tmp_path, tmp_path / "base" / "1"):
+            (folder / name).write_bytes(bytes(size))
+    assert tree_size(tmp_path) == 2 * (100 + 3 * LEAST)
+    directories = 3 * LEAST
+    assert size_on_disk(tmp_path) == directories + 2 * 5 * LEAST
+    # The bytes of the database's files are known.
+    assert size_on_disk(tmp_path, measured=["base/1"]) == (
+        directories + 5 * LEAST + LEAST + LEAST - 100
+    )
