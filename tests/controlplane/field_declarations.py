@@ -153,6 +153,7 @@ GET /projects/{p}/connection_uri
     ?password                                connection_uri::without_its_password
 GET /projects/{p}/operations
     ?cursor ?limit                           operations::paging_loses_nothing_and_repeats_nothing
+    ?whole_chains                            request_kinds::a_page_of_whole_chains_has
     ?since ?until                            operation_filters::times_are_inclusive_at_the_start
     ?action ?branch_id ?chain_id             operation_filters::a_filter_finds_exactly
     ?endpoint_id ?initiator ?status          operation_filters::a_filter_finds_exactly

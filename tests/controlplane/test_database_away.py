@@ -23,6 +23,7 @@ from controlplane.database.connection_counts import most_connections, needed
 from controlplane.features import Round
 from controlplane.management.commands import worker
 from controlplane.models import Account, Host
+from controlplane.operations import vitals
 from controlplane.operations.locks import locked_project
 from tests.controlplane.rows import make_project
 from tests.support.client import ENDED
@@ -86,6 +87,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(
         publish(host)
 
     monkeypatch.setattr(worker, "publish", publish)
+    monkeypatch.setattr(vitals.rounds, "_records", {})
     host: Any = None
 
     async def run() -> None:
@@ -111,14 +113,16 @@ PROJECT_LOCK = 'SELECT t."id", t."account_id", t."region_id", t."host_id"'
 WAITING = "wait_event_type = 'Lock' AND query LIKE %s"
 
 
-def end_waiting(observer: "psycopg.Connection[Any]", statement: str) -> None:
+def end_waiting(
+    observer: "psycopg.Connection[Any]", statement: str, *, timeout: float = 30.0
+) -> None:
     """Close the connections of those who wait for a lock with that statement."""
     query = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {WAITING}".encode()
 
     def found() -> list[Any]:
         return observer.execute(query, [f"%{statement}%"]).fetchall()
 
-    wait_for(found, f"{statement} to wait")
+    wait_for(found, f"{statement} to wait", timeout=timeout)
 
 
 @pytest.mark.thorough
@@ -170,7 +174,8 @@ def test_a_lane_that_was_interrupted_continues_by_itself(project: Project) -> No
     database = project.stack.database
     with database() as holder, database() as observer, holder.transaction():
         holder.execute("LOCK TABLE procrastinate_jobs IN EXCLUSIVE MODE")
-        end_waiting(observer, "SET status = 'doing'")
+        # An idle lane looks for jobs once a minute.
+        end_waiting(observer, "SET status = 'doing'", timeout=90)
     project.done(project.client.post(project.endpoint_path(rest="/restart")))
     assert processes_of(project.stack, "worker") == worker
 

@@ -228,7 +228,7 @@ def test_a_limited_key_is_refused_as_described(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # No worker reads the logs.
-    monkeypatch.setattr("controlplane.api.schemas._once_read", lambda *_, **__: ["[]"])
+    monkeypatch.setattr("controlplane.api.schemas.once_read", lambda *_, **__: ["[]"])
     elsewhere = make_project(account, host)
     refused = 0
     for limits in ({"read_only": True}, {"project_id": elsewhere.id}):

@@ -143,7 +143,7 @@ def test_every_answer_to_a_read_matches_the_document(
     api: DjangoClient, account: Account, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No worker reads the logs.
-    monkeypatch.setattr("controlplane.api.schemas._once_read", lambda *_, **__: ["[]"])
+    monkeypatch.setattr("controlplane.api.schemas.once_read", lambda *_, **__: ["[]"])
     document = api.get("/api/v2/openapi.json").json()
     branch = Branch.objects.filter(project=project)[0]
     Role.objects.create(branch=branch, name="ann", verifier="-")
