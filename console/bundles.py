@@ -137,7 +137,7 @@ def _without_comments(path: Path, kind: Kind) -> str:
     return "\n".join(line for line in lines if line)
 
 
-A_YEAR = 365 * 24 * 3600
+MAX_AGE = 365 * 24 * 3600
 
 
 # The content security policy applies to pages, not to styles and scripts.
@@ -156,7 +156,7 @@ def show(request: ConsoleRequest, name: str) -> HttpResponse:
     patch_vary_headers(answer, ["Accept-Encoding"])
     is_this = request.GET.get("v") == found.fingerprint
     # During an upgrade, the address may be another version's. This content is not cached for it.
-    answer["Cache-Control"] = f"max-age={A_YEAR}, public, immutable" if is_this else "no-store"
+    answer["Cache-Control"] = f"max-age={MAX_AGE}, public, immutable" if is_this else "no-store"
     return answer
 
 

@@ -18,7 +18,7 @@ _current: ContextVar[str] = ContextVar("client_address", default="")
 
 
 @contextmanager
-def serving(client: str) -> Iterator[None]:
+def client_context(client: str) -> Iterator[None]:
     """In this block, also in threads that copy the context, `current` returns this address."""
     token = _current.set(client)
     try:

@@ -25,7 +25,7 @@ from typing import Any
 from gunicorn.glogging import Logger
 
 # Characters; a value may be untrusted. Of a long traceback the end is kept, as it says most.
-LONGEST_VALUE, LONGEST_TRACE = 2_000, 16_000
+MAX_VALUE_LENGTH, MAX_TRACEBACK_LENGTH = 2_000, 16_000
 # A value that needs no quotes. Every other value is quoted as JSON in ASCII, so that it contains no
 # line break of any script, no control character and no character that changes the text direction.
 BARE = re.compile(r"[!#-<>-\[\]-~]+")
@@ -99,7 +99,7 @@ class JsonFormatter(logging.Formatter):
                 fields[name] = _cut(value)
         fields["message"] = _cut(record.getMessage())
         if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)[-LONGEST_TRACE:]
+            fields["traceback"] = self.formatException(record.exc_info)[-MAX_TRACEBACK_LENGTH:]
         return fields
 
 
@@ -180,8 +180,8 @@ def _log_uncaught(
 
 
 def _cut(value: str | int | float) -> str | int | float:
-    if isinstance(value, str) and len(value) > LONGEST_VALUE:
-        return value[:LONGEST_VALUE] + "…"
+    if isinstance(value, str) and len(value) > MAX_VALUE_LENGTH:
+        return value[:MAX_VALUE_LENGTH] + "…"
     return value
 
 

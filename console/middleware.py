@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 # The browser has the other headers from the answer that it keeps.
 KEPT_WHEN_UNCHANGED = {"ETag", "Cache-Control"}
 # Headers that browsers heed only for documents are not sent with these types.
-NO_DOCUMENTS = ("text/css", "text/javascript")
-FOR_DOCUMENTS = ("Content-Security-Policy", "Cross-Origin-Opener-Policy", "Referrer-Policy")
+STATIC_TYPES = ("text/css", "text/javascript")
+DOCUMENT_HEADERS = ("Content-Security-Policy", "Cross-Origin-Opener-Policy", "Referrer-Policy")
 
 # Seconds. Only an answer made within this time renews the session's cookie, because another tab may
 # have changed the cookie during a longer one.
-AT_ONCE = 2.0
+MAX_RENEWAL_SECONDS = 2.0
 
 GetResponse = Callable[[ConsoleRequest], HttpResponseBase]
 
@@ -59,7 +59,7 @@ class RequestLogMiddleware:
         client = request.META["REMOTE_ADDR"] = client_address.client_of(
             peer, request.headers.get("X-Forwarded-For", ""), settings.TRUSTED_PROXIES
         )
-        with logs.context(request=str(uuid.uuid4())), client_address.serving(client):
+        with logs.context(request=str(uuid.uuid4())), client_address.client_context(client):
             response = self.get_response(request)
             # The query and the body are not logged: the sign-in form holds a key.
             fields = {
@@ -112,8 +112,8 @@ class LeanMiddleware(GZipMiddleware):
             for name in set(response.headers) - KEPT_WHEN_UNCHANGED:
                 del response[name]
             return response
-        if response.headers.get("Content-Type", "").startswith(NO_DOCUMENTS):
-            for name in FOR_DOCUMENTS:
+        if response.headers.get("Content-Type", "").startswith(STATIC_TYPES):
+            for name in DOCUMENT_HEADERS:
                 del response[name]
         # The pieces of a stream must be sent as they arrive.
         shows_secrets = getattr(request, "shows_secrets", False)
@@ -215,7 +215,7 @@ class SignInMiddleware:
         began = time.monotonic()
         request.keeps_awake = False
         response = self.get_response(request)
-        if request.keeps_awake and time.monotonic() - began < AT_ONCE:
+        if request.keeps_awake and time.monotonic() - began < MAX_RENEWAL_SECONDS:
             sessions.keep_awake(request)
         return response
 
@@ -254,7 +254,7 @@ class SignInMiddleware:
 
 # Where a request names the sign-in that its page was made for, by its mark. htmx sends the header
 # with every request. The field counts first: a form that was returned is newer than its page.
-OF_PAGE, OF_FORM = "Perch-Sign-In", "signed_in_as"
+SIGN_IN_HEADER, SIGN_IN_FIELD = "Perch-Sign-In", "signed_in_as"
 
 
 def _is_of_another(request: ConsoleRequest, sign_in: sessions.SignIn) -> bool:
@@ -264,11 +264,11 @@ def _is_of_another(request: ConsoleRequest, sign_in: sessions.SignIn) -> bool:
     """
     if "waits_for_sign_in" in request.POST:
         return False
-    made_for = request.POST.get(OF_FORM) or request.headers.get(OF_PAGE)
+    made_for = request.POST.get(SIGN_IN_FIELD) or request.headers.get(SIGN_IN_HEADER)
     if not made_for or sign_in.is_marked(made_for):
         return False
     # A form that is out of date goes to its view, which returns it with what was typed.
-    return not (OF_FORM in request.POST and request.is_out_of_date)
+    return not (SIGN_IN_FIELD in request.POST and request.is_out_of_date)
 
 
 def _is_by_a_person(request: ConsoleRequest) -> bool:

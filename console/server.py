@@ -11,9 +11,8 @@ from typing import Any
 from gunicorn.workers.ggevent import GeventWorker
 
 # New objects between two garbage collections.
-COLLECT_AFTER = 50_000
-# linux/prctl.h: PR_SET_PDEATHSIG
-KILL_WITH_PARENT = 1
+GC_THRESHOLD = 50_000
+PR_SET_PDEATHSIG = 1
 
 
 def make_room(awaited: dict[Any, str], limit: int) -> None:
@@ -51,7 +50,7 @@ class ConsoleWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
     def init_process(self) -> None:
         # The kernel kills this process when its parent dies. Otherwise a worker that is still
         # loading, on a busy host for a minute, would hold the port, which the next parent needs.
-        ctypes.CDLL(None).prctl(KILL_WITH_PARENT, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         super().init_process()
 
     def load_wsgi(self) -> None:
@@ -60,4 +59,4 @@ class ConsoleWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no types
         # them. Collections are rare, because reference counting frees what a page has made.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(COLLECT_AFTER)
+        gc.set_threshold(GC_THRESHOLD)

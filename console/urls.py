@@ -75,8 +75,8 @@ urlpatterns = [
     path(f"{ENDPOINT}/sessions", endpoints.sessions, name="endpoint_sessions"),
     path(f"{ENDPOINT}/monitoring", monitoring.show, name="endpoint_monitoring"),
     path(f"{ENDPOINT}/monitoring/live", monitoring.live, name="endpoint_monitoring_live"),
-    path(f"{PROJECT}/connect", connecting.of_branch, name="project_connect"),
-    path(f"{BRANCH}/connect", connecting.of_branch, name="branch_connect"),
+    path(f"{PROJECT}/connect", connecting.through_branch, name="project_connect"),
+    path(f"{BRANCH}/connect", connecting.through_branch, name="branch_connect"),
     path(f"{ENDPOINT}/connect", connecting.show, name="endpoint_connect"),
     path(f"{ENDPOINT}/connection-string", connecting.string, name="endpoint_connection_string"),
     *(

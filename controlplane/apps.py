@@ -8,6 +8,6 @@ class ControlPlane(AppConfig):
 
     def ready(self) -> None:
         # It imports psycopg, which the settings of the processes must come before.
-        from controlplane.database.version import note_runs_beside
+        from controlplane.database.version import record_compatibility
 
-        post_migrate.connect(note_runs_beside, sender=self)
+        post_migrate.connect(record_compatibility, sender=self)

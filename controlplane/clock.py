@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 # Seconds after which the database must be asked again. This is short, so that after a change of the
 # database's clock no process compares signs of life of the new time with the old time. It is longer
 # than the two seconds between two signs of life, which set the clock too.
-GOOD_FOR = 2.5
+OFFSET_TTL = 2.5
 
 # Add this to `running_for` to get the database's seconds since 1970. None until it has answered.
 _offset: float | None = None
@@ -35,7 +35,7 @@ def now() -> datetime:
 
 def is_due() -> bool:
     """Return whether the caller should ask the database for its time."""
-    return _offset is None or running_for() - _asked_at > GOOD_FOR
+    return _offset is None or running_for() - _asked_at > OFFSET_TTL
 
 
 def adjust(database_time: datetime, *, sent_at: float, answered_at: float) -> None:

@@ -29,7 +29,7 @@ def decrypt(encrypted: str, *, purpose: str) -> str:
     return keys.decrypt(encrypted.encode()).decode()
 
 
-def encrypted_anew(encrypted: str, *, purpose: str) -> str | None:
+def reencrypt(encrypted: str, *, purpose: str) -> str | None:
     """The value encrypted with the present key; None if it is already. Raises InvalidToken as
     `decrypt` does."""
     try:

@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from controlplane import durable
 
 # On Linux sockaddr_un.sun_path holds 108 bytes, including the terminating NUL.
-LONGEST_SOCKET_PATH = 107
+MAX_SOCKET_PATH_BYTES = 107
 # libpq parameters for every connection to a database: seconds to connect, idle seconds before the
 # first keepalive probe, and milliseconds after which unacknowledged data breaks the connection.
 NETWORK_BOUNDS = {"connect_timeout": 3, "keepalives_idle": 30, "tcp_user_timeout": 30_000}
@@ -198,7 +198,7 @@ def private_directory(state_dir: Path, name: str, *, longest_child: int) -> Path
     `longest_child` is the length in bytes of the longest path below the directory.
     """
     path = state_dir / name
-    if len(os.fsencode(path)) + 1 + longest_child <= LONGEST_SOCKET_PATH:
+    if len(os.fsencode(path)) + 1 + longest_child <= MAX_SOCKET_PATH_BYTES:
         return path
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
     # The owner's, because processes of one service may run under several accounts.

@@ -11,11 +11,10 @@ from controlplane.models import Action, Endpoint, Host
 if TYPE_CHECKING:
     from controlplane.operations.actions import ActionRule
 
-# At rest, rounds about computes and operations are done once in so many seconds, for what only
-# somebody at the machine can have done meanwhile. Those that then read the directories of all
-# branches are done once in SELDOM seconds. So are those that tidy the region's rows, which any host
-# may do; and in RARELY seconds those about what need not be in time.
-REST, SELDOM, RARELY = 60.0, 300.0, 30.0
+# Seconds between two rounds at rest: of those about computes and operations, for what only somebody
+# at the machine can have done meanwhile; of those that read the directories of all branches, or
+# tidy the region's rows, which any host may do; and of those that need not be in time.
+REST_INTERVAL, LONG_REST_INTERVAL, SHORT_REST_INTERVAL = 60.0, 300.0, 30.0
 
 
 class CannotServe(Exception):

@@ -25,7 +25,7 @@ from typing import Any
 
 # In characters, because a value may come from an untrusted client. A longer traceback loses its
 # beginning, because its end says most.
-LONGEST_VALUE, LONGEST_TRACE = 2_000, 16_000
+MAX_VALUE_LENGTH, MAX_TRACEBACK_LENGTH = 2_000, 16_000
 # A value that needs no quotes. Every other value is quoted as an ASCII JSON string, so that it
 # contains no line break of any script, no control character and no character that changes the
 # text direction.
@@ -107,7 +107,7 @@ class JsonFormatter(logging.Formatter):
                 fields[name] = _cut(value)
         fields["message"] = _cut(record.getMessage())
         if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)[-LONGEST_TRACE:]
+            fields["traceback"] = self.formatException(record.exc_info)[-MAX_TRACEBACK_LENGTH:]
         return fields
 
 
@@ -181,8 +181,8 @@ def _log_uncaught(
 
 
 def _cut(value: str | int | float) -> str | int | float:
-    if isinstance(value, str) and len(value) > LONGEST_VALUE:
-        return value[:LONGEST_VALUE] + "…"
+    if isinstance(value, str) and len(value) > MAX_VALUE_LENGTH:
+        return value[:MAX_VALUE_LENGTH] + "…"
     return value
 
 

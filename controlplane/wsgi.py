@@ -17,7 +17,7 @@ application = get_wsgi_application()
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key  # noqa: E402
 from controlplane.database.version import OtherVersion, refuse_other_version  # noqa: E402
 
-LOOK_EVERY = 1.0  # seconds
+RETRY_INTERVAL = 1.0  # seconds
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def check_database() -> None:
 def check_once_it_answers() -> None:
     """End this process, and thereby gunicorn, if the database turns out to be unfit for it."""
     while True:
-        time.sleep(LOOK_EVERY)
+        time.sleep(RETRY_INTERVAL)
         try:
             check_database()
         except psycopg.OperationalError:

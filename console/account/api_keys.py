@@ -28,7 +28,7 @@ from console.request import ConsoleRequest
 from console.sign_in import sessions
 
 # In a later year, the date of the following day might not exist.
-LAST_YEAR = 9998
+MAX_EXPIRY_YEAR = 9998
 
 
 class ApiKeyForm(forms.Form):
@@ -53,7 +53,7 @@ class ApiKeyForm(forms.Form):
 
     def clean_expires_at(self) -> date | None:
         last_day: date | None = self.cleaned_data["expires_at"]
-        if last_day and last_day.year > LAST_YEAR:
+        if last_day and last_day.year > MAX_EXPIRY_YEAR:
             raise forms.ValidationError("This date is too far in the future.")
         if last_day and last_day < localdate():
             raise forms.ValidationError("This date is in the past.")

@@ -46,10 +46,10 @@ GROUPS = [
     ("On the query page", ON_THE_QUERY_PAGE),
 ]
 
-OF_A_PROJECT = re.compile(r"/projects/([a-z0-9-]+)(?:/|$)")
-OF_A_BRANCH = re.compile(r"/branches/([a-z0-9-]+)(?:/|$)")
+PROJECT_PATH = re.compile(r"/projects/([a-z0-9-]+)(?:/|$)")
+BRANCH_PATH = re.compile(r"/branches/([a-z0-9-]+)(?:/|$)")
 # Of the account's other projects, so many are searched for branches and endpoints.
-PROJECTS_SEARCHED = 10
+MAX_SEARCHED_PROJECTS = 10
 # By these, people look for the page of past moments.
 PAST_WORDS = "restore undo recover history past point in time"
 
@@ -80,13 +80,13 @@ def go(request: ConsoleRequest) -> HttpResponse:
     sign_in = present(request)
     assert sign_in is not None, "only the signed in come here"
     query = request.GET.get("q", "")
-    here = request.GET.get("project") or _project_of(_shown(request))
+    here = request.GET.get("project") or _project_of(_current_path(request))
     account = sign_in.account
     only_elsewhere = bool(request.htmx) and "elsewhere" in request.GET
     projects, of_project = in_parallel(
         request.api.all_projects, lambda: [] if only_elsewhere else list(_here(request, here))
     )
-    others = [project for project in projects if project.id != here][:PROJECTS_SEARCHED]
+    others = [project for project in projects if project.id != here][:MAX_SEARCHED_PROJECTS]
     if only_elsewhere:
         return render(request, "_palette_goals.html", {"goals": _elsewhere(request, others)})
     goals = [*of_project, *_pages(account), *_projects(projects), *_of_console(account)]
@@ -153,7 +153,7 @@ def _here(request: ConsoleRequest, project_id: str) -> Iterator[Goal]:
     yield from _of_project(project, present(request).account)  # type: ignore[union-attr]
     yield from _endpoints(project, endpoints, branches)
     is_perch = is_at_perch(request)
-    shown = OF_A_BRANCH.search(_shown(request))
+    shown = BRANCH_PATH.search(_current_path(request))
     for branch in branches:
         yield _branch(project, branch)
         if is_perch and (branch.default or (shown and shown[1] == branch.id)):
@@ -219,10 +219,10 @@ def _branch(project: Project, branch: Branch, where: str = "") -> Goal:
     return Goal(branch.name, url, "branch", branch.id, where)
 
 
-def _shown(request: ConsoleRequest) -> str:
+def _current_path(request: ConsoleRequest) -> str:
     return (request.htmx.current_url_abs_path or "") if request.htmx else ""
 
 
 def _project_of(path: str) -> str:
-    found = OF_A_PROJECT.match(path)
+    found = PROJECT_PATH.match(path)
     return found[1] if found else ""

@@ -15,7 +15,7 @@ from console.request import ConsoleRequest, public
 
 THEME, SHORTCUTS = "perch_theme", "perch_shortcuts"
 THEMES = {"": "System", "light": "Light", "dark": "Dark"}
-A_YEAR = 365 * 24 * 3600
+MAX_AGE = 365 * 24 * 3600
 
 
 class PreferencesForm(forms.Form):
@@ -41,7 +41,7 @@ def has_shortcuts(request: HttpRequest) -> bool:
     return request.COOKIES.get(SHORTCUTS) != "off"
 
 
-def keep(answer: HttpResponse, form: PreferencesForm) -> None:
+def store_choices(answer: HttpResponse, form: PreferencesForm) -> None:
     """Store the choices, once the form is validated. A default is stored by deleting the cookie."""
     _keep(answer, THEME, form.cleaned_data["theme"])
     _keep(answer, SHORTCUTS, "" if form.cleaned_data["shortcuts"] else "off")
@@ -54,7 +54,7 @@ def preferences(request: HttpRequest) -> dict[str, object]:
 
 def _keep(answer: HttpResponse, name: str, value: str) -> None:
     if value:
-        answer.set_cookie(name, value, max_age=A_YEAR, httponly=True, samesite="Lax")
+        answer.set_cookie(name, value, max_age=MAX_AGE, httponly=True, samesite="Lax")
     else:
         answer.delete_cookie(name, samesite="Lax")
 
@@ -63,13 +63,13 @@ def _keep(answer: HttpResponse, name: str, value: str) -> None:
 @require_http_methods(["GET", "HEAD", "POST"])
 def choose(request: ConsoleRequest) -> HttpResponse:
     form = PreferencesForm(request.POST or None)
-    url = back(request, _shown(request))
+    url = back(request, _current_page(request))
     if request.method == "POST" and form.is_valid():
         answer: HttpResponse = HttpResponseRedirect(url)
         if request.htmx:
             # Reload the whole page, so that it changes its look.
             answer = HttpResponse(headers={"HX-Redirect": iri_to_uri(url)})
-        keep(answer, form)
+        store_choices(answer, form)
         return answer
     form.initial = {
         "theme": theme(request),
@@ -79,7 +79,7 @@ def choose(request: ConsoleRequest) -> HttpResponse:
     return show_form(request, form, page)
 
 
-def _shown(request: ConsoleRequest) -> str:
+def _current_page(request: ConsoleRequest) -> str:
     """Return the page that is open, if htmx names it; by default the dashboard."""
     at = request.htmx.current_url_abs_path if request.htmx else None
     return at if at and is_own_url(request, at) else reverse("dashboard")

@@ -25,7 +25,7 @@ from console.pages.statuses import Status
 from console.request import ConsoleRequest
 
 # Milliseconds between two polls: signs of life that are missing change no mark.
-LOOKED_AT = 5_000
+POLL_INTERVAL_MS = 5_000
 RUNNING = Status("running", "Up", "awake", "good")
 SILENT = Status("silent", "Not responding", "cross", "bad")
 LANES = {
@@ -44,7 +44,7 @@ class HostRow:
         """Each process with its state, and when it last gave a sign of life."""
         seen = {"worker": self.host.worker_seen, "proxy": self.host.proxy_seen}
         return [
-            (name.capitalize(), SILENT if name in self.host.missing else RUNNING, _moment(ago))
+            (name.capitalize(), SILENT if name in self.host.missing else RUNNING, _time_ago(ago))
             for name, ago in seen.items()
         ]
 
@@ -63,7 +63,7 @@ class HostRow:
         return free is not None and reserve is not None and free < reserve
 
 
-def _moment(seconds_ago: float | None) -> datetime | None:
+def _time_ago(seconds_ago: float | None) -> datetime | None:
     if seconds_ago is None:
         return None
     return datetime.now(UTC) - timedelta(seconds=seconds_ago)
@@ -74,7 +74,7 @@ def _contents(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     rows = [HostRow(host) for host in details.hosts]
     is_well = not any(host.missing or host.problems for host in details.hosts)
     context = {"details": details, "hosts": rows, "is_well": is_well}
-    return context, Polling(reverse("status_live"), LOOKED_AT)
+    return context, Polling(reverse("status_live"), POLL_INTERVAL_MS)
 
 
 show, live = page_and_region(_contents, "status.html", "_status_of_service.html")
@@ -122,7 +122,7 @@ def remove(request: ConsoleRequest, host_id: str) -> HttpResponse:
     def page() -> FormPage:
         host, _ = _host(request, host_id)
         # For a form that was sent, the server's own refusal is shown.
-        why = _why_not_removed(host) if host and request.method != "POST" else ""
+        why = _removal_refusal(host) if host and request.method != "POST" else ""
         return FormPage(
             title=f"Remove host {host_id}",
             intro="" if why else "The server refuses this as long as the host has projects.",
@@ -160,7 +160,7 @@ def _host(request: ConsoleRequest, host_id: str) -> tuple[Host | None, list[Host
     return host, others
 
 
-def _why_not_removed(host: Host) -> str:
+def _removal_refusal(host: Host) -> str:
     """Return all that stands in the way; "" if it can be removed."""
     endpoints = sum(host.computes.values())
     reasons = []

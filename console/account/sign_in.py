@@ -175,11 +175,11 @@ def _signed_out_everywhere(request: ConsoleRequest) -> HttpResponse:
 def _account(api: ManagementAPI) -> Account:
     """Read who is signed in, and what the pages may offer. Raises an `APIError` for a bad key."""
     user, own, keys, activity, webhooks = in_parallel(
-        lambda: _whose(api),
+        lambda: _user_of_key(api),
         lambda: _own_key(api),
-        lambda: _access(api.api_keys),
-        lambda: _access(lambda: api.events(limit=1)),
-        lambda: _access(api.webhooks.list),
+        lambda: _probe_access(api.api_keys),
+        lambda: _probe_access(lambda: api.events(limit=1)),
+        lambda: _probe_access(api.webhooks.list),
     )
     limits = own.limits
     if limits is None:
@@ -216,7 +216,7 @@ class Access(Enum):
     MISSING = "missing"
 
 
-def _access(call: Callable[[], object]) -> Access:
+def _probe_access(call: Callable[[], object]) -> Access:
     """Try a part of the API that not every server has, and that not every key may use."""
     try:
         call()
@@ -246,7 +246,7 @@ def _first_page(came_from: str, account: Account) -> str:
     return came_from
 
 
-def _whose(api: ManagementAPI) -> User:
+def _user_of_key(api: ManagementAPI) -> User:
     try:
         return api.me()
     except Forbidden:

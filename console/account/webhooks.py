@@ -67,10 +67,10 @@ class WebhookEditForm(WebhookForm):
 
 
 # The page of a webhook shows this many of its latest deliveries.
-DELIVERIES_SHOWN = 30
-# While a delivery is pending and younger than POLLED_FOR, the page polls, to show its outcome.
-POLLED_FOR = timedelta(seconds=30)
-POLLED_EVERY = 1_000  # milliseconds
+MAX_SHOWN_DELIVERIES = 30
+# While a delivery is pending and younger than POLLING_TIMEOUT, the page polls, to show its outcome.
+POLLING_TIMEOUT = timedelta(seconds=30)
+POLL_INTERVAL_MS = 1_000  # milliseconds
 
 
 def _list(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
@@ -142,34 +142,34 @@ def _show_secret(request: ConsoleRequest, webhook: Webhook) -> HttpResponse:
     return show_secret(request, "_secret.html", context)
 
 
-def _one(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Polling]:
+def _detail_context(request: ConsoleRequest, webhook_id: str) -> tuple[dict[str, Any], Polling]:
     webhook, deliveries = in_parallel(
         lambda: request.api.webhooks.get(webhook_id),
-        lambda: request.api.webhooks.deliveries(webhook_id, limit=DELIVERIES_SHOWN),
+        lambda: request.api.webhooks.deliveries(webhook_id, limit=MAX_SHOWN_DELIVERIES),
     )
     context = {
         "webhook": webhook,
-        "most": DELIVERIES_SHOWN,
+        "most": MAX_SHOWN_DELIVERIES,
         "types": _event_labels(webhook),
         "here": reverse("webhook", args=[webhook_id]),
         "rows": [(one, event_type(one.event_type), delivery_status(one)) for one in deliveries],
     }
     url = reverse("webhook_live", args=[webhook_id])
     # The outcome of a delivery changes no mark.
-    return context, Polling(url, POLLED_EVERY if _is_any_awaited(deliveries) else 0)
+    return context, Polling(url, POLL_INTERVAL_MS if _is_any_awaited(deliveries) else 0)
 
 
-show, show_live = page_and_region(_one, "webhook.html", "_webhook.html")
+show, show_live = page_and_region(_detail_context, "webhook.html", "_webhook.html")
 
 
 def _is_any_awaited(found: Sequence[Delivery]) -> bool:
-    since = datetime.now(UTC) - POLLED_FOR
+    since = datetime.now(UTC) - POLLING_TIMEOUT
     return any(
         one.status == "pending" and one.created_at and one.created_at > since for one in found
     )
 
 
-def _which(request: ConsoleRequest, webhook_id: str) -> str:
+def _title(request: ConsoleRequest, webhook_id: str) -> str:
     """Say which webhook a form is about. Raises NotFound, but not for a form that was sent."""
     found = choices(request, lambda: [request.api.webhooks.get(webhook_id)])
     return f"The webhook sends to {found[0].url}" if found else f"The webhook is {webhook_id}"
@@ -180,7 +180,7 @@ def rotate(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
     def page() -> FormPage:
         return FormPage(
             title="Rotate secret",
-            intro=f"{_which(request, webhook_id)}. This creates a new secret and shows it once. "
+            intro=f"{_title(request, webhook_id)}. This creates a new secret and shows it once. "
             "For a day, messages are also signed with the previous secret.",
             submit="Rotate secret",
             back=reverse("webhook", args=[webhook_id]),
@@ -202,7 +202,7 @@ def delete(request: ConsoleRequest, webhook_id: str) -> HttpResponse:
     def page() -> FormPage:
         return FormPage(
             title="Delete webhook",
-            intro=f"{_which(request, webhook_id)}. This permanently deletes:",
+            intro=f"{_title(request, webhook_id)}. This permanently deletes:",
             submit="Delete webhook",
             danger=True,
             back=reverse("webhook", args=[webhook_id]),

@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 # What read_json raises; RecursionError if the JSON is nested too deeply.
 NOT_JSON = (ValueError, RecursionError)
 # Characters of an error message. Messages are searched, shown, and kept in a cookie until then.
-LONGEST_MESSAGE = 1000
-LONGEST_REQUEST_ID = 200
+MAX_MESSAGE_LENGTH = 1000
+MAX_REQUEST_ID_LENGTH = 200
 # The most fields at fault that are read from one refusal.
-MOST_FIELDS = 100
+MAX_FIELD_ERRORS = 100
 
 
 def decoded(answer: requests.Response, content: bytes, *, is_needed: bool) -> object:
@@ -63,10 +63,10 @@ def _refusal(status: int, reason: str, body: object) -> APIError:
         quota = code.removesuffix(QUOTA_EXCEEDED).lower().replace("_", " ")
         message = f"The {quota} quota is used up."
     refusal = refused_as(
-        message[:LONGEST_MESSAGE],
+        message[:MAX_MESSAGE_LENGTH],
         status=status,
-        request_id=text(data, "request_id")[:LONGEST_REQUEST_ID],
-        fields=_field_errors(data, message[:LONGEST_MESSAGE]),
+        request_id=text(data, "request_id")[:MAX_REQUEST_ID_LENGTH],
+        fields=_field_errors(data, message[:MAX_MESSAGE_LENGTH]),
     )
     refusal.is_told = isinstance(body, Mapping)
     return refusal
@@ -77,7 +77,7 @@ def _field_errors(data: Mapping[str, Any], message: str) -> Sequence[FieldError]
     if not isinstance(found, list):
         return message_parsing.field_errors(message)
     return [
-        FieldError(text(one, "field"), text(one, "message")[:LONGEST_MESSAGE])
-        for one in found[:MOST_FIELDS]
+        FieldError(text(one, "field"), text(one, "message")[:MAX_MESSAGE_LENGTH])
+        for one in found[:MAX_FIELD_ERRORS]
         if isinstance(one, Mapping)
     ]

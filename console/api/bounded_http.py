@@ -22,10 +22,10 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import NewConnectionError, ReadTimeoutError
 
-LONGEST_ANSWER = 32 << 20  # bytes, after decompression
-READ_AT_ONCE = 1 << 16
+MAX_RESPONSE_BYTES = 32 << 20  # bytes, after decompression
+READ_CHUNK_BYTES = 1 << 16
 # Values in an answer. An empty object takes 3 bytes of text, and 64 bytes of memory.
-MOST_VALUES = 1_000_000
+MAX_JSON_VALUES = 1_000_000
 # Escapes of surrogates. A lone surrogate is half a character, which no page, cookie or address can
 # hold.
 _MAY_HOLD_HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -39,13 +39,13 @@ class TooLong(requests.RequestException):
 def read_whole(answer: requests.Response, *, longest: int | None = None) -> bytes:
     """Return the body of an answer that was requested with `stream=True`.
 
-    `longest` is in bytes, by default LONGEST_ANSWER. Raises TooLong if the body is longer, and
+    `longest` is in bytes, by default MAX_RESPONSE_BYTES. Raises TooLong if the body is longer, and
     what `requests` raises: requests.Timeout when the time is over.
     """
     body = bytearray()
-    most = longest or LONGEST_ANSWER
+    most = longest or MAX_RESPONSE_BYTES
     try:
-        for piece in answer.iter_content(READ_AT_ONCE):
+        for piece in answer.iter_content(READ_CHUNK_BYTES):
             body += piece
             if len(body) > most:
                 raise TooLong(f"longer than {most >> 20} MiB")
@@ -56,7 +56,7 @@ def read_whole(answer: requests.Response, *, longest: int | None = None) -> byte
     return bytes(body)
 
 
-def read_json(content: bytes, *, most_values: int = MOST_VALUES) -> Any:
+def read_json(content: bytes, *, most_values: int = MAX_JSON_VALUES) -> Any:
     """Decode JSON, with a replacement character for each lone surrogate in its texts.
 
     Raises ValueError if it is not JSON or has too many values, RecursionError if it is nested too

@@ -20,11 +20,11 @@ JSONObject = Mapping[str, Any]
 # An id that may be part of an address of the console.
 IDENTIFIER = re.compile(r"[-a-zA-Z0-9_]+")
 # Numbers of this size and above are ignored. No size in bytes comes near it.
-LARGEST = 2**63
+NUMBER_LIMIT = 2**63
 # No server returns shorter pages than this, however many items are requested.
-SHORTEST_PAGE = 100
+MIN_PAGE_SIZE = 100
 # Timestamps of this year are ignored: in another time zone they could be beyond Python's last year.
-LAST_YEAR = 9999
+YEAR_LIMIT = 9999
 
 
 # The fields that hold what somebody has called something.
@@ -89,7 +89,7 @@ def number(data: JSONObject, name: str, default: float = 0) -> float:
     value = data.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     # Python's JSON parser accepts infinity, NaN and integers of any length.
-    return value if is_number and value is not None and abs(value) < LARGEST else default
+    return value if is_number and value is not None and abs(value) < NUMBER_LIMIT else default
 
 
 def whole(data: JSONObject, name: str) -> int | None:
@@ -129,7 +129,7 @@ def moment(data: JSONObject, name: str) -> datetime | None:
         return None
     if read.tzinfo is None:
         read = read.replace(tzinfo=UTC)
-    return read if LAST_YEAR > read.year > 2000 else None
+    return read if YEAR_LIMIT > read.year > 2000 else None
 
 
 def stamp(when: datetime) -> str:
@@ -172,4 +172,4 @@ class Page(Generic[T]):
         cursor = text(pagination, "cursor") if isinstance(pagination, Mapping) else ""
         # The API returns a cursor with the last page too. A page shorter than the limit, and
         # shorter than any server's limit, is the last one.
-        return cls(items, cursor if len(items) >= min(limit, SHORTEST_PAGE) else "")
+        return cls(items, cursor if len(items) >= min(limit, MIN_PAGE_SIZE) else "")

@@ -20,15 +20,15 @@ from console.api.resources.service_status import StatusCalls
 from console.api.resources.snapshots import SnapshotCalls
 from console.api.resources.webhooks import WebhookCalls
 from console.api.servers import Server, default_server
-from console.api.transport import Transport, may_be_missing, new_once
+from console.api.transport import Transport, may_be_missing, new_once_token
 
 # What is cancelled or retried: ("operations", its id), or ("chains", a chain's id).
 Target = tuple[Literal["operations", "chains"], str]
 Verb = Literal["cancel", "retry"]
 
 # The most projects that the API returns at once, and the most pages of them that are read.
-LONGEST_PAGE = 400
-MOST_PAGES = 25
+MAX_PAGE_SIZE = 400
+MAX_PAGES = 25
 
 
 class ManagementAPI:
@@ -57,7 +57,7 @@ class ManagementAPI:
     @property
     def once(self) -> str:
         """What the next form has as its `once`."""
-        return self._transport.once or new_once()
+        return self._transport.once or new_once_token()
 
     def refuse_changes(self) -> None:
         """Make every call that would change something raise OutOfDate."""
@@ -118,13 +118,13 @@ class ManagementAPI:
     def all_projects(self) -> list[Project]:
         """Return the account's projects, however many pages they take.
 
-        At most MOST_PAGES are read, as a server may return pages without end.
+        At most MAX_PAGES are read, as a server may return pages without end.
         """
         found: dict[str, Project] = {}
         cursor = ""
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             known = len(found)
-            page = self.projects(limit=LONGEST_PAGE, cursor=cursor)
+            page = self.projects(limit=MAX_PAGE_SIZE, cursor=cursor)
             found |= {project.id: project for project in page.items}
             cursor = page.cursor
             if not cursor or len(found) == known:
@@ -156,10 +156,10 @@ class ManagementAPI:
         return Project.read(found) if text(found, "id") == project_id else None
 
     def deleted_projects(self) -> list[Project]:
-        """Return the deleted projects that can be recovered, at most LONGEST_PAGE."""
+        """Return the deleted projects that can be recovered, at most MAX_PAGE_SIZE."""
         with may_be_missing("The server does not keep deleted projects."):
             data = self._transport.get(
-                "projects", query={"recoverable": "true", "limit": LONGEST_PAGE}
+                "projects", query={"recoverable": "true", "limit": MAX_PAGE_SIZE}
             )
         return [Project.read(item) for item in objects(data, "projects")]
 

@@ -19,7 +19,7 @@ E = TypeVar("E")
 Item = TypeVar("Item", covariant=True)
 
 # The most threads for the calls of one page. Under gevent, each thread is a greenlet.
-MOST_AT_ONCE = 32
+MAX_THREADS = 32
 
 
 @overload
@@ -43,15 +43,15 @@ def in_parallel(
 ) -> tuple[A, B, C, D, E]: ...
 def in_parallel(*calls: Callable[[], Any]) -> tuple[Any, ...]:
     """Make the calls at the same time. Raises the error of the first call that fails, in order."""
-    return tuple(_made(calls))
+    return tuple(_run_calls(calls))
 
 
-def _made(calls: Sequence[Callable[[], A]]) -> list[A]:
+def _run_calls(calls: Sequence[Callable[[], A]]) -> list[A]:
     """Make the first call in this thread, and each other in a thread of its own. With threads
     shared by all pages, one server that does not answer would delay the pages of all others."""
     if len(calls) < 2:
         return [call() for call in calls]
-    threads = ThreadPoolExecutor(min(len(calls) - 1, MOST_AT_ONCE), "management-api")
+    threads = ThreadPoolExecutor(min(len(calls) - 1, MAX_THREADS), "management-api")
     try:
         # The calls run in the page's context, so that the API gets the page's request id.
         others = [threads.submit(copy_context().run, call) for call in calls[1:]]
@@ -76,7 +76,7 @@ def or_none(call: Callable[[], A]) -> Callable[[], A | None]:
 def each_or_none(call: Callable[[A], B], items: Sequence[A]) -> list[B | None]:
     """Call for each item at the same time. The result is None where the API refused or failed."""
     calls = [or_none(partial(call, item)) for item in items]
-    return _made(calls)
+    return _run_calls(calls)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ UNSENDABLE = frozenset((".", "..", ""))
 ONCE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-def new_once() -> str:
+def new_once_token() -> str:
     """Return a value for the field `once` of a form."""
     return secrets.token_urlsafe(16)
 

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from console.api.errors import APIError, NotFound
 from console.api.parallel import in_parallel, or_none, part
 from console.api.resources.branches import Branch
-from console.branches.forms import ResetForm, RestoreForm, named
+from console.branches.forms import ResetForm, RestoreForm, name_list
 from console.forms import losses
 from console.forms.api_requests import body_of
 from console.forms.fields import ConfirmForm, LifetimeFields, RenameForm
@@ -62,10 +62,10 @@ def expiry(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpResp
             return done(request, url, words)
     name, blocked = "it", ""
     if request.method != "POST":
-        branch, children = _found(request.api.branches(project_id), branch_id)
+        branch, children = _branch_and_children(request.api.branches(project_id), branch_id)
         form.initial.update(form.initial_of(branch.expires_at))
         name = branch.name
-        if branch.expires_at is None and (why := _why_it_stays(branch, children)):
+        if branch.expires_at is None and (why := _deletion_refusal(branch, children)):
             blocked = f"A branch that cannot be deleted cannot expire. {why}"
     page = FormPage(
         title="Branch expiry",
@@ -137,7 +137,7 @@ def reset(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
         submit="Reset branch",
         danger=True,
         back=url,
-        blocked="" if form.is_bound else why_not_replaced(branch, NO_PARENT, parent_name),
+        blocked="" if form.is_bound else replacement_refusal(branch, NO_PARENT, parent_name),
     )
     return show_form(request, form, page)
 
@@ -164,12 +164,12 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
         submit="Restore branch",
         danger=True,
         back=url,
-        blocked="" if form.is_bound else why_not_replaced(branch, NO_OTHER, len(branches) > 1),
+        blocked="" if form.is_bound else replacement_refusal(branch, NO_OTHER, len(branches) > 1),
     )
     return show_form(request, form, page)
 
 
-def why_not_replaced(branch: Branch | None, without_source: str, has_source: object) -> str:
+def replacement_refusal(branch: Branch | None, without_source: str, has_source: object) -> str:
     """Return why its data cannot be replaced, "" if it can; `without_source` if none could be its
     source."""
     if branch and branch.protected:
@@ -223,25 +223,25 @@ def _deletion(request: ConsoleRequest, project_id: str, branch_id: str) -> tuple
         part(lambda: api.catalog.roles(project_id, branch_id)),
         part(lambda: api.snapshots.list(project_id)),
     )
-    branch, children = _found(branches, branch_id)
+    branch, children = _branch_and_children(branches, branch_id)
     page = _deletion_page(
         _page(request, project_id, branch_id),
         title=f"Delete branch {branch.name}",
         # For a form that was sent, the API's refusal is shown in the form.
-        blocked="" if request.method == "POST" else _why_it_stays(branch, children),
+        blocked="" if request.method == "POST" else _deletion_refusal(branch, children),
         lost=losses.of_branch(branch, endpoints, databases, roles, snapshots),
     )
     return page, branch.name
 
 
-def _why_it_stays(branch: Branch, children: Sequence[Branch]) -> str:
+def _deletion_refusal(branch: Branch, children: Sequence[Branch]) -> str:
     """Return why the branch cannot be deleted; "" if it can."""
     if branch.default:
         return f"{branch.name} is the default branch. Set another branch as default first."
     if branch.protected:
         return f"{branch.name} is protected. Turn off protection first."
     return (
-        f"{branch.name} has child branches. Delete them first: {named(children)}."
+        f"{branch.name} has child branches. Delete them first: {name_list(children)}."
         if children
         else ""
     )
@@ -273,14 +273,14 @@ def with_children(
     For a form that was sent, return None and no children instead of raising.
     """
     try:
-        return _found(branches, branch_id)
+        return _branch_and_children(branches, branch_id)
     except NotFound:
         if request.method != "POST":
             raise
         return None, []
 
 
-def _found(branches: list[Branch], branch_id: str) -> tuple[Branch, list[Branch]]:
+def _branch_and_children(branches: list[Branch], branch_id: str) -> tuple[Branch, list[Branch]]:
     """Return the branch and its children. Raises NotFound."""
     branch = next((one for one in branches if one.id == branch_id), None)
     if branch is None:

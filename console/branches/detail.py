@@ -25,10 +25,10 @@ from console.pages.live_regions import Polling, page_and_region, polling
 from console.request import ConsoleRequest
 
 # How many operations are searched. A server that ignores the filter returns the project's.
-OPERATIONS_READ = 50
-EVENTS_READ = 200
+MAX_OPERATIONS = 50
+MAX_EVENTS = 200
 # How long a snapshot without a timestamp counts as being taken. Some servers never return one.
-SNAPSHOT_WITHIN = timedelta(minutes=10)
+SNAPSHOT_TIMEOUT = timedelta(minutes=10)
 CREATIONS = {"role.created": "role", "database.created": "database"}
 
 
@@ -59,7 +59,7 @@ def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchCo
     """Read the branch. Raises NotFound if the list of branches does not contain it."""
     (page, project, branches, endpoints), parts = in_parallel(
         lambda: in_parallel(
-            lambda: api.operations(project_id, limit=OPERATIONS_READ, branch_id=branch_id),
+            lambda: api.operations(project_id, limit=MAX_OPERATIONS, branch_id=branch_id),
             lambda: api.project(project_id),
             lambda: api.branches(project_id),
             lambda: api.endpoints(project_id),
@@ -74,7 +74,7 @@ def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchCo
     )
     made, history, roles, databases, snapshots = parts
     own = [one for one in snapshots.items if one.source_branch_id == branch_id]
-    taking = [found for one in own if (found := _taking(one))]
+    taking = [found for one in own if (found := _snapshot_operation(one))]
     operations = [*taking, *(one for one in page.items if one.branch_id == branch_id)]
     of_endpoints = endpoint_rows(endpoints, branches, page.items)
     rows = {row.branch.id: row for row in branch_rows(branches, of_endpoints)}
@@ -94,12 +94,12 @@ def read_branch(api: ManagementAPI, project_id: str, branch_id: str) -> BranchCo
     )
 
 
-def _taking(snapshot: Snapshot) -> Operation | None:
+def _snapshot_operation(snapshot: Snapshot) -> Operation | None:
     """Return the operation that is taking the snapshot, if it is being taken.
 
     It is constructed here: the API returns the real one only with the id of a hidden branch.
     """
-    since = datetime.now(UTC) - SNAPSHOT_WITHIN
+    since = datetime.now(UTC) - SNAPSHOT_TIMEOUT
     if snapshot.timestamp or not snapshot.created_at or snapshot.created_at < since:
         return None
     return Operation.read(
@@ -114,7 +114,7 @@ def _taking(snapshot: Snapshot) -> Operation | None:
 
 def _creations(api: ManagementAPI, project_id: str, branch_id: str) -> Sequence[Event]:
     types = ",".join(CREATIONS)
-    page = api.events(project_id, limit=EVENTS_READ, branch_id=branch_id, type=types)
+    page = api.events(project_id, limit=MAX_EVENTS, branch_id=branch_id, type=types)
     return page.items
 
 
@@ -131,9 +131,9 @@ def _made_by_sql(events: Sequence[Event], kind: str) -> frozenset[str]:
     )
 
 
-CHILDREN_SHOWN = 12
+MAX_SHOWN_CHILDREN = 12
 # Milliseconds between two polls while the history has no full copy yet.
-HISTORY_LOOKED_AT = 3_000
+HISTORY_POLL_INTERVAL_MS = 3_000
 
 
 def _contents(
@@ -147,8 +147,8 @@ def _contents(
         "found": found,
         "branch_row": found.row,
         "branch": found.row.branch,
-        "children": found.children[:CHILDREN_SHOWN],
-        "children_more": max(0, len(found.children) - CHILDREN_SHOWN),
+        "children": found.children[:MAX_SHOWN_CHILDREN],
+        "children_more": max(0, len(found.children) - MAX_SHOWN_CHILDREN),
         "history": history,
         "band": band(history) if history else None,
         "summary": summary(history) if history else "",
@@ -158,7 +158,7 @@ def _contents(
     state = polling(request, url, found.operations)
     if not state.every and _history_begins(history, found.row):
         # The first full copy is taken after the start, and no event tells of it.
-        state = replace(state, every=HISTORY_LOOKED_AT)
+        state = replace(state, every=HISTORY_POLL_INTERVAL_MS)
     return context, state
 
 

@@ -106,7 +106,7 @@ class ResetForm(forms.Form):
         self.initial["preserve_under_name"] = name_for_current_data(branch)
         field = self.fields["preserve_under_name"]
         field.help_text = (
-            f"Required, because the branch has child branches ({named(children)}): they become "
+            f"Required, because the branch has child branches ({name_list(children)}): they become "
             "children of the branch that keeps the current data."
         )
         field.required = not self.is_bound
@@ -203,12 +203,11 @@ class ComparisonForm(forms.Form):
         offer(self, "base", ((branch.id, branch.name) for branch in branches))
 
 
-# The most names listed in a sentence.
-MOST_NAMES = 5
+MAX_LISTED_NAMES = 5
 
 
-def named(branches: Sequence[Branch]) -> str:
+def name_list(branches: Sequence[Branch]) -> str:
     """Return the branches' names, as words of a sentence."""
-    shown = ", ".join(f"{branch.name}" for branch in branches[:MOST_NAMES])
-    more = len(branches) - MOST_NAMES
+    shown = ", ".join(f"{branch.name}" for branch in branches[:MAX_LISTED_NAMES])
+    more = len(branches) - MAX_LISTED_NAMES
     return f"{shown} and {more} more" if more > 0 else shown

@@ -16,11 +16,11 @@ WIDTH, TOP, HEIGHT = 1440, 14, 36
 # The tallest and the smallest bar of commits.
 TALLEST, SMALLEST = 30, 5
 # The most marks of one kind that are drawn, the newest: more would hide each other.
-MOST_MARKS = 150
+MAX_MARKS = 150
 # The most intervals between times on the axis, so that they fit on a phone.
-MOST_TIMES = 4
+MAX_TIMES = 4
 # The shortest interval that the slider of the page distinguishes, and how many there are at most.
-SHORTEST_STEP, MOST_STEPS = 1, 1440
+MIN_STEP, MAX_STEPS = 1, 1440
 # A latest moment this near to now counts as now.
 NOW_WITHIN = timedelta(minutes=1)
 NO_HISTORY = "No history: history_retention_seconds is 0."
@@ -86,7 +86,7 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
         bases=_places(scale, [base.at for base in history.bases]),
         restores=_places(scale, history.restores),
         removals=_places(scale, [one.at for one in history.removals]),
-        axis=scale.marks_of_day(most=MOST_TIMES),
+        axis=scale.marks_of_day(most=MAX_TIMES),
         summary=summary(history),
         slider=Slider(step, ceil(scale.seconds / step)),
         chosen=next(iter(_places(scale, [chosen] if chosen else [])), ""),
@@ -94,7 +94,7 @@ def band(history: History, *, chosen: datetime | None = None) -> Band | None:
 
 
 def _step(earliest: datetime, latest: datetime) -> int:
-    return max(SHORTEST_STEP, ceil((latest - earliest).total_seconds() / MOST_STEPS))
+    return max(MIN_STEP, ceil((latest - earliest).total_seconds() / MAX_STEPS))
 
 
 def _x(scale: Scale, at: datetime) -> int:
@@ -132,7 +132,7 @@ def _end(one: Commits, scale: Scale) -> datetime:
 
 def _places(scale: Scale, moments: Iterable[datetime]) -> list[str]:
     shown = [at for at in moments if scale.begin <= at <= scale.end]
-    return [percent(scale.place(at)) for at in shown[-MOST_MARKS:]]
+    return [percent(scale.place(at)) for at in shown[-MAX_MARKS:]]
 
 
 def summary(history: History) -> str:
@@ -154,7 +154,7 @@ def summary(history: History) -> str:
 def _is_unread(history: History) -> bool:
     """Whether the newest commits are not known, so that a time without any may have had some."""
     until, latest = history.commits_until, history.latest
-    return bool(until and latest and latest - until > timedelta(seconds=SHORTEST_STEP))
+    return bool(until and latest and latest - until > timedelta(seconds=MIN_STEP))
 
 
 def _is_now(latest: datetime) -> bool:

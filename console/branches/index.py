@@ -25,7 +25,7 @@ from console.pages.statuses import ENDPOINT_STATES
 from console.request import ConsoleRequest
 from console.sign_in import sessions
 
-ROWS_A_PAGE = 20
+PAGE_SIZE = 20
 DESCENT = "descent"
 
 
@@ -70,7 +70,7 @@ class BranchList:
 def branch_list(request: HttpRequest, rows: Sequence[BranchRow]) -> BranchList:
     """Return the page of the list that the request asks for. `rows` are all branches, each parent
     before its children."""
-    found = listing(request, rows, words=_searched, orders=ORDERS, size=ROWS_A_PAGE)
+    found = listing(request, rows, words=_searched, orders=ORDERS, size=PAGE_SIZE)
     is_tree = found.sort == DESCENT and not found.search
     begins_below = is_tree and found.page > 1 and found.rows
     return BranchList(
@@ -98,13 +98,13 @@ def _ancestors(row: BranchRow, rows: Sequence[BranchRow]) -> list[BranchRow]:
 
 
 # More than the page shows: the pending state of an endpoint may come from an older operation.
-OPERATIONS_READ = 50
+MAX_OPERATIONS = 50
 
 
 def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
     api = request.api
     operations, project, branches, endpoints, snapshots = in_parallel(
-        lambda: api.operations(project_id, limit=OPERATIONS_READ),
+        lambda: api.operations(project_id, limit=MAX_OPERATIONS),
         lambda: api.project(project_id),
         lambda: api.branches(project_id),
         lambda: api.endpoints(project_id),

@@ -19,14 +19,14 @@ from console.api.errors import APIError, Unauthorized
 from console.api.parallel import in_parallel
 from console.api.resources.branches import Branch
 from console.api.resources.history import History, PastMoment, ResolvedMoment
-from console.branches.changes import replace_data, why_not_replaced, with_children
-from console.branches.forms import NAMED, MomentShown, name_for_current_data, named
+from console.branches.changes import replace_data, replacement_refusal, with_children
+from console.branches.forms import NAMED, MomentShown, name_for_current_data, name_list
 from console.branches.history_band import band, happenings, summary
 from console.branches.removals import ONE_MICROSECOND, newest_history, undos
 from console.forms.api_requests import body_of
 from console.forms.fields import PLAIN, LifetimeFields
 from console.pages.addresses import back
-from console.pages.form_errors import in_plain_words, problems_beside
+from console.pages.form_errors import problems_beside, translate_message
 from console.pages.problems import spell_out
 from console.pages.responses import FormPage, choices, done, show_form
 from console.request import ConsoleRequest
@@ -52,14 +52,14 @@ def read_moment(text: str) -> PastMoment:
     zoned = re.sub(r"(?i)UTC$", "Z", BEFORE_ZONE.sub("", typed))
     try:
         if TIME_OF_DAY.fullmatch(zoned):
-            return PastMoment(_last(time.fromisoformat(zoned)))
+            return PastMoment(_last_occurrence(time.fromisoformat(zoned)))
         at = datetime.fromisoformat(zoned)
         return PastMoment(at.replace(tzinfo=at.tzinfo or get_current_timezone()).astimezone(UTC))
     except (ValueError, OverflowError) as error:
         raise forms.ValidationError(UNREADABLE) from error
 
 
-def _last(of_day: time) -> datetime:
+def _last_occurrence(of_day: time) -> datetime:
     """Return when it was this time of day the last time."""
     zoned = of_day.replace(tzinfo=of_day.tzinfo or get_current_timezone())
     now = datetime.now(zoned.tzinfo)
@@ -110,12 +110,12 @@ def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
     looks = "newest" in request.GET
     if request.htmx and looks:
         history, looked = newest_history(api, project_id, branch_id)
-        shown = {**_shown(history), "is_newer": True}
+        shown = {**_history_context(history), "is_newer": True}
         return render(request, "_undos.html", {**context, **looked, **shown})
     if request.htmx:
         branch, found = in_parallel(
             lambda: api.branch(project_id, branch_id),
-            lambda: _found(request, project_id, branch_id, typed),
+            lambda: _find(request, project_id, branch_id, typed),
         )
         answer = render(request, "_moment.html", {**context, "branch": branch, "found": found})
         query = urlencode({"moment": typed}) + context["carried"]
@@ -129,14 +129,14 @@ def show(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespon
             if looks
             else (api.history.of_branch(project_id, branch_id), {})
         ),
-        lambda: _found(request, project_id, branch_id, typed),
+        lambda: _find(request, project_id, branch_id, typed),
     )
-    context |= {**looked, **_shown(history, found.at)}
+    context |= {**looked, **_history_context(history, found.at)}
     context |= {"branch": branch, "project": project, "found": found}
     return render(request, "branch_history.html", context)
 
 
-def _shown(history: History, chosen: datetime | None = None) -> dict[str, Any]:
+def _history_context(history: History, chosen: datetime | None = None) -> dict[str, Any]:
     """Return what the page shows of the history."""
     return {
         "history": history,
@@ -147,7 +147,7 @@ def _shown(history: History, chosen: datetime | None = None) -> dict[str, Any]:
     }
 
 
-def _found(request: ConsoleRequest, project_id: str, branch_id: str, typed: str) -> Found:
+def _find(request: ConsoleRequest, project_id: str, branch_id: str, typed: str) -> Found:
     """Return the chosen moment; an empty `Found` if nothing is typed."""
     if not typed.strip():
         return Found()
@@ -160,12 +160,12 @@ def _found(request: ConsoleRequest, project_id: str, branch_id: str, typed: str)
     except Unauthorized:
         raise
     except APIError as error:
-        return Found(chosen, problem=about_the_moment(spell_out(error)))
+        return Found(chosen, problem=moment_message(spell_out(error)))
 
 
-def about_the_moment(words: str) -> str:
+def moment_message(words: str) -> str:
     """Return what the API says of a moment, without its name of the field."""
-    return in_plain_words(FIELD.sub("This moment", words))
+    return translate_message(FIELD.sub("This moment", words))
 
 
 def _chosen(request: ConsoleRequest) -> PastMoment | None:
@@ -245,7 +245,7 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
             return replace_data(request, project_id, branch_id, body, url)
     branches = choices(request, lambda: request.api.branches(project_id))
     branch, children = with_children(request, branches, branch_id)
-    _name_kept(form, branch, children)
+    _suggest_kept_name(form, branch, children)
     page = FormPage(
         title=f"Restore {branch.name if branch else 'the branch'} to a past moment",
         intro="The data of the branch, with its roles, passwords and databases, becomes "
@@ -254,7 +254,7 @@ def restore(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
         submit="Restore branch",
         danger=True,
         back=_page(request, project_id, branch_id),
-        blocked=why_not_replaced(branch, "", True) if request.method != "POST" else "",
+        blocked=replacement_refusal(branch, "", True) if request.method != "POST" else "",
     )
     return show_form(request, form, page)
 
@@ -270,13 +270,13 @@ def query(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRespo
     return done(request, f"{reverse('query', args=[project_id])}?{urlencode(place)}")
 
 
-def _name_kept(form: forms.Form, branch: Branch | None, children: Sequence[Branch]) -> None:
+def _suggest_kept_name(form: forms.Form, branch: Branch | None, children: Sequence[Branch]) -> None:
     """Suggest a name for the branch that keeps the current data, and say what becomes of it."""
     if branch:
         form.initial["preserve_under_name"] = name_for_current_data(branch)
     words = "So that the restore can be undone."
     if children:
-        words += f" The child branches ({named(children)}) become its children."
+        words += f" The child branches ({name_list(children)}) become its children."
     form.fields["preserve_under_name"].help_text = words
 
 

@@ -25,24 +25,24 @@ from console.branches.rows import BranchRow
 from console.pages.statuses import ENDPOINT_STATES
 from console.templatetags.console_tags import address
 
-# Up to ALL_NAMED branches, all are named. Of more branches, at most MOST_NAMED are.
+# Up to ALL_NAMED branches, all are named. Of more branches, at most MAX_NAMED are.
 ALL_NAMED = 14
-MOST_NAMED = 16
+MAX_NAMED = 16
 # On a narrow screen, the marks of a larger flock are small.
-MOST_LARGE = 60
+MAX_LARGE = 60
 # If not all branches are named, one without children is named if at most so many of its siblings,
 # itself included, have no children either.
 SMALL_FAMILY = 3
 # On a wide screen, each mark of a flock up to this size is a link with its name as the tooltip.
 KNOWN_BY_NAME = 40
-MOST_DRAWN = 600
+MAX_DRAWN = 600
 
 # Pixels.
 WIDE, NARROW = 1150, 340
 ROW = 42
 COLUMN = 230
 # The least room for a name that puts a child to the right of its parent instead of below it.
-NARROWEST_COLUMN = 120
+MIN_COLUMN = 120
 INDENT = 26
 BIRD = 26
 MARK = 21
@@ -182,12 +182,12 @@ class Picture:
 def picture(rows: Sequence[BranchRow], project_id: str) -> SafeString:
     """Return the picture as HTML: one for wide screens and one for narrow ones, with the sentence
     that describes them. `rows` are all branches, as `branch_rows` returns them."""
-    render = _rendered.__wrapped__ if settings.DEBUG else _rendered
+    render = _render.__wrapped__ if settings.DEBUG else _render
     return render(get_script_prefix(), project_id, tuple(map(Drawn.of, rows)))
 
 
 @lru_cache(maxsize=KEPT)
-def _rendered(prefix: str, project_id: str, branches: tuple[Drawn, ...]) -> SafeString:
+def _render(prefix: str, project_id: str, branches: tuple[Drawn, ...]) -> SafeString:
     pictures = [
         (look, draw(branches, project_id, width=width))
         for look, width in (("wide", WIDE), ("narrow", NARROW))
@@ -215,7 +215,7 @@ def draw(branches: Sequence[Drawn], project_id: str, *, width: int) -> Picture:
     return _Drawing(branches, project_id, width).picture()
 
 
-def _named(branches: Sequence[Drawn]) -> set[str]:
+def _ids_to_name(branches: Sequence[Drawn]) -> set[str]:
     """Return the ids of the branches that are named. The parent of each is named too."""
     if len(branches) <= ALL_NAMED:
         return {branch.id for branch in branches}
@@ -226,7 +226,7 @@ def _named(branches: Sequence[Drawn]) -> set[str]:
     for branch in sorted(branches, key=lambda branch: branch.level):
         parent_id = branch.parent_id
         stands_out = branch.has_children or branch.is_default or leaves[parent_id] <= SMALL_FAMILY
-        if stands_out and (not parent_id or parent_id in named) and len(named) < MOST_NAMED:
+        if stands_out and (not parent_id or parent_id in named) and len(named) < MAX_NAMED:
             named.add(branch.id)
     return named
 
@@ -241,7 +241,7 @@ class _Drawing:
         self._perches: list[Perch] = []
         self._flocks: list[Flock] = []
         self._bottom: float = 0
-        named = _named(branches)
+        named = _ids_to_name(branches)
         self._children: dict[str, list[Drawn]] = defaultdict(list)
         self._flock_of: dict[str, list[Drawn]] = defaultdict(list)
         # The nearest named branch that each branch descends from, by id.
@@ -256,7 +256,7 @@ class _Drawing:
                 beside[branch.id] = beside.get(branch.parent_id, "")
                 self._flock_of[beside[branch.id]].append(branch)
         room = (width - 2 * MARGIN) / (deepest + 1)
-        self._is_across = room >= NARROWEST_COLUMN
+        self._is_across = room >= MIN_COLUMN
         self._step = (
             min(COLUMN, room)
             if self._is_across
@@ -317,7 +317,7 @@ class _Drawing:
         order = {state.value: place for place, state in enumerate(ENDPOINT_STATES)}
         ordered = sorted(flock, key=lambda branch: order.get(branch.look, len(order)))
         is_known = len(flock) <= KNOWN_BY_NAME and self._width == WIDE
-        is_small = self._width == NARROW and len(flock) > MOST_LARGE
+        is_small = self._width == NARROW and len(flock) > MAX_LARGE
         size = SMALL_MARK if is_small else MARK
         a_row = max(1, int((self._width - MARGIN - x) // size))
         marks = [
@@ -329,12 +329,12 @@ class _Drawing:
                 title=branch.title if is_known else "",
                 url=self._url(branch) if is_known else "",
             )
-            for place, branch in enumerate(ordered[:MOST_DRAWN])
+            for place, branch in enumerate(ordered[:MAX_DRAWN])
         ]
         last = marks[-1].y + size + 15
         words = f"{len(flock)} more"
-        if len(flock) > MOST_DRAWN:
-            words += f", {MOST_DRAWN} of them drawn"
+        if len(flock) > MAX_DRAWN:
+            words += f", {MAX_DRAWN} of them drawn"
         self._flocks.append(Flock(x, last, words, marks))
         self._bottom = max(self._bottom, last)
 

@@ -12,7 +12,7 @@ from console.pages.problems import words_beside
 
 # The smallest difference between two moments.
 ONE_MICROSECOND = timedelta(microseconds=1)
-MOST_SHOWN = 10
+MAX_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Undo:
 
 
 def undos(history: History) -> Sequence[Undo]:
-    newest = list(reversed(history.removals))[:MOST_SHOWN]
+    newest = list(reversed(history.removals))[:MAX_SHOWN]
     return [Undo(one, PastMoment(one.at - ONE_MICROSECOND).text) for one in newest]
 
 

@@ -15,9 +15,9 @@ from console.pages.statuses import branch_word
 # Pixels: the width of one level, and the most for all levels. On a phone, more would leave too
 # little room for the name.
 LEVEL_WIDTH = 20
-TREE_WIDTH = 120
+MAX_TREE_WIDTH = 120
 # Levels that are drawn. The level of a branch further down is shown as text.
-DEEPEST_DRAWN = 30
+MAX_DRAWN_DEPTH = 30
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class BranchRow:
 
     @property
     def is_too_deep_to_draw(self) -> bool:
-        return self.level > DEEPEST_DRAWN
+        return self.level > MAX_DRAWN_DEPTH
 
 
 def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) -> list[BranchRow]:
@@ -140,7 +140,7 @@ def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) ->
                 goes_on=goes_on,
             )
             for place, child in enumerate(reversed(below)):
-                pending.append((child, level + 1, (*goes_on, place > 0)[-DEEPEST_DRAWN:]))
+                pending.append((child, level + 1, (*goes_on, place > 0)[-MAX_DRAWN_DEPTH:]))
 
     for branch in children[""]:
         grow(branch)
@@ -153,7 +153,7 @@ def branch_rows(branches: Sequence[Branch], endpoints: Iterable[EndpointRow]) ->
 def with_tree_lines(rows: Sequence[BranchRow]) -> list[BranchRow]:
     """Return the rows of one page with the tree's lines, as narrow as the deepest row requires."""
     deepest = max((len(row.goes_on) for row in rows), default=0)
-    step = min(LEVEL_WIDTH, TREE_WIDTH / deepest) if deepest else LEVEL_WIDTH
+    step = min(LEVEL_WIDTH, MAX_TREE_WIDTH / deepest) if deepest else LEVEL_WIDTH
     return [replace(row, tree_lines=_tree_lines(row.goes_on, step)) for row in rows]
 
 

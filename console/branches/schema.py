@@ -13,11 +13,11 @@ from console.api.errors import APIError, NotFound, Unauthorized
 from console.api.parallel import in_parallel, part
 from console.api.resources.branches import Branch
 from console.branches.forms import ComparisonForm
-from console.branches.moments import FIELD, about_the_moment, read_moment
+from console.branches.moments import FIELD, moment_message, read_moment
 from console.request import ConsoleRequest
 
 # The most lines shown. Of a longer diff only the beginning is shown.
-MOST_LINES = 2000
+MAX_LINES = 2000
 HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
@@ -65,10 +65,10 @@ def read_diff(diff: str) -> Difference:
             lines.append(Line("same", text[1:], base, own))
             base, own = base + 1, own + 1
     return Difference(
-        lines=lines[:MOST_LINES],
+        lines=lines[:MAX_LINES],
         added=sum(line.kind == "added" for line in lines),
         removed=sum(line.kind == "removed" for line in lines),
-        left_out=max(0, len(lines) - MOST_LINES),
+        left_out=max(0, len(lines) - MAX_LINES),
     )
 
 
@@ -117,7 +117,7 @@ def compare(request: ConsoleRequest, project_id: str, branch_id: str) -> HttpRes
         except APIError as problem:
             # The page is still shown, so that another database or branch can be chosen.
             if FIELD.match(problem.message):
-                form.add_error("moment", about_the_moment(f"{problem.message}."))
+                form.add_error("moment", moment_message(f"{problem.message}."))
             else:
                 context["problem"] = problem
     return render(request, "branch_schema.html", context)

@@ -21,11 +21,11 @@ WOKE, SLEPT, FAILED = "woke", "slept", "failed"
 # The width of a strip in its own units. On the strip of a day, one unit is a minute.
 WIDTH = 1440
 # If more than this fraction of a strip is empty, the reason is written there.
-MUCH = 0.4
-LONGEST_BACK = timedelta(days=7)
+REASON_MIN_FRACTION = 0.4
+MAX_LOOKBACK = timedelta(days=7)
 # If less than this is known, it would be too narrow on the strip of a day. The last hour then gets
 # a strip of its own.
-SHORT = timedelta(hours=3)
+MIN_DAY_STRIP = timedelta(hours=3)
 # The kind of turn that each type of event stands for.
 KINDS = {"endpoint.active": WOKE, "endpoint.idle": SLEPT, "operation.failed": FAILED}
 WORDS = {WOKE: "Started", SLEPT: "Suspended", FAILED: "Failed"}
@@ -77,7 +77,7 @@ def from_operations(operations: Sequence[Operation], *, is_cut: bool) -> History
 
 
 def _history(turns: list[Turn], oldest: datetime | None) -> History:
-    since = oldest or datetime.now(UTC) - LONGEST_BACK
+    since = oldest or datetime.now(UTC) - MAX_LOOKBACK
     return History(sorted(turns, key=lambda turn: turn.at), since)
 
 
@@ -161,20 +161,20 @@ def activity(endpoint: Endpoint, history: History, *, now: datetime) -> Activity
     week = [f"{days} d" for days in range(7, 0, -1)]
     hour = [f"{minutes} min" for minutes in (60, 45, 30, 15)]
     hour_ago, day_ago = now - timedelta(hours=1), now - timedelta(days=1)
-    created_at = endpoint.created_at or now - LONGEST_BACK
+    created_at = endpoint.created_at or now - MAX_LOOKBACK
     bands = []
-    if max(history.known_since, created_at) > now - SHORT:
+    if max(history.known_since, created_at) > now - MIN_DAY_STRIP:
         bands.append(_band("The last hour", endpoint, history, hour_ago, now, hour))
     # Of an endpoint that is younger, longer strips would show the same again, but smaller.
     if created_at < hour_ago:
         bands.append(_band("The last 24 hours", endpoint, history, day_ago, now, day))
     if created_at < day_ago:
-        bands.append(_band("The last 7 days", endpoint, history, now - LONGEST_BACK, now, week))
+        bands.append(_band("The last 7 days", endpoint, history, now - MAX_LOOKBACK, now, week))
     return Activity(
         bands=bands,
-        turns=[turn for turn in reversed(history.turns) if turn.at >= now - LONGEST_BACK],
+        turns=[turn for turn in reversed(history.turns) if turn.at >= now - MAX_LOOKBACK],
         known_since=history.known_since,
-        is_whole=history.known_since <= now - LONGEST_BACK + timedelta(minutes=1),
+        is_whole=history.known_since <= now - MAX_LOOKBACK + timedelta(minutes=1),
     )
 
 
@@ -210,7 +210,7 @@ def _band(
         ],
         summary=_summary(spans, turns, why_empty),
         before=Tick(f"{x(begun) / WIDTH * 50:.3f}%", why_empty, "middle")
-        if x(begun) > WIDTH * MUCH
+        if x(begun) > WIDTH * REASON_MIN_FRACTION
         else None,
     )
 

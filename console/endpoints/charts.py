@@ -16,9 +16,9 @@ from console.templatetags.console_tags import NOTHING, size
 # The units of the pictures, across and down.
 WIDTH, HEIGHT = 1440, 100
 # The most intervals between times on the axis, so that they fit on a phone.
-MOST_TIMES = 5
+MAX_TIMES = 5
 # What the largest number on an axis may be, times a power of ten.
-ROUND = (1, 2, 4, 6, 8, 10)
+ROUND_FACTORS = (1, 2, 4, 6, 8, 10)
 MINUTE = timedelta(minutes=1)
 
 Words = Callable[[float], str]
@@ -284,7 +284,7 @@ def _cell(chart: Chart, value: float | None) -> str:
 def round_up(value: float) -> float:
     """Return the next number that suits the top of an axis and can be halved."""
     unit: float = 10.0 ** floor(log10(value))
-    return next(one * unit for one in ROUND if one * unit >= value * 0.999)
+    return next(one * unit for one in ROUND_FACTORS if one * unit >= value * 0.999)
 
 
 def _line(
@@ -321,7 +321,7 @@ def axis(
     end = min(scale.end, now or scale.end)
     active = sum((max(min(high, end) - low, timedelta()) for low, high in spans), timedelta())
     return Axis(
-        times=scale.marks_of_day(most=MOST_TIMES),
+        times=scale.marks_of_day(most=MAX_TIMES),
         known=boxes([(x(scale, since), WIDTH)], top=0, height=10),
         # Widen very short activity, so that it stays visible.
         active=boxes(

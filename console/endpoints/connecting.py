@@ -65,22 +65,22 @@ def string(request: ConsoleRequest, project_id: str, endpoint_id: str) -> HttpRe
         request.api.require_current()
         _, endpoint, _, form = _read(request, project_id, endpoint_id)
         if form is None:
-            return _words("The branch has no role or no database yet.", status=409)
+            return _text_response("The branch has no role or no database yet.", status=409)
         uri = _uri(request, project_id, endpoint, form, password=True)
         target = form.chosen().target(uri, endpoint)
     except Unauthorized:
         words = "Nothing was copied: you are signed out. Reload the page to sign in."
-        return _words(words, status=401)
+        return _text_response(words, status=401)
     except OutOfDate:
         words = "Nothing was copied: you have signed in again. Reload the page and try again."
-        return _words(words, status=409)
+        return _text_response(words, status=409)
     except APIError as problem:
-        return _words(spell_out(problem), status=problem.page_status)
-    return _words(in_style(form.chosen().style, target, reveal=True))
+        return _text_response(spell_out(problem), status=problem.page_status)
+    return _text_response(in_style(form.chosen().style, target, reveal=True))
 
 
 @require_safe
-def of_branch(request: ConsoleRequest, project_id: str, branch_id: str = "") -> HttpResponse:
+def through_branch(request: ConsoleRequest, project_id: str, branch_id: str = "") -> HttpResponse:
     """Redirect to the connection through a branch's endpoint.
 
     Without `branch_id`, that is the project's default branch or, if that has no endpoint, any.
@@ -176,5 +176,5 @@ def _uri(
     return uri
 
 
-def _words(words: str, *, status: int = 200) -> HttpResponse:
+def _text_response(words: str, *, status: int = 200) -> HttpResponse:
     return HttpResponse(words, status=status, content_type="text/plain; charset=utf-8")

@@ -19,7 +19,7 @@ from console.pages.live_regions import Polling, page_and_region
 from console.request import ConsoleRequest
 
 # Seconds: the page polls at least as often, as new samples change no mark.
-LONGEST_PAUSE = 300
+MAX_POLL_INTERVAL = 300
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _contents(
         context["axis"] = _axis(scale, endpoint, history, now)
         context["charts"] = draw(metrics, scale) if metrics.points else ()
     url = f"{reverse('endpoint_monitoring_live', args=[project_id, endpoint_id])}?range={name}"
-    pause = min(chosen.step // 2, LONGEST_PAUSE)
+    pause = min(chosen.step // 2, MAX_POLL_INTERVAL)
     return context, Polling(url, pause * 1000 if found.items else 0)
 
 

@@ -101,8 +101,8 @@ class EndpointRow:
 
 # The orders of a list of endpoints; the first is the default.
 ENDPOINT_ORDERS: Mapping[str, Order[EndpointRow]] = {
-    "oldest": Order("Oldest first", lambda row: _made(row.endpoint)),
-    "newest": Order("Newest first", lambda row: _made(row.endpoint), reverse=True),
+    "oldest": Order("Oldest first", lambda row: _created_at(row.endpoint)),
+    "newest": Order("Newest first", lambda row: _created_at(row.endpoint), reverse=True),
     "state": Order("State", lambda row: (row.state.label, row.branch_name.lower())),
     "branch": Order("Branch", lambda row: row.branch_name.lower()),
     "active": Order(
@@ -113,7 +113,7 @@ ENDPOINT_ORDERS: Mapping[str, Order[EndpointRow]] = {
 }
 
 
-def _made(endpoint: Endpoint) -> datetime:
+def _created_at(endpoint: Endpoint) -> datetime:
     return endpoint.created_at or datetime.min.replace(tzinfo=UTC)
 
 

@@ -20,7 +20,7 @@ from console.api.parallel import first_problem, in_parallel, part
 from console.api.resources.branches import Branch
 from console.api.resources.events import Event
 from console.api.resources.operations import Operation
-from console.endpoints.activity import KINDS, LONGEST_BACK, activity, from_events, from_operations
+from console.endpoints.activity import KINDS, MAX_LOOKBACK, activity, from_events, from_operations
 from console.endpoints.forms import EndpointForm, EndpointSettingsForm, ReassignForm
 from console.endpoints.rows import PG_SETTING_ORDERS, PgSettingRow, endpoint_row
 from console.forms.api_requests import body_of
@@ -34,11 +34,11 @@ from console.pages.responses import FormPage, choices, crumbs, done, show_form
 from console.pages.statuses import is_unfinished
 from console.request import ConsoleRequest
 
-A_PAGE = 200
+PAGE_SIZE = 200
 # A server that ignores the filter lists all of the project's operations. So many pages of them are
 # searched at once; the user may continue from there.
-MOST_PAGES = 5
-ENOUGH = 20
+MAX_PAGES = 5
+MIN_FOUND = 20
 
 
 @dataclass(frozen=True)
@@ -60,24 +60,24 @@ def own_operations(
     """
     found: list[Operation] = []
     looked_through = 0
-    for _ in range(MOST_PAGES):
-        page = api.operations(project_id, limit=A_PAGE, cursor=cursor, endpoint_id=endpoint_id)
+    for _ in range(MAX_PAGES):
+        page = api.operations(project_id, limit=PAGE_SIZE, cursor=cursor, endpoint_id=endpoint_id)
         own = [operation for operation in page.items if operation.endpoint_id == endpoint_id]
         found += own
         cursor = page.cursor
         if len(own) == len(page.items) and not looked_through:
             return OwnOperations(found, cursor, 0)
         looked_through += len(page.items)
-        if not cursor or len(found) >= ENOUGH:
+        if not cursor or len(found) >= MIN_FOUND:
             break
     return OwnOperations(found, cursor, looked_through)
 
 
-OPERATIONS_SHOWN = 10
+MAX_SHOWN_OPERATIONS = 10
 # Of a week. For a busier endpoint, the band says since when it is complete.
-TURNS_READ = 1000
+MAX_READ_TURNS = 1000
 START = "start_compute"
-TURNS_SHOWN = 25
+MAX_SHOWN_TURNS = 25
 
 ALL_TAKEN = "Every branch already has an endpoint. Create a branch first."
 
@@ -117,14 +117,14 @@ def _contents(
         "row": endpoint_row(endpoint, branches, own.items),
         "endpoint": endpoint,
         "own": own.items,
-        "operations": operation_rows(own.items[:OPERATIONS_SHOWN]),
+        "operations": operation_rows(own.items[:MAX_SHOWN_OPERATIONS]),
         "looked_through": own.looked_through if own.cursor else 0,
         "further_back": own.cursor if own.looked_through else "",
         "is_older": bool(older),
         "more_query": "" if own.looked_through else f"?endpoint_id={endpoint_id}",
         "activity_problem": first_problem(events, starts),
         "activity": band,
-        "turns": band.turns[:TURNS_SHOWN] if band else (),
+        "turns": band.turns[:MAX_SHOWN_TURNS] if band else (),
     }
     url = reverse("endpoint_live", args=[project_id, endpoint_id])
     url = f"{url}?{urlencode({'older': older})}" if older else url
@@ -151,18 +151,18 @@ def sessions(request: ConsoleRequest, project_id: str, endpoint_id: str) -> Http
 
 def read_turns(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Event]:
     """Read the recent events of its wakes, suspends and failures."""
-    filters = {"endpoint_id": endpoint_id, "type": ",".join(KINDS), "since": _long_ago()}
-    return api.events(project_id, limit=TURNS_READ, **filters)
+    filters = {"endpoint_id": endpoint_id, "type": ",".join(KINDS), "since": _lookback_start()}
+    return api.events(project_id, limit=MAX_READ_TURNS, **filters)
 
 
 def _starts(api: ManagementAPI, project_id: str, endpoint_id: str) -> Page[Operation]:
     """Read the operations that started it, for how long each took."""
-    filters = {"endpoint_id": endpoint_id, "action": START, "since": _long_ago()}
-    return api.operations(project_id, limit=TURNS_READ, **filters)
+    filters = {"endpoint_id": endpoint_id, "action": START, "since": _lookback_start()}
+    return api.operations(project_id, limit=MAX_READ_TURNS, **filters)
 
 
-def _long_ago() -> str:
-    return stamp(datetime.now(UTC) - LONGEST_BACK)
+def _lookback_start() -> str:
+    return stamp(datetime.now(UTC) - MAX_LOOKBACK)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

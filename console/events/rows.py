@@ -15,7 +15,7 @@ from console.pages.statuses import action_name
 from console.templatetags.console_tags import period, size
 
 # Characters of a changed value. A whole list of settings would hide the other changes.
-LONGEST_VALUE = 160
+MAX_VALUE_LENGTH = 160
 # The sentence about an operation, by the type of event.
 SENTENCES = {
     "operation.finished": "The operation “{}” has finished",
@@ -128,13 +128,13 @@ def _changes(event: Event) -> list[Change]:
     return [
         change
         for name, value in event.changes.items()
-        if isinstance(value, Mapping) and not _is_said_already(event, name)
+        if isinstance(value, Mapping) and not _is_in_sentence(event, name)
         for change in _by_key(name, value.get("from"), value.get("to"))
         if change.before != change.after
     ]
 
 
-def _is_said_already(event: Event, name: str) -> bool:
+def _is_in_sentence(event: Event, name: str) -> bool:
     """Return whether the event's sentence already states this change, as it does for an outcome."""
     return (name == "status" and event.type.startswith("operation.")) or name == "current_state"
 
@@ -150,37 +150,37 @@ def _field(name: str) -> str:
 
 def _by_key(name: str, before: Any, after: Any) -> list[Change]:
     """Return the change or, if both values are objects, one change per key that differs."""
-    if not (_has_parts(before) and _has_parts(after)) or not (before or after):
-        return [Change(_field(name), _amount(name, before), _amount(name, after))]
+    if not (_may_be_object(before) and _may_be_object(after)) or not (before or after):
+        return [Change(_field(name), _format_value(name, before), _format_value(name, after))]
     old, new = before or {}, after or {}
     keys = [*old, *(key for key in new if key not in old)]
     return [
-        Change(str(key), _words(old.get(key)), _words(new.get(key)))
+        Change(str(key), _shortened(old.get(key)), _shortened(new.get(key)))
         for key in keys
         if old.get(key) != new.get(key)
     ]
 
 
-def _has_parts(value: Any) -> bool:
+def _may_be_object(value: Any) -> bool:
     return value is None or isinstance(value, Mapping)
 
 
-def _amount(name: str, value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     """Return the value in words. Of a project, seconds and bytes are amounts."""
     if name not in OF_PROJECTS or isinstance(value, bool) or not isinstance(value, int):
-        return _words(value)
+        return _shortened(value)
     if value == 0:
         return "none"
     return period(value) if name.endswith("_seconds") else size(value)
 
 
-def _words(value: Any) -> str:
+def _shortened(value: Any) -> str:
     if value is None or value == "":
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 1]}…"
 
 
 def _links(

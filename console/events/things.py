@@ -194,7 +194,7 @@ def things(newest_first: Iterable[EventRow]) -> list[Thing]:
     folded = [sorted(members, key=_newest_first) for members in groups.values()]
     found: list[list[EventRow]] = []
     seen: dict[object, list[EventRow]] = {}
-    for said, same in groupby(folded, key=_what_is_said):
+    for said, same in groupby(folded, key=_grouping_key):
         rows = [row for rows in same for row in rows]
         if rows[0].event.type == SEEN and said in seen:
             seen[said] += rows
@@ -205,7 +205,7 @@ def things(newest_first: Iterable[EventRow]) -> list[Thing]:
     return [Thing(rows) for rows in found]
 
 
-def _what_is_said(rows: Sequence[EventRow]) -> object:
+def _grouping_key(rows: Sequence[EventRow]) -> object:
     """What must be equal for things to be shown as one. Only events without an operation, which
     change nothing, are alike."""
     row, *others = rows

@@ -53,13 +53,13 @@ class EventFilters(FilterForm):
 
 
 # One thing that happened has up to about four events.
-EVENTS_A_PAGE = 100
+PAGE_SIZE = 100
 # A thing whose events continue on the next page is completed from so many events of that.
-EVENTS_FOLLOWING = 20
+FOLLOWING_PAGE_SIZE = 20
 # On an account's page, the most projects for which the console reads what still exists in them.
-PROJECTS_CHECKED = 8
+MAX_CHECKED = 8
 # The most projects that are read for their names.
-PROJECTS_NAMED = 100
+MAX_NAMED = 100
 
 
 def _of_account(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
@@ -67,7 +67,7 @@ def _of_account(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     filters.full_clean()
     read, projects = in_parallel(
         lambda: _page(request, filters),
-        or_none(lambda: request.api.projects(limit=PROJECTS_NAMED).items),
+        or_none(lambda: request.api.projects(limit=MAX_NAMED).items),
     )
     filters.offer_all()
     known, names = _known(request.api, read.events)
@@ -113,11 +113,11 @@ def _page(request: ConsoleRequest, filters: EventFilters, project_id: str = "") 
     def events(cursor: str, limit: int) -> Page[Event]:
         return request.api.events(project_id, limit=limit, cursor=cursor, **filters.chosen)
 
-    page = events(request.GET.get("cursor", ""), EVENTS_A_PAGE)
+    page = events(request.GET.get("cursor", ""), PAGE_SIZE)
     # The page before this one has shown these already.
     shown = request.GET.get("shown", "").split(",")
     page = replace(page, items=[event for event in page.items if event.id not in shown])
-    following = or_none(lambda: events(page.cursor, EVENTS_FOLLOWING))() if page.cursor else None
+    following = or_none(lambda: events(page.cursor, FOLLOWING_PAGE_SIZE))() if page.cursor else None
     return _Read(page, following.items if following else ())
 
 
@@ -125,7 +125,7 @@ def _known(api: ManagementAPI, events: Iterable[Event]) -> tuple[Known, dict[str
     """Read what still exists in the events' projects, so that no link leads to a deleted thing, and
     the names of the branches."""
     projects = list(dict.fromkeys(event.project_id for event in events if event.project_id))
-    read = each_or_none(lambda project_id: _existing(api, project_id), projects[:PROJECTS_CHECKED])
+    read = each_or_none(lambda project_id: _existing(api, project_id), projects[:MAX_CHECKED])
     found = [(project_id, one) for project_id, one in zip(projects, read, strict=False) if one]
     names: dict[str, str] = {}
     for _, (_, of_project) in found:

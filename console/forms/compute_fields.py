@@ -7,9 +7,9 @@ from django import forms
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-# Compute units that are offered. Each brings MEMORY of memory, in GB, here and at Neon.
+# Compute units that are offered. Each brings GB_PER_CU of memory, in GB, here and at Neon.
 SIZES = (0.25, 0.5, *range(1, 11), 12, 14, 16, 20, 24, 28, 32, 40, 48, 56)
-MEMORY = 4
+GB_PER_CU = 4
 OWN = "own"
 # Seconds without activity, as the API takes them.
 TIMES = {
@@ -42,7 +42,7 @@ class NumberSelect(forms.Select):
 class SizeSelect(NumberSelect):
     def __init__(self) -> None:
         sizes = [f"{cu:g}" for cu in SIZES]
-        super().__init__((cu, f"{cu} CU · {float(cu) * MEMORY:g} GB") for cu in sizes)
+        super().__init__((cu, f"{cu} CU · {float(cu) * GB_PER_CU:g} GB") for cu in sizes)
 
     def words(self, value: str) -> str:
         return f"{value} CU"

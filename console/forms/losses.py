@@ -12,7 +12,7 @@ from console.api.resources.snapshots import Snapshot
 from console.templatetags.console_tags import size
 
 # The most names of one kind. If there are more, the rest is counted.
-MOST_NAMED = 8
+MAX_NAMED = 8
 NOT_KNOWN = "unavailable"
 
 
@@ -98,6 +98,6 @@ def _counted(what: str, read: Part[object], names: Sequence[str], plural: str = 
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMED
-    shown = ", ".join(f"{name}" for name in names[:MOST_NAMED])
+    more = len(names) - MAX_NAMED
+    shown = ", ".join(f"{name}" for name in names[:MAX_NAMED])
     return f"{shown} and {more} more" if more > 0 else shown

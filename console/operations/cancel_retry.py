@@ -76,12 +76,12 @@ def _confirm_cancel(
 ) -> HttpResponse:
     def go_ahead() -> HttpResponse:
         concerned = request.api.steer(project_id, target, "cancel")
-        return done(request, page.back, _what_was_cancelled(concerned))
+        return done(request, page.back, _cancelled_message(concerned))
 
     return show_confirmation(request, lambda: page, go_ahead)
 
 
-def _what_was_cancelled(concerned: Sequence[Operation]) -> str:
+def _cancelled_message(concerned: Sequence[Operation]) -> str:
     stopping = [operation for operation in concerned if is_unfinished(operation)]
     count = len(concerned)
     if stopping:

@@ -50,7 +50,7 @@ class RunRow:
     @property
     def error(self) -> str:
         """The first error; of a cancelled run, who requested the cancel."""
-        culprit = self.run.culprit
+        culprit = self.run.failed_operation
         if culprit:
             return culprit.error
         return next((each.error for each in self.run.operations if each.error), "")
@@ -119,7 +119,7 @@ class Why:
 
 
 def why_failed(run: Run) -> Why | None:
-    culprit = run.culprit
+    culprit = run.failed_operation
     if culprit is None:
         return None
     part = broken_off_in(culprit)

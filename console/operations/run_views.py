@@ -19,7 +19,7 @@ from console.api.resources.endpoints import Endpoint
 from console.api.resources.events import Event
 from console.api.resources.operations import Operation
 from console.api.resources.projects import Project
-from console.api.transport import new_once
+from console.api.transport import new_once_token
 from console.events.rows import EventRow, event_row
 from console.operations.run_rows import (
     RunRow,
@@ -36,11 +36,11 @@ from console.pages.live_regions import Polling, page_and_region, polling
 from console.request import ConsoleRequest
 
 # More operations than one chain has, and more than there are retries of one run.
-CHAIN_READ = 100
-RETRIES_READ = 100
+MAX_CHAIN_OPERATIONS = 100
+MAX_RETRIES = 100
 # The steps of each operation take one call. In a longer chain, only the most useful are read.
-STEPS_READ = 12
-EVENTS_READ = 20
+MAX_STEPS_CALLS = 12
+MAX_EVENTS = 20
 
 
 @require_safe
@@ -78,7 +78,7 @@ _show_alone, operation_live = page_and_region(_alone, "run.html", "_run.html")
 
 def run_of_chain(api: ManagementAPI, project_id: str, chain_id: str) -> Run:
     """Read all operations of a chain. Raises NotFound."""
-    page = api.operations(project_id, limit=CHAIN_READ, chain_id=chain_id)
+    page = api.operations(project_id, limit=MAX_CHAIN_OPERATIONS, chain_id=chain_id)
     # A server that ignores the filter lists all operations.
     members = [operation for operation in page.items if operation.chain_id == chain_id]
     if not members:
@@ -110,10 +110,10 @@ class _Details:
 
     def __init__(self, api: ManagementAPI, project_id: str, run: Run) -> None:
         with_steps = [
-            partial(api.operation, project_id, operation.id) for operation in _telling_most(run)
+            partial(api.operation, project_id, operation.id) for operation in _most_relevant(run)
         ]
         calls: list[Callable[[], Any]] = [
-            lambda: api.events(project_id, limit=EVENTS_READ, operation_id=run.first.id).items,
+            lambda: api.events(project_id, limit=MAX_EVENTS, operation_id=run.first.id).items,
             partial(_retries, api, project_id, run),
             *with_steps,
         ]
@@ -123,12 +123,12 @@ class _Details:
         self.requests = _requests(self.run, events or ())
 
 
-def _telling_most(run: Run) -> Sequence[Operation]:
-    if len(run.operations) <= STEPS_READ:
+def _most_relevant(run: Run) -> Sequence[Operation]:
+    if len(run.operations) <= MAX_STEPS_CALLS:
         return run.operations
     # The operation that failed, and then the latest ones.
-    worst = [run.culprit] if run.culprit else []
-    return [*worst, *(each for each in run.operations[::-1] if each not in worst)][:STEPS_READ]
+    worst = [run.failed_operation] if run.failed_operation else []
+    return [*worst, *(each for each in run.operations[::-1] if each not in worst)][:MAX_STEPS_CALLS]
 
 
 def _with_steps(run: Run, detailed: Sequence[Operation]) -> Run:
@@ -155,7 +155,7 @@ def _retries(api: ManagementAPI, project_id: str, run: Run) -> Sequence[Operatio
     if not run.can_be_retried or run.ended_at is None:
         return ()
     since = stamp(run.ended_at)
-    return api.operations(project_id, limit=RETRIES_READ, initiator="retry", since=since).items
+    return api.operations(project_id, limit=MAX_RETRIES, initiator="retry", since=since).items
 
 
 def _page(
@@ -184,7 +184,7 @@ def _page(
         "retries": retries_by_run(project.id, run, details.retries if details else ()),
         "is_several": len(run.operations) > 1,
         # The idempotency key of a button, so that a double click acts only once.
-        "once": new_once(),
+        "once": new_once_token(),
     }
     return context, polling(request, live_url, run.operations[::-1])
 

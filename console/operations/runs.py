@@ -8,7 +8,7 @@ from itertools import groupby
 
 from console.api.resources.actors import Actor
 from console.api.resources.operations import Operation
-from console.pages.form_errors import in_plain_words
+from console.pages.form_errors import translate_message
 from console.pages.outcomes import not_run_for, shown_status, whole_duration_ms
 from console.pages.problems import quoted
 from console.pages.statuses import (
@@ -64,13 +64,13 @@ def _duration_ms(operation: Operation) -> int | None:
         return operation.total_duration_ms
     else:
         end = operation.updated_at
-    begin = _begin(operation)
+    begin = _requested_at(operation)
     if begin is None or end is None:
         return None
     return max(0, int((end - begin).total_seconds() * 1000))
 
 
-def _begin(operation: Operation) -> datetime | None:
+def _requested_at(operation: Operation) -> datetime | None:
     """Return when it was requested, to the millisecond if its steps were read: the API sends the
     time of the operation itself in whole seconds."""
     first = next((step.started_at for step in operation.steps if step.started_at), None)
@@ -103,7 +103,7 @@ class Run:
     def title(self) -> str:
         """What was requested, in words; without the server's, the names of its operations."""
         if self.first.title:
-            return quoted(in_plain_words(self.first.title))
+            return quoted(translate_message(self.first.title))
         names = (action_name(each.action) or "An operation" for each in self.operations)
         return ", then ".join(names)
 
@@ -124,7 +124,7 @@ class Run:
         return [operation for operation in self.operations if is_unfinished(operation)]
 
     @property
-    def culprit(self) -> Operation | None:
+    def failed_operation(self) -> Operation | None:
         """The operation that failed itself, unlike those that were not run because of it."""
         failed = [each for each in self.operations if operation_status(each).tone == "bad"]
         return next((each for each in failed if not not_run_for(each)), next(iter(failed), None))
@@ -145,7 +145,7 @@ class Run:
         """Milliseconds from the request to the last end, or so far; None if not known."""
         begin, end = self.began_at, self.ended_at
         if self.is_unfinished:
-            begun = filter(None, map(_begin, self.operations))
+            begun = filter(None, map(_requested_at, self.operations))
             begin, end = min(begun, default=None), datetime.now(UTC)
         if begin is None or end is None:
             # The operations run one after the other, so that their durations can be added.

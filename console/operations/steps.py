@@ -55,7 +55,7 @@ SIZES = {"bytes": "{}", "of_bytes": "of {}", "bytes_left": "{} remaining"}
 
 # Milliseconds in the queue after which a worker seems to be missing: a worker that runs takes
 # urgent operations at once, and the others in their turn.
-UNTAKEN = 15_000
+WORKER_MISSING_AFTER_MS = 15_000
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _row(
 
 
 def _warning(step: Step, lasting_ms: int | None) -> str:
-    if step.name != "queued" or lasting_ms is None or lasting_ms < UNTAKEN:
+    if step.name != "queued" or lasting_ms is None or lasting_ms < WORKER_MISSING_AFTER_MS:
         return ""
     return (
         f"No worker has taken it for {duration(lasting_ms)}. Is the worker of its region running?"

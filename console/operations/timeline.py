@@ -14,13 +14,13 @@ from console.operations.timescale import Bar, Mark, Scale, lines
 from console.pages.addresses import Existing, url_or_none
 
 HOURS = (1, 6, 24)
-USUAL_HOURS = 6
+DEFAULT_HOURS = 6
 # If a project is younger than the period shown, the picture begins with the project. This is the
 # shortest picture.
-SHORTEST = timedelta(minutes=1)
+MIN_SPAN = timedelta(minutes=1)
 # The most operations that are read, and the most lanes that are drawn, to keep it readable.
-OPERATIONS_READ = 200
-MOST_LANES = 10
+MAX_OPERATIONS = 200
+MAX_LANES = 10
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Timeline:
 
     @property
     def drawn_lanes(self) -> Sequence[TimelineLane]:
-        return self.lanes[:MOST_LANES]
+        return self.lanes[:MAX_LANES]
 
     @property
     def listed(self) -> list[tuple[TimelineLane, TimelineRun]]:
@@ -78,12 +78,12 @@ class Timeline:
     @property
     def left_out(self) -> int:
         """The number of lanes that are not drawn."""
-        return max(0, len(self.lanes) - MOST_LANES)
+        return max(0, len(self.lanes) - MAX_LANES)
 
     @property
     def most_operations(self) -> int:
         """How many operations are read at most."""
-        return OPERATIONS_READ
+        return MAX_OPERATIONS
 
     @property
     def choices(self) -> list[tuple[int, bool]]:
@@ -98,7 +98,7 @@ def hours_of(created_at: datetime | None) -> int:
     """Return the default period: that of a new project is shorter, as six hours would be mostly
     empty."""
     is_new = created_at is not None and datetime.now(UTC) - created_at < timedelta(hours=HOURS[0])
-    return HOURS[0] if is_new else USUAL_HOURS
+    return HOURS[0] if is_new else DEFAULT_HOURS
 
 
 def begin_of(hours: int) -> datetime:
@@ -134,7 +134,7 @@ def timeline(
         lines=lines(marks),
         newest_first=[row.run.id for row in rows],
         failed=sum(row.status.tone == "bad" for row in rows),
-        is_cut=len(newest_first) >= OPERATIONS_READ,
+        is_cut=len(newest_first) >= MAX_OPERATIONS,
     )
 
 
@@ -146,7 +146,7 @@ def _scale(hours: int, since: datetime | None) -> Scale:
     tick = hours * 10
     end = datetime.fromtimestamp((datetime.now(UTC).timestamp() // tick + 1) * tick, UTC)
     begin = end - timedelta(hours=hours)
-    return Scale(max(begin, min(since, end - SHORTEST)) if since else begin, end)
+    return Scale(max(begin, min(since, end - MIN_SPAN)) if since else begin, end)
 
 
 def _lanes(

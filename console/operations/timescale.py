@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 
 # The least width, in percent of the whole, so that an instant is still visible.
-NARROWEST = 0.6
+MIN_WIDTH_PERCENT = 0.6
 # The possible intervals between two marks of an axis, in seconds.
 INTERVALS = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
@@ -69,7 +69,7 @@ class Scale:
     def bar(self, span: Span) -> Bar:
         """Return the place of a span. What is outside of the whole is cut off."""
         begin, end = (min(max(moment, self.begin), self.end) for moment in span)
-        width = max((end - begin).total_seconds() / self.seconds * 100, NARROWEST)
+        width = max((end - begin).total_seconds() / self.seconds * 100, MIN_WIDTH_PERCENT)
         return Bar(left=percent(min(self.place(begin), 100 - width)), width=percent(width))
 
     def marks_since_begin(self, most: int = 5) -> list[Mark]:

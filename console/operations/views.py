@@ -19,8 +19,8 @@ from console.operations.run_rows import RunRow
 from console.operations.runs import Run, runs_of
 from console.operations.steps import warning_of
 from console.operations.timeline import (
-    OPERATIONS_READ,
-    USUAL_HOURS,
+    DEFAULT_HOURS,
+    MAX_OPERATIONS,
     Timeline,
     begin_of,
     hours_asked,
@@ -61,8 +61,8 @@ def _statuses() -> list[tuple[str, str]]:
     ]
 
 
-OPERATIONS_A_PAGE = 25
-STEPS_READ = 3
+PAGE_SIZE = 25
+MAX_STEPS_CALLS = 3
 
 
 def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
@@ -75,7 +75,7 @@ def _list(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Pol
     page, branches, project, endpoints, latest = in_parallel(
         lambda: api.operations(
             project_id,
-            limit=OPERATIONS_A_PAGE,
+            limit=PAGE_SIZE,
             cursor=cursor,
             whole_chains="true",
             **filters.chosen,
@@ -127,7 +127,7 @@ def _warnings(api: ManagementAPI, project_id: str, runs: Sequence[Run]) -> Mappi
         (run.id, run.under_way[0].id)
         for run in runs
         if run.chain_id and run.under_way and lasting_words(run.under_way[0])
-    ][:STEPS_READ]
+    ][:MAX_STEPS_CALLS]
     read = each_or_none(lambda one: api.operation(project_id, one[1]), lasting)
     return {run_id: warning_of(one) for (run_id, _), one in zip(lasting, read, strict=True) if one}
 
@@ -163,8 +163,8 @@ show_timeline, timeline_live = page_and_region(
 def _operations_since(
     api: ManagementAPI, project_id: str, hours: int | None
 ) -> Sequence[Operation]:
-    since = stamp(begin_of(hours or USUAL_HOURS))
-    return api.operations(project_id, limit=OPERATIONS_READ, since=since).items
+    since = stamp(begin_of(hours or DEFAULT_HOURS))
+    return api.operations(project_id, limit=MAX_OPERATIONS, since=since).items
 
 
 def _timeline(

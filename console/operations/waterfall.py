@@ -64,7 +64,7 @@ def waterfall(run: Run) -> Waterfall:
     lanes = [
         Lane(
             row=row,
-            bar=scale.bar(at_work) if scale and (at_work := _at_work(row.operation)) else None,
+            bar=scale.bar(at_work) if scale and (at_work := _working_span(row.operation)) else None,
             offset_ms=_offset_ms(scale, span[0] if span else None),
             steps=_lane_steps(row.operation, run, scale),
             can_cancel=can_be_cancelled(row.operation),
@@ -94,23 +94,23 @@ def span_of(operation: Operation) -> Span | None:
     """Return the time from its request to its end, or so far; from its steps if they are known."""
     parts = [span for span in step_spans(operation) if span]
     if parts:
-        return _whole(operation, parts)
+        return _total_span(operation, parts)
     end = datetime.now(UTC) if is_unfinished(operation) else operation.updated_at
     if operation.created_at is None or end is None:
         return None
     return operation.created_at, max(end, operation.created_at)
 
 
-def _at_work(operation: Operation) -> Span | None:
+def _working_span(operation: Operation) -> Span | None:
     """Return the same without waiting for other operations; None if it only waited."""
     if not operation.steps:
         return None if not_run_for(operation) else span_of(operation)
     steps = zip(operation.steps, step_spans(operation), strict=True)
     parts = [span for step, span in steps if span and step.name != "waiting"]
-    return _whole(operation, parts) if parts else None
+    return _total_span(operation, parts) if parts else None
 
 
-def _whole(operation: Operation, parts: Sequence[Span]) -> Span:
+def _total_span(operation: Operation, parts: Sequence[Span]) -> Span:
     """Return the time from the first to the last part. An unfinished operation lasts until now,
     even if its latest step is not known yet."""
     so_far = [datetime.now(UTC)] if is_unfinished(operation) else []

@@ -87,14 +87,14 @@ def _attributes(form: forms.Form, words: str) -> list[tuple[str, str]]:
 TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
-def in_plain_words(words: str) -> str:
+def translate_message(words: str) -> str:
     """Replace the API's names of attributes by words, if no field of a form has a label for it, and
     its times by those in the reader's zone."""
-    words = TIME.sub(lambda found: _in_readers_zone(found[0]), words)
+    words = TIME.sub(lambda found: _in_local_time(found[0]), words)
     return ATTRIBUTE.sub(lambda name: WORDS_OF_ATTRIBUTES.get(name[0], name[0]), words)
 
 
-def _in_readers_zone(time: str) -> str:
+def _in_local_time(time: str) -> str:
     try:
         return f"{localtime(datetime.fromisoformat(time)):%Y-%m-%d %H:%M:%S %Z}"
     except (ValueError, OverflowError):
@@ -105,4 +105,4 @@ def _in_labels(form: forms.Form, words: str) -> str:
     """Replace the API's names of attributes by the labels of the form's fields."""
     for attribute, name in _attributes(form, words):
         words = words.replace(attribute, f"“{form[name].label}”")
-    return in_plain_words(SIZE.sub(r"\1 CU", words))
+    return translate_message(SIZE.sub(r"\1 CU", words))

@@ -10,11 +10,11 @@ from django.http import HttpRequest
 
 T = TypeVar("T")
 
-ROWS_A_PAGE = 25
+PAGE_SIZE = 25
 # The pages beside the present one to which there are links.
-NEIGHBOURS = 2
+NEIGHBOUR_PAGES = 2
 # Characters of a search. No name or id is longer.
-LONGEST_SEARCH = 200
+MAX_SEARCH_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Listing(Generic[T]):
     def numbers(self) -> list[tuple[int, str]]:
         """The numbers of pages with links, each with its query: the first, the last, and those
         beside the present one. A 0 stands for pages that are left out."""
-        near = range(self.page - NEIGHBOURS, self.page + NEIGHBOURS + 1)
+        near = range(self.page - NEIGHBOUR_PAGES, self.page + NEIGHBOUR_PAGES + 1)
         shown = sorted({1, self.pages, *(one for one in near if 1 <= one <= self.pages)})
         found: list[tuple[int, str]] = []
         for number in shown:
@@ -90,18 +90,18 @@ def listing(
     *,
     words: Callable[[T], Iterable[str]],
     orders: Mapping[str, Order[T]],
-    size: int = ROWS_A_PAGE,
+    size: int = PAGE_SIZE,
 ) -> Listing[T]:
     """Return the page of `items` that the request asks for.
 
     `words` returns the texts of an item that are searched. The first of `orders` is the default.
     """
     every = list(items)
-    search = request.GET.get("search", "").strip()[:LONGEST_SEARCH]
+    search = request.GET.get("search", "").strip()[:MAX_SEARCH_LENGTH]
     sort = request.GET.get("sort", "")
     sort = sort if sort in orders else next(iter(orders))
     wanted = search.lower().split()
-    found = [one for one in every if _has(words(one), wanted)] if wanted else [*every]
+    found = [one for one in every if _matches(words(one), wanted)] if wanted else [*every]
     order = orders[sort]
     found.sort(key=order.key, reverse=order.reverse)
     pages = max(1, -(-len(found) // size))
@@ -118,7 +118,7 @@ def listing(
     )
 
 
-def _has(words: Iterable[str], wanted: Sequence[str]) -> bool:
+def _matches(words: Iterable[str], wanted: Sequence[str]) -> bool:
     text = " ".join(words).lower()
     return all(word in text for word in wanted)
 

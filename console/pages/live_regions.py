@@ -16,7 +16,7 @@ from console.request import ConsoleRequest
 # Milliseconds until a region is polled again: while it shows an unfinished operation, which usually
 # takes well under a second; otherwise; and at a server without marks. `static/live.js` makes the
 # pauses longer while nothing changes.
-WHILE_UNFINISHED, BETWEEN_MARKS, WITHOUT_MARKS = 250, 2_000, 5_000
+UNFINISHED_POLL_INTERVAL_MS, POLL_INTERVAL_MS, MARKLESS_POLL_INTERVAL_MS = 250, 2_000, 5_000
 
 # Parameters of a poll: the mark that the region was made at, and the newest operation in it.
 MARK, KNOWN = "mark", "known"
@@ -43,7 +43,7 @@ class Polling:
     @property
     def pause(self) -> int:
         """Milliseconds until the next poll."""
-        return self.every or (BETWEEN_MARKS if self.mark else WITHOUT_MARKS)
+        return self.every or (POLL_INTERVAL_MS if self.mark else MARKLESS_POLL_INTERVAL_MS)
 
 
 def polling(request: ConsoleRequest, url: str, operations: Iterable[Operation]) -> Polling:
@@ -52,12 +52,12 @@ def polling(request: ConsoleRequest, url: str, operations: Iterable[Operation]) 
     found = outcome(shown)
     newest = shown[0].id if shown else ""
     if found.unfinished:
-        return Polling(url, WHILE_UNFINISHED, found, known=f"{newest}~")
+        return Polling(url, UNFINISHED_POLL_INTERVAL_MS, found, known=f"{newest}~")
     # The operation of the reader's change may have ended before the page saw it.
     if newest == request.GET.get(KNOWN, newest):
         return Polling(url, outcome=found, known=newest)
     # What it has changed may have been read before its end, so the region is read once more.
-    return Polling(url, WHILE_UNFINISHED, found, ending=found.ending, known=newest)
+    return Polling(url, UNFINISHED_POLL_INTERVAL_MS, found, ending=found.ending, known=newest)
 
 
 View = Callable[..., HttpResponse]

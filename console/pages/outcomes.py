@@ -16,10 +16,10 @@ from console.pages.statuses import (
 from console.templatetags.console_tags import duration
 
 # An older failure is not mentioned any more; it is still in the list.
-LATELY = timedelta(days=1)
+MAX_FAILURE_AGE = timedelta(days=1)
 # From this duration on, an unfinished operation's duration is shown. Most operations take tens of
 # milliseconds; a large copy takes minutes.
-LONG = timedelta(seconds=20)
+MIN_SHOWN_DURATION = timedelta(seconds=20)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def outcome(operations: Iterable[Operation]) -> Outcome:
 
 def _failures(newest_first: Sequence[Operation]) -> list[Operation]:
     by_id = {operation.id: operation for operation in newest_first}
-    oldest = datetime.now(UTC) - LATELY
+    oldest = datetime.now(UTC) - MAX_FAILURE_AGE
     found: dict[str, Operation] = {}
     for operation in newest_first:
         if operation_status(operation).tone != "bad":
@@ -117,4 +117,4 @@ def shown_status(operation: Operation) -> Status:
 def _lasting_ms(unfinished: Iterable[Operation]) -> int | None:
     begun = [operation.created_at for operation in unfinished if operation.created_at]
     lasting = datetime.now(UTC) - min(begun) if begun else timedelta()
-    return round(lasting.total_seconds() * 1000) if lasting >= LONG else None
+    return round(lasting.total_seconds() * 1000) if lasting >= MIN_SHOWN_DURATION else None

@@ -18,7 +18,7 @@ from console.forms.curl import curl
 from console.forms.fields import AS_CURL, EmptyForm
 from console.forms.losses import Loss
 from console.pages.addresses import back
-from console.pages.form_errors import in_plain_words, problems_beside
+from console.pages.form_errors import problems_beside, translate_message
 from console.pages.problems import spell_out
 from console.request import ConsoleRequest
 from console.sign_in import sessions
@@ -28,10 +28,10 @@ READ_ONLY = (
     "and it sees no passwords."
 )
 # The pages whose forms concern the whole account, by the beginning of the names of their URLs.
-OF_THE_ACCOUNT = ("project_create", "project_delete", "api_key_", "webhook_")
+ACCOUNT_VIEWS = ("project_create", "project_delete", "api_key_", "webhook_")
 
 
-def out_of_reach(request: ConsoleRequest) -> str:
+def key_restriction(request: ConsoleRequest) -> str:
     """Return why the key cannot use the form at this address; "" if it may be able to."""
     sign_in = sessions.present(request)
     if sign_in is None or request.resolver_match is None:
@@ -39,7 +39,7 @@ def out_of_reach(request: ConsoleRequest) -> str:
     if sign_in.account.read_only:
         return READ_ONLY
     only = sign_in.account.project_id
-    if only and (request.resolver_match.url_name or "").startswith(OF_THE_ACCOUNT):
+    if only and (request.resolver_match.url_name or "").startswith(ACCOUNT_VIEWS):
         return f"You are signed in with a key that is limited to the project {only}."
     return ""
 
@@ -72,7 +72,7 @@ def show_form(request: ConsoleRequest, form: forms.Form, page: FormPage) -> Http
     the command for the request that it would have sent, if it was sent by the button for that."""
     template = "_form.html" if request.htmx else "form.html"
     if not (page.blocked or page.is_reading or form.is_bound):
-        page = replace(page, blocked=out_of_reach(request))
+        page = replace(page, blocked=key_restriction(request))
     status = 422 if form.errors else 200
     context = {"form": form, "page": page, "heading": heading(request)}
     # Public pages have no API.
@@ -186,6 +186,6 @@ def act(
     except Unauthorized:
         raise
     except APIError as problem:
-        messages.error(request, in_plain_words(spell_out(problem)))
+        messages.error(request, translate_message(spell_out(problem)))
         return done(request, back(request, otherwise))
     return done(request, back(request, otherwise), message)

@@ -22,7 +22,7 @@ from console.sign_in import sessions
 log = logging.getLogger(__name__)
 
 # Seconds: how often to ask, and how long an answer is shown.
-ASKED_EVERY, TOLD_FOR = 4, 30
+POLL_INTERVAL, NOTICE_TTL = 4, 30
 
 MEANS = {
     "worker": "operations wait until it is back",
@@ -49,7 +49,7 @@ def ask(server: Server, key: str) -> None:
     now = time.monotonic()
     with _lock:
         heard = _heard.setdefault(server.url, _Heard())
-        if heard.is_asking or now - heard.asked_at < ASKED_EVERY:
+        if heard.is_asking or now - heard.asked_at < POLL_INTERVAL:
             return
         heard.is_asking, heard.asked_at = True, now
     _threads.submit(_ask, ManagementAPI(key, server), heard)
@@ -69,12 +69,12 @@ def _ask(api: ManagementAPI, heard: _Heard) -> None:
 def service(request: HttpRequest) -> dict[str, object]:
     """Template context: sentences about processes that are down; mostly none."""
     sign_in = sessions.present(request) if hasattr(request, "session") else None
-    return {"service_words": _words(sign_in.shown_server) if sign_in else []}
+    return {"service_words": _messages(sign_in.shown_server) if sign_in else []}
 
 
-def _words(server: Server) -> list[str]:
+def _messages(server: Server) -> list[str]:
     heard = _heard.get(server.url)
-    if heard is None or time.monotonic() - heard.heard_at > TOLD_FOR:
+    if heard is None or time.monotonic() - heard.heard_at > NOTICE_TTL:
         return []
     is_one = len(heard.regions) == 1
     return [

@@ -8,7 +8,7 @@ from console.api.resources.operations import Operation
 from console.api.resources.projects import Project
 
 # An owner of more branches than these needs no first steps.
-BEGINNERS_BRANCHES = 5
+MAX_BEGINNER_BRANCHES = 5
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def first_steps(
     `operations` are the project's latest ones, the newest first; `is_all` says if there are no
     others.
     """
-    if not is_all or project.usage.transferred is None or len(branches) > BEGINNERS_BRANCHES:
+    if not is_all or project.usage.transferred is None or len(branches) > MAX_BEGINNER_BRANCHES:
         return []
     steps = [
         Step("Create a project", "A new project has a branch and an endpoint.", True),

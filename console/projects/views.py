@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from console.api.fields import Page, stamp
-from console.api.management_api import LONGEST_PAGE, ManagementAPI
+from console.api.management_api import MAX_PAGE_SIZE, ManagementAPI
 from console.api.parallel import each_or_none, first_problem, in_parallel, part
 from console.api.resources.endpoints import Endpoint
 from console.api.resources.events import Event
@@ -32,18 +32,18 @@ from console.projects.first_steps import first_steps
 from console.projects.usage import project_usage
 from console.request import ConsoleRequest
 
-EVENTS_READ = 300
-LATELY_SHOWN = 8
-SWITCHED_TO = 12
+MAX_EVENTS = 300
+MAX_SHOWN_EVENTS = 8
+SWITCHER_PAGE_SIZE = 12
 # An endpoint's pending word may come from an operation that is far down in the list.
-OPERATIONS_READ = 50
+MAX_OPERATIONS = 50
 
 
 def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
     api = request.api
     cursor = request.GET.get("cursor", "")
     page, listed_states, lately = in_parallel(
-        lambda: api.projects(limit=LONGEST_PAGE, cursor=cursor),
+        lambda: api.projects(limit=MAX_PAGE_SIZE, cursor=cursor),
         part(api.project_states),
         part(lambda: _lately(api, FAILED, WOKE, SLEPT, *GONE)),
     )
@@ -80,7 +80,7 @@ def _dashboard(request: ConsoleRequest) -> tuple[dict[str, Any], Polling]:
         "knows_events": not (failures.problem or lately.problem),
         "more_failed": failures.is_cut,
         "more_turned": lately.is_cut,
-        "lately": latest(happened, page.items, most=LATELY_SHOWN),
+        "lately": latest(happened, page.items, most=MAX_SHOWN_EVENTS),
         "next_cursor": page.cursor,
         "is_first_page": not cursor,
     }
@@ -92,7 +92,7 @@ dashboard, dashboard_live = page_and_region(_dashboard, "dashboard.html", "_dash
 
 def _lately(api: ManagementAPI, *types: str) -> Page[Event]:
     """Read the events of the last day, of these types only, even if the server ignores filters."""
-    page = api.events(limit=EVENTS_READ, type=",".join(types), since=_day())
+    page = api.events(limit=MAX_EVENTS, type=",".join(types), since=_day())
     return Page([event for event in page.items if event.type in types], page.cursor)
 
 
@@ -103,7 +103,7 @@ def _day() -> str:
 @require_safe
 def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Show the other projects to switch to."""
-    page = request.api.projects(limit=LONGEST_PAGE)
+    page = request.api.projects(limit=MAX_PAGE_SIZE)
     context = {
         "project_id": project_id,
         "here": reverse("project_switcher", args=[project_id]),
@@ -112,7 +112,7 @@ def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
             page.items,
             words=lambda project: (project.name, project.id),
             orders={"name": Order("Name", lambda project: project.name.lower())},
-            size=SWITCHED_TO,
+            size=SWITCHER_PAGE_SIZE,
         ),
         "has_more": bool(page.cursor),
     }
@@ -123,7 +123,7 @@ def switcher(request: ConsoleRequest, project_id: str) -> HttpResponse:
 def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any], Polling]:
     api = request.api
     operations, project, endpoints, branches = in_parallel(
-        lambda: api.operations(project_id, limit=OPERATIONS_READ),
+        lambda: api.operations(project_id, limit=MAX_OPERATIONS),
         lambda: api.project(project_id),
         lambda: api.endpoints(project_id),
         lambda: api.branches(project_id),
@@ -148,7 +148,7 @@ def _contents(request: ConsoleRequest, project_id: str) -> tuple[dict[str, Any],
         "only_endpoint": endpoints[0] if len(endpoints) == 1 else None,
         "has_free_branch": any(branch.id not in taken for branch in branches),
         "steps": first_steps(
-            project, branches, operations.items, is_all=len(operations.items) < OPERATIONS_READ
+            project, branches, operations.items, is_all=len(operations.items) < MAX_OPERATIONS
         ),
     }
     url = reverse("project_live", args=[project_id])

@@ -13,10 +13,9 @@ from console.api.servers import Server
 
 log = logging.getLogger(__name__)
 
-# Seconds to connect.
-CONNECT_WITHIN = 5
+CONNECT_TIMEOUT = 5
 # Seconds for which the service's certificate authority is cached.
-AUTHORITY_KEPT = 300
+AUTHORITY_TTL = 300
 # The path of the management API. The service's certificate authority is beside it.
 API_PATH = "/api/v2"
 
@@ -55,7 +54,7 @@ def authority(server: Server) -> str:
     It is "" if the operator uses other certificates.
     """
     pem, found_at = _authorities.get(server.url, ("", float("-inf")))
-    if time.monotonic() - found_at < AUTHORITY_KEPT:
+    if time.monotonic() - found_at < AUTHORITY_TTL:
         return pem
     url = f"{server.url.removesuffix(API_PATH)}/certificate-authority.pem"
     with requests.Session() as session:
@@ -64,7 +63,7 @@ def authority(server: Server) -> str:
         try:
             answer = session.get(
                 url,
-                timeout=CONNECT_WITHIN,
+                timeout=CONNECT_TIMEOUT,
                 stream=True,
                 proxies=proxies_for(url),
                 allow_redirects=False,

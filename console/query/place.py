@@ -19,8 +19,8 @@ from console.query.sql_over_http import Query, Result, SqlFailed
 from console.request import ConsoleRequest
 
 # The choices for the most seconds that a statement may take, and the default.
-TIMES = (10, 30, 60, 300)
-USUALLY = 30
+TIMEOUTS = (10, 30, 60, 300)
+DEFAULT_TIMEOUT = 30
 UNKNOWN = "Choose an existing branch, database and role."
 
 
@@ -114,7 +114,7 @@ def is_active(endpoints: Iterable[Endpoint], branch_id: str) -> bool:
     return any(one.branch_id == branch_id and one.current_state == "active" for one in endpoints)
 
 
-def without_choices(project_id: str, form: PlaceForm) -> dict[str, Any]:
+def context_without_choices(project_id: str, form: PlaceForm) -> dict[str, Any]:
     """Return the context of a page whose choices cannot be read. It keeps what was chosen."""
     form.offer_branches([], [])
     form.offer_place([], [])
@@ -155,7 +155,7 @@ def run(
         request.api.server,
         uri,
         queries,
-        seconds=chosen.get("seconds") or USUALLY,
+        seconds=chosen.get("seconds") or DEFAULT_TIMEOUT,
         read_only=read_only,
         marker=chosen.get("marker", ""),
         exact=exact,

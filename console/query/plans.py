@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 # The most levels of a tree. A deeper plan is shown as text.
-DEEPEST = 60
+MAX_DEPTH = 60
 # A step is marked if it returned this many times more or fewer rows than expected.
-FAR_OFF = 10
+MISESTIMATE_FACTOR = 10
 # The properties that the heading and the figures of a step show already.
 IN_HEADING = frozenset(
     {
@@ -73,7 +73,7 @@ def _step(
     level: int = 1,
     is_limited: bool = False,
 ) -> Step:
-    if level > DEEPEST:
+    if level > MAX_DEPTH:
         raise ValueError("too deep")
     below = [one for one in node.get("Plans", []) if isinstance(one, Mapping)]
     own = _total(node, has_run=has_run) - sum(_total(one, has_run=has_run) for one in below)
@@ -87,7 +87,7 @@ def _step(
         figures = ["never executed"]
     ratio = max(returned, 1) / max(expected, 1)
     # A step below a limit is stopped early, so that it may return fewer rows.
-    is_far_off = ratio >= FAR_OFF or (ratio <= 1 / FAR_OFF and not is_limited)
+    is_far_off = ratio >= MISESTIMATE_FACTOR or (ratio <= 1 / MISESTIMATE_FACTOR and not is_limited)
     is_limited = is_limited or node.get("Node Type") == "Limit"
     return Step(
         name=_name(node),

@@ -12,8 +12,8 @@ from console.query.sql_over_http import Column, Notice, Result, SqlFailed
 from console.query.statements import Statement
 
 # The most that is shown: rows of a result, characters of a value, and characters of a page. Each
-# cell counts as at least LEAST_CELL characters, because even a short one takes time to draw.
-MOST_ROWS, LONGEST_VALUE, MOST_CHARACTERS, LEAST_CELL = 500, 1000, 400_000, 20
+# cell counts as at least MIN_CELL_LENGTH characters, because even a short one takes time to draw.
+MAX_ROWS, MAX_VALUE_LENGTH, MAX_PAGE_LENGTH, MIN_CELL_LENGTH = 500, 1000, 400_000, 20
 # Written before each statement to be explained.
 EXPLAIN, ANALYZE = "EXPLAIN (FORMAT JSON) ", "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
 WORD = re.compile(r"\w+|\S|$")
@@ -65,23 +65,23 @@ class ShownResult:
         return "\n".join(row[0].text for row in self.rows if row)
 
 
-def all_shown(results: Sequence[Result], statements: Sequence[str] = ()) -> list[ShownResult]:
+def shown_results(results: Sequence[Result], statements: Sequence[str] = ()) -> list[ShownResult]:
     """Return what is shown of each result. Earlier results use up the page's characters first."""
-    found, room = [], MOST_CHARACTERS
+    found, room = [], MAX_PAGE_LENGTH
     for result, statement in zip_longest(results, statements[: len(results)], fillvalue=""):
         assert isinstance(result, Result)
-        found.append(_shown(result, statement, room=room))
+        found.append(_shown_result(result, statement, room=room))
         room -= found[-1].size
     return found
 
 
-def _shown(result: Result, statement: str, *, room: int) -> ShownResult:
+def _shown_result(result: Result, statement: str, *, room: int) -> ShownResult:
     is_number = [column.is_number for column in result.columns]
     rows: list[list[Cell]] = []
-    size = LEAST_CELL * len(result.columns)
-    for row in result.rows[:MOST_ROWS]:
+    size = MIN_CELL_LENGTH * len(result.columns)
+    for row in result.rows[:MAX_ROWS]:
         cells = [_cell(*pair) for pair in zip(row, is_number, strict=False)]
-        size += sum(max(LEAST_CELL, len(cell.text)) for cell in cells)
+        size += sum(max(MIN_CELL_LENGTH, len(cell.text)) for cell in cells)
         if size > room:
             break
         rows.append(cells)
@@ -111,8 +111,8 @@ def _cell(value: str | None, is_number: bool) -> Cell:
     if value is None:
         return Cell("NULL", is_null=True)
     text = value if isinstance(value, str) else json.dumps(value)
-    is_long = len(text) > LONGEST_VALUE
-    return Cell(text[:LONGEST_VALUE], is_number=is_number, whole=len(text) if is_long else 0)
+    is_long = len(text) > MAX_VALUE_LENGTH
+    return Cell(text[:MAX_VALUE_LENGTH], is_number=is_number, whole=len(text) if is_long else 0)
 
 
 @dataclass(frozen=True)

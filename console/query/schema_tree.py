@@ -10,7 +10,7 @@ from console.api.fields import isolated
 from console.query.sql_over_http import Query, Result
 
 # The most tables that are listed.
-MOST_TABLES = 1000
+MAX_TABLES = 1000
 COLUMNS = """(
   SELECT pg_catalog.json_agg(pg_catalog.json_build_array(
     a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
@@ -21,7 +21,7 @@ LISTED = f"""\
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
-ORDER BY n.nspname, c.relname LIMIT {MOST_TABLES + 1}"""
+ORDER BY n.nspname, c.relname LIMIT {MAX_TABLES + 1}"""
 TABLES = Query(f"SELECT n.nspname, c.relname, c.relkind, {COLUMNS} {LISTED}")
 TABLE_NAMES = Query(f"SELECT n.nspname, c.relname, c.relkind, NULL {LISTED}")
 KINDS = {"v": "view", "m": "materialized view", "f": "foreign table", "p": "partitioned"}
@@ -60,14 +60,14 @@ def read_table(value: str) -> Table | None:
 def listed_tables(result: Result) -> dict[str, Any]:
     """Return the context of a list of tables: those of `TABLES`, by schema, and their number if
     there are more."""
-    is_cut = len(result.rows) > MOST_TABLES
-    return {"schemas": by_schema(result), "most_tables": MOST_TABLES if is_cut else 0}
+    is_cut = len(result.rows) > MAX_TABLES
+    return {"schemas": by_schema(result), "most_tables": MAX_TABLES if is_cut else 0}
 
 
 def by_schema(result: Result) -> list[tuple[str, list[Table]]]:
     """Return the tables of `TABLES`, by schema. What cannot be read is left out."""
     found: dict[str, list[Table]] = {}
-    for row in result.rows[:MOST_TABLES]:
+    for row in result.rows[:MAX_TABLES]:
         if len(row) == 4 and isinstance(row[0], str) and isinstance(row[1], str):
             table = Table(
                 isolated(row[0]), isolated(row[1]), KINDS.get(str(row[2]), ""), _columns(row[3])

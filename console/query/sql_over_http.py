@@ -25,21 +25,21 @@ from console.api.bounded_http import (
 )
 from console.api.fields import number, text
 from console.api.servers import Server
-from console.query.authority import CONNECT_WITHIN, session_for
+from console.query.authority import CONNECT_TIMEOUT, session_for
 from console.query.pg_types import NUMBERS, type_name
 
 log = logging.getLogger(__name__)
 
 # Seconds beyond the time of the statements, for the wake and the transport.
-WAKE_AND_TRANSPORT = 40
+EXTRA_TIMEOUT = 40
 # The most seconds that all statements together may take.
-LONGEST_WAIT = 600
+MAX_TIMEOUT = 600
 # Bytes of an answer. Much less of it is shown.
-LONGEST_ANSWER = 8 << 20
+MAX_RESULT_BYTES = 8 << 20
 # The sessions' `application_name`. That of a run that can be cancelled ends with the run's marker.
 APPLICATION = "perch-console"
 # Settings with which Postgres reads each value as it has written it.
-EXACT = (
+EXACT_OPTIONS = (
     "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex "
     "-c array_nulls=on"
 )
@@ -59,7 +59,7 @@ READ_ONLY = ("BEGIN READ ONLY", "SELECT 1")
 # Some statements write in such a block nevertheless, as EXPLAIN ANALYZE CREATE TABLE AS does. So
 # nothing is committed: this is sent at the end, and in the place of each statement that commits.
 # Functions and procedures cannot commit within a block.
-UNDO = Query("ROLLBACK")
+ROLLBACK = Query("ROLLBACK")
 COMMITS = re.compile(r"commit\b|end\b|prepare\b(?!\s+\w+\s+as\b)", re.IGNORECASE | re.ASCII)
 
 
@@ -178,8 +178,8 @@ def run(
     sent = list(queries)
     if read_only:
         before = [Query(text) for text in READ_ONLY]
-        kept = [UNDO if COMMITS.match(query.text) else query for query in queries]
-        sent = [one for query in kept for one in (*before, query)] + [UNDO]
+        kept = [ROLLBACK if COMMITS.match(query.text) else query for query in queries]
+        sent = [one for query in kept for one in (*before, query)] + [ROLLBACK]
     # Each query is the last of `step` statements sent.
     step = len(READ_ONLY) + 1 if read_only else 1
     statements = [{"query": one.text, "params": list(one.parameters)} for one in sent]
@@ -200,8 +200,8 @@ def run(
                 json=body,
                 headers=headers,
                 timeout=(
-                    CONNECT_WITHIN,
-                    min(seconds * len(queries), LONGEST_WAIT) + WAKE_AND_TRANSPORT,
+                    CONNECT_TIMEOUT,
+                    min(seconds * len(queries), MAX_TIMEOUT) + EXTRA_TIMEOUT,
                 ),
                 allow_redirects=False,
                 proxies=proxies_for(url),
@@ -209,11 +209,11 @@ def run(
             )
             with answer:
                 data = read_json(
-                    read_whole(answer, longest=LONGEST_ANSWER), most_values=LONGEST_ANSWER
+                    read_whole(answer, longest=MAX_RESULT_BYTES), most_values=MAX_RESULT_BYTES
                 )
     except TooLong as error:
         raise TooLarge(
-            f"The statements have run, but the result is larger than {LONGEST_ANSWER >> 20} "
+            f"The statements have run, but the result is larger than {MAX_RESULT_BYTES >> 20} "
             "MiB. Select fewer rows, with LIMIT, or fewer columns."
         ) from error
     except (ValueError, RecursionError) as error:
@@ -256,7 +256,7 @@ def _with_options(
     # What is typed has been split into statements by this rule.
     options.append("-c standard_conforming_strings=on")
     if exact:
-        options.append(EXACT)
+        options.append(EXACT_OPTIONS)
     if read_only:
         options.append("-c default_transaction_read_only=on")
     query |= {"options": " ".join(options).strip(), "application_name": _application(marker)}

@@ -24,7 +24,7 @@ TOKEN = re.compile(
 )
 COMMENT_EDGE = re.compile(r"/\*|\*/")
 # The most statements that are run at once, in one transaction.
-MOST_STATEMENTS = 50
+MAX_STATEMENTS = 50
 # In such a statement, semicolons between BEGIN ATOMIC and END do not end it.
 WITH_A_BODY = re.compile(r"create (?:or replace )?(?:function|procedure)\b")
 

@@ -16,7 +16,7 @@ from console.api.errors import APIError
 from console.pages.responses import crumbs, done, heading
 from console.query.place import PlaceRefused, failure_words, is_active, run
 from console.query.schema_tree import read_table
-from console.query.sql_over_http import LONGEST_ANSWER, Query, SqlFailed
+from console.query.sql_over_http import MAX_RESULT_BYTES, Query, SqlFailed
 from console.query.table_description import (
     Description,
     TableColumn,
@@ -28,7 +28,7 @@ from console.query.table_pages import (
     read_row_name,
     read_sizes,
     row_query,
-    still_there,
+    unchanged_row_condition,
     update_sql,
 )
 from console.query.tables import PLACE, ROWS, chosen_place, query_of
@@ -36,7 +36,7 @@ from console.query.views import require_perch
 from console.request import ConsoleRequest
 
 # Bytes of a value that can be changed in a form, and of one that is shown alone.
-LONGEST_TYPED, LONGEST_ALONE = 30_000, LONGEST_ANSWER - (1 << 20)
+MAX_EDIT_BYTES, MAX_SHOWN_BYTES = 30_000, MAX_RESULT_BYTES - (1 << 20)
 # What the buttons send: show the statement that deletes the row, and run it.
 DELETIONS = REVIEW_DELETION, RUN_DELETION = "review_deletion", "run_deletion"
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
@@ -64,7 +64,7 @@ def described_table(request: ConsoleRequest, project_id: str) -> Description:
     return described
 
 
-def back_to_table(request: ConsoleRequest, project_id: str) -> str:
+def table_url(request: ConsoleRequest, project_id: str) -> str:
     query = query_of(request.GET.dict(), (*PLACE, *ROWS, "after", "before"))
     return f"{reverse('tables', args=[project_id])}?{query}"
 
@@ -110,12 +110,12 @@ def value(request: ConsoleRequest, project_id: str) -> HttpResponse:
         column = described.column(request.GET.get("of", ""))
         if column is None:
             raise Refused("Choose a column of the table.")
-        (text,), (size,) = _row(request, project_id, described, [column], LONGEST_ALONE)
-        if size > LONGEST_ALONE:
-            most = f"{LONGEST_ALONE >> 20} MiB"
+        (text,), (size,) = _row(request, project_id, described, [column], MAX_SHOWN_BYTES)
+        if size > MAX_SHOWN_BYTES:
+            most = f"{MAX_SHOWN_BYTES >> 20} MiB"
             raise Refused(f"The value has {size:,} bytes, of which a page shows at most {most}.")
     except Refused as refused:
-        return not_possible(request, project_id, str(refused))
+        return refusal_page(request, project_id, str(refused))
     return HttpResponse("NULL" if text is None else text, content_type="text/plain; charset=utf-8")
 
 
@@ -128,7 +128,7 @@ def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
         if not described.is_editable:
             raise Refused("This row cannot be changed here: its table has no key.")
         if request.method != "POST":
-            before, sizes = _row(request, project_id, described, described.columns, LONGEST_TYPED)
+            before, sizes = _row(request, project_id, described, described.columns, MAX_EDIT_BYTES)
         else:
             sent = read_row_name(request.POST.get("before", ""), len(described.columns))
             if sent is None:
@@ -138,7 +138,7 @@ def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
         if None in key:
             raise Refused("The key of this row is too long to be changed here.")
     except Refused as refused:
-        return not_possible(request, project_id, str(refused))
+        return refusal_page(request, project_id, str(refused))
     if request.method != "POST":
         return _show(request, project_id, described, before, typed=before, sizes=sizes)
     typed, refused_words = _typed(request, described, before)
@@ -150,13 +150,13 @@ def edit(request: ConsoleRequest, project_id: str) -> HttpResponse:
     act = request.POST.get("act")
     if act in DELETIONS:
         # A row is deleted whatever its other values are by then.
-        where = still_there(described, key, [])
+        where = unchanged_row_condition(described, key, [])
         sql = f"DELETE FROM {described.table.quoted} WHERE {where}"  # noqa: S608 # quoted
     elif refused_words or not changes:
         words = refused_words or "Nothing is changed yet."
         return _show(request, project_id, described, before, typed=typed, refused=words)
     else:
-        where = still_there(described, key, changes)
+        where = unchanged_row_condition(described, key, changes)
         sql = update_sql(described, changes, where)
     if act not in ("run", RUN_DELETION):
         return _show(request, project_id, described, before, typed=typed, sql=sql)
@@ -173,7 +173,7 @@ def add(request: ConsoleRequest, project_id: str) -> HttpResponse:
         if not described.is_insertable:
             raise Refused("Postgres adds no rows here.")
     except Refused as refused:
-        return not_possible(request, project_id, str(refused))
+        return refusal_page(request, project_id, str(refused))
     empty = [""] * len(described.columns)
     if request.method != "POST":
         return _show(request, project_id, described, None, typed=empty)
@@ -192,10 +192,10 @@ def add(request: ConsoleRequest, project_id: str) -> HttpResponse:
     return _run_shown(request, project_id, described, [Query(sql)], None, typed)
 
 
-def not_possible(request: ConsoleRequest, project_id: str, words: str) -> HttpResponse:
+def refusal_page(request: ConsoleRequest, project_id: str, words: str) -> HttpResponse:
     context = {
         "words": words,
-        "back": back_to_table(request, project_id),
+        "back": table_url(request, project_id),
         "heading": heading(request),
     }
     name = "_table_problem.html" if request.htmx else "table_problem.html"
@@ -231,7 +231,7 @@ def _run_shown(
             "where a trigger, a rule or a policy may have done something else. Look at the rows.",
         )
         words = ""
-    return done(request, back_to_table(request, project_id), words, is_live=False)
+    return done(request, table_url(request, project_id), words, is_live=False)
 
 
 def _typed(
@@ -285,7 +285,7 @@ def _show(
             "is_default": is_new and value == "" and (not is_sent or f"default{n}" in request.POST),
             "is_left_out": f"value{n}" not in request.POST
             if is_sent
-            else n < len(sizes) and sizes[n] > LONGEST_TYPED,
+            else n < len(sizes) and sizes[n] > MAX_EDIT_BYTES,
             # Lines wrap: a long one takes several rows.
             "rows": min(8, sum(1 + len(line) // 48 for line in (value or "").split("\n"))),
         }
@@ -304,7 +304,7 @@ def _show(
         "refused": refused,
         "place": place,
         "branch_name": branch_name(request, project_id, place["branch"]),
-        "back": back_to_table(request, project_id),
+        "back": table_url(request, project_id),
         "here": request.get_full_path(),
         "heading": heading(request),
     }

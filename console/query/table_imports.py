@@ -17,9 +17,9 @@ from console.query.schema_tree import read_table
 from console.query.sql_over_http import Query, SqlFailed
 from console.query.table_changes import (
     Refused,
-    back_to_table,
     branch_name,
     described_table,
+    table_url,
 )
 from console.query.table_description import Description, TableColumn
 from console.query.tables import chosen_place
@@ -27,11 +27,11 @@ from console.query.views import require_perch
 from console.request import ConsoleRequest
 
 # Bytes of a file that is imported, values in it, and rows and values of a statement.
-LONGEST_IMPORT, MOST_VALUES, AT_ONCE, VALUES_AT_ONCE = 8 << 20, 500_000, 500, 65_535
+MAX_FILE_BYTES, MAX_VALUES, BATCH_SIZE, MAX_PARAMETERS = 8 << 20, 500_000, 500, 65_535
 # After so many rows that are read, other requests of this process have their turn.
-ROWS_BETWEEN_PAUSES = 1_000
+ROWS_PER_YIELD = 1_000
 # Types to which Postgres cuts a longer text without a word, with their bytes.
-CUT = {"name": 63, '"char"': 1}
+MAX_TYPE_BYTES = {"name": 63, '"char"': 1}
 
 
 class ImportForm(forms.Form):
@@ -45,7 +45,7 @@ class ImportForm(forms.Form):
 def import_csv(request: ConsoleRequest, project_id: str) -> HttpResponse:
     """Insert the rows of a file: all of them or, if one is refused, none."""
     is_read_only = require_perch(request)
-    back = back_to_table(request, project_id)
+    back = table_url(request, project_id)
     is_sent = request.method == "POST"
     form = ImportForm(request.POST, request.FILES) if is_sent else ImportForm()
     context: dict[str, Any] = {"form": form, "back": back, "here": request.get_full_path()}
@@ -62,7 +62,7 @@ def import_csv(request: ConsoleRequest, project_id: str) -> HttpResponse:
             described = described_table(request, project_id)
             columns, rows = _read(described, form.cleaned_data["file"].read())
             count = _insert(request, project_id, described, columns, rows)
-            _tell(request, described.table.name, columns, len(rows), count)
+            _show_imported(request, described.table.name, columns, len(rows), count)
             return HttpResponseRedirect(back)
     except (Refused, UnreadableCsv) as refused:
         context["refused"] = f"{refused}"
@@ -70,7 +70,7 @@ def import_csv(request: ConsoleRequest, project_id: str) -> HttpResponse:
     return render(request, "table_import.html", context, status=status)
 
 
-def _tell(
+def _show_imported(
     request: ConsoleRequest, table: str, columns: Sequence[TableColumn], sent: int, count: int
 ) -> None:
     """Say what was imported: `sent` rows, of which Postgres counts `count` in the table."""
@@ -97,8 +97,8 @@ Numbered = tuple[int, list[str | None]]
 def _read(described: Description, data: bytes) -> tuple[list[TableColumn], list[Numbered]]:
     """Return the columns that the first line names, and the rows with the numbers of their lines.
     Raises Refused, UnreadableCsv."""
-    if len(data) > LONGEST_IMPORT:
-        raise Refused(f"The file is larger than {LONGEST_IMPORT >> 20} MiB. Import it by \\copy.")
+    if len(data) > MAX_FILE_BYTES:
+        raise Refused(f"The file is larger than {MAX_FILE_BYTES >> 20} MiB. Import it by \\copy.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -117,12 +117,12 @@ def _read(described: Description, data: bytes) -> tuple[list[TableColumn], list[
         if len(row) != len(columns):
             raise Refused(f"Line {line} has {len(row)} fields instead of {len(columns)}.")
         for column, value in zip(columns, row, strict=True):
-            if value and len(value.encode()) > CUT.get(column.type, LONGEST_IMPORT):
+            if value and len(value.encode()) > MAX_TYPE_BYTES.get(column.type, MAX_FILE_BYTES):
                 raise Refused(f"Line {line}: the value of {column.name} is too long for its type.")
         rows.append((line, row))
-        if len(rows) * len(columns) > MOST_VALUES:
-            raise Refused(f"The file has more than {MOST_VALUES:,} values. Import it by \\copy.")
-        if len(rows) % ROWS_BETWEEN_PAUSES == 0:
+        if len(rows) * len(columns) > MAX_VALUES:
+            raise Refused(f"The file has more than {MAX_VALUES:,} values. Import it by \\copy.")
+        if len(rows) % ROWS_PER_YIELD == 0:
             time.sleep(0)
     if not rows:
         raise Refused("The file must have a line with the names of columns, and rows below it.")
@@ -137,7 +137,7 @@ def _insert(
     rows: Sequence[Numbered],
 ) -> int:
     """Insert the rows in one transaction; return how many Postgres counts. Raises Refused."""
-    size = max(1, min(AT_ONCE, VALUES_AT_ONCE // len(columns)))
+    size = max(1, min(BATCH_SIZE, MAX_PARAMETERS // len(columns)))
     parts = [rows[start : start + size] for start in range(0, len(rows), size)]
     queries = []
     for part in parts:

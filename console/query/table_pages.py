@@ -17,7 +17,7 @@ OPERATORS = {
     "has": "contains", "null": "is NULL", "some": "is not NULL",
 }  # fmt: skip
 # Bytes of the list that names a row.
-LONGEST_NAME = 500
+MAX_ROW_NAME_BYTES = 500
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def page_query(described: Description, page: PageOf, *, rows: int, longest: int 
     order = ", ".join(f"this.{column.quoted}{direction}" for column in ordered)
     shown = [column.quoted for column in (*described.columns, *ordered)]
     if longest:
-        shown = [_beginning(column, longest) for column in described.columns]
+        shown = [_text_prefix(column, longest) for column in described.columns]
         shown += [_name(ordered), _name(described.key), _sizes(described.columns)]
     return Query(
         f"SELECT {', '.join(shown)} FROM {described.table.quoted} AS this"  # noqa: S608 # quoted
@@ -131,7 +131,7 @@ def read_sizes(text: str | None) -> list[int]:
     return [int(size) if size.isdecimal() else 0 for size in (text or "").strip("{}").split(",")]
 
 
-def _beginning(column: TableColumn, longest: int) -> str:
+def _text_prefix(column: TableColumn, longest: int) -> str:
     if not column.is_long:
         return column.quoted
     if column.base == "bytea":
@@ -147,7 +147,7 @@ def _name(columns: Sequence[TableColumn]) -> str:
     values = f"pg_catalog.json_build_array({', '.join(map(_text, columns))})::text"
     digest = f"pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to({values}, 'UTF8')), 'hex')"
     return (
-        f"CASE WHEN pg_catalog.octet_length({values}) > {LONGEST_NAME} THEN {digest} "
+        f"CASE WHEN pg_catalog.octet_length({values}) > {MAX_ROW_NAME_BYTES} THEN {digest} "
         f"ELSE {values} END"
     )
 
@@ -214,7 +214,7 @@ def read_row_name(text: str, length: int) -> list[str | None] | None:
     return values if is_list and all(v is None or isinstance(v, str) for v in values) else None
 
 
-def still_there(
+def unchanged_row_condition(
     described: Description,
     key: Sequence[str | None],
     changed: Sequence[tuple[TableColumn, str | None, str | None]],

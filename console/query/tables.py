@@ -26,7 +26,7 @@ from console.query.place import (
     offer_places,
     run,
 )
-from console.query.results import LEAST_CELL, LONGEST_VALUE, MOST_CHARACTERS, Cell
+from console.query.results import MAX_PAGE_LENGTH, MAX_VALUE_LENGTH, MIN_CELL_LENGTH, Cell
 from console.query.schema_tree import TABLE_NAMES, Table, listed_tables, read_table
 from console.query.sql_over_http import Result, SqlFailed, TooLarge
 from console.query.sql_over_http import run as run_sql
@@ -52,9 +52,9 @@ from console.request import ConsoleRequest
 PLACE = ("past_endpoint", "moment", "branch", "database", "role")
 ROWS = ("table", "sort", "desc", "column", "op", "value")
 # The most rows of a page, and the rows of an export that are requested at once.
-PAGE_ROWS, EXPORT_ROWS = 50, 1000
+PAGE_SIZE, EXPORT_BATCH_SIZE = 50, 1000
 # Characters of a value that is shown in its row.
-LONGEST_BESIDE = 300
+MAX_CELL_LENGTH = 300
 
 
 def chosen_place(given: Mapping[str, str]) -> dict[str, str]:
@@ -167,19 +167,19 @@ def _parts(
     rows, longest = _extent(described)
     query = page_query(described, page, rows=rows + 1, longest=longest)
     (result,) = run(request, project_id, place, [query], exact=True)
-    yield {"page": _shown(described, page, result, given, most=rows)}
+    yield {"page": _rows_page(described, page, result, given, most=rows)}
 
 
 def _extent(described: Description) -> tuple[int, int]:
     """Return how many rows are on a page, and how many characters of a value, so that every row of
     the page can be shown. A value of a row that has a name can be opened alone."""
     width = len(described.columns)
-    rows = max(1, min(PAGE_ROWS, MOST_CHARACTERS // (LEAST_CELL * width)))
-    longest = LONGEST_BESIDE if described.key else LONGEST_VALUE
-    return rows, min(longest, MOST_CHARACTERS // (rows * width))
+    rows = max(1, min(PAGE_SIZE, MAX_PAGE_LENGTH // (MIN_CELL_LENGTH * width)))
+    longest = MAX_CELL_LENGTH if described.key else MAX_VALUE_LENGTH
+    return rows, min(longest, MAX_PAGE_LENGTH // (rows * width))
 
 
-def _shown(
+def _rows_page(
     described: Description, page: PageOf, result: Result, given: dict[str, str], *, most: int
 ) -> RowsPage:
     width = len(described.columns)
@@ -292,7 +292,7 @@ def _pages(request: ConsoleRequest, uri: str, table: Table, given: dict[str, str
     if described is None:
         raise SqlFailed(f"There is no table {table.schema}.{table.name}.")
     page = read_page(described, {**given, "after": "", "before": ""})
-    width, size = len(described.columns), EXPORT_ROWS if described.key else 0
+    width, size = len(described.columns), EXPORT_BATCH_SIZE if described.key else 0
     head: list[Row] = [[column.name for column in described.columns]]
     while True:
         try:

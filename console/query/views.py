@@ -19,21 +19,21 @@ from console.pages.responses import READ_ONLY
 from console.query import sql_over_http
 from console.query.csv_text import write_csv
 from console.query.place import (
-    TIMES,
+    DEFAULT_TIMEOUT,
+    TIMEOUTS,
     UNKNOWN,
-    USUALLY,
     PlaceForm,
     PlaceRefused,
     connection_uri,
+    context_without_choices,
     failure_words,
     offer_places,
     run,
-    without_choices,
 )
-from console.query.results import ANALYZE, EXPLAIN, all_shown, mark_of
+from console.query.results import ANALYZE, EXPLAIN, mark_of, shown_results
 from console.query.schema_tree import TABLES, listed_tables
 from console.query.sql_over_http import Query, SqlFailed
-from console.query.statements import MOST_STATEMENTS, split
+from console.query.statements import MAX_STATEMENTS, split
 from console.request import ConsoleRequest
 from console.sign_in import sessions
 
@@ -46,11 +46,11 @@ class QueryForm(PlaceForm):
     marker = forms.RegexField(r"\A[0-9a-f]{16,64}\Z", required=False, widget=forms.HiddenInput)
     seconds = forms.TypedChoiceField(
         label="Timeout",
-        choices=[(seconds, f"{seconds} s") for seconds in TIMES],
+        choices=[(seconds, f"{seconds} s") for seconds in TIMEOUTS],
         coerce=int,
         required=False,
         empty_value=None,
-        initial=USUALLY,
+        initial=DEFAULT_TIMEOUT,
     )
     read_only = forms.BooleanField(label="Read only", required=False, initial=True)
     sql = forms.CharField(
@@ -136,7 +136,7 @@ def _place(request: ConsoleRequest, project_id: str, form: QueryForm) -> dict[st
         if request.method != "POST" or (request.htmx and is_choosing):
             raise
         refused = {"refused": words_beside(problem)} if is_choosing else {}
-        return without_choices(project_id, form) | refused
+        return context_without_choices(project_id, form) | refused
 
 
 def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str) -> dict[str, Any]:
@@ -156,9 +156,9 @@ def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str)
     statements = split(typed)
     if not statements:
         return {"refused": "Enter a statement."}
-    if len(statements) > MOST_STATEMENTS:
-        return {"refused": f"At most {MOST_STATEMENTS} statements can be run at once."}
-    act, chosen = _as_pressed(request, form, act)
+    if len(statements) > MAX_STATEMENTS:
+        return {"refused": f"At most {MAX_STATEMENTS} statements can be run at once."}
+    act, chosen = _apply_button(request, form, act)
     csv = request.POST.get("csv", "")
     if csv:
         # The statements run once more, and must not have an effect twice.
@@ -181,10 +181,10 @@ def _answer(request: ConsoleRequest, project_id: str, form: QueryForm, act: str)
     texts = [one.text for one in statements] if len(statements) > 1 else []
     # What a download sends, whatever is typed since.
     repeated = {name: chosen[name] or "" for name in REPEATED}
-    return answer | {"results": all_shown(answer["results"], texts), "repeated": repeated}
+    return answer | {"results": shown_results(answer["results"], texts), "repeated": repeated}
 
 
-def _as_pressed(request: ConsoleRequest, form: QueryForm, act: str) -> tuple[str, dict[str, Any]]:
+def _apply_button(request: ConsoleRequest, form: QueryForm, act: str) -> tuple[str, dict[str, Any]]:
     """Return the act and what the form has chosen, as changed by the buttons of an answer."""
     chosen = form.cleaned_data
     if confirmed := request.POST.get("write", ""):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-LONGEST_FILE = 4096  # bytes
+MAX_FILE_BYTES = 4096  # bytes
 
 
 def key_of(code: str) -> str:
@@ -46,7 +46,7 @@ def _read(file: Path) -> str:
         is_ours = found.st_uid == os.geteuid() and not found.st_mode & 0o077
         if not (stat.S_ISREG(found.st_mode) and is_ours):
             return ""
-        content = opened.read(LONGEST_FILE)
+        content = opened.read(MAX_FILE_BYTES)
     try:
         data = json.loads(content)
         key, until = data["key"], data["until"]

@@ -34,10 +34,10 @@ log = logging.getLogger(__name__)
 SIGN_INS, PRESENT = "sign_ins", "present"
 # Bytes of the content. Browsers keep 4,096 bytes of a cookie, and encryption and base64 make the
 # content half as long again.
-MOST_BYTES = 2400
-LONGEST_NAME = 60
+MAX_COOKIE_BYTES = 2400
+MAX_LENGTH = 60
 # A used cookie is renewed at an age of this fraction of the time that a session may be idle.
-RENEWED_AFTER = 1 / 20
+RENEWAL_FRACTION = 1 / 20
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,12 @@ def sign_in(request: HttpRequest, *, key: str, account: Account, server: str = "
 
     It replaces an earlier one with the same key.
     """
-    short = replace(account, name=account.name[:LONGEST_NAME], plan=account.plan[:LONGEST_NAME])
+    short = replace(account, name=account.name[:MAX_LENGTH], plan=account.plan[:MAX_LENGTH])
     new = SignIn(key, short, server)
     known = sign_ins(request)
     _end(one for one in known if one.secret == new.secret)
     kept = [*(one for one in known if one.secret != new.secret), new]
-    while len(kept) > 1 and len(json.dumps(kept, default=asdict)) > MOST_BYTES:
+    while len(kept) > 1 and len(json.dumps(kept, default=asdict)) > MAX_COOKIE_BYTES:
         # The cookie would be too long, so the oldest sign-in is ended.
         _end(kept[:1])
         del kept[0]
@@ -235,7 +235,7 @@ def keep_awake(request: HttpRequest) -> None:
     if not token or present(request) is None:
         return
     age = time.time() - _fernet().extract_timestamp(token.encode())
-    if age > settings.SESSION_COOKIE_AGE * RENEWED_AFTER:
+    if age > settings.SESSION_COOKIE_AGE * RENEWAL_FRACTION:
         request.session.modified = True
 
 

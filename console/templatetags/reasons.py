@@ -20,7 +20,7 @@ RAW = re.compile(
     r'|valid range for parameter "|: (?:No such file|Permission denied|Input/output error)'
 )
 # The sentences for what Postgres writes; the first that matches is used. {} is what it names.
-KNOWN = [
+KNOWN_MESSAGES = [
     (re.compile(pattern), words)
     for pattern, words in (
         ("No space left on device|[Dd]isk quota exceeded", "The disk is full."),
@@ -65,7 +65,7 @@ FAILED = {
     "upgrade_project": "The project could not be upgraded.",
     "move_project": "The project could not be moved.",
 }
-OTHERWISE = "Postgres reported an error."
+DEFAULT_REASON = "Postgres reported an error."
 # What Perch advises after the raw words.
 ADVICE = re.compile(
     r";\s+((?:the next start tries|try again|it is tried again|if this persists|tell this host"
@@ -74,7 +74,7 @@ ADVICE = re.compile(
 # What went wrong, as Postgres says it after its severity.
 MESSAGE = re.compile(r"\b(?:ERROR|FATAL|PANIC):\s+([^\n;]+)")
 # A line longer than this is no sentence.
-LONGEST_LINE = 200
+MAX_SENTENCE_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ def plainly(error: str, action: str = "") -> str:
 
 
 def _sentence(words: str, action: str) -> str:
-    for pattern, known in KNOWN:
+    for pattern, known in KNOWN_MESSAGES:
         if found := pattern.search(words):
             return known.format(*found.groups())
     first = words.strip().partition("\n")[0].strip(" :;,")
-    if first and not RAW.search(first) and len(first) <= LONGEST_LINE:
+    if first and not RAW.search(first) and len(first) <= MAX_SENTENCE_LENGTH:
         return f"{sentence(first).rstrip('.')}."
-    failed, message = FAILED.get(action, OTHERWISE), MESSAGE.search(words)
-    if message is None or len(message[1]) > LONGEST_LINE:
+    failed, message = FAILED.get(action, DEFAULT_REASON), MESSAGE.search(words)
+    if message is None or len(message[1]) > MAX_SENTENCE_LENGTH:
         return failed
     return f"{failed.rstrip('.')}: {message[1].strip().rstrip('.')}."

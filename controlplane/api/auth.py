@@ -15,7 +15,7 @@ from controlplane.api.request_limits import count_request, counted, until_answer
 from controlplane.database.base import release_connection
 from controlplane.models import Account, ApiKey
 from controlplane.services import accounts
-from controlplane.services.request_rates import take_turn
+from controlplane.services.request_rates import admit_request
 
 # Seconds within which a request's body must have arrived.
 BODY_TIMEOUT = 30.0
@@ -75,7 +75,7 @@ def _admit(request: AuthenticatedRequest, key: ApiKey) -> None:
     # account of requests that are refused here.
     request.auth = key.account
     request.api_key = key
-    take_turn(key, route=f"{request.method} {route_of(request)}")
+    admit_request(key, route=f"{request.method} {route_of(request)}")
     check_key_limits(request, key)
     _receive_body(request)
     idempotency.begin(request, key)

@@ -93,7 +93,7 @@ def update_project_branch(
 ) -> dict[str, Any]:
     """Changes the fields that are sent. Other fields keep their values."""
     changes = body.branch.changes()
-    return _unattended(branches.update_branch(request.auth, project_id, branch_id, changes))
+    return _without_operations(branches.update_branch(request.auth, project_id, branch_id, changes))
 
 
 @router.delete(
@@ -118,7 +118,7 @@ def set_default_project_branch(
     request: AuthenticatedRequest, project_id: str, branch_id: str
 ) -> dict[str, Any]:
     """Makes this the project's default branch, which is used where a request names no branch."""
-    return _unattended(branches.set_default_branch(request.auth, project_id, branch_id))
+    return _without_operations(branches.set_default_branch(request.auth, project_id, branch_id))
 
 
 @router.post(
@@ -161,6 +161,6 @@ def list_project_branch_endpoints(
     return {"endpoints": found}
 
 
-def _unattended(branch: Branch) -> dict[str, Any]:
+def _without_operations(branch: Branch) -> dict[str, Any]:
     """The response to a change that needs no operation."""
     return {"branch": branch, "operations": []}

@@ -13,19 +13,19 @@ from pydantic import (
     create_model,
 )
 
-from controlplane.api.fields import WHOLE, WITH_LETTERS, no_flag, storable
+from controlplane.api.fields import WHOLE, WITH_LETTERS, refuse_boolean, storable
 from controlplane.models import ATTRIBUTES, Attribute
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def asks_for(attributes: Iterable[Attribute]) -> Callable[[type[Model]], type[Model]]:
+def with_request_fields(attributes: Iterable[Attribute]) -> Callable[[type[Model]], type[Model]]:
     """Add a field for each of the attributes to a class of requests. A field that was not sent is
     None. A field that the class declares itself stays as it is."""
     return _with_fields({one.name: (asked_type(one) | None, None) for one in attributes})
 
 
-def answers_with(
+def with_response_fields(
     attributes: Iterable[Attribute], *, always: bool = True
 ) -> Callable[[type[Model]], type[Model]]:
     """Add a field for each of the attributes to a class of responses. Fields of optional attributes
@@ -46,7 +46,7 @@ def asked_type(attribute: Attribute) -> Any:
     bounds = Field(ge=attribute.least, le=attribute.most)
     if attribute.kind is float:
         finite = Field(allow_inf_nan=False)
-        return Annotated[float, bounds, finite, BeforeValidator(no_flag)]
+        return Annotated[float, bounds, finite, BeforeValidator(refuse_boolean)]
     if attribute.kind is int:
         return Annotated[int, bounds, WHOLE]
     if attribute.kind is str:
@@ -59,7 +59,7 @@ def asked_type(attribute: Attribute) -> Any:
     return attribute.kind
 
 
-def chosen_in(request: BaseModel) -> dict[str, Any]:
+def sent_attributes(request: BaseModel) -> dict[str, Any]:
     """The values of the attributes that were sent, by name, except `settings`."""
     names = ATTRIBUTES.keys() & type(request).model_fields.keys() - {"settings"}
     values = {name: getattr(request, name) for name in names}

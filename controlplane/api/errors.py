@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
-from controlplane.api.field_errors import Entry, not_offered, of_refusal, of_validation, words_of
+from controlplane.api.field_errors import Entry, message_of, not_offered, of_refusal, of_validation
 from controlplane.api.not_offered import PREFIX, why_not_offered, words_of_missing
 from controlplane.api.request_limits import TooManyRequests
 from controlplane.api.request_log import request_id
@@ -73,7 +73,7 @@ def error_response(
     return JsonResponse(body, status=status)
 
 
-def soon_again(response: HttpResponse) -> HttpResponse:
+def set_retry_after(response: HttpResponse) -> HttpResponse:
     """Set `Retry-After: 1`, because the same request may succeed a second later."""
     response.headers["Retry-After"] = "1"
     return response
@@ -142,11 +142,11 @@ def install_error_handlers(api: NinjaAPI) -> None:
             code=error.code,
             errors=of_refusal(request, error),
         )
-        return soon_again(response) if isinstance(error, Locked | TooManyAtOnce) else response
+        return set_retry_after(response) if isinstance(error, Locked | TooManyAtOnce) else response
 
     @api.exception_handler(HostAway)
     def away(request: HttpRequest, error: HostAway) -> HttpResponse:
-        return soon_again(error_response(request, 503, str(error)))
+        return set_retry_after(error_response(request, 503, str(error)))
 
     @api.exception_handler(AuthenticationError)
     def unauthenticated(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
@@ -155,7 +155,7 @@ def install_error_handlers(api: NinjaAPI) -> None:
     @api.exception_handler(TooManyRequests)
     def too_many(request: HttpRequest, error: TooManyRequests) -> HttpResponse:
         words = f"{error}; try again when others have ended"
-        return soon_again(error_response(request, 429, words))
+        return set_retry_after(error_response(request, 429, words))
 
     @api.exception_handler(RateLimited)
     def too_often(request: HttpRequest, error: RateLimited) -> HttpResponse:
@@ -178,7 +178,7 @@ def install_error_handlers(api: NinjaAPI) -> None:
         errors = of_validation(error)
         if refused := not_offered(error):
             return error_response(request, 422, refused, code="NOT_OFFERED", errors=errors)
-        return error_response(request, 400, f"invalid request: {words_of(error)}", errors=errors)
+        return error_response(request, 400, f"invalid request: {message_of(error)}", errors=errors)
 
     @api.exception_handler(HttpError)
     def refused_by_ninja(request: HttpRequest, error: HttpError) -> HttpResponse:
@@ -208,6 +208,6 @@ def unexpected_response(request: HttpRequest, error: Exception) -> HttpResponse:
         # not answer.
         log.error("database does not answer", extra={**fields, "error": str(error).strip()})
         response = error_response(request, 503, "the database does not answer; try again")
-        return soon_again(response)
+        return set_retry_after(response)
     log.error("unexpected exception", extra=fields, exc_info=error)
     return error_response(request, 500, "internal error")

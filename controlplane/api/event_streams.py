@@ -40,13 +40,13 @@ log = logging.getLogger(__name__)
 
 # Seconds of silence after which a stream sends a comment, so that no proxy on the way closes the
 # connection as dead.
-HEARTBEAT = 15.0
+HEARTBEAT_INTERVAL = 15.0
 # The unpatched `poll`: it is called with a timeout of 0, so it does not block the other greenlets.
 _poll = get_original("select", "poll")
 # Milliseconds that a reader should wait before it reconnects.
-RETRY = 2000
+RETRY_DELAY_MS = 2000
 # Missed events that one query reads.
-PAGE = 200
+PAGE_SIZE = 200
 # How many streams may read missed events at once. Each of them holds a database connection, and
 # after a restart all streams reconnect at the same time.
 _readings = threading.BoundedSemaphore(4)
@@ -71,7 +71,7 @@ def open_stream(
         project_id=project_id,
         key_id=current_actor().api_key_id,
         wanted=wanted,
-        has_left=partial(_has_hung_up, request.META.get("gunicorn.socket")),
+        has_left=partial(_is_disconnected, request.META.get("gunicorn.socket")),
     )
     held = count_stream(request.auth.id)
     try:
@@ -88,7 +88,7 @@ def open_stream(
     return response
 
 
-def _has_hung_up(connection: Any) -> bool:
+def _is_disconnected(connection: Any) -> bool:
     """True if the client has closed the connection. Without this check only a write would notice
     it, and a stream may have nothing to write for a long time."""
     if connection is None:
@@ -136,9 +136,9 @@ class EventStream(Iterator[bytes]):
         # Send an id before the first event: a reader that loses the connection before any event
         # then resumes here and misses none.
         if start is None:
-            yield f"retry: {RETRY}\nid: {self._position}\n\n".encode()
+            yield f"retry: {RETRY_DELAY_MS}\nid: {self._position}\n\n".encode()
         else:
-            yield f"retry: {RETRY}\n\n".encode()
+            yield f"retry: {RETRY_DELAY_MS}\n\n".encode()
             try:
                 yield from self._missed(start)
             except (OperationalError, InterfaceError) as error:
@@ -152,7 +152,7 @@ class EventStream(Iterator[bytes]):
         caught up, because new events would pile up for it in the meantime."""
         while page := self._read(start, until=None):
             yield self._frames(page)
-            if len(page) < PAGE:
+            if len(page) < PAGE_SIZE:
                 break
         joined = tail.join(self._reader)
         while page := self._read(start, until=joined):
@@ -164,7 +164,7 @@ class EventStream(Iterator[bytes]):
         start = start._replace(after=self._position)
         with _readings:
             try:
-                page = missed(self._events, start, until=until or position_now(), limit=PAGE)
+                page = missed(self._events, start, until=until or position_now(), limit=PAGE_SIZE)
             finally:
                 close_old_connections()
         if page:
@@ -177,7 +177,7 @@ class EventStream(Iterator[bytes]):
 
     def _live(self) -> Iterator[bytes]:
         while not self._reader.has_ended:
-            taken = self._reader.take(within=HEARTBEAT)
+            taken = self._reader.take(within=HEARTBEAT_INTERVAL)
             new = [frame for position, frame in taken if position > self._position]
             if taken:
                 self._position = max(self._position, taken[-1][0])

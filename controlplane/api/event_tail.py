@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 
 # Events that one query reads, and events that wait for one reader at most. A reader that is slower
 # than that is disconnected; it reconnects and resumes where it was.
-AT_ONCE, MOST_WAITING = 500, 1000
+BATCH_SIZE, MAX_WAITING = 500, 1000
 # Seconds between two reads while an older open transaction holds committed events back. Nothing
 # notifies of the end of that transaction, so the tail polls, with a pause that doubles each time.
-FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.25
+MIN_RETRY_DELAY, MAX_RETRY_DELAY = 0.01, 0.25
 # Seconds between two reads without a notification, and between two checks of the readers.
-LOOK_EVERY = 2.0
+POLL_INTERVAL = 2.0
 
 
 class Reader:
@@ -62,11 +62,11 @@ class Reader:
         # Once this is True, the stream ends.
         self.has_ended = False
 
-    def wants(self, event: Event) -> bool:
+    def admits(self, event: Event) -> bool:
         return self._project_id in (None, event.project_id) and self._wanted.admits(event)
 
     def give(self, position: Position, frame: bytes) -> None:
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             self.end()
             return
         self._waiting.append((position, frame))
@@ -131,18 +131,18 @@ class Tail:
 
     def _follow(self) -> None:
         with waiting_for(EVENTS) as waiter:
-            pause = FIRST_PAUSE
-            while self._goes_on():
+            pause = MIN_RETRY_DELAY
+            while self._should_continue():
                 before = self._position
                 if not self._look():
-                    waiter.wait(LOOK_EVERY)
+                    waiter.wait(POLL_INTERVAL)
                 elif self._position == before:
                     time.sleep(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                    pause = min(2 * pause, MAX_RETRY_DELAY)
                     continue
-                pause = FIRST_PAUSE
+                pause = MIN_RETRY_DELAY
 
-    def _goes_on(self) -> bool:
+    def _should_continue(self) -> bool:
         """True while there are readers and the process is not to exit. Otherwise the thread ends,
         and the next reader starts a new one."""
         with self._lock:
@@ -162,8 +162,8 @@ class Tail:
         """
         try:
             has_more = self._read()
-            if time.monotonic() - self._looked_at >= LOOK_EVERY:
-                self._end_others()
+            if time.monotonic() - self._looked_at >= POLL_INTERVAL:
+                self._end_invalid_streams()
         except (OperationalError, InterfaceError) as error:
             log.warning("events unread", extra={"error": str(error)})
             return False
@@ -172,24 +172,24 @@ class Tail:
         return has_more
 
     def _read(self) -> bool:
-        events, has_more = read_tail(self._position, limit=AT_ONCE)
+        events, has_more = read_tail(self._position, limit=BATCH_SIZE)
         with self._lock:
             for event in events:
-                self._hand_out(event)
+                self._deliver(event)
         return has_more
 
-    def _hand_out(self, event: Event) -> None:
+    def _deliver(self, event: Event) -> None:
         # The position advances with each event: a reader that joins after it reads this event from
         # the database.
         position = self._position = position_of(event)
         readers = self._readers.get(event.account_id or 0, ())
-        wanting = [reader for reader in readers if reader.wants(event)]
+        wanting = [reader for reader in readers if reader.admits(event)]
         if wanting:
             frame = frame_of(event)
             for reader in wanting:
                 reader.give(position, frame)
 
-    def _end_others(self) -> None:
+    def _end_invalid_streams(self) -> None:
         """End the streams whose API key is no longer valid, and those whose client has closed its
         connection."""
         with self._lock:

@@ -36,7 +36,7 @@ CODE_OF: Mapping[type[ServiceError], str] = {
 NOT_OFFERED_HERE = "NOT_OFFERED"
 CODES = (*dict.fromkeys((REQUIRED, *CODE_OF.values())), NOT_OFFERED_HERE)
 # The words for pydantic's error types whose own words are about Python.
-WORDS: Mapping[str, str] = {
+MESSAGES: Mapping[str, str] = {
     "missing": "field required",
     "string_type": "must be text",
     "string_unicode": "not valid UTF-8",
@@ -51,21 +51,21 @@ WORDS: Mapping[str, str] = {
     ),
 }
 # How the others begin: "Input should be …", and "Value error, " before a validator's own words.
-BEGINNING = re.compile(r"^(?:(\w+ should)|Value error,) ")
+MESSAGE_PREFIX = re.compile(r"^(?:(\w+ should)|Value error,) ")
 # Pydantic's error types for values that are too large, too small, too long or too short end so.
-PAST_A_LIMIT = ("_than", "_than_equal", "_too_long", "_too_short")
+LIMIT_SUFFIXES = ("_than", "_than_equal", "_too_long", "_too_short")
 # Limits of a response to a request with many errors: the number of fields that are reported, the
 # number of those in `message`, and the characters of each field's name.
-MOST_ERRORS, MOST_COMPLAINTS, LONGEST_FIELD = 100, 10, 200
+MAX_FIELD_ERRORS, MAX_ERRORS_IN_MESSAGE, MAX_FIELD_LENGTH = 100, 10, 200
 # Levels of a body, and values on each of them, in which a field is searched.
-DEEPEST, MOST_VALUES = 5, 1000
+MAX_DEPTH, MAX_VALUES = 5, 1000
 
 
 def of_validation(error: ValidationError) -> list[Entry]:
     """The fields that the request's schema does not accept, and those that are missing."""
     return [
-        {"field": field_of(one), "code": _code_of(one), "message": _words_about(one)}
-        for one in error.errors[:MOST_ERRORS]
+        {"field": field_of(one), "code": _code_of(one), "message": _problem_message(one)}
+        for one in error.errors[:MAX_FIELD_ERRORS]
     ]
 
 
@@ -77,8 +77,8 @@ def of_refusal(request: HttpRequest, error: ServiceError) -> list[Entry]:
     kinds = [kind for kind in type(error).__mro__ if kind in CODE_OF]
     code = NOT_OFFERED_HERE if error.code == NOT_OFFERED_HERE else CODE_OF[kinds[0]]
     return [
-        {"field": field[:LONGEST_FIELD], "code": code, "message": one.message}
-        for one in error.errors[:MOST_ERRORS]
+        {"field": field[:MAX_FIELD_LENGTH], "code": code, "message": one.message}
+        for one in error.errors[:MAX_FIELD_ERRORS]
         if (field := _place_in(request, one))
     ]
 
@@ -91,15 +91,15 @@ def not_offered(error: ValidationError) -> str | None:
     return "; ".join(f"{field_of(problem)} is {problem['msg']}" for problem in error.errors)
 
 
-def words_of(error: ValidationError) -> str:
+def message_of(error: ValidationError) -> str:
     """The error of each field, worded as clients of this API know it."""
     complaints = []
     source = "decode application/json"
-    for problem in error.errors[:MOST_COMPLAINTS]:
+    for problem in error.errors[:MAX_ERRORS_IN_MESSAGE]:
         kind = str(problem["loc"][0])
         if kind != "body":
             source = f"decode {kind}"
-        complaints.append(f"{field_of(problem)} ({_words_about(problem)})")
+        complaints.append(f"{field_of(problem)} ({_problem_message(problem)})")
     if more := len(error.errors) - len(complaints):
         complaints.append(f"and {more} more")
     return f"{source}: invalid: {'; '.join(complaints)}"
@@ -110,7 +110,7 @@ def field_of(problem: Mapping[str, Any]) -> str:
     place = [str(part) for part in problem["loc"]]
     # For a body, ninja puts the name of the view's parameter after "body". The caller does not
     # know that name, so it is left out.
-    return (".".join(place[2:] if place[0] == "body" else place[1:]) or "body")[:LONGEST_FIELD]
+    return (".".join(place[2:] if place[0] == "body" else place[1:]) or "body")[:MAX_FIELD_LENGTH]
 
 
 def _code_of(problem: Mapping[str, Any]) -> str:
@@ -119,12 +119,12 @@ def _code_of(problem: Mapping[str, Any]) -> str:
         return REQUIRED
     if kind == NOT_OFFERED:
         return NOT_OFFERED_HERE
-    return OUT_OF_RANGE if kind.endswith(PAST_A_LIMIT) else INVALID
+    return OUT_OF_RANGE if kind.endswith(LIMIT_SUFFIXES) else INVALID
 
 
-def _words_about(problem: Mapping[str, Any]) -> str:
-    words = WORDS.get(problem["type"], str(problem["msg"]))
-    return BEGINNING.sub(lambda found: "must " if found[1] else "", words)
+def _problem_message(problem: Mapping[str, Any]) -> str:
+    words = MESSAGES.get(problem["type"], str(problem["msg"]))
+    return MESSAGE_PREFIX.sub(lambda found: "must " if found[1] else "", words)
 
 
 def _place_in(request: HttpRequest, error: FieldError) -> str | None:
@@ -146,14 +146,14 @@ def _place_in(request: HttpRequest, error: FieldError) -> str | None:
 def _path_in(body: Any, field: str) -> str | None:
     """The path of the uppermost value in the body that `field` leads to from some object."""
     level = [("", body)]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         below: list[tuple[str, Any]] = []
         for path, part in level:
             if _leads(part, field):
                 return f"{path}{field}"
-            inner = part.items() if isinstance(part, dict) else _numbered(part)
+            inner = part.items() if isinstance(part, dict) else _enumerated(part)
             below += [(f"{path}{name}.", one) for name, one in inner]
-        level = below[:MOST_VALUES]
+        level = below[:MAX_VALUES]
     return None
 
 
@@ -168,5 +168,5 @@ def _leads(part: Any, field: str) -> bool:
     )
 
 
-def _numbered(part: Any) -> Sequence[tuple[int, Any]]:
+def _enumerated(part: Any) -> Sequence[tuple[int, Any]]:
     return list(enumerate(part)) if isinstance(part, list) else []

@@ -17,13 +17,13 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 # Levels of nesting that a free-form object may have; readers do not expect more.
-DEEPEST = 32
+MAX_DEPTH = 32
 # Unicode's bidirectional controls. With them, a name can be displayed as a different one.
 REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 # Tabs and line ends, which a text of several lines may contain, for `str.translate`.
 LAYOUT = str.maketrans("\t\n\r", "   ")
 # Characters of all notes about one resource together. Lists contain the notes too.
-MOST_NOTED = 16384
+MAX_NOTES_LENGTH = 16384
 
 
 # The characters that `storable` refuses, as the inside of a regular expression's `[…]`.
@@ -87,9 +87,9 @@ def _storable_lines(text: str) -> str:
     return text
 
 
-def _not_too_much(notes: dict[str, str]) -> dict[str, str]:
-    if sum(map(len, notes.values())) > MOST_NOTED:
-        raise ValueError(f"at most {MOST_NOTED:,} characters are allowed in total")
+def _check_notes_length(notes: dict[str, str]) -> dict[str, str]:
+    if sum(map(len, notes.values())) > MAX_NOTES_LENGTH:
+        raise ValueError(f"at most {MAX_NOTES_LENGTH:,} characters are allowed in total")
     return notes
 
 
@@ -97,7 +97,7 @@ def _storable_json(value: dict[str, Any]) -> dict[str, Any]:
     """Check that Postgres can store the JSON object on every level: no NaN or infinity, and only
     texts that `storable` accepts. Returns it unchanged; raises ValueError."""
     level: list[Any] = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         inner: list[Any] = []
         for part in level:
             if isinstance(part, str):
@@ -111,7 +111,7 @@ def _storable_json(value: dict[str, Any]) -> dict[str, Any]:
         if not inner:
             return value
         level = inner
-    raise ValueError(f"at most {DEEPEST} levels are allowed")
+    raise ValueError(f"at most {MAX_DEPTH} levels are allowed")
 
 
 def _postgres_identifier(text: str) -> str:
@@ -120,7 +120,7 @@ def _postgres_identifier(text: str) -> str:
     return text
 
 
-def no_flag(value: Any) -> Any:
+def refuse_boolean(value: Any) -> Any:
     """Refuse true and false. Python and pydantic would accept them as the numbers 1 and 0, but a
     caller that sends one has made a mistake. Raises ValueError."""
     if isinstance(value, bool):
@@ -128,9 +128,9 @@ def no_flag(value: Any) -> Any:
     return value
 
 
-def _whole(value: Any) -> Any:
+def _to_integer(value: Any) -> Any:
     """Convert a whole number such as 300.0 to an integer, as JSON has only one kind of number."""
-    value = no_flag(value)
+    value = refuse_boolean(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -192,7 +192,7 @@ NoteName = Annotated[
     str, StringConstraints(min_length=1, max_length=128), AfterValidator(storable), _PLAIN
 ]
 Notes = Annotated[
-    dict[NoteName, Note], Field(max_length=50), AfterValidator(_not_too_much), Stated()
+    dict[NoteName, Note], Field(max_length=50), AfterValidator(_check_notes_length), Stated()
 ]
 # The name of a role or a database. Postgres truncates longer names.
 Identifier = Annotated[
@@ -204,7 +204,7 @@ Identifier = Annotated[
     Stated(**_PLAIN.keywords, maxLength=63),
 ]
 # In `Annotated`, write the bounds of a number before this; otherwise the document lacks them.
-WHOLE = BeforeValidator(_whole)
+WHOLE = BeforeValidator(_to_integer)
 HistoryRetention = Annotated[
     int,
     Field(

@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 # Seconds within which the database must answer. The query runs in a thread, because no timeout of
 # the connection ends it when the server hangs, such as a stopped Postgres process.
-ANSWERS_WITHIN = 3.0
+ANSWER_TIMEOUT = 3.0
 _threads = ThreadPoolExecutor(4, thread_name_prefix="health")
 
 
@@ -45,13 +45,13 @@ def livez(request: HttpRequest) -> JsonResponse:
 def readyz(request: HttpRequest) -> JsonResponse:
     """200 while this process can answer requests: the database answers. Workers and proxies do not
     matter; without them only operations wait."""
-    if _in_time(ask_database) is TOO_LATE:
+    if _ask_with_timeout(ask_database) is TOO_LATE:
         return JsonResponse({"status": "unavailable", "missing": ["database"]}, status=503)
     return JsonResponse({"status": "ok"})
 
 
 def _health() -> Health:
-    health = _in_time(examine)
+    health = _ask_with_timeout(examine)
     return Health(["database"]) if isinstance(health, TooLate) else health
 
 
@@ -62,16 +62,16 @@ class TooLate:
 TOO_LATE = TooLate()
 
 
-def _in_time(question: Callable[[], Answer]) -> Answer | TooLate:
-    answer = _threads.submit(_asked, question)
+def _ask_with_timeout(question: Callable[[], Answer]) -> Answer | TooLate:
+    answer = _threads.submit(_ask_in_thread, question)
     try:
-        return answer.result(ANSWERS_WITHIN)
+        return answer.result(ANSWER_TIMEOUT)
     except (Error, TimeoutError):
         answer.cancel()
         return TOO_LATE
 
 
-def _asked(question: Callable[[], Answer]) -> Answer:
+def _ask_in_thread(question: Callable[[], Answer]) -> Answer:
     try:
         return question()
     finally:

@@ -25,7 +25,7 @@ def update_host(request: AuthenticatedRequest, host_id: Text, body: UpdateHost) 
         host = hosts.drain_host(host_id, draining=body.host.draining)
         if body.host.draining:
             with acting_for(request.auth):
-                moving.empty(host)
+                moving.empty_host(host)
     return {"host": status.host_status(hosts.find_host(host_id))}
 
 

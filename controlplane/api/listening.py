@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from controlplane.database.notifications import hear
+from controlplane.database.notifications import listen_to
 
 # OPERATIONS: a trigger of migration `0001_squashed_0029` notifies of each operation that has
 # ended; the payload is its id.
@@ -24,7 +24,7 @@ from controlplane.database.notifications import hear
 OPERATIONS, EVENTS, READINGS = "perch_operations", "perch_events", "perch_readings"
 CHANNELS = (OPERATIONS, EVENTS, READINGS)
 # Seconds after which a waiter polls while the process receives no notifications.
-LOOK_EVERY = 1.0
+POLL_INTERVAL = 1.0
 
 
 class Waiter:
@@ -51,7 +51,7 @@ class Waiter:
                 return False
             # Read `is_heard` before the wait. Whenever it changes, every waiter is notified.
             is_heard = self._listener.is_heard
-            if self._told.wait(left if is_heard else min(left, LOOK_EVERY)):
+            if self._told.wait(left if is_heard else min(left, POLL_INTERVAL)):
                 self._told.clear()
                 return not self._listener.is_ending
             if not is_heard:
@@ -112,7 +112,7 @@ class Listener:
                     waiter.tell()
 
     def _hear(self) -> None:
-        hear(CHANNELS, self, until=lambda: self.is_ending)
+        listen_to(CHANNELS, self, until=lambda: self.is_ending)
 
     def _tell_all(self) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from controlplane.api.pagination import NO_RECOVERY
 
 PREFIX = "/api/v2"
 # Characters of a path that an error message contains at most.
-LONGEST_PATH = 200
+MAX_PATH_LENGTH = 200
 _AUTH = (
     "this server runs no Neon Auth; run an authentication service that keeps its users in a branch"
 )
@@ -106,9 +106,9 @@ def words_of_missing(request: HttpRequest) -> tuple[str, str]:
     """The code and the message for a request that no route serves."""
     method, path = str(request.method), request.path
     if not path.startswith(PREFIX):
-        return "", f"not found: {path[:LONGEST_PATH]}"
+        return "", f"not found: {path[:MAX_PATH_LENGTH]}"
     below = path.removeprefix(PREFIX)
-    call = f"{method[:16]} {below[:LONGEST_PATH] or '/'}"
+    call = f"{method[:16]} {below[:MAX_PATH_LENGTH] or '/'}"
     if reason := why_not_offered(method, below):
         # neonctl recognizes the words "is not available", and continues without the feature.
         return "NOT_OFFERED", f"not offered by this server: {call} is not available here: {reason}"

@@ -109,7 +109,7 @@ class DescribedApi(NinjaAPI):
         for name, schema in schemas.items():
             _describe_fields(name, schema)
         for name in _names_in_requests(document):
-            _tell_defaults(schemas[name])
+            _describe_defaults(schemas[name])
         calls = _calls(document)
         for operation_id, method, path in calls:
             methods = document["paths"][path]
@@ -173,7 +173,7 @@ def _references(part: Any) -> Iterator[str]:
             yield from _references(one)
 
 
-def _tell_defaults(schema: Any) -> None:
+def _describe_defaults(schema: Any) -> None:
     """Move the defaults of a request's fields into their descriptions. Client generators treat a
     field with a `default` as always present, and therefore require it in requests."""
     for part in schema.get("properties", {}).values():

@@ -58,11 +58,11 @@ def get_project_operation(
     deadline = time.monotonic() + query.wait
     operation = operations.get_operation(request.auth, project_id, operation_id)
     if query.wait and not operation.is_finished:
-        operation = once_ended(request, operation, deadline)
+        operation = await_end(request, operation, deadline)
     return {"operation": operation}
 
 
-def once_ended(request: AuthenticatedRequest, operation: Operation, deadline: float) -> Operation:
+def await_end(request: AuthenticatedRequest, operation: Operation, deadline: float) -> Operation:
     """Wait until the operation has ended, or until the deadline (on `time.monotonic`), and return
     it as it is then.
 

@@ -11,8 +11,8 @@ from controlplane.api.fields import UUID, Stated, Text, ids_like, one_of
 from controlplane.api.requests.unsupported import NotOffered
 from controlplane.models import Action, OperationStatus
 from controlplane.models.operation_pages import OperationFilter
-from controlplane.services.branch_pages import MOST, BranchFilters, SortBy, SortOrder
-from controlplane.services.operation_filters import MOST_IDS, filter_of
+from controlplane.services.branch_pages import MAX_LIMIT, BranchFilters, SortBy, SortOrder
+from controlplane.services.operation_filters import MAX_IDS, filter_of
 
 NO_RECOVERY = "a deleted branch cannot be recovered; take a snapshot before you delete one"
 ORG_ID_DESCRIPTION = "The caller's organization; any other is answered 404."
@@ -30,7 +30,7 @@ def _flag(value: Any) -> Any:
 
 class PageQuery(Schema):
     cursor: Text | None = Field(None, description="The cursor of the previous page.")
-    limit: int = Field(100, ge=1, le=MOST, description="The maximum number of items.")
+    limit: int = Field(100, ge=1, le=MAX_LIMIT, description="The maximum number of items.")
 
 
 class MembersQuery(PageQuery):
@@ -66,7 +66,7 @@ class RegionsQuery(Schema):
 class BranchesQuery(Schema):
     cursor: Text | None = Field(None, description="The `next` of the previous page.")
     # A caller that sends no limit wants all branches, so the default is the largest page.
-    limit: int = Field(MOST, ge=1, le=MOST, description="The maximum number of branches.")
+    limit: int = Field(MAX_LIMIT, ge=1, le=MAX_LIMIT, description="The maximum number of branches.")
     search: Text = Field("", description="A part of the name, or the beginning of the id.")
     sort_by: SortBy | None = Field(None, description="`updated_at` by default.")
     sort_order: Annotated[SortOrder, BeforeValidator(_lowercase)] | None = Field(
@@ -104,13 +104,13 @@ class OperationsQuery(Schema):
     initiator: Annotated[Text, one_of(ActorType)] = Field(
         "", description="Types of initiators, such as `user,client`."
     )
-    endpoint_id: Annotated[Text, ids_like("ep-[a-z0-9-]{1,50}", most=MOST_IDS)] = Field(
+    endpoint_id: Annotated[Text, ids_like("ep-[a-z0-9-]{1,50}", most=MAX_IDS)] = Field(
         "", description="Ids of at most 20 endpoints."
     )
-    branch_id: Annotated[Text, ids_like("br-[a-z0-9-]{1,50}", most=MOST_IDS)] = Field(
+    branch_id: Annotated[Text, ids_like("br-[a-z0-9-]{1,50}", most=MAX_IDS)] = Field(
         "", description="Ids of at most 20 branches."
     )
-    chain_id: Annotated[Text, ids_like(UUID, most=MOST_IDS)] = Field(
+    chain_id: Annotated[Text, ids_like(UUID, most=MAX_IDS)] = Field(
         "", description="Ids of at most 20 chains; the operations of one request form a chain."
     )
     since: Annotated[Text, Stated(format="date-time")] | None = Field(

@@ -24,7 +24,7 @@ from controlplane.api.routing import Router
 from controlplane.services import connections, project_changes, project_states, projects, recovery
 from controlplane.services.connections import Connection, connection_to
 from controlplane.services.placement import largest_endpoint
-from controlplane.services.project_settings import MOST_ALLOWED_IPS
+from controlplane.services.project_settings import MAX_ALLOWED_IPS
 
 router = Router(tags=["projects"])
 
@@ -114,7 +114,7 @@ def get_project_limits(request: AuthenticatedRequest, project_id: str) -> dict[s
             "max_autoscaling_cu": min(limits.largest_compute, largest_endpoint(project)),
             "max_active_endpoints": as_limit(limits.endpoints_of_project),
             "max_read_only_endpoints": 0,
-            "max_allowed_ips": MOST_ALLOWED_IPS,
+            "max_allowed_ips": MAX_ALLOWED_IPS,
         }
     }
 

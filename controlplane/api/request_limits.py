@@ -17,7 +17,7 @@ from django.http import HttpRequest, HttpResponse
 from controlplane.database.base import release_connection
 
 # Seconds that a request waits to be served, when it is new and after `only_waiting`.
-SERVED_WITHIN = 10.0
+SLOT_TIMEOUT = 10.0
 
 
 class TooManyRequests(Exception):
@@ -81,7 +81,7 @@ def count_stream(account_id: int) -> ExitStack:
 def counted(whose: str) -> AbstractContextManager[None]:
     """Wait until `whose` may have one more request in progress, and count one within the block.
     Raises TooManyRequests."""
-    return _counted(whose, settings.REQUESTS_PER_ACCOUNT, within=SERVED_WITHIN)
+    return _counted(whose, settings.REQUESTS_PER_ACCOUNT, within=SLOT_TIMEOUT)
 
 
 @dataclass

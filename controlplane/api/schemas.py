@@ -14,7 +14,7 @@ from ninja import Query
 
 from controlplane.api.auth import AuthenticatedRequest
 from controlplane.api.listening import READINGS, waiting_for
-from controlplane.api.operations import once_ended
+from controlplane.api.operations import await_end
 from controlplane.api.request_limits import only_waiting
 from controlplane.api.requests.schemas import ComparisonQuery, LogsQuery, SchemaQuery
 from controlplane.api.responses.endpoints import EndpointLogs, EndpointSessions
@@ -26,7 +26,7 @@ from controlplane.services import schemas
 router = Router(tags=["branches"])
 
 # Seconds after which a request stops waiting; a reading of logs waits for no other work.
-ANSWER_WITHIN, LOGS_WITHIN = 60.0, 10.0
+ANSWER_TIMEOUT, LOGS_TIMEOUT = 60.0, 10.0
 
 
 @router.get(
@@ -102,7 +102,7 @@ def list_project_endpoint_logs(
         )
         return [reading]
 
-    (answer,) = once_read(request, begin, within=LOGS_WITHIN)
+    (answer,) = once_read(request, begin, within=LOGS_TIMEOUT)
     return {"logs": schemas.logs_in(answer)[-query.limit :]}
 
 
@@ -120,7 +120,7 @@ def list_project_endpoint_sessions(
     request: AuthenticatedRequest, project_id: str, endpoint_id: str
 ) -> dict[str, Any]:
     endpoint, reading = schemas.begin_session_reading(request.auth, project_id, endpoint_id)
-    (answer,) = once_read(request, lambda: [reading], within=LOGS_WITHIN)
+    (answer,) = once_read(request, lambda: [reading], within=LOGS_TIMEOUT)
     return {
         "sessions": schemas.sessions_in(answer),
         "last_active": endpoint.last_active,
@@ -132,12 +132,12 @@ def once_read(
     request: AuthenticatedRequest,
     begin: Callable[[], list[SchemaReading]],
     *,
-    within: float = ANSWER_WITHIN,
+    within: float = ANSWER_TIMEOUT,
 ) -> list[str]:
     """The results of the readings that `begin` starts, `within` so many seconds. Raises
     TooManyRequests, Locked, Unprocessable and what `begin` raises."""
     deadline = time.monotonic() + within
-    readings = _once_begun(request, begin, deadline)
+    readings = _begin_readings(request, begin, deadline)
     with ExitStack() as waiting:
         waiters = [
             waiting.enter_context(waiting_for(READINGS, str(reading.id))) for reading in readings
@@ -153,7 +153,7 @@ def once_read(
     return schemas.take_readings(readings)
 
 
-def _once_begun(
+def _begin_readings(
     request: AuthenticatedRequest, begin: Callable[[], list[SchemaReading]], deadline: float
 ) -> list[SchemaReading]:
     """The readings that `begin` returns, called again until every branch has its data. Raises
@@ -162,5 +162,5 @@ def _once_begun(
         try:
             return begin()
         except schemas.BranchBeingMade as unfinished:
-            if not once_ended(request, unfinished.operation, deadline).is_finished:
+            if not await_end(request, unfinished.operation, deadline).is_finished:
                 raise

@@ -33,7 +33,7 @@ STATUS_OF = {
     LimitRequestHeaders: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
 }
 # New objects between two garbage collections.
-COLLECT_AFTER = 50_000
+GC_THRESHOLD = 50_000
 # Seconds between two checks of whether the worker is to stop.
 STOP_POLL_INTERVAL = 0.2
 # linux/prctl.h: PR_SET_PDEATHSIG
@@ -108,7 +108,7 @@ class JsonErrorsWorker(GeventWorker):  # type: ignore[misc] # gunicorn has no ty
         # reference counting anyway.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(COLLECT_AFTER)
+        gc.set_threshold(GC_THRESHOLD)
 
     def run(self) -> None:
         gevent.spawn(self._end_waits)

@@ -3,8 +3,8 @@
 Operations do not wait for the copy, except for its last attempt. A running compute is copied by
 Postgres's own backup functions, while it serves its clients; an idle branch as it lies there. If a
 compute starts or ends during the copy, or other data replaces the branch's, the copy starts again
-from the branch as it then is. The last of `ATTEMPTS` holds the branch's lock until it has ended, so
-that an owner who keeps starting and suspending an endpoint cannot hold up the backup.
+from the branch as it then is. The last of `MAX_ATTEMPTS` holds the branch's lock until it has
+ended, so that an owner who keeps starting and suspending an endpoint cannot hold up the backup.
 """
 
 import errno
@@ -18,12 +18,12 @@ from controlplane import clock
 from controlplane.backup.manifest import BranchCopy, size_of
 from controlplane.compute import compute
 from controlplane.compute.accounts import own_account
-from controlplane.compute.base_backup import OF_THE_PROCESS, back_up
+from controlplane.compute.base_backup import PROCESS_FILES, back_up
 from controlplane.compute.branch_data import NoSuchBranchData, data_dir
 from controlplane.compute.filesystem import lock_branches, remove_tree
 from controlplane.compute.idle_data import idle_data
 from controlplane.compute.occupants import is_leased
-from controlplane.compute.patience import looking
+from controlplane.compute.patience import on_progress
 from controlplane.compute.session import socket_dir
 from controlplane.compute.tree import clone_tree
 from controlplane.models import Branch, Endpoint
@@ -31,14 +31,14 @@ from controlplane.operations.catalog_import import import_branch_catalog
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 # Seconds that a copy waits for other work on the branch, which may itself be a long copy.
-LOCK_BOUND = 3600.0
+LOCK_TIMEOUT = 3600.0
 # Seconds between two updates that mark a running compute as in use: it must not be suspended for
 # idleness before its copy has ended.
-BETWEEN_NOTES = 2.0
+KEEP_AWAKE_INTERVAL = 2.0
 # Errors of the directory that the backup is written to; these concern every branch.
-OF_THE_TARGET = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+TARGET_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 # The databases that were applied to a branch's data (names by row id), and the names of its roles.
 Catalog = tuple[dict[str, str], list[str]]
@@ -53,18 +53,18 @@ def copy_branch(branch_id: str, target: Path) -> BranchCopy:
 
     Raises NoSuchBranchData, CopyFailed; OSError if the target cannot be written.
     """
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
-            return _attempt(branch_id, target, gives_way=attempt < ATTEMPTS)
+            return _attempt(branch_id, target, gives_way=attempt < MAX_ATTEMPTS)
         except NoSuchBranchData:
             raise
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in OF_THE_TARGET:
+            if isinstance(error, OSError) and error.errno in TARGET_ERRNOS:
                 raise
             # The error concerns only this branch, whose compute is untrusted.
             log.warning("copy failed", extra={"branch": branch_id, "error": str(error)})
             remove_tree(target)
-            if attempt == ATTEMPTS:
+            if attempt == MAX_ATTEMPTS:
                 raise CopyFailed(str(error) or type(error).__name__) from error
             sleep(0.1 * 2**attempt)
     raise AssertionError("the last attempt returns or raises")
@@ -75,7 +75,7 @@ def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
     data = data_dir(branch_id)
     with ExitStack() as held:
         # Operations under way end first.
-        held.enter_context(lock_branches(branch_id, timeout=LOCK_BOUND))
+        held.enter_context(lock_branches(branch_id, timeout=LOCK_TIMEOUT))
         if not data.exists():
             raise NoSuchBranchData(f"the branch {branch_id} has no data")
         endpoint_id = compute.running_endpoint(branch_id)
@@ -86,7 +86,7 @@ def _attempt(branch_id: str, target: Path, *, gives_way: bool) -> BranchCopy:
             held.close()
         if endpoint_id is None:
             with idle_data(branch_id):
-                clone_tree(data, target, owner=own_account(), skip=OF_THE_PROCESS)
+                clone_tree(data, target, owner=own_account(), skip=PROCESS_FILES)
                 databases, roles = _catalog_of(branch_id)
         else:
             databases, roles = _copy_running(branch_id, endpoint_id, target, locks=gives_way)
@@ -108,12 +108,12 @@ def _copy_running(branch_id: str, endpoint_id: str, target: Path, *, locks: bool
     @contextmanager
     def at_end() -> Iterator[None]:
         nonlocal catalog
-        with lock_branches(branch_id, timeout=LOCK_BOUND) if locks else nullcontext():
+        with lock_branches(branch_id, timeout=LOCK_TIMEOUT) if locks else nullcontext():
             import_branch_catalog(Branch.objects.get(id=branch_id))
             catalog = _catalog_of(branch_id)
             yield
 
-    with looking(_KeepingAwake(branch_id)):
+    with on_progress(_KeepingAwake(branch_id)):
         place = socket_dir(endpoint_id)
         back_up(data_dir(branch_id), place, target, own_account(), at_end=at_end())
     return catalog
@@ -124,12 +124,12 @@ class _KeepingAwake:
 
     def __init__(self, branch_id: str) -> None:
         self.branch_id = branch_id
-        self.next_note = monotonic() + BETWEEN_NOTES
+        self.next_note = monotonic() + KEEP_AWAKE_INTERVAL
 
     def __call__(self) -> None:
         now = monotonic()
         if now >= self.next_note:
-            self.next_note = now + BETWEEN_NOTES
+            self.next_note = now + KEEP_AWAKE_INTERVAL
             endpoints = Endpoint.objects.filter(branch_id=self.branch_id, deleted_at=None)
             endpoints.update(last_active=clock.now())
 

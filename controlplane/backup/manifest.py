@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 FORMAT = 1
 MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
 METADATA_DUMP = "metadata.dump"
-HASHED_AT_ONCE = 2
+MAX_CONCURRENT_HASHES = 2
 
 
 # The id is used as a directory's name, and the manifest may be untrusted.
@@ -92,7 +92,7 @@ def read_manifest(backup: Path) -> Manifest:
             f"{backup} is not a backup, or an incomplete one: it has no {MANIFEST}"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise NoBackup(f"{path} cannot be read: {_words_of(error)}") from error
+        raise NoBackup(f"{path} cannot be read: {_error_text(error)}") from error
     try:
         stored = _STORED.validate_json(text)
         if stored.format != FORMAT:
@@ -108,7 +108,7 @@ def read_manifest(backup: Path) -> Manifest:
 
 def write_sums(backup: Path) -> None:
     """Write the SHA-256 of every file, in the format of `sha256sum`."""
-    with ThreadPoolExecutor(HASHED_AT_ONCE) as threads:
+    with ThreadPoolExecutor(MAX_CONCURRENT_HASHES) as threads:
         names = sorted(_files_of(backup))
         sums = threads.map(lambda name: _sum_of(backup / name), names)
         lines = [f"{digest}  {name}\n" for digest, name in zip(sums, names, strict=True)]
@@ -121,13 +121,13 @@ def verify(backup: Path) -> list[str]:
     try:
         lines = (backup / SUMS).read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise NoBackup(f"{backup / SUMS} cannot be read: {_words_of(error)}") from error
+        raise NoBackup(f"{backup / SUMS} cannot be read: {_error_text(error)}") from error
     listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines if line)}
     found = set(_files_of(backup))
     problems = [f"{name} is missing" for name in sorted(listed.keys() - found)]
     problems += [f"{name} is not part of the backup" for name in sorted(found - listed.keys())]
     both = sorted(listed.keys() & found)
-    with ThreadPoolExecutor(HASHED_AT_ONCE) as threads:
+    with ThreadPoolExecutor(MAX_CONCURRENT_HASHES) as threads:
         sums = threads.map(lambda name: _sum_of(backup / name), both)
         changed = [name for name, digest in zip(both, sums, strict=True) if digest != listed[name]]
     return problems + [f"{name} has changed since it was written" for name in changed]
@@ -159,7 +159,7 @@ def _complaint(error: ValidationError) -> str:
     return f"{place or 'all of it'} {words}"
 
 
-def _words_of(error: OSError | UnicodeDecodeError) -> str:
+def _error_text(error: OSError | UnicodeDecodeError) -> str:
     return "it is not text" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
 
 

@@ -20,14 +20,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from controlplane.compute import metadata
 from controlplane.compute.accounts import running_as, service_account
 from controlplane.compute.binaries import postgres_bin, postgres_version
-from controlplane.compute.process import last_words
-from controlplane.compute.progress import Watch, wait_while_it_gets_on
+from controlplane.compute.process import last_errors
+from controlplane.compute.progress import Watch, wait_while_progressing
 from controlplane.compute.state_directory import hold_state_directory
 from controlplane.database.version import conninfo
 
 # Seconds without progress after which a Postgres that starts is given up. It may have a long log to
 # replay.
-STILL_BOUND = 60.0
+STALL_TIMEOUT = 60.0
 # Sets a column's version (`compute.upgrade_catalogs.FORGET_VERSIONS`).
 VERSION = re.compile(rb"ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET \(pg_attver=")
 WHAT_TO_DO = (
@@ -86,13 +86,13 @@ def metadata_cluster(*, mark: str) -> Iterator[None]:
                 **running_as(service_account()),
             )
         try:
-            wait_while_it_gets_on(
+            wait_while_progressing(
                 lambda: process.poll() is not None or metadata.create_metadata_database(),
                 Watch(process.pid).look,
-                still=STILL_BOUND,
+                still=STALL_TIMEOUT,
             )
             if not metadata.create_metadata_database():
-                raise DumpFailed(f"Perch's own Postgres does not start: {last_words(log_file)}")
+                raise DumpFailed(f"Perch's own Postgres does not start: {last_errors(log_file)}")
             yield
         finally:
             connections.close_all()

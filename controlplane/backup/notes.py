@@ -8,14 +8,14 @@ from django.db.models.functions import Coalesce, Greatest
 from controlplane.models import Host
 
 
-def note_taken(host_id: str, at: datetime) -> None:
+def record_backup(host_id: str, at: datetime) -> None:
     """Note that there is a complete backup with the rows of the time `at`."""
     Host.objects.filter(id=host_id).update(
         backup_taken_at=at, backups_since=Coalesce("backups_since", at)
     )
 
 
-def note_verified(host_id: str, at: datetime) -> bool:
+def record_verification(host_id: str, at: datetime) -> bool:
     """Note that the backup with the rows of the time `at` was verified. False if the database has
     no such host."""
     # Greatest ignores NULL in Postgres.

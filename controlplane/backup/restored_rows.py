@@ -15,7 +15,7 @@ from django.db.models import Q
 
 from controlplane import clock
 from controlplane.backup.manifest import BranchCopy, Manifest
-from controlplane.backup.taking import being_deleted, branches_with_data, replaced_since
+from controlplane.backup.taking import branches_with_data, ids_being_deleted, replaced_since
 from controlplane.models import (
     CATALOG_UNREAD,
     UNFINISHED,
@@ -74,7 +74,7 @@ def settle_lost_host(restored: Collection[str], copies: Mapping[str, BranchCopy]
     expected = {name: copies[name] for name in restored if name in copies and name not in replaced}
     branches_with_data().filter(id__in=restored).update(catalog_mark=CATALOG_UNREAD)
     _expect_catalogs(expected)
-    missing = branches_with_data().exclude(id__in=[*restored, *being_deleted()])
+    missing = branches_with_data().exclude(id__in=[*restored, *ids_being_deleted()])
     # They stay ready. Otherwise the next client would get a new and empty branch in their place.
     ids = list(missing.values_list("id", flat=True))
     Snapshot.objects.filter(data_branch__in=ids).delete()

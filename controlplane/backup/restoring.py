@@ -62,7 +62,7 @@ def restore(backup: Path, say: Callable[[str], object], *, mark: str) -> Manifes
     check_key(backup)
     check_database()
     check_place()
-    check_whole(backup, say)
+    check_complete(backup, say)
     check_loads(backup / METADATA_DUMP)
     with new_state_directory():
         copy_branches(backup, manifest.branches, say)
@@ -93,7 +93,7 @@ def restore_host(backup: Path, say: Callable[[str], object]) -> Manifest:
     check_fits(manifest, has_data=bool(manifest.branches))
     check_lost_host()
     check_place()
-    check_whole(backup, say)
+    check_complete(backup, say)
     ready = set(ready_branches())
     present = {name: copy for name, copy in manifest.branches.items() if name in ready}
     if ready and not present:
@@ -120,7 +120,7 @@ def check_key(backup: Path) -> None:
         )
 
 
-def check_whole(backup: Path, say: Callable[[str], object]) -> None:
+def check_complete(backup: Path, say: Callable[[str], object]) -> None:
     """Raise RestoreRefused if the backup's files are not those that `backup` wrote."""
     say("Reading the backup …")
     if problems := verify(backup):
@@ -130,7 +130,7 @@ def check_whole(backup: Path, say: Callable[[str], object]) -> None:
 @contextmanager
 def new_state_directory() -> Iterator[None]:
     """Hold the state directory, which an interruption of the block marks as unfinished."""
-    clear_place()
+    clear_leftovers()
     prepare_state_directory()
     with hold_state_directory():
         unfinished = settings.STATE_DIR / UNFINISHED_RESTORE
@@ -219,7 +219,7 @@ def check_place() -> None:
         raise RestoreRefused(f"{place} is not empty: name a directory that does not exist yet")
 
 
-def clear_place() -> None:
+def clear_leftovers() -> None:
     """Remove what an earlier, interrupted restore has left."""
     place = settings.STATE_DIR
     if not (place / UNFINISHED_RESTORE).exists():

@@ -7,7 +7,7 @@ from pathlib import Path
 from controlplane.compute.tree import shares_blocks, tree_size
 
 # Bytes for the rows and the lists, and for what is written while the copy is made.
-BESIDE = 256 << 20
+MARGIN_BYTES = 256 << 20
 
 
 class NoRoom(Exception):
@@ -18,7 +18,7 @@ def require_room(trees: Iterable[Path], *, at: Path) -> None:
     """Raise NoRoom if copies of the trees do not fit into the directory `at`, which only Perch
     uses. A tree may be missing: whoever copies it says so."""
     trees = [tree for tree in trees if tree.exists()]
-    needed = BESIDE
+    needed = MARGIN_BYTES
     if not (all(tree.stat().st_dev == at.stat().st_dev for tree in trees) and shares_blocks(at)):
         needed += sum(map(tree_size, trees))
     free = shutil.disk_usage(at).free

@@ -31,7 +31,7 @@ from controlplane.models import UNFINISHED, Action, Branch, BranchState, Operati
 
 # The most passes over the branches created since the previous pass; each is far shorter than the
 # one before.
-MOST_ROUNDS = 10
+MAX_PASSES = 10
 # What a restored service needs besides the database and the secret key. Each of these is secret.
 KEPT = ("tls", "api-key")
 # The files of the secret keys, in a backup and in the state directory.
@@ -50,12 +50,12 @@ def take_backup(target: Path, say: Callable[[str], object]) -> Manifest:
     """
     _check_target(target)
     check_can_dump()
-    with _only_one(), _staging(target) as staging:
+    with _backup_lock(), _staging(target) as staging:
         require_room(map(data_dir, ready_branches()), at=staging)
         began = clock.now()
         copies: dict[str, BranchCopy] = {}
         failed: dict[str, str] = {}
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_PASSES):
             _copy_branches(staging, copies, failed, say)
             manifest = _copy_rows(staging, began, copies, failed)
             if manifest is not None:
@@ -84,7 +84,7 @@ def _copy_branches(
     again those whose data was replaced since. Adds the copies to `copies`, and to `failed` the
     branches that could not be copied, with the reason."""
     (staging / "branches").mkdir(mode=0o700, exist_ok=True)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_PASSES):
         for branch_id in replaced_since(copies):
             del copies[branch_id]
             remove_tree(branch_copy(staging, branch_id))
@@ -126,7 +126,7 @@ def _copy_rows(
         if replaced_since(copies):
             return None
         ready = ready_branches()
-        doomed = being_deleted()
+        doomed = ids_being_deleted()
         manifest = replace(
             manifest_of_now(_majors_of(staging, copies)),
             began_at=began,
@@ -178,7 +178,7 @@ def ready_branches() -> list[str]:
     return list(branches_with_data().values_list("id", flat=True))
 
 
-def being_deleted() -> set[str]:
+def ids_being_deleted() -> set[str]:
     """Return the ids of branches whose data an operation will remove or is removing. Their rows say
     ready until the operation has ended."""
     deletions = Operation.objects.filter(action=Action.DELETE_TIMELINE, status__in=UNFINISHED)
@@ -227,7 +227,7 @@ def _staging(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _only_one() -> Iterator[None]:
+def _backup_lock() -> Iterator[None]:
     try:
         with lock_branches("backup", timeout=0):
             yield

@@ -26,7 +26,7 @@ from controlplane.compute.integrity import DataDamaged, check_data
 from controlplane.compute.process import StartFailed
 from controlplane.compute.session import session
 from controlplane.compute.tree import TreeUntrusted
-from controlplane.compute.workshop import PREPARED, serving, sockets_of
+from controlplane.compute.workshop import MAX_PREPARED_TRANSACTIONS, serving, sockets_of
 
 FAILURES = (StartFailed, DataDamaged, TreeUntrusted, psycopg.Error)
 
@@ -87,7 +87,7 @@ def serving_copy(name: str) -> Iterator[Path]:
     of each database. Yields the directory of its sockets. Raises StartFailed, DataDamaged,
     psycopg.Error."""
     # A start with fewer than the log has would fail.
-    chosen = {"max_prepared_transactions": str(PREPARED)}
+    chosen = {"max_prepared_transactions": str(MAX_PREPARED_TRANSACTIONS)}
     with serving(name, sockets_of(name), chosen) as sockets:
         check_data(sockets)
         yield sockets
@@ -106,7 +106,7 @@ def trial_directory(backup: Path, scratch: str | None) -> Iterator[Path]:
             "written to and that the computes' accounts can enter"
         )
     directory = place.resolve() / f".{backup.name}.trial"
-    with _only_one(backup):
+    with _trial_lock(backup):
         # A trial that was killed has left it.
         remove_tree(directory)
         try:
@@ -116,7 +116,7 @@ def trial_directory(backup: Path, scratch: str | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _only_one(backup: Path) -> Iterator[None]:
+def _trial_lock(backup: Path) -> Iterator[None]:
     """Raise TrialFailed if another process tries out the backup. The kernel releases the lock when
     its holder dies."""
     descriptor = os.open(backup, os.O_RDONLY | os.O_DIRECTORY)

@@ -24,7 +24,7 @@ from controlplane.compute.accounts import (
 
 CLAIMS = Path("/run/perch/accounts")
 # Of /proc/<pid>/status: the lines before those with the user and group ids are short.
-LONGEST_STATUS = 1024  # bytes
+MAX_STATUS_BYTES = 1024  # bytes
 
 
 def new_account(branches: Path) -> Account:
@@ -49,14 +49,14 @@ def new_account(branches: Path) -> Account:
     )
 
 
-def is_of(branches: Path, number: int) -> bool:
+def is_owned_by(branches: Path, number: int) -> bool:
     """True if the account number is, or last was, that of a branch below `branches` and of no other
     Perch on this host: then its processes may be killed. Notes the number for `branches`."""
     with _claims() as claims:
         return _claim(claims, number, branches)
 
 
-def noted_for(number: int) -> Path | None:
+def recorded_directory(number: int) -> Path | None:
     """The `branches` directory that the number was last given out for; None if none is noted."""
     try:
         return (CLAIMS / str(number)).readlink()
@@ -91,7 +91,7 @@ def processes_by_number() -> Mapping[int, list[int]]:
 def _user_ids(pid: str) -> set[int]:
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
-            status = file.read(LONGEST_STATUS)
+            status = file.read(MAX_STATUS_BYTES)
     except OSError:
         return set()
     if b"\nState:\tZ" in status:

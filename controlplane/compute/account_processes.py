@@ -21,9 +21,9 @@ from django.conf import settings
 
 from controlplane.compute.account_numbers import (
     directories_by_number,
-    is_of,
-    noted_for,
+    is_owned_by,
     processes_by_number,
+    recorded_directory,
 )
 from controlplane.compute.accounts import (
     ENVIRONMENT,
@@ -40,7 +40,7 @@ from controlplane.compute.occupants import StopFailed
 from controlplane.compute.process import socket_dir_of
 
 # Seconds that an account's processes may take to end after they were killed.
-KILLED_BOUND = 5.0
+KILL_TIMEOUT = 5.0
 # Any account may make files here, in memory that all share; those of the second are queues.
 SHARED_MEMORY = tuple(Path("/dev", kind) for kind in ("shm", "mqueue"))
 # Objects of System V: a line each, after one with the names of the columns. Their creator stays.
@@ -88,7 +88,7 @@ def end_account_of(branch_dir: Path) -> None:
     if shared_account() is not None or not branch_dir.exists():
         return
     account = account_of(branch_dir)
-    if not is_of(branch_dir.parent, account.uid):
+    if not is_owned_by(branch_dir.parent, account.uid):
         # Before numbers were noted for the host, two Perch may have given out the same number.
         fields = {"branch": branch_dir.name, "account": account.uid}
         log.warning("another Perch on this host uses the same account", extra=fields)
@@ -138,7 +138,7 @@ def end_stray_accounts() -> None:
     for number in numbers:
         places = directories.get(number, [])
         # If the branch is gone, only the note says whose the number was.
-        if (places or noted_for(number) == branches) and not _any_runs(places):
+        if (places or recorded_directory(number) == branches) and not _any_runs(places):
             _end_strays(number, branches)
 
 
@@ -155,7 +155,7 @@ def _end_strays(number: int, branches: Path) -> None:
             if (
                 (pids or number in owners_of_objects())
                 and not _any_runs(places)
-                and is_of(branches, number)
+                and is_owned_by(branches, number)
             ):
                 fields = {"account": number, "processes": len(pids), "branches": sorted(names)}
                 log.warning("ending what a compute's account has left", extra=fields)
@@ -179,7 +179,7 @@ def _any_runs(places: Collection[Path]) -> bool:
 def _end_account(number: int) -> None:
     """Kill all processes with this user id, and remove what the kernel keeps of them. Raises
     StopFailed."""
-    deadline = time.monotonic() + KILLED_BOUND
+    deadline = time.monotonic() + KILL_TIMEOUT
     while True:
         # Isolated: a clean environment, and only Python's own modules can be imported.
         command = [sys.executable, "-I", "-S", "-c", KILL_ALL, str(number)]

@@ -76,7 +76,7 @@ def named_account(name: str) -> Account:
         with _one_at_a_time():
             if not _exists(name):
                 _add_account(name)
-    return _named(name)
+    return _account_named(name)
 
 
 @functools.cache
@@ -103,7 +103,7 @@ def shared_account() -> Account | None:
             "set another account in PERCH_COMPUTE_ACCOUNT, or unset it to give each compute its own"
         )
     try:
-        return _named(settings.COMPUTE_ACCOUNT)
+        return _account_named(settings.COMPUTE_ACCOUNT)
     except KeyError:
         raise AccountUnusable(
             f'PERCH_COMPUTE_ACCOUNT: there is no account "{settings.COMPUTE_ACCOUNT}"'
@@ -187,9 +187,9 @@ def launched_as(
     For this, `setpriv` gets this process's capabilities, which it does not pass on.
     """
     options = running_as(account)
-    if gives_way and (nice := _found("nice")):
+    if gives_way and (nice := _find_program("nice")):
         command = [nice, "-n", "19", *command]
-    setpriv = _found("setpriv") if "user" in options else None
+    setpriv = _find_program("setpriv") if "user" in options else None
     if setpriv is None:
         # If Python changes the user itself, the capabilities must not stay with the program.
         yield {"args": [*command], **options}
@@ -202,7 +202,7 @@ def launched_as(
     # A setuid program must not run under another account. So all that the command ever starts
     # keeps this account, and is ended with it.
     become.append("--no-new-privs")
-    if most_processes and shared_account() is None and (prlimit := _found("prlimit")):
+    if most_processes and shared_account() is None and (prlimit := _find_program("prlimit")):
         become = [prlimit, f"--nproc={most_processes}", *become]
     with passing_capabilities():
         yield {"args": [*become, *command], **options}
@@ -228,19 +228,19 @@ def launch(
     return started_without_ports(start)
 
 
-def limited(*, memory: int, file_size: int) -> list[str]:
+def limit_command(*, memory: int, file_size: int) -> list[str]:
     """What makes the command behind it run with so many bytes of memory, and of each file, at most:
     SIGXFSZ ends it if it writes more. Nothing if the host has no program `prlimit`."""
-    prlimit = _found("prlimit")
+    prlimit = _find_program("prlimit")
     return [prlimit, f"--as={memory}", f"--fsize={file_size}", "--core=0"] if prlimit else []
 
 
 @functools.cache
-def _found(program: str) -> str | None:
+def _find_program(program: str) -> str | None:
     return shutil.which(program, path="/usr/bin:/bin")
 
 
-def give(path: Path | int, account: Account) -> None:
+def set_owner(path: Path | int, account: Account) -> None:
     """Make the account the owner of the file, directory or open descriptor. Never follows a
     link."""
     if acts_as_root():
@@ -258,7 +258,7 @@ def sockets_account(account: Account) -> Account:
     return account
 
 
-def _named(name: str) -> Account:
+def _account_named(name: str) -> Account:
     entry = pwd.getpwnam(name)
     return Account(entry.pw_uid, entry.pw_gid)
 

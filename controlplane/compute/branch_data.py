@@ -23,28 +23,28 @@ from controlplane.compute.account_numbers import new_account
 from controlplane.compute.accounts import (
     Account,
     account_of,
-    give,
     own_account,
     running_as,
     service_account,
+    set_owner,
 )
-from controlplane.compute.base_backup import OF_THE_BRANCH, OF_THE_PROCESS, OF_THE_RUNNING, back_up
+from controlplane.compute.base_backup import BRANCH_FILES, PROCESS_FILES, RUNNING_FILES, back_up
 from controlplane.compute.binaries import default_major, postgres_bin, postgres_version
 from controlplane.compute.configuration import LOCALE, PLATFORM_ROLE
 from controlplane.compute.filesystem import branch_dir as branch_dir
 from controlplane.compute.filesystem import lock_branches, remove_tree, sync_tree
 from controlplane.compute.process import socket_dir_of
-from controlplane.compute.space import require, telling_of_full_disk
+from controlplane.compute.space import require, translate_disk_full
 from controlplane.compute.steps import step
 from controlplane.compute.tree import NEW_FILE, clone_tree, shares_blocks, tree_size
 
-INITDB_BOUND = 120.0  # seconds
+INITDB_TIMEOUT = 120.0  # seconds
 # The first major version that has LOCALE itself. Before, the host has it.
-HAS_LOCALE = 17
+LOCALE_SINCE = 17
 # Bytes that every new branch takes: its first segment of the log, and the directories.
-LEAST = 20 << 20
+MIN_BRANCH_BYTES = 20 << 20
 # Bytes that are copied within some tenths of a second.
-QUICKLY_COPIED = 128 << 20
+MAX_QUICK_COPY_BYTES = 128 << 20
 
 
 class NoSuchBranchData(Exception):
@@ -138,7 +138,7 @@ def replace(
         durable.rename(fresh, place)
 
 
-def take_back(branch_id: str, *, kept_as: str) -> None:
+def undo_replace(branch_id: str, *, kept_as: str) -> None:
     """Undo `replace`, however far it got; does nothing if it had not begun."""
     place, kept, doomed = branch_dir(branch_id), branch_dir(kept_as), _staging_place(branch_id)
     remove_tree(doomed)
@@ -153,11 +153,11 @@ def take_back(branch_id: str, *, kept_as: str) -> None:
 def copy_branch(source: Path, staging: Path, account: Account) -> None:
     """Copy the data directory of another branch, which may be running."""
     if socket_dir := socket_dir_of(source):
-        to_copy = require_space(source, staging, skip=OF_THE_RUNNING)
+        to_copy = require_space(source, staging, skip=RUNNING_FILES)
         back_up(source, socket_dir, staging / "data", account, to_copy=to_copy)
     else:
-        with step("copying", **require_space(source, staging, skip=OF_THE_BRANCH)):
-            clone_tree(source, staging / "data", owner=account, skip=OF_THE_BRANCH)
+        with step("copying", **require_space(source, staging, skip=BRANCH_FILES)):
+            clone_tree(source, staging / "data", owner=account, skip=BRANCH_FILES)
 
 
 def create_from_copy(branch_id: str, copy: Path) -> None:
@@ -175,7 +175,7 @@ def takes_long_to_copy(branch_id: str) -> bool:
     data = data_dir(branch_id)
     if not data.exists() or shares_blocks(data.parent.parent):
         return False
-    return tree_size(data, skip=OF_THE_PROCESS) > QUICKLY_COPIED
+    return tree_size(data, skip=PROCESS_FILES) > MAX_QUICK_COPY_BYTES
 
 
 def remove(branch_id: str) -> None:
@@ -194,7 +194,7 @@ def remove(branch_id: str) -> None:
             durable.sync(place.parent)
 
 
-def write_for(branch_id: str, name: str, text: str) -> Path:
+def write_branch_file(branch_id: str, name: str, text: str) -> Path:
     """Write the file `name` in the branch's directory, where its account may read it. The file is
     replaced as a whole or not at all. Returns its path."""
     path = branch_dir(branch_id) / name
@@ -203,7 +203,7 @@ def write_for(branch_id: str, name: str, text: str) -> Path:
     descriptor = os.open(draft, NEW_FILE, 0o640)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
-        let_in(descriptor, account_of(branch_dir(branch_id)))
+        grant_access(descriptor, account_of(branch_dir(branch_id)))
     draft.rename(path)
     return path
 
@@ -220,7 +220,7 @@ def _make_run_dir(place: Path, account: Account) -> Path:
     after a crash halfway."""
     run = place / "run"
     run.mkdir(mode=0o700, exist_ok=True)
-    give(run, account)
+    set_owner(run, account)
     return run
 
 
@@ -243,7 +243,7 @@ def template(major: int | None = None, locale: str = LOCALE) -> Path:
         staging = place.with_name(f".{place.name}")
         remove_tree(staging)
         staging.mkdir(mode=0o700)
-        give(staging, service_account())
+        set_owner(staging, service_account())
         done = subprocess.run(
             [
                 postgres_bin(major) / "initdb",
@@ -253,7 +253,7 @@ def template(major: int | None = None, locale: str = LOCALE) -> Path:
             ],
             capture_output=True,
             text=True,
-            timeout=INITDB_BOUND,
+            timeout=INITDB_TIMEOUT,
             **running_as(service_account()),
         )
         if done.returncode:
@@ -274,7 +274,7 @@ def _initdb_options(major: int, locale: str) -> list[str]:
     # Texts are sorted by their bytes, so no index depends on the host. LC_CTYPE says which
     # characters are letters; full text search before Postgres 18 looks at nothing else.
     options = [f"--lc-ctype={LOCALE}"]
-    if major >= HAS_LOCALE:
+    if major >= LOCALE_SINCE:
         options += ["--locale-provider=builtin", f"--builtin-locale={LOCALE}"]
     return options
 
@@ -285,7 +285,7 @@ def new_branch(branch_id: str, *, place: Path | None = None) -> Iterator[tuple[P
     is renamed to the branch's place, or to `place`; after an exception it is removed."""
     with scratch_branch(branch_id) as (staging, account):
         yield staging, account
-        with telling_of_full_disk("the branch"):
+        with translate_disk_full("the branch"):
             _put_in_place(staging, place or branch_dir(branch_id), account)
 
 
@@ -295,7 +295,7 @@ def scratch_branch(branch_id: str) -> Iterator[tuple[Path, Account]]:
     end."""
     staging, account = _staging(branch_id)
     try:
-        with telling_of_full_disk("the branch"):
+        with translate_disk_full("the branch"):
             yield staging, account
     finally:
         remove_tree(staging)
@@ -306,7 +306,7 @@ def require_space(source: Path, staging: Path, *, skip: Collection[str] = ()) ->
     copied, as the copying step's detail; {} if the copy shares its blocks."""
     together = source.lstat().st_dev == staging.lstat().st_dev
     size = 0 if together and shares_blocks(staging) else tree_size(source, skip=skip)
-    require(max(size, LEAST), at=staging, what="the branch")
+    require(max(size, MIN_BRANCH_BYTES), at=staging, what="the branch")
     return {"of_bytes": size} if size else {}
 
 
@@ -316,7 +316,7 @@ def _staging(branch_id: str) -> tuple[Path, Account]:
         staging = _empty_staging(branch_id)
         account = new_account(staging.parent)
         # Takes the account number, so that no later branch gets the same.
-        give(staging, Account(own_account().uid, account.gid))
+        set_owner(staging, Account(own_account().uid, account.gid))
     return staging, account
 
 
@@ -349,13 +349,13 @@ def _empty_staging(branch_id: str) -> Path:
 
 def _put_in_place(staging: Path, place: Path, account: Account) -> None:
     _make_run_dir(staging, account)
-    let_in(staging, account)
+    grant_access(staging, account)
     with step("syncing"):
         sync_tree(staging)
         durable.rename(staging, place)
 
 
-def let_in(path: Path | int, account: Account) -> None:
+def grant_access(path: Path | int, account: Account) -> None:
     """Let the account read the open file, or pass through the directory `path`; we stay owner."""
-    give(path, Account(own_account().uid, account.gid))
+    set_owner(path, Account(own_account().uid, account.gid))
     os.chmod(path, 0o710 if isinstance(path, Path) else 0o640)

@@ -18,8 +18,8 @@ import psycopg
 from psycopg import sql
 
 from controlplane.compute.catalog_reading import end_sessions_begun_before
-from controlplane.compute.configuration import BOUNDS_CREATEROLE
-from controlplane.compute.patience import progressed
+from controlplane.compute.configuration import CREATEROLE_LIMITED_SINCE
+from controlplane.compute.patience import report_progress
 from controlplane.compute.removal import drop_database, drop_role, run
 from controlplane.compute.session import Session, session
 
@@ -118,9 +118,9 @@ def apply_catalog(socket_dir: Path, spec: CatalogSpec, items: Collection[Item]) 
     def drop(_: Session, role: DroppedRole) -> None:
         drop_role(socket_dir, role.name, oid=role.oid, heirs=heirs, otherwise=GROUP)
 
-    old, others = _made_again(spec)
+    old, others = _split_dropped(spec)
     one_by_one.do((row for row in old if row in items), drop)
-    one_by_one.failures |= _behind_the_old(spec, items, old, one_by_one.failures)
+    one_by_one.failures |= _blocked_by_old(spec, items, old, one_by_one.failures)
     first = next((role.name for role in spec.roles if not role.is_plain), "")
     roles = [row for row in spec.roles if row in items]
     one_by_one.do(roles, lambda found, row: _apply_role(found, row, first))
@@ -133,7 +133,7 @@ def apply_catalog(socket_dir: Path, spec: CatalogSpec, items: Collection[Item]) 
     return one_by_one.failures
 
 
-def _made_again(spec: CatalogSpec) -> tuple[list[DroppedRole], list[DroppedRole]]:
+def _split_dropped(spec: CatalogSpec) -> tuple[list[DroppedRole], list[DroppedRole]]:
     """Split the dropped roles into those whose name a new role waits for, and the others. The first
     must be dropped before the new role is made, so that it does not become the old one. A dropped
     role that was never seen is left out if its name is that of a living role in the compute."""
@@ -148,7 +148,7 @@ def _made_again(spec: CatalogSpec) -> tuple[list[DroppedRole], list[DroppedRole]
     return old, others
 
 
-def _behind_the_old(
+def _blocked_by_old(
     spec: CatalogSpec,
     items: Collection[Item],
     old: Collection[DroppedRole],
@@ -182,7 +182,7 @@ class _OneByOne:
                     item = rest.pop()
                     try:
                         work(connection, item)
-                        progressed()
+                        report_progress()
                     except (psycopg.Error, UnicodeError) as error:
                         self.failures[item] = _failure(error)
                         break  # a session that did not answer in time cannot be used again
@@ -203,7 +203,7 @@ def _create_group(connection: Session) -> None:
     with connection.transaction():
         connection.execute(
             sql.SQL("CREATE ROLE {} NOLOGIN {}").format(
-                sql.Identifier(GROUP), _may_make(connection)
+                sql.Identifier(GROUP), _creation_rights(connection)
             )
         )
         for granted in ("pg_monitor", "pg_signal_backend", "pg_read_all_data", "pg_write_all_data"):
@@ -222,7 +222,7 @@ def _apply_role(connection: Session, role: RoleSpec, first: str) -> None:
         if not (is_there and role.is_plain):
             words.append(sql.SQL("LOGIN" if role.login else "NOLOGIN"))
         if not role.is_plain:
-            words += [_may_make(connection), sql.SQL("BYPASSRLS")]
+            words += [_creation_rights(connection), sql.SQL("BYPASSRLS")]
         # A role whose validity has expired cannot log in, whatever its password.
         words.append(sql.SQL("VALID UNTIL 'infinity'"))
         statement = sql.SQL("{} ROLE {} {} PASSWORD {}").format(
@@ -243,10 +243,10 @@ def _apply_role(connection: Session, role: RoleSpec, first: str) -> None:
         run(connection, "ALTER ROLE {} REPLICATION", role.name)
 
 
-def _may_make(connection: Session) -> sql.SQL:
+def _creation_rights(connection: Session) -> sql.SQL:
     """What an owner's role may create by SQL. Before Postgres 16, CREATEROLE would let it make
     itself a member of any role that is no superuser, such as `pg_execute_server_program`."""
-    has_bounds = connection.info.server_version >= BOUNDS_CREATEROLE * 10000
+    has_bounds = connection.info.server_version >= CREATEROLE_LIMITED_SINCE * 10000
     return sql.SQL("CREATEDB CREATEROLE" if has_bounds else "CREATEDB")
 
 

@@ -74,7 +74,7 @@ _BEGUN_BEFORE = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s AND backend_start < %s
 """
 # Seconds to wait for sessions that were told to end. Later ones are stuck in a system call.
-_END_WITHIN = 1.0
+_END_TIMEOUT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def end_clients(connection: Session) -> None:
 
 def _end_sessions(connection: Session, statement: LiteralString, *values: object) -> None:
     """Terminate the sessions that `statement` selects, until none is left or time is up."""
-    deadline = time.monotonic() + _END_WITHIN
+    deadline = time.monotonic() + _END_TIMEOUT
     while connection.execute(statement, values).fetchall() and time.monotonic() < deadline:
         time.sleep(0.005)
 
@@ -213,7 +213,7 @@ def _role(row: tuple[object, ...]) -> FoundRole:
     oid, name, can_login, password, valid_until = values_of(
         row[:-1], int, bytes, bool, (str, NoneType), (float, NoneType)
     )
-    return FoundRole(oid, name_of(name), can_login, password, _moment(valid_until))
+    return FoundRole(oid, name_of(name), can_login, password, _time_of_epoch(valid_until))
 
 
 def _database(row: tuple[object, ...]) -> FoundDatabase:
@@ -221,7 +221,7 @@ def _database(row: tuple[object, ...]) -> FoundDatabase:
     return FoundDatabase(oid, name_of(name), name_of(owner))
 
 
-def _moment(epoch: object) -> datetime | None:
+def _time_of_epoch(epoch: object) -> datetime | None:
     """The moment of seconds since the epoch. Postgres's range exceeds Python's: None for infinity
     and for times after Python's last, the epoch for times before it. None if it is no float."""
     if not isinstance(epoch, float) or not epoch < datetime.max.replace(tzinfo=UTC).timestamp() - 1:

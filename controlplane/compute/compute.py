@@ -21,7 +21,7 @@ from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
 from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.filesystem import forget_lock, lock_branches, pooler_lock, remove_tree
-from controlplane.compute.limits import end_group, forget_limits, limit_compute, most_processes
+from controlplane.compute.limits import end_group, forget_limits, limit_compute, max_processes
 from controlplane.compute.observation import answers
 from controlplane.compute.occupants import (
     end_lease,
@@ -34,8 +34,8 @@ from controlplane.compute.occupants import (
 from controlplane.compute.outbound import hold_compute
 from controlplane.compute.pooler import (
     is_shut,
-    open_again,
     renew_servers,
+    reopen,
     set_pooler_settings,
     shut,
     stop_pooler,
@@ -52,15 +52,15 @@ from controlplane.compute.process import (
     stop_postgres,
 )
 from controlplane.compute.session import session, socket_dir
-from controlplane.compute.standby import CONFIGURATION, configuring, standby_line
+from controlplane.compute.standby import CONFIGURATION, configuration_lock, standby_line
 from controlplane.compute.state_directory import access_files
 from controlplane.compute.steps import step
 
 log = logging.getLogger(__name__)
 
 # Seconds in which no pooled client has left; then the pooler is stopped anyway.
-STILL_LEAVING = 1.0
-# See `may_run`. None until the first look at all branches.
+LEAVE_TIMEOUT = 1.0
+# See `possibly_running`. None until the first look at all branches.
 _may_run: set[str] | None = None
 # The branches on which a process worked at the last look at all branches.
 _working: frozenset[str] = frozenset()
@@ -68,7 +68,7 @@ _changing_may_run = threading.Lock()
 ENDPOINT_ID = re.compile("ep-[a-z0-9-]+")
 # Followed by the branch's id, it stands for an endpoint while the platform reads a branch without
 # one.
-READER = "ep-r-"
+INTERNAL_PREFIX = "ep-r-"
 
 
 class OtherMajorVersion(Exception):
@@ -79,9 +79,9 @@ class ConfigurationRefused(Exception):
     """Postgres does not accept a configuration; the message is Postgres's own."""
 
 
-def reader_of(branch_id: str) -> str:
+def internal_id(branch_id: str) -> str:
     """The name in place of an endpoint's id for a compute that only the platform uses."""
-    return READER + branch_id
+    return INTERNAL_PREFIX + branch_id
 
 
 def start(spec: ComputeSpec) -> None:
@@ -94,7 +94,7 @@ def start(spec: ComputeSpec) -> None:
     if not data.exists():
         raise branch_data.NoSuchBranchData(f"the branch {spec.branch_id} has no data")
     if running_endpoint(spec.branch_id) == spec.endpoint_id and answers(spec.endpoint_id):
-        let_clients_in(spec.endpoint_id)
+        accept_clients(spec.endpoint_id)
         return
     refuse_other_major(data)
     stop(spec.branch_id)
@@ -126,7 +126,7 @@ def stop(branch_id: str) -> None:
     """
     endpoint_id = running_endpoint(branch_id)
     if endpoint_id:
-        let_clients_go(branch_id, endpoint_id)
+        disconnect_clients(branch_id, endpoint_id)
     stop_pooler(branch_id)
     stop_postgres(data_dir(branch_id))
     _end_leftovers(branch_id, endpoint_id)
@@ -134,11 +134,11 @@ def stop(branch_id: str) -> None:
         forget_endpoint(endpoint_id)
 
 
-def let_clients_go(branch_id: str, endpoint_id: str, *, still: float = STILL_LEAVING) -> None:
+def disconnect_clients(branch_id: str, endpoint_id: str, *, still: float = LEAVE_TIMEOUT) -> None:
     """The first part of every end of a compute: let the pooled clients go, then shut the door. The
     pooler may need new connections into the compute until its clients have left. `still` is how
     many seconds they may stay if none leaves."""
-    let_pooled_clients_go(branch_id, endpoint_id, still=still)
+    disconnect_pooled_clients(branch_id, endpoint_id, still=still)
     shut_door(branch_id, endpoint_id)
 
 
@@ -149,7 +149,7 @@ def shut_door(branch_id: str, endpoint_id: str) -> None:
         door.shut(socket_dir(endpoint_id))
 
 
-def lets_clients_in(branch_id: str, endpoint_id: str) -> bool:
+def accepts_clients(branch_id: str, endpoint_id: str) -> bool:
     """Whether the branch's compute runs for the endpoint, and neither its door nor its pooler's is
     shut. This stays true as long as the caller holds the pooler's lock and the compute runs."""
     place = socket_dir(endpoint_id)
@@ -160,14 +160,14 @@ def lets_clients_in(branch_id: str, endpoint_id: str) -> bool:
     )
 
 
-def let_clients_in(endpoint_id: str) -> None:
+def accept_clients(endpoint_id: str) -> None:
     """Open the doors of the compute and the pooler again, because the compute keeps running."""
-    door.open_again(socket_dir(endpoint_id))
-    open_again(socket_dir(endpoint_id))
+    door.reopen(socket_dir(endpoint_id))
+    reopen(socket_dir(endpoint_id))
 
 
-def let_pooled_clients_go(
-    branch_id: str, endpoint_id: str, *, still: float = STILL_LEAVING
+def disconnect_pooled_clients(
+    branch_id: str, endpoint_id: str, *, still: float = LEAVE_TIMEOUT
 ) -> bool:
     """Refuse new pooled clients, and wait until no proxy has a connection to the endpoint's pooler.
     Once told that the compute will stop, a proxy closes each connection on which its client has
@@ -216,13 +216,13 @@ def reconfigure(spec: ComputeSpec) -> None:
         proposed = _write_configuration(spec, "proposed.conf")
         if complaint := check_configuration(data, proposed):
             raise ConfigurationRefused(complaint)
-        with configuring(spec.branch_id):
+        with configuration_lock(spec.branch_id):
             standby = standby_line(spec.branch_id)
             proposed = _write_configuration(spec, "proposed.conf", standby)
             # A copy: after a rename, a crash would leave no configuration at all. A restart ends
             # the receiver's connection.
             text = current.read_text().replace(standby, "")
-            previous = branch_data.write_for(spec.branch_id, "previous.conf", text)
+            previous = branch_data.write_branch_file(spec.branch_id, "previous.conf", text)
             proposed.replace(current)
         reload_postgres(data)
         part.detail["restart"] = _needs_restart(spec)
@@ -279,7 +279,7 @@ def _with_pid_file() -> list[str]:
 
 
 def look_at_all(*, leased_only: bool = False) -> dict[str, str | None]:
-    """Do the same, and note what was found for `may_run`."""
+    """Do the same, and note what was found for `possibly_running`."""
     global _may_run, _working
     with _changing_may_run:
         before = set(_may_run or ())
@@ -291,7 +291,7 @@ def look_at_all(*, leased_only: bool = False) -> dict[str, str | None]:
     return found
 
 
-def may_run() -> set[str]:
+def possibly_running() -> set[str]:
     """The endpoints whose computes may run on this host: those that the last look at all branches
     found, which a round repeats every two seconds, and those that this process has started since.
     By their ids, rounds find the rows of running endpoints however many endpoints run on other
@@ -302,7 +302,7 @@ def may_run() -> set[str]:
         return set(_may_run or ())
 
 
-def any_may_run() -> bool:
+def any_possibly_running() -> bool:
     """Whether there is any such endpoint, or a branch on which a process works. Reads nothing."""
     return _may_run is None or bool(_may_run or _working)
 
@@ -342,7 +342,7 @@ def _launch(spec: ComputeSpec) -> None:
                 _log_file(spec.branch_id),
                 on_spawn=lambda pid: limit_compute(spec.endpoint_id, pid, max_cu=spec.max_cu),
                 lease=inherited,
-                most_processes=most_processes(spec.max_cu),
+                most_processes=max_processes(spec.max_cu),
             )
         except BaseException:
             end_started(spec.branch_id, spec.endpoint_id)
@@ -406,7 +406,7 @@ def _write_configuration(spec: ComputeSpec, name: str, standby: str = "") -> Pat
         access=access_files(),
         extensions=offered_extensions(major),
     )
-    return branch_data.write_for(spec.branch_id, name, text + standby)
+    return branch_data.write_branch_file(spec.branch_id, name, text + standby)
 
 
 def _make_socket_dir(spec: ComputeSpec) -> Path:

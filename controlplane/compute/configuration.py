@@ -11,9 +11,9 @@ MEGABYTES_PER_CU = 4096
 RESERVED_CONNECTIONS = 7
 # The first major version that can refuse ALTER SYSTEM. Before, only a superuser can run it, or who
 # was granted that by one: no client.
-REFUSES_ALTER_SYSTEM = 17
+ALTER_SYSTEM_OFF_SINCE = 17
 # The first major version in which CREATEROLE is limited to the roles that its holder has made.
-BOUNDS_CREATEROLE = 16
+CREATEROLE_LIMITED_SINCE = 16
 # The role that owns the cluster; no client can log in as it.
 PLATFORM_ROLE = "perch_platform"
 
@@ -82,7 +82,7 @@ def render_configuration(
         # For the platform's own sessions, when clients have taken all other connections.
         "superuser_reserved_connections": str(RESERVED_CONNECTIONS),
     }
-    if major >= REFUSES_ALTER_SYSTEM:
+    if major >= ALTER_SYSTEM_OFF_SINCE:
         reserved["allow_alter_system"] = "off"
     if extensions.control_path:
         reserved["extension_control_path"] = extensions.control_path
@@ -95,7 +95,7 @@ def render_configuration(
         reserved["default_transaction_read_only"] = "on"
     lines = ["# Written by Perch at every start; changes here are lost."]
     defaults = default_settings(min_cu=spec.min_cu, max_cu=spec.max_cu, storage=spec.storage_limit)
-    if major < BOUNDS_CREATEROLE:
+    if major < CREATEROLE_LIMITED_SINCE:
         del defaults["createrole_self_grant"]
     for settings in (defaults, spec.pg_settings, reserved):
         lines += [f"{name} = {_quoted(value)}" for name, value in settings.items()]
@@ -113,7 +113,7 @@ def default_settings(*, min_cu: float, max_cu: float, storage: int | None = None
         "max_connections": str(max_connections(max_cu)),
         "max_wal_size": "1GB",
         "min_wal_size": "32MB",
-        "temp_file_limit": f"{bounded(most_temporary(max_cu), storage) >> 20}MB",
+        "temp_file_limit": f"{bounded(max_temporary(max_cu), storage) >> 20}MB",
         "max_replication_slots": "10",
         "max_wal_senders": "10",
         "password_encryption": "scram-sha-256",
@@ -127,7 +127,7 @@ def default_settings(*, min_cu: float, max_cu: float, storage: int | None = None
     }
 
 
-def most_temporary(max_cu: float) -> int:
+def max_temporary(max_cu: float) -> int:
     """Bytes of temporary files that one session may have, unless the plan allows less: enough to
     sort, or index, a large table."""
     return max(4, round(16 * max_cu)) << 30

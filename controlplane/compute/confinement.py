@@ -1,5 +1,5 @@
 """Confines programs by the kernel: which files they may open, which programs execute, and whom they
-may reach (`started_within`), or only which ports they may take (`started_without_ports`).
+may reach (`start_confined`), or only which ports they may take (`started_without_ports`).
 
 Landlock rules the files, programs, TCP, abstract sockets and signals, and keeps them from reading
 other processes' memory; seccomp rules which sockets they may make. Neither needs rights of root.
@@ -64,7 +64,7 @@ def can_deny_ports() -> bool:
     return landlock_version() >= _TCP and platform.machine() in _CALLS
 
 
-def started_within(
+def start_confined(
     start: Callable[[], Result],
     *,
     read: Iterable[Path],

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from controlplane.compute.accounts import Account, give, sockets_account
+from controlplane.compute.accounts import Account, set_owner, sockets_account
 from controlplane.compute.tree import open_directory
 from controlplane.process_accounts import in_use
 
@@ -43,7 +43,7 @@ def give_sockets(socket_dir: Path, account: Account) -> None:
     of its own, its group may pass through. Raises OSError."""
     wanted = sockets_account(account)
     with open_directory(socket_dir) as directory:
-        give(directory, wanted)
+        set_owner(directory, wanted)
         os.fchmod(directory, 0o700 if wanted == account else 0o710)
 
 
@@ -75,7 +75,7 @@ def shut(socket_dir: Path) -> None:
         (socket_dir / SOCKET).rename(socket_dir / SHUT)
 
 
-def open_again(socket_dir: Path) -> None:
+def reopen(socket_dir: Path) -> None:
     """Undo `shut`, if it was done. The caller holds the branch's lock."""
     # Never over the socket of a later run, beside which an earlier run's may have been left.
     if not os.path.lexists(socket_dir / SOCKET):

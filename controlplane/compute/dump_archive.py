@@ -12,7 +12,7 @@ VERSIONS = ((1, 14), (1, 15), (1, 16))
 CUSTOM_FORMAT = 1
 # The number of integers that say when the archive was made: second, minute, hour, day, month, year,
 # and whether daylight saving time was in force.
-MOMENT = 7
+TIME_FIELDS = 7
 
 
 class ArchiveUnreadable(Exception):
@@ -60,7 +60,7 @@ class _Reader:
             self._take(1)  # compression method
         else:
             self.integer()
-        for _ in range(MOMENT):
+        for _ in range(TIME_FIELDS):
             self.integer()
         for _ in range(3):  # database, server version, pg_dump version
             self._string()

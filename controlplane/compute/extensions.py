@@ -23,7 +23,7 @@ from controlplane.compute.configuration import ExtensionPaths
 from controlplane.compute.filesystem import lock_branches, remove_tree, sync_tree
 
 # The first major version that has `extension_control_path`.
-HAS_PATH = 18
+CONTROL_PATH_SINCE = 18
 PRELOADED = "pg_stat_statements"
 # Grants that the owner's role needs and that the extension's own script gives to superusers alone.
 # These must be static statements: a query would run as a superuser, in the owner's schema.
@@ -64,7 +64,7 @@ def offered_extensions(major: int) -> ExtensionPaths:
     """The paths of the extensions that this host offers with Postgres of the major version; the
     first caller makes their files."""
     system = _system_directory(major)
-    if system is None or major < HAS_PATH:
+    if system is None or major < CONTROL_PATH_SINCE:
         return ExtensionPaths()
     offered = OFFERED if shared_account() else OFFERED | REACHING_OUT
     present = {name: offered[name] for name in offered if (system / f"{name}.control").exists()}

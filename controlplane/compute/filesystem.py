@@ -14,13 +14,13 @@ from pathlib import Path
 from django.conf import settings
 
 from controlplane import durable
-from controlplane.compute.patience import heed_cancel, remaining
+from controlplane.compute.patience import check_cancelled, remaining
 from controlplane.compute.tree import open_directory
 
 # How often a directory is gone through until it is empty. Some filesystems skip entries while
 # others are removed, and a process that still works there may add some.
-MOST_PASSES = 5
-PARALLEL_FLUSHES = 32
+MAX_PASSES = 5
+MAX_CONCURRENT_FLUSHES = 32
 # What the names of the other locks of a branch begin with.
 CATALOG, HISTORY, POOLER, STANDBY = "catalog-", "history-", "pooler-", "standby-"
 
@@ -45,14 +45,14 @@ def sync_tree(path: Path) -> None:
     directories = [directory for directory, _, _ in os.walk(path)]
     entries = (entry for directory in directories for entry in os.scandir(directory))
     files = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
-    with ThreadPoolExecutor(PARALLEL_FLUSHES) as pool:
+    with ThreadPoolExecutor(MAX_CONCURRENT_FLUSHES) as pool:
         for flush, places in (
             (_start_writing, files),
             (durable.sync, files),
             (durable.sync, directories),
         ):
             for _ in pool.map(flush, places):
-                heed_cancel()
+                check_cancelled()
 
 
 def _start_writing(file: str) -> None:
@@ -72,7 +72,7 @@ def remove_tree(path: Path | str, *, within: int | None = None) -> None:
     recursion: directories inside a subdirectory are first moved up to `path`. Raises OSError.
     """
     try:
-        for _ in range(MOST_PASSES):
+        for _ in range(MAX_PASSES):
             with open_directory(path, within=within) as top:
                 _empty(top)
             if _is_removed(path, within=within):
@@ -159,7 +159,7 @@ def pooler_lock(branch_id: str) -> str:
 
 
 def standby_lock(branch_id: str) -> str:
-    """The name of the lock on a branch's configuration file; see `standby.configuring`."""
+    """The name of the lock on a branch's configuration file; see `standby.configuration_lock`."""
     return STANDBY + branch_id
 
 

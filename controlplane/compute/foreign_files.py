@@ -2,7 +2,7 @@
 
 That account may have put anything in place of a file: a link to a file of ours, a pipe without a
 writer, an endless file. So only regular files are read, up to a limit. Files that only Perch may
-change are elsewhere (`branch_data.write_for`).
+change are elsewhere (`branch_data.write_branch_file`).
 """
 
 import errno
@@ -11,12 +11,12 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from controlplane.compute.accounts import Account, give
+from controlplane.compute.accounts import Account, set_owner
 from controlplane.compute.tree import NEW_FILE, REGULAR, open_directory
 
 # Errors of opening a missing file, a link or a socket in a file's place, and a file on which its
 # owner holds a lease (fcntl(2), F_SETLEASE), so that opening it would have to wait.
-ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EAGAIN}
+ABSENT_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EAGAIN}
 
 
 def read_regular(
@@ -31,7 +31,7 @@ def read_regular(
     try:
         descriptor = os.open(path, REGULAR, dir_fd=within)
     except OSError as error:
-        if error.errno in ABSENT:
+        if error.errno in ABSENT_ERRNOS:
             return b""
         raise
     try:
@@ -54,7 +54,7 @@ def put_into(directory: Path, name: str, text: str, account: Account, *, mode: i
     ):
         file.write(text)
         os.fchmod(file.fileno(), mode)
-        give(file.fileno(), account)
+        set_owner(file.fileno(), account)
 
 
 def remove_from(directory: Path, *names: str) -> None:
@@ -65,5 +65,5 @@ def remove_from(directory: Path, *names: str) -> None:
                 with suppress(FileNotFoundError, IsADirectoryError):
                     os.unlink(name, dir_fd=descriptor)
     except OSError as error:
-        if error.errno not in ABSENT:
+        if error.errno not in ABSENT_ERRNOS:
             raise

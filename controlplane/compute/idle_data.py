@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from controlplane.compute.branch_data import data_dir
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.occupants import is_leased
-from controlplane.compute.patience import looking
+from controlplane.compute.patience import on_progress
 from controlplane.compute.tree import open_directory
 
-LONGEST_CONTROL_FILE = 8192  # bytes
+MAX_CONTROL_FILE_BYTES = 8192  # bytes
 
 
 class DataInUse(Exception):
@@ -36,7 +36,7 @@ def idle_data(branch_id: str) -> Iterator[int]:
         # Before the first look: a compute that ends right after it has written the file again.
         before = _control_file(directory)
         require_idle()
-        with looking(require_idle):
+        with on_progress(require_idle):
             yield directory
         require_idle()
         is_same = data.exists() and os.path.samestat(data.stat(), os.fstat(directory))
@@ -46,4 +46,4 @@ def idle_data(branch_id: str) -> Iterator[int]:
 
 def _control_file(data: int) -> bytes:
     with open_directory("global", within=data) as directory:
-        return read_regular("pg_control", LONGEST_CONTROL_FILE, within=directory)
+        return read_regular("pg_control", MAX_CONTROL_FILE_BYTES, within=directory)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import psycopg
 
-from controlplane.compute.patience import progressed
+from controlplane.compute.patience import report_progress
 from controlplane.compute.session import is_utf8, name_of, session
 from controlplane.compute.steps import step
 
 # Seconds for the check of one index or table.
-OF_ONE_RELATION = 3600.0
+RELATION_TIMEOUT = 3600.0
 INDEXES = (
     "SELECT i.indexrelid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
     " JOIN pg_am a ON a.oid = c.relam"
@@ -56,7 +56,7 @@ def check_structures(socket_dir: Path) -> None:
 
 def _check_structures(socket_dir: Path, name: str) -> None:
     with session(
-        socket_dir, name, bound=OF_ONE_RELATION, client_encoding="SQL_ASCII"
+        socket_dir, name, bound=RELATION_TIMEOUT, client_encoding="SQL_ASCII"
     ) as connection:
         # Neither the owner's extension, whose functions may have been replaced, nor that of
         # `extensions`, which needs the owner's role.
@@ -71,14 +71,14 @@ def _check_structures(socket_dir: Path, name: str) -> None:
                 connection.execute("SELECT bt_index_check(%s::oid)", [index])
             except psycopg.errors.IndexCorrupted as error:
                 raise DataDamaged(f'database "{name}": the index {index} is damaged') from error
-            progressed()
+            report_progress()
         for (table,) in connection.execute(TABLES).fetchall():
             row = connection.execute(
                 "SELECT count(*) FROM verify_heapam(%s::oid)", [table]
             ).fetchone()
             if row and row[0]:
                 raise DataDamaged(f'database "{name}": the table {table} is damaged')
-            progressed()
+            report_progress()
 
 
 def _databases(socket_dir: Path) -> list[str]:
@@ -105,4 +105,4 @@ def _check(socket_dir: Path, names: Sequence[str]) -> None:
             ).fetchone()
         if row and row[0]:
             raise DataDamaged(f'database "{name}": {row[0]} pages with a wrong checksum')
-        progressed()
+        report_progress()

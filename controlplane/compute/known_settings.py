@@ -25,7 +25,7 @@ QUERY = (
     " FROM pg_ts_config t) ELSE enumvals END))) AS known"
     " FROM pg_settings\n"
 )
-BOUND = 60.0  # seconds
+POSTGRES_TIMEOUT = 60.0  # seconds
 
 
 def ask_postgres(major: int) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def ask_postgres(major: int) -> dict[str, Any]:
             input=QUERY,
             capture_output=True,
             text=True,
-            timeout=BOUND,
+            timeout=POSTGRES_TIMEOUT,
             **running_as(service_account()),
         )
     finally:

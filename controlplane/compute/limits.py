@@ -22,24 +22,24 @@ from django.conf import settings
 from controlplane.compute.configuration import max_connections
 
 CGROUPS = Path("/sys/fs/cgroup")
-PERIOD = 100_000  # microseconds
+CPU_PERIOD_US = 100_000  # microseconds
 BYTES_PER_CU = 4 << 30
 # Beside those of clients: at most 64 workers, 16 of autovacuum, 10 WAL senders and some 20 of
 # Postgres's own; the pooler, and what the platform itself runs under the account.
-OTHER_PROCESSES = 200
+MAX_OTHER_PROCESSES = 200
 # The files with a group's CPU weight in versions 2 and 1, their default, which equals one busy
 # process outside all groups, and their maximum.
 WEIGHTS = (("cpu.weight", 100, 10_000), ("cpu.shares", 1024, 262_144))
 # Seconds that the processes of a group may take to end after they were killed.
-KILLED_BOUND = 5.0
+KILL_TIMEOUT = 5.0
 
 log = logging.getLogger(__name__)
 
 
-def most_processes(max_cu: float) -> int:
+def max_processes(max_cu: float) -> int:
     """How many processes a compute may have. Postgres reaches its own limits first: it has up to
     twice as many processes as connections, counting those that have yet to authenticate."""
-    return 2 * max_connections(max_cu) + OTHER_PROCESSES
+    return 2 * max_connections(max_cu) + MAX_OTHER_PROCESSES
 
 
 def limit_compute(endpoint_id: str, pid: int, *, max_cu: float, root: Path = CGROUPS) -> bool:
@@ -48,15 +48,15 @@ def limit_compute(endpoint_id: str, pid: int, *, max_cu: float, root: Path = CGR
 
     Version 2 of the interface (one tree) is tried before version 1 (a tree per resource).
     """
-    processes = most_processes(max_cu)
-    quota, memory = round(PERIOD * max_cu), round(BYTES_PER_CU * max_cu)
+    processes = max_processes(max_cu)
+    quota, memory = round(CPU_PERIOD_US * max_cu), round(BYTES_PER_CU * max_cu)
     trees: Mapping[Path, Mapping[str, str]]
     if (root / "cgroup.controllers").exists():
-        limits = {"cpu.max": f"{quota} {PERIOD}", "memory.max": str(memory)}
+        limits = {"cpu.max": f"{quota} {CPU_PERIOD_US}", "memory.max": str(memory)}
         trees = {root: {**limits, "pids.max": str(processes)}}
     else:
         trees = {
-            root / "cpu": {"cpu.cfs_period_us": str(PERIOD), "cpu.cfs_quota_us": str(quota)},
+            root / "cpu": {"cpu.cfs_period_us": str(CPU_PERIOD_US), "cpu.cfs_quota_us": str(quota)},
             root / "memory": {"memory.limit_in_bytes": str(memory)},
             root / "pids": {"pids.max": str(processes)},
         }
@@ -86,7 +86,7 @@ def _enter(tree: Path, limits: Mapping[str, str], endpoint_id: str, pid: int) ->
     attempt(lambda: group.mkdir(parents=True, exist_ok=True))
     if (tree / "cgroup.controllers").exists():
         attempt(lambda: _delegate(tree))
-    attempt(lambda: _weigh(group.parent))
+    attempt(lambda: _set_weight(group.parent))
     for name, value in (*limits.items(), ("cgroup.procs", str(pid))):
         attempt(partial((group / name).write_text, value))
     if refusals:
@@ -103,7 +103,7 @@ def _delegate(tree: Path) -> None:
         (parent / "cgroup.subtree_control").write_text(wanted)
 
 
-def _weigh(group: Path) -> None:
+def _set_weight(group: Path) -> None:
     """Give all computes together the weight of one busy process per processor. By default, they
     would together get the CPU time of a single process when the host has other work."""
     for name, usual, most in WEIGHTS:
@@ -123,7 +123,7 @@ def end_group(endpoint_id: str, *, root: Path = CGROUPS) -> bool:
         for name, value in (("pids.max", "0"), ("cgroup.kill", "1")):
             with suppress(OSError):
                 _write_existing(group / name, value)
-    deadline = time.monotonic() + KILLED_BOUND
+    deadline = time.monotonic() + KILL_TIMEOUT
     while members := [pid for group in groups for pid in _members(group)]:
         if time.monotonic() > deadline:
             log.error("control group not removed", extra={"endpoint": endpoint_id})

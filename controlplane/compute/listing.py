@@ -9,7 +9,7 @@ from pathlib import Path
 
 # Nanoseconds. The kernel writes a directory's time of change by a clock that advances some hundred
 # times a second, so a second change at the same tick would leave the time as it is.
-SETTLED = 1_000_000_000
+SETTLED_AFTER_NS = 1_000_000_000
 
 
 class Listing:
@@ -39,5 +39,5 @@ class Listing:
                 except FileNotFoundError:
                     return frozenset()
                 self._names = frozenset(filter(self._keeps, listed))
-                self._read = key if began - found.st_mtime_ns > SETTLED else None
+                self._read = key if began - found.st_mtime_ns > SETTLED_AFTER_NS else None
             return self._names

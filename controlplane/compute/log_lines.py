@@ -21,9 +21,8 @@ from controlplane.compute.foreign_files import read_regular
 # The names of the logs, which are those of their files too.
 SOURCES = ("postgres", "pgbouncer")
 # Bytes of each log that are read for its last lines.
-MOST_READ = 1 << 19
-# Characters of a message that are shown.
-LONGEST_MESSAGE = 4000
+MAX_READ_BYTES = 1 << 19
+MAX_MESSAGE_LENGTH = 4000
 
 _LINE = re.compile(
     r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) (?:UTC|GMT) \[(\d+)\] ([A-Z][A-Z0-9]+):?\s+(.*)",
@@ -102,11 +101,11 @@ def parse(line: str, source: str) -> LogLine:
         moment, pid, level, message = found.groups()
         with suppress(ValueError):  # no date: not Postgres has written it
             at = datetime.fromisoformat(moment).replace(tzinfo=UTC)
-            return LogLine(source, message[:LONGEST_MESSAGE], at, level, int(pid))
-    return LogLine(source, line.rstrip("\n")[:LONGEST_MESSAGE])
+            return LogLine(source, message[:MAX_MESSAGE_LENGTH], at, level, int(pid))
+    return LogLine(source, line.rstrip("\n")[:MAX_MESSAGE_LENGTH])
 
 
-def lines_in(text: str, source: str) -> Iterator[LogLine]:
+def parse_lines(text: str, source: str) -> Iterator[LogLine]:
     """The lines of a log. Postgres begins lines that continue another one with a tab."""
     held = ""
     for line in text.split("\n"):
@@ -124,8 +123,8 @@ def last_lines(branch_id: str, *, sources: Collection[str], most: int) -> list[L
     """The last lines of the branch's logs, at most so many, the oldest first."""
     found: list[LogLine] = []
     for source in sources:
-        found += lines_in(_end_of(log_file(branch_id, source)), source)
-    return _in_order(found)[-most:] if most else []
+        found += parse_lines(_end_of(log_file(branch_id, source)), source)
+    return _sorted_by_time(found)[-most:] if most else []
 
 
 def without_passwords(lines: Iterable[LogLine]) -> list[LogLine]:
@@ -175,7 +174,7 @@ class Follower:
             self._file = self._open()
             text += self._file.read() if self._file is not None else ""
         whole, newline, self._rest = text.rpartition("\n")
-        return list(lines_in(whole + newline, self._source))
+        return list(parse_lines(whole + newline, self._source))
 
     def close(self) -> None:
         if self._file is not None:
@@ -197,17 +196,17 @@ class Follower:
 
 
 def _end_of(path: Path) -> str:
-    """The last MOST_READ bytes of the log, from the beginning of a line."""
-    text = read_regular(path, MOST_READ, from_end=True)
-    if len(text) < MOST_READ:
-        before = read_regular(path.with_suffix(".log.1"), MOST_READ - len(text), from_end=True)
+    """The last MAX_READ_BYTES of the log, from the beginning of a line."""
+    text = read_regular(path, MAX_READ_BYTES, from_end=True)
+    if len(text) < MAX_READ_BYTES:
+        before = read_regular(path.with_suffix(".log.1"), MAX_READ_BYTES - len(text), from_end=True)
         text = before + text
-    if len(text) == MOST_READ:
+    if len(text) == MAX_READ_BYTES:
         text = text.partition(b"\n")[2]
     return text.decode(errors="replace")
 
 
-def _in_order(lines: Sequence[LogLine]) -> list[LogLine]:
+def _sorted_by_time(lines: Sequence[LogLine]) -> list[LogLine]:
     """By time; a line without one stays behind the line before it."""
     at, keyed = datetime.min.replace(tzinfo=UTC), []
     for position, line in enumerate(lines):

@@ -2,9 +2,9 @@
 
 A client's SQL may log as fast as the machine can write. So a compute's standard error is not a file
 but a named pipe in the branch's directory, opened so that writing never blocks: what does not fit
-is dropped, and the compute goes on. One thread of the worker reads all pipes, at most TAKEN bytes
-per PAUSE from each, and appends to log files. A file that reaches LONGEST is renamed to `.log.1`,
-which replaces the previous one.
+is dropped, and the compute goes on. One thread of the worker reads all pipes, at most CHUNK_BYTES
+per READ_INTERVAL from each, and appends to log files. A file that reaches MAX_LOG_BYTES is renamed
+to `.log.1`, which replaces the previous one.
 
 With PERCH_COMPUTE_LOGS_TO_STDOUT the lines are also written to this process's standard output, as
 JSON. A thread of its own does that: if nobody reads the output, lines are left out of it.
@@ -31,14 +31,14 @@ from django.conf import settings
 
 from controlplane.compute.log_lines import parse
 
-LONGEST = 5 << 20  # bytes
+MAX_LOG_BYTES = 5 << 20  # bytes
 # Bytes read from a pipe at once, which is a pipe's capacity, and seconds between reads: 1.3 MB/s.
-TAKEN, PAUSE = 1 << 16, 0.05
+CHUNK_BYTES, READ_INTERVAL = 1 << 16, 0.05
 # Bytes that `flush_log` reads at most, since the compute may keep logging meanwhile.
-MOST_FLUSHED = 16 * TAKEN
+MAX_FLUSHED_BYTES = 16 * CHUNK_BYTES
 
 # Lines that may wait for standard output to be read.
-MOST_UNREAD = 10_000
+MAX_UNREAD_LINES = 10_000
 
 PIPE = ".pipe"
 # What reading a pipe returns when no process has it open for writing.
@@ -107,7 +107,7 @@ class _Reader:
     def flush(self, log_file: Path) -> None:
         with self.lock:
             for descriptor in [fd for fd, path in self.log_files.items() if path == log_file]:
-                for _ in range(MOST_FLUSHED // TAKEN):
+                for _ in range(MAX_FLUSHED_BYTES // CHUNK_BYTES):
                     if not self._take(descriptor):
                         break
 
@@ -118,12 +118,12 @@ class _Reader:
                     # Another thread may have reached its end meanwhile.
                     if descriptor in self.log_files and self._take(descriptor) == ENDED:
                         self._forget(descriptor)
-            time.sleep(PAUSE)
+            time.sleep(READ_INTERVAL)
 
     def _take(self, descriptor: int) -> bytes | None:
-        """Move what the pipe holds, at most TAKEN bytes, to its file. None if it is empty now."""
+        """Move what the pipe holds, at most CHUNK_BYTES, to its file. None if it is empty now."""
         try:
-            taken = os.read(descriptor, TAKEN)
+            taken = os.read(descriptor, CHUNK_BYTES)
         except BlockingIOError:
             return None
         if taken:
@@ -147,12 +147,12 @@ class _Output:
     def __init__(self) -> None:
         # The beginning of each log's line that is not complete yet.
         self.begun: dict[Path, bytes] = {}
-        self.lines: queue.Queue[str] = queue.Queue(MOST_UNREAD)
+        self.lines: queue.Queue[str] = queue.Queue(MAX_UNREAD_LINES)
         threading.Thread(target=self._run, daemon=True, name="log output").start()
 
     def take(self, log_file: Path, taken: bytes) -> None:
         *lines, rest = (self.begun.get(log_file, b"") + taken).split(b"\n")
-        self.begun[log_file] = rest[:TAKEN]
+        self.begun[log_file] = rest[:CHUNK_BYTES]
         for raw in lines:
             line = parse(raw.decode(errors="replace"), log_file.stem)
             if settings.COMPUTE_LOGS_TO_STDOUT == "redacted":
@@ -173,7 +173,7 @@ class _Output:
 
 def _append(log_file: Path, text: bytes) -> None:
     with suppress(FileNotFoundError):
-        if log_file.lstat().st_size + len(text) > LONGEST:
+        if log_file.lstat().st_size + len(text) > MAX_LOG_BYTES:
             log_file.rename(log_file.with_suffix(".log.1"))
     descriptor = os.open(log_file, APPENDED, 0o600)
     try:

@@ -29,7 +29,7 @@ from controlplane.compute.foreign_files import remove_from
 from controlplane.compute.limits import end_group, forget_limits
 from controlplane.compute.occupants import end_processes_in
 from controlplane.compute.own_catalogs import changed_rows, own_rows
-from controlplane.compute.patience import heed_cancel, progressed
+from controlplane.compute.patience import check_cancelled, report_progress
 from controlplane.compute.pg_upgrade import OLD, WORK, require_programs, run_pg_upgrade
 from controlplane.compute.recovery import is_to_recover
 from controlplane.compute.schema_only import UNSAFE
@@ -38,19 +38,24 @@ from controlplane.compute.tree import clone_tree, give_tree, open_directory
 from controlplane.compute.upgrade_catalogs import (
     UpgradeFailed,
     UpgradeRefused,
-    disarm,
-    named,
-    rearm,
-    refuse_what_cannot_go,
+    listed,
+    refuse_unsupported,
+    restore_client_code,
+    strip_client_code,
 )
-from controlplane.compute.workshop import PREPARED, end_workshop, serving, sockets_of
+from controlplane.compute.workshop import (
+    MAX_PREPARED_TRANSACTIONS,
+    end_workshop,
+    serving,
+    sockets_of,
+)
 
 # Files by which a server's settings or its recovery could be changed.
 STEERING = (
     *("postgresql.auto.conf", "standby.signal", "recovery.signal"),
     *("backup_label", "tablespace_map"),
 )
-LOOK_UP = 0.5  # seconds between two looks whether the work was cancelled
+CANCEL_CHECK_INTERVAL = 0.5  # seconds between two looks whether the work was cancelled
 # Slots that the platform makes for itself.
 OWN_SLOT = "perch_"
 
@@ -85,7 +90,7 @@ def prepare(branch_id: str, key: str, *, to: int) -> bool:
         try:
             _end_earlier(branch_id)
             with branch_data.new_branch(branch_id, place=place) as (staging, account):
-                branch_data.let_in(staging, account)
+                branch_data.grant_access(staging, account)
                 branch_data.copy_branch(source, staging, account)
                 _upgrade(branch_id, account, before=before, to=to)
         finally:
@@ -130,7 +135,7 @@ def _refuse_slots(source: Path) -> None:
         names = sorted(name for name in os.listdir(slots) if not name.startswith(OWN_SLOT))
     if names:
         raise UpgradeRefused(
-            f"it has the replication slot {named(names)}, which would be lost: drop it first, and "
+            f"it has the replication slot {listed(names)}, which would be lost: drop it first, and "
             "let its subscriber copy the data anew afterwards"
         )
 
@@ -138,14 +143,14 @@ def _refuse_slots(source: Path) -> None:
 def _upgrade(branch_id: str, account: Account, *, before: int, to: int) -> None:
     workshop = branch_data.staging_id(branch_id)
     staging, data = branch_dir(workshop), data_dir(workshop)
-    with _served(branch_id, account) as sockets, step("checking_catalog"):
-        refuse_what_cannot_go(sockets, to)
-        found = disarm(sockets)
+    with _running_postgres(branch_id, account) as sockets, step("checking_catalog"):
+        refuse_unsupported(sockets, to)
+        found = strip_client_code(sockets)
     data.rename(staging / OLD)
     clone_tree(branch_data.template(to), data, owner=account)
-    with _served(branch_id, account) as sockets:
+    with _running_postgres(branch_id, account) as sockets:
         fresh = own_rows(sockets)
-    with _turn(branch_id), step("upgrading", **{"from": before, "to": to}):
+    with _upgrade_lock(branch_id), step("upgrading", **{"from": before, "to": to}):
         runner = Account(upgrade_account().uid, account.gid)
         give_tree(staging / OLD, account, runner)
         give_tree(data, account, runner)
@@ -154,25 +159,25 @@ def _upgrade(branch_id: str, account: Account, *, before: int, to: int) -> None:
     remove_tree(staging / WORK)
     remove_from(data, *STEERING)
     give_tree(data, runner, account)
-    with _served(branch_id, account) as sockets, step("restoring_functions"):
+    with _running_postgres(branch_id, account) as sockets, step("restoring_functions"):
         if changed := changed_rows(sockets, fresh):
             raise UpgradeFailed(f"the upgrade would change what is Postgres's own: {changed}")
-        rearm(sockets, found)
+        restore_client_code(sockets, found)
     for path in staging.glob("upgrade-*.conf"):
         path.unlink()
 
 
 @contextmanager
-def _turn(branch_id: str) -> Iterator[None]:
+def _upgrade_lock(branch_id: str) -> Iterator[None]:
     """Wait for this host's other upgrades, since all use one account, and end what is left of the
     last one. At the end, end what pg_upgrade has left running."""
     with ExitStack() as held:
         while True:
             with suppress(LockTimeout):
-                held.enter_context(lock_branches("upgrade", timeout=LOOK_UP))
+                held.enter_context(lock_branches("upgrade", timeout=CANCEL_CHECK_INTERVAL))
                 break
-            heed_cancel()
-            progressed()
+            check_cancelled()
+            report_progress()
         _end_processes(branch_id)
         try:
             yield
@@ -181,11 +186,11 @@ def _turn(branch_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def _served(branch_id: str, account: Account) -> Iterator[Path]:
+def _running_postgres(branch_id: str, account: Account) -> Iterator[Path]:
     """Run Postgres on the data in the staging directory, for ourselves alone."""
     workshop = branch_data.staging_id(branch_id)
     data = data_dir(workshop)
-    chosen = {**UNSAFE, "max_prepared_transactions": str(PREPARED)}
+    chosen = {**UNSAFE, "max_prepared_transactions": str(MAX_PREPARED_TRANSACTIONS)}
     with serving(workshop, sockets_of(branch_id), chosen) as sockets:
         yield sockets
     if is_to_recover(data):

@@ -10,7 +10,7 @@ from django.conf import settings
 from psycopg import sql
 
 from controlplane import durable
-from controlplane.compute.accounts import ENVIRONMENT, give, running_as, service_account
+from controlplane.compute.accounts import ENVIRONMENT, running_as, service_account, set_owner
 from controlplane.compute.binaries import (
     PostgresUnusable,
     default_major,
@@ -133,7 +133,7 @@ def _write_access_files() -> None:
 def _make(directory: Path) -> None:
     if not directory.exists():
         directory.mkdir(mode=0o700)
-        give(directory, service_account())
+        set_owner(directory, service_account())
 
 
 def _state_file(name: str) -> Path:

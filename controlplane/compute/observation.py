@@ -22,17 +22,17 @@ from controlplane.compute.session import Session, session, socket_dir, values_of
 from controlplane.compute.tree import size_on_disk, tree_size
 
 # Seconds to wait for the answer of a compute that is looked at regularly.
-LOOK_BOUND = 2.0
+LOOK_TIMEOUT = 2.0
 # Seconds that a compute may take to show that it can serve clients.
-ANSWER_BOUND = 5.0
+ANSWER_TIMEOUT = 5.0
 # How many times as long it may take on a busy host before it is stopped.
-MOST_PATIENCE = 10.0
+MAX_TIMEOUT_FACTOR = 10.0
 # Of what a server says that it is, such as "15.20 (Debian 15.20-1)".
 RELEASE = re.compile(rb"[0-9a-z.]{1,32}")
 # Seconds for which a new session without a query counts as busy: its client may be about to ask.
-NEW = 5
+NEW_SESSION_SECONDS = 5
 # Seconds that connections under way may take to become sessions before a stop.
-ON_THE_WAY = 0.5
+CONNECTING_TIMEOUT = 0.5
 
 # Bytes of the databases that clients use.
 DATABASES_SIZE = (
@@ -51,10 +51,10 @@ BESIDE_DATABASES = """
     (SELECT array_agg('base/' || oid) FROM pg_database)
 """
 # Bytes of a new branch beside the databases of clients, and some more.
-OF_THE_PLATFORM = 32 << 20
+PLATFORM_BYTES = 32 << 20
 # Bytes of log that Postgres keeps whatever clients do: `max_wal_size` and `max_slot_wal_keep_size`,
 # where the owner and the plan have not set others.
-LOG_OF_ITS_OWN = 3 << 30
+POSTGRES_LOG_BYTES = 3 << 30
 # The last columns are clients' sessions by SESSIONS. A session that began within the given seconds
 # and has asked nothing counts as busy.
 ACTIVITY = """
@@ -94,7 +94,7 @@ CLIENTS_DATABASES = """
 SELECT DISTINCT datname FROM pg_stat_activity
 WHERE datname IS NOT NULL AND usename IS DISTINCT FROM current_user LIMIT %s
 """
-MOST_DATABASES = 8
+MAX_DATABASES = 8
 # The clients' sessions, the busy and the most recently used ones first. Statements that may hold a
 # password are not shown.
 SHOWN_SESSIONS = """
@@ -106,7 +106,7 @@ FROM pg_stat_activity
 WHERE backend_type IN ('client backend', 'walsender') AND usename IS DISTINCT FROM current_user
 ORDER BY state = 'idle', state_change DESC NULLS LAST LIMIT %s
 """
-MOST_SESSIONS, LONGEST_STATEMENT = 100, 500
+MAX_SESSIONS, MAX_STATEMENT_LENGTH = 100, 500
 # The position that is flushed to disk: a crash cannot undo it, so nothing is counted twice.
 WRITTEN = "current_setting('data_directory'), (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"
 
@@ -141,7 +141,7 @@ class OtherBranch(Exception):
 def answers(endpoint_id: str) -> bool:
     """True if the endpoint's Postgres runs a query."""
     try:
-        with session(socket_dir(endpoint_id), bound=ANSWER_BOUND) as connection:
+        with session(socket_dir(endpoint_id), bound=ANSWER_TIMEOUT) as connection:
             return connection.execute("SELECT 1").fetchone() == (1,)
     except psycopg.Error:
         return False
@@ -151,16 +151,16 @@ def is_silent(endpoint_id: str) -> bool:
     """True if the endpoint's Postgres, which should be running, gives no answer, although it had
     more time the more processes of the host wait for a processor or a disk."""
     load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
-    bound = ANSWER_BOUND * min(max(1.0, load), MOST_PATIENCE)
+    bound = ANSWER_TIMEOUT * min(max(1.0, load), MAX_TIMEOUT_FACTOR)
     try:
         with session(socket_dir(endpoint_id), bound=bound) as connection:
             connection.execute("SELECT 1")
     except psycopg.Error as error:
-        return is_silence(error)
+        return is_no_answer(error)
     return False
 
 
-def is_silence(error: psycopg.Error) -> bool:
+def is_no_answer(error: psycopg.Error) -> bool:
     """True if a session failed without any answer, not even a refusal."""
     return error.sqlstate is None and "FATAL:" not in str(error)
 
@@ -188,7 +188,7 @@ def look(endpoint_id: str, heartbeats_since: datetime | None = None) -> Look:
     nothing: its proxy may be slow to send the first query. What ended after `heartbeats_since`
     counts only if a table was read or written since the last call. Raises psycopg.Error.
     """
-    with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
+    with session(socket_dir(endpoint_id), bound=LOOK_TIMEOUT) as connection:
         return look_through(connection, endpoint_id, heartbeats_since)
 
 
@@ -208,14 +208,14 @@ def look_through(
 def _last_use_of_tables(connection: Session, endpoint_id: str, last: datetime) -> datetime:
     """The last activity that a call has found to read or write a table: `last`, unless nothing has
     changed since an earlier call, or nobody can tell."""
-    found = connection.execute(CLIENTS_DATABASES, [MOST_DATABASES + 1]).fetchall()
+    found = connection.execute(CLIENTS_DATABASES, [MAX_DATABASES + 1]).fetchall()
     names = [str(name) for (name,) in found]
-    if len(names) > MOST_DATABASES:
+    if len(names) > MAX_DATABASES:
         return last
     before, used_at = _tables.get(endpoint_id, ({}, last))
     now = dict(before)
     for name in names:
-        with session(socket_dir(endpoint_id), name, bound=LOOK_BOUND) as other:
+        with session(socket_dir(endpoint_id), name, bound=LOOK_TIMEOUT) as other:
             (now[name],) = values_of(other.execute(TABLES).fetchone(), str)
     if now != before:
         used_at = last
@@ -231,8 +231,8 @@ def forget_tables(endpoint_id: str) -> None:
 def read_sessions(endpoint_id: str) -> list[dict[str, Any]]:
     """The clients' sessions of the running compute, by the columns of SHOWN_SESSIONS. Raises
     psycopg.Error."""
-    with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
-        cursor = connection.execute(SHOWN_SESSIONS, [SECRETIVE, LONGEST_STATEMENT, MOST_SESSIONS])
+    with session(socket_dir(endpoint_id), bound=LOOK_TIMEOUT) as connection:
+        cursor = connection.execute(SHOWN_SESSIONS, [SECRETIVE, MAX_STATEMENT_LENGTH, MAX_SESSIONS])
         names = [column.name for column in cursor.description or ()]
         kinds: Any = int, *((str, NoneType),) * 4, *((datetime, NoneType),) * 3, (str, NoneType)
         rows = [dict(zip(names, values_of(row, *kinds), strict=True)) for row in cursor]
@@ -245,11 +245,11 @@ def last_activity(endpoint_id: str, heartbeats_since: datetime | None = None) ->
     """The last activity, as `look` defines it, after the door was shut.
 
     Connections made before that may still be in the listener's queue or authenticating, where they
-    cannot be seen as clients. So this waits until each is a session, but not longer than ON_THE_WAY
-    seconds: a slower one has begun nothing. Raises psycopg.OperationalError."""
+    cannot be seen as clients. So this waits until each is a session, but not longer than
+    CONNECTING_TIMEOUT seconds: a slower one has begun nothing. Raises psycopg.OperationalError."""
     place = socket_dir(endpoint_id)
-    deadline = time.monotonic() + ON_THE_WAY
-    with session(place, bound=LOOK_BOUND) as connection:
+    deadline = time.monotonic() + CONNECTING_TIMEOUT
+    with session(place, bound=LOOK_TIMEOUT) as connection:
         while True:
             # In this order, since a connection made in between may only raise the second number.
             made = door.connections_to(door.SOCKET).count(place)
@@ -262,7 +262,7 @@ def last_activity(endpoint_id: str, heartbeats_since: datetime | None = None) ->
 def _activity(connection: Session) -> tuple[datetime | None, bool, int, Sequence[int]]:
     """The last activity, whether a session is busy, the number of all sessions, the platform's
     included, and the numbers of clients' sessions in the order of SESSIONS."""
-    row = connection.execute(ACTIVITY, [NEW]).fetchone()
+    row = connection.execute(ACTIVITY, [NEW_SESSION_SECONDS]).fetchone()
     kinds: Any = (datetime, NoneType), (bool, NoneType), *(int,) * (1 + len(SESSIONS))
     last, is_busy, seen, *sessions = values_of(row, *kinds)
     return last and clock.from_host(last), bool(is_busy), seen, sessions
@@ -283,8 +283,8 @@ def measure(endpoint_id: str, branch_id: str) -> Measures:
     written = written_on(branch_id, data_directory, position)
     data = data_dir(branch_id)
     beside = of_platform + size_on_disk(data, measured=[*databases, "pg_wal"])
-    log = max(held, tree_size(data / "pg_wal") - LOG_OF_ITS_OWN)
-    return Measures(size or 0, max(0, beside - OF_THE_PLATFORM) + log, written)
+    log = max(held, tree_size(data / "pg_wal") - POSTGRES_LOG_BYTES)
+    return Measures(size or 0, max(0, beside - PLATFORM_BYTES) + log, written)
 
 
 def written(endpoint_id: str, branch_id: str) -> Written:
@@ -292,7 +292,7 @@ def written(endpoint_id: str, branch_id: str) -> Written:
 
     Raises psycopg.OperationalError, OtherBranch.
     """
-    with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
+    with session(socket_dir(endpoint_id), bound=LOOK_TIMEOUT) as connection:
         row = connection.execute(f"SELECT {WRITTEN}").fetchone()
     return written_on(branch_id, *values_of(row, str, int))
 

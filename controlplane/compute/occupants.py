@@ -28,8 +28,8 @@ from controlplane.compute.listing import Listing
 from controlplane.process_accounts import acts_as_root
 
 # Seconds that processes may take to end after they were killed.
-KILLED_BOUND = 5.0
-ENDING_BOUND = 1.0  # seconds
+KILL_TIMEOUT = 5.0
+END_TIMEOUT = 1.0  # seconds
 SUFFIX = ".running"
 _leases = Listing(lambda name: name.endswith(SUFFIX))
 # The working directory in which every program of a compute is started (`accounts.running_as`).
@@ -49,7 +49,7 @@ def lease(branch_id: str) -> Iterator[int]:
     """
     descriptor = os.open(_lease_file(branch_id), os.O_RDONLY | os.O_CREAT, 0o600)
     try:
-        deadline = time.monotonic() + ENDING_BOUND
+        deadline = time.monotonic() + END_TIMEOUT
         while not _locked(descriptor, fcntl.LOCK_SH):
             if time.monotonic() > deadline:
                 raise StopFailed("a process of the compute does not share its lease")
@@ -86,7 +86,7 @@ def wait_for_lease(branch_id: str) -> bool:
     A process that is just ending has no working directory any more, so it is not found, but it
     still holds the lease.
     """
-    deadline = time.monotonic() + ENDING_BOUND
+    deadline = time.monotonic() + END_TIMEOUT
     while is_leased(branch_id):
         if time.monotonic() > deadline:
             return False
@@ -138,7 +138,7 @@ def end_processes_in(place: Path) -> None:
 
     Raises StopFailed.
     """
-    deadline = time.monotonic() + KILLED_BOUND
+    deadline = time.monotonic() + KILL_TIMEOUT
     while found := processes_in(place):
         if time.monotonic() > deadline:
             pids = ", ".join(str(process.pid) for process in found)

@@ -32,8 +32,8 @@ from controlplane.public_addresses import NOT_PUBLIC_4, NOT_PUBLIC_6, PUBLIC_6
 # Lists the tables of this host: links named after the tables, to their state directories.
 TABLES = Path("/run/perch/tables")
 RESOLVERS = Path("/etc/resolv.conf")
-NFT_BOUND = 10.0  # seconds
-LONGEST_COMPLAINT = 150  # characters
+NFT_TIMEOUT = 10.0  # seconds
+MAX_COMPLAINT_LENGTH = 150  # characters
 
 RULES = """
 table inet {table}
@@ -90,7 +90,7 @@ def hold_outbound(closed: Collection[str]) -> None:
     """Make the table restrict the accounts of all branches of this host. Those of the branches
     `closed` may connect nowhere."""
     with _lock:
-        _state.complaint = _impossible()
+        _state.complaint = _missing_program()
         if _state.complaint:
             _state.computes = None
             return
@@ -102,7 +102,7 @@ def hold_outbound(closed: Collection[str]) -> None:
             for number in computes
             if any(place.name.lstrip(".").partition(".")[0] in closed for place in found[number])
         )
-        if (computes, shut) != (_state.computes, _state.closed) or not _is_there():
+        if (computes, shut) != (_state.computes, _state.closed) or not _table_exists():
             _write(computes, shut)
 
 
@@ -135,12 +135,12 @@ def release_outbound() -> None:
 
 def _write(computes: frozenset[int], closed: frozenset[int]) -> None:
     try:
-        _note_and_tidy()
+        _register_and_tidy()
         done = _nft("-f", "-", text=_rules(computes, closed))
         words = done.stderr.strip().splitlines()[:1] if done.returncode else []
-        _state.complaint = f"nft: {words[0]}"[:LONGEST_COMPLAINT] if words else ""
+        _state.complaint = f"nft: {words[0]}"[:MAX_COMPLAINT_LENGTH] if words else ""
     except (OSError, subprocess.SubprocessError) as error:
-        _state.complaint = f"nft: {error}"[:LONGEST_COMPLAINT]
+        _state.complaint = f"nft: {error}"[:MAX_COMPLAINT_LENGTH]
     _state.computes, _state.closed = (None, frozenset()) if _state.complaint else (computes, closed)
 
 
@@ -181,7 +181,7 @@ def _resolvers() -> list[str]:
     return found
 
 
-def _impossible() -> str:
+def _missing_program() -> str:
     if not acts_as_root():
         return "only root can block the connections of computes: run Perch as root"
     if shared_account() is not None:
@@ -189,13 +189,13 @@ def _impossible() -> str:
     return "" if _program() else "nftables is not installed (apt-get install nftables)"
 
 
-def _is_there() -> bool:
+def _table_exists() -> bool:
     with suppress(OSError, subprocess.SubprocessError):
         return _nft("list", "chain", "inet", _table(), "output").returncode == 0
     return False
 
 
-def _note_and_tidy() -> None:
+def _register_and_tidy() -> None:
     """List the table for this state directory, and remove tables whose state directory is gone."""
     TABLES.mkdir(mode=0o755, parents=True, exist_ok=True)
     descriptor = os.open(TABLES, os.O_RDONLY | os.O_DIRECTORY)
@@ -226,5 +226,5 @@ def _nft(*arguments: str, text: str = "") -> "subprocess.CompletedProcess[str]":
         raise FileNotFoundError("nftables is not installed")
     with passing_capabilities():
         return subprocess.run(
-            [program, *arguments], input=text, capture_output=True, text=True, timeout=NFT_BOUND
+            [program, *arguments], input=text, capture_output=True, text=True, timeout=NFT_TIMEOUT
         )

@@ -71,7 +71,7 @@ def patience(seconds: float, *, cancelled: threading.Event | None = None) -> Ite
 
 def remaining() -> float:
     """Seconds left; infinite without a bound. Raises OutOfPatience if none are left, Cancelled."""
-    heed_cancel()
+    check_cancelled()
     held = _current.get()
     if held is None:
         return UNBOUNDED
@@ -81,7 +81,7 @@ def remaining() -> float:
     return left
 
 
-def heed_cancel() -> None:
+def check_cancelled() -> None:
     """For long work that waits for nothing. Raises Cancelled."""
     before_waits()
     held = _current.get()
@@ -90,7 +90,7 @@ def heed_cancel() -> None:
 
 
 @contextmanager
-def looking(look: Callable[[], object]) -> Iterator[None]:
+def on_progress(look: Callable[[], object]) -> Iterator[None]:
     """Call `look` whenever the work inside reports progress; an exception from it ends the work."""
     token = _look.set(look)
     try:
@@ -99,9 +99,9 @@ def looking(look: Callable[[], object]) -> Iterator[None]:
         _look.reset(token)
 
 
-def progressed() -> None:
+def report_progress() -> None:
     """Report progress: the whole bound begins again. Raises OutOfPatience if it is too late,
-    Cancelled, and what the function given to `looking` raises."""
+    Cancelled, and what the function given to `on_progress` raises."""
     if look := _look.get():
         look()
     held = _current.get()

@@ -20,20 +20,20 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute import branch_data
-from controlplane.compute.accounts import Account, give, launched_as
+from controlplane.compute.accounts import Account, launched_as, set_owner
 from controlplane.compute.binaries import PostgresUnusable, postgres_bin
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.confinement import started_within
+from controlplane.compute.confinement import start_confined
 from controlplane.compute.foreign_files import read_regular
 from controlplane.compute.limits import limit_compute
-from controlplane.compute.progress import Movement, wait_while_it_gets_on
+from controlplane.compute.progress import Movement, wait_while_progressing
 from controlplane.compute.session import pinned_options
 from controlplane.compute.space import require_reserve
 from controlplane.compute.state_directory import TRUSTING_HBA_FILE
 from controlplane.compute.tree import open_directory
 from controlplane.compute.upgrade_catalogs import UpgradeFailed, UpgradeRefused
-from controlplane.compute.workshop import MOST, sockets_of
+from controlplane.compute.workshop import MAX_CU, sockets_of
 
 # What pg_upgrade runs, of the old and of the new major version.
 OLD_PROGRAMS = ("pg_controldata", "pg_ctl", "pg_resetwal", "postgres")
@@ -47,9 +47,9 @@ LOADERS = ("/lib64/ld-*", "/lib/ld-*")
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share", "/etc", "/dev/urandom")
 # In the staging directory: the copy of the old data, and where pg_upgrade writes its own files.
 OLD, WORK = "old", "work"
-STILL = 120.0  # seconds that pg_upgrade may make no progress
-STATEMENT = 3600.0  # seconds for one of its statements
-LONGEST_WORDS, LONGEST_REPORT = 3000, 800  # bytes
+STALL_TIMEOUT = 120.0  # seconds that pg_upgrade may make no progress
+STATEMENT_TIMEOUT = 3600.0  # seconds for one of its statements
+MAX_OUTPUT_BYTES, MAX_REPORT_BYTES = 3000, 800  # bytes
 # What pg_upgrade writes about a check, and about restoring a database.
 REPORT = re.compile(r"[a-z_0-9]+\.txt|pg_upgrade_dump_[0-9]+\.log")
 
@@ -70,7 +70,7 @@ def run_pg_upgrade(branch_id: str, account: Account, *, before: int, to: int) ->
     staging = branch_dir(workshop)
     for place in (staging / WORK, sockets):
         place.mkdir(mode=0o700)
-        give(place, account)
+        set_owner(place, account)
     command: list[Path | str] = [
         postgres_bin(to) / "pg_upgrade",
         *("--old-bindir", postgres_bin(before), "--new-bindir", postgres_bin(to)),
@@ -87,7 +87,7 @@ def run_pg_upgrade(branch_id: str, account: Account, *, before: int, to: int) ->
         def start() -> "subprocess.Popen[bytes]":
             with launched_as(account, command) as run:
                 run["cwd"] = staging / WORK
-                run["env"] = {**run["env"], "PGOPTIONS": pinned_options(STATEMENT, before)}
+                run["env"] = {**run["env"], "PGOPTIONS": pinned_options(STATEMENT_TIMEOUT, before)}
                 return subprocess.Popen(
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -96,21 +96,21 @@ def run_pg_upgrade(branch_id: str, account: Account, *, before: int, to: int) ->
                     **run,
                 )
 
-        process = started_within(start, **_paths(staging, sockets, before=before, to=to))
-        limit_compute(sockets.name, process.pid, max_cu=MOST)
+        process = start_confined(start, **_paths(staging, sockets, before=before, to=to))
+        limit_compute(sockets.name, process.pid, max_cu=MAX_CU)
         try:
-            in_time = wait_while_it_gets_on(
-                lambda: process.poll() is not None, _Watch(staging).look, still=STILL
+            in_time = wait_while_progressing(
+                lambda: process.poll() is not None, _Watch(staging).look, still=STALL_TIMEOUT
             )
         finally:
             process.kill()
             process.wait()
         if not in_time:
-            raise UpgradeFailed(f"pg_upgrade made no progress for {STILL:.0f} s")
+            raise UpgradeFailed(f"pg_upgrade made no progress for {STALL_TIMEOUT:.0f} s")
         if process.returncode < 0:
             raise UpgradeFailed("pg_upgrade was killed")
         if process.returncode:
-            raise UpgradeRefused(f"pg_upgrade refuses it: {_words(output, data_dir(workshop))}")
+            raise UpgradeRefused(f"pg_upgrade refuses it: {_output(output, data_dir(workshop))}")
 
 
 def _paths(staging: Path, sockets: Path, *, before: int, to: int) -> dict[str, list[Path]]:
@@ -153,7 +153,7 @@ def _options(branch_id: str, name: str, major: int) -> str:
         lines["event_triggers"] = "off"
     text = "".join(f"{key} = '{value}'\n" for key, value in lines.items())
     workshop = branch_data.staging_id(branch_id)
-    return f"-c config_file={branch_data.write_for(workshop, f'upgrade-{name}.conf', text)}"
+    return f"-c config_file={branch_data.write_branch_file(workshop, f'upgrade-{name}.conf', text)}"
 
 
 class _Watch:
@@ -176,12 +176,12 @@ class _Watch:
         return Movement.GETS_ON if seen != before else Movement.STANDS_STILL
 
 
-def _words(output: IO[bytes], data: Path) -> str:
+def _output(output: IO[bytes], data: Path) -> str:
     """The last words of pg_upgrade, of its checks' reports, and of the restore that failed."""
     size = output.seek(0, os.SEEK_END)
-    output.seek(max(0, size - LONGEST_WORDS))
-    said = [_whole_words(output.read(LONGEST_WORDS), LONGEST_WORDS)]
-    limit = LONGEST_REPORT
+    output.seek(max(0, size - MAX_OUTPUT_BYTES))
+    said = [_whole_words(output.read(MAX_OUTPUT_BYTES), MAX_OUTPUT_BYTES)]
+    limit = MAX_REPORT_BYTES
     # A link in place of the directory is not followed.
     for _, _, names, opened in os.fwalk(data / "pg_upgrade_output.d", follow_symlinks=False):
         said += [

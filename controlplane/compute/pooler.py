@@ -38,7 +38,7 @@ from controlplane.compute.occupants import (
 from controlplane.compute.pooler_settings import (
     ALLOWED,
     KEEPS_PREPARED_STATEMENTS,
-    MOST_CLIENTS,
+    MAX_CLIENTS,
     Version,
 )
 from controlplane.compute.reaping import reap
@@ -154,9 +154,9 @@ def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
     # The endpoint's own settings come last, since later lines win. A compute that an earlier
     # release started has no such file.
     if not _settings_file(branch_id).exists():
-        branch_data.write_for(branch_id, _settings_file(branch_id).name, "")
+        branch_data.write_branch_file(branch_id, _settings_file(branch_id).name, "")
     text += "%include {settings_file}\n"
-    branch_data.write_for(
+    branch_data.write_branch_file(
         branch_id,
         _config_file(branch_id).name,
         text.format(
@@ -168,7 +168,7 @@ def _configure(branch_id: str, socket_dir: Path, program: str) -> None:
             pid_file=_pid_file(branch_id),
             auth_file=_auth_file(branch_id),
             settings_file=_settings_file(branch_id),
-            most_clients=MOST_CLIENTS,
+            most_clients=MAX_CLIENTS,
             servers=SERVERS_PER_POOL,
         ),
     )
@@ -242,7 +242,7 @@ def _write_databases(branch_id: str, socket_dir: Path) -> None:
     # PgBouncer replaces its server connections, and forgets the defaults that it has read from
     # them, when this line has changed. The comment changes it.
     line = f"* = host={socket_dir} port=5432 connect_query='/* {secrets.token_hex(8)} */'\n"
-    branch_data.write_for(branch_id, _databases_file(branch_id).name, line)
+    branch_data.write_branch_file(branch_id, _databases_file(branch_id).name, line)
 
 
 def _change(branch_id: str, path: Path, text: str) -> None:
@@ -250,7 +250,7 @@ def _change(branch_id: str, path: Path, text: str) -> None:
     wanted = text.encode()
     if path.exists() and read_regular(path, len(wanted) + 1) == wanted:
         return
-    branch_data.write_for(branch_id, path.name, text)
+    branch_data.write_branch_file(branch_id, path.name, text)
     _reload(branch_id)
 
 
@@ -274,7 +274,7 @@ def stop_pooler(branch_id: str) -> None:
 
 
 def shut(socket_dir: Path) -> None:
-    """Shut the pooler's door. Connections made before are counted by `poolers_clients`; a later one
+    """Shut the pooler's door. Connections made before are counted by `client_counts`; a later one
     fails before its client has sent anything."""
     # The directory is untrusted: whatever is in the socket's place must not prevent a stop.
     with suppress(OSError):
@@ -286,7 +286,7 @@ def is_shut(branch_id: str, socket_dir: Path) -> bool:
     return os.path.lexists(socket_dir / _SHUT_NAME) and _process(branch_id) is not None
 
 
-def open_again(socket_dir: Path) -> None:
+def reopen(socket_dir: Path) -> None:
     """Undo `shut`."""
     with suppress(OSError):
         (socket_dir / _SHUT_NAME).rename(pooler_socket(socket_dir))
@@ -295,9 +295,9 @@ def open_again(socket_dir: Path) -> None:
 def wait_until_left(socket_dir: Path, *, still: float) -> bool:
     """Wait until the pooler's clients, which were told that it will stop, have disconnected. True
     if all have; False once none has left for `still` seconds."""
-    fewest = poolers_clients()[socket_dir]
+    fewest = client_counts()[socket_dir]
     deadline = time.monotonic() + still
-    while count := poolers_clients()[socket_dir]:
+    while count := client_counts()[socket_dir]:
         if count < fewest:
             fewest, deadline = count, time.monotonic() + still
         if time.monotonic() > deadline:
@@ -309,8 +309,8 @@ def wait_until_left(socket_dir: Path, *, still: float) -> bool:
 def stop_unused(branch_id: str, socket_dir: Path) -> None:
     """Stop the branch's pooler, which listens there, if it has no client."""
     shut(socket_dir)
-    if poolers_clients()[socket_dir]:
-        open_again(socket_dir)
+    if client_counts()[socket_dir]:
+        reopen(socket_dir)
         return
     stop_pooler(branch_id)
     remove_from(socket_dir, _SHUT_NAME)
@@ -321,7 +321,7 @@ def has_pooler(socket_dir: Path) -> bool:
     return os.path.lexists(pooler_socket(socket_dir))
 
 
-def poolers_clients() -> Counter[Path]:
+def client_counts() -> Counter[Path]:
     """How many connections each pooler of this host has, by its socket directory."""
     return Counter(connections_to(_SOCKET_NAME))
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from controlplane.compute.configuration import max_connections
 
-DAY = 86_400  # seconds
-MOST_CLIENTS = 10_000
+DAY_SECONDS = 86_400  # seconds
+MAX_CLIENTS = 10_000
 
 Version = tuple[int, int]
 
@@ -33,18 +33,18 @@ def _upto(most: int) -> Callable[[float], int]:
 KEEPS_PREPARED_STATEMENTS: Version = (1, 21)
 # Timeouts are in seconds; 0 disables one, except `server_lifetime`.
 ALLOWED: Mapping[str, Bounds] = {
-    "client_idle_timeout": Bounds(0, _upto(DAY)),
+    "client_idle_timeout": Bounds(0, _upto(DAY_SECONDS)),
     # For each pair of database and role.
     "default_pool_size": Bounds(1, max_connections),
-    "idle_transaction_timeout": Bounds(0, _upto(DAY)),
-    "max_client_conn": Bounds(1, _upto(MOST_CLIENTS)),
+    "idle_transaction_timeout": Bounds(0, _upto(DAY_SECONDS)),
+    "max_client_conn": Bounds(1, _upto(MAX_CLIENTS)),
     "max_prepared_statements": Bounds(0, _upto(1000), since=KEEPS_PREPARED_STATEMENTS),
-    "query_timeout": Bounds(0, _upto(DAY)),
-    "query_wait_timeout": Bounds(0, _upto(DAY)),
+    "query_timeout": Bounds(0, _upto(DAY_SECONDS)),
+    "query_wait_timeout": Bounds(0, _upto(DAY_SECONDS)),
     "reserve_pool_size": Bounds(0, max_connections),
     "reserve_pool_timeout": Bounds(0, _upto(3600)),
-    "server_idle_timeout": Bounds(0, _upto(DAY)),
-    "server_lifetime": Bounds(60, _upto(DAY)),
+    "server_idle_timeout": Bounds(0, _upto(DAY_SECONDS)),
+    "server_lifetime": Bounds(60, _upto(DAY_SECONDS)),
     # With 0, what a client leaves in a session is there for other clients of its role.
     "server_reset_query_always": Bounds(0, _upto(1)),
 }

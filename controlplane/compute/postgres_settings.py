@@ -15,7 +15,7 @@ from controlplane.compute.configuration import (
     RESERVED_CONNECTIONS,
     bounded,
     max_connections,
-    most_temporary,
+    max_temporary,
 )
 from controlplane.compute.text_settings import complaint_of_text
 
@@ -123,7 +123,7 @@ SIZED: Mapping[str, Bounds] = {
     "track_activity_query_size": Bounds(lambda cu: "16kB"),
     "hash_mem_multiplier": Bounds(lambda cu: "8"),
     # Without a limit (-1), a single session's sort could fill the disk.
-    "temp_file_limit": Bounds(lambda cu: f"{most_temporary(cu) >> 10}kB", least="0"),
+    "temp_file_limit": Bounds(lambda cu: f"{max_temporary(cu) >> 10}kB", least="0"),
 }
 # Settings with Postgres's bounds alone.
 PLANNER = """
@@ -234,7 +234,7 @@ def exceeds_size(
 def _bounds_of(name: str, storage: int | None) -> Bounds | None:
     bounds = ALLOWED[name]
     if name == "temp_file_limit" and storage is not None:
-        return Bounds(lambda cu: f"{bounded(most_temporary(cu), storage) >> 10}kB", least="0")
+        return Bounds(lambda cu: f"{bounded(max_temporary(cu), storage) >> 10}kB", least="0")
     return bounds
 
 

@@ -25,12 +25,12 @@ from controlplane.compute.foreign_files import read_regular, remove_from
 from controlplane.compute.logs import flush_log, open_log
 from controlplane.compute.occupants import StopFailed as StopFailed
 from controlplane.compute.occupants import end_processes_in, is_alive, occupant
-from controlplane.compute.patience import heed_cancel, remaining
+from controlplane.compute.patience import check_cancelled, remaining
 from controlplane.compute.progress import (
     Movement,
     Watch,
     continue_if_stopped,
-    wait_while_it_gets_on,
+    wait_while_progressing,
 )
 from controlplane.compute.reaping import reap
 from controlplane.compute.recovery import bytes_to_redo, is_to_recover, waits_for_log
@@ -39,16 +39,16 @@ from controlplane.compute.steps import Step, reached, step
 log = logging.getLogger(__name__)
 
 # Seconds that a start may make no progress without being ready.
-STILL_START = 15.0
+START_TIMEOUT = 15.0
 # The signals of a stop: a fast shutdown and then an immediate one, and for how many seconds each
 # may make no progress.
-STILL_STOPS = ((signal.SIGINT, 3.0), (signal.SIGQUIT, 2.0))
-CHECK_BOUND = 30.0  # seconds for Postgres to check a configuration
-HEED_INTERVAL = 0.25  # seconds
-LOG_RECOVERY_EVERY = 5.0  # seconds
-LONGEST_PID_FILE = 4096  # bytes
-LONGEST_CHECK = 1 << 16  # bytes
-LONGEST_ERROR = 400  # characters
+STOP_TIMEOUTS = ((signal.SIGINT, 3.0), (signal.SIGQUIT, 2.0))
+CHECK_TIMEOUT = 30.0  # seconds for Postgres to check a configuration
+CANCEL_CHECK_INTERVAL = 0.25  # seconds
+RECOVERY_LOG_INTERVAL = 5.0  # seconds
+MAX_PID_FILE_BYTES = 4096  # bytes
+MAX_CHECK_BYTES = 1 << 16  # bytes
+MAX_ERROR_LENGTH = 400  # characters
 # A line of a log. Postgres begins the further lines of a message, which may be a client's, by tabs.
 COMPLAINT = re.compile(
     r"^(?:\S+ \S+ \S+ \[\d+\] )?(LOG|FATAL|PANIC|ERROR|DETAIL|HINT):  (.*)", re.MULTILINE
@@ -121,16 +121,16 @@ def start_postgres(
         try:
             on_spawn(child.pid)
             start = _Start(data_dir, child, parts, recovers=recovers, is_standby=is_standby)
-            in_time = wait_while_it_gets_on(start.is_over, start.look, still=STILL_START)
+            in_time = wait_while_progressing(start.is_over, start.look, still=START_TIMEOUT)
         except BaseException:
             _give_up(child, data_dir)
             raise
         if not in_time or child.poll() is not None:
             _give_up(child, data_dir)
-            words = last_words(log_file)
+            words = last_errors(log_file)
             if not in_time:
                 words = (
-                    f"Postgres made no progress for {STILL_START:.0f} s while it started: {words}"
+                    f"Postgres made no progress for {START_TIMEOUT:.0f} s while it started: {words}"
                 )
             raise StartFailed(words)
     reached("ready")
@@ -149,12 +149,12 @@ def stop_postgres(data_dir: Path) -> None:
         return
     look = Watch(postmaster.pid).look
     with step("stopping"):
-        for number, still in STILL_STOPS:
+        for number, still in STOP_TIMEOUTS:
             with suppress(psutil.NoSuchProcess):
                 postmaster.send_signal(number)
                 # A process that a signal has stopped reacts to no other signal.
                 continue_if_stopped(postmaster.pid)
-            if wait_while_it_gets_on(lambda: not is_alive(postmaster), look, still=still):
+            if wait_while_progressing(lambda: not is_alive(postmaster), look, still=still):
                 return
             fields = {"pid": postmaster.pid, "signal": number.name, "still_seconds": still}
             log.warning("Postgres does not stop", extra=fields)
@@ -190,7 +190,7 @@ def check_configuration(data_dir: Path, config_file: Path) -> str | None:
 
     Raises StartFailed if the check does not end in time, patience.Cancelled.
     """
-    bound = min(CHECK_BOUND, remaining())
+    bound = min(CHECK_TIMEOUT, remaining())
     with subprocess.Popen(
         [
             bin_for(data_dir) / "postgres",
@@ -209,7 +209,7 @@ def check_configuration(data_dir: Path, config_file: Path) -> str | None:
     return None if check.returncode == 0 else _complaints(words)
 
 
-def last_words(log_file: Path) -> str:
+def last_errors(log_file: Path) -> str:
     """The complaints of Postgres at the end of `log_file`, in its own words."""
     flush_log(log_file)
     text = read_regular(log_file, 8192, from_end=True).decode(errors="replace")
@@ -233,9 +233,9 @@ def _complaints(text: str) -> str:
 def _end_of(text: str) -> str:
     """The end of `text`, as much as an error may hold, from a whole word on. A path without its
     beginning would not be recognised as a path, and so not be removed."""
-    if len(text) <= LONGEST_ERROR:
+    if len(text) <= MAX_ERROR_LENGTH:
         return text
-    _, *whole = re.split(r"\s+", text[-LONGEST_ERROR - 1 :], maxsplit=1)
+    _, *whole = re.split(r"\s+", text[-MAX_ERROR_LENGTH - 1 :], maxsplit=1)
     return "".join(whole)
 
 
@@ -290,7 +290,7 @@ class _Start:
         self._parts = parts
         self._is_to_recover = recovers
         self._recovering: Step | None = None
-        self._logged_at = -LOG_RECOVERY_EVERY
+        self._logged_at = -RECOVERY_LOG_INTERVAL
 
     def is_over(self) -> bool:
         """True if Postgres is ready, or has ended."""
@@ -308,7 +308,7 @@ class _Start:
         return self._child.poll() is not None
 
     def look(self) -> Movement:
-        if self._recovering and time.monotonic() - self._logged_at >= LOG_RECOVERY_EVERY:
+        if self._recovering and time.monotonic() - self._logged_at >= RECOVERY_LOG_INTERVAL:
             self._logged_at = time.monotonic()
             if (left := bytes_to_redo(self._data_dir, self._child.pid)) is not None:
                 self._recovering.detail.setdefault("bytes", left)
@@ -325,18 +325,18 @@ def _errors_within(bound: float, check: "subprocess.Popen[bytes]") -> str:
     deadline, words = time.monotonic() + bound, bytearray()
     assert check.stderr is not None
     while time.monotonic() < deadline:
-        heed_cancel()
-        if select.select([check.stderr], [], [], HEED_INTERVAL)[0]:
+        check_cancelled()
+        if select.select([check.stderr], [], [], CANCEL_CHECK_INTERVAL)[0]:
             part = os.read(check.stderr.fileno(), 1 << 16)
-            words += part[: LONGEST_CHECK - len(words)]
+            words += part[: MAX_CHECK_BYTES - len(words)]
             if not part:
-                check.wait(CHECK_BOUND)
+                check.wait(CHECK_TIMEOUT)
                 return words.decode(errors="replace")
     raise StartFailed(f"Postgres did not check its settings within {bound:.0f} s")
 
 
 def _pid_file(data_dir: Path) -> list[str]:
-    text = read_regular(data_dir / "postmaster.pid", LONGEST_PID_FILE)
+    text = read_regular(data_dir / "postmaster.pid", MAX_PID_FILE_BYTES)
     return text.decode(errors="replace").splitlines()
 
 

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import psutil
 
-from controlplane.compute.patience import progressed, remaining
+from controlplane.compute.patience import remaining, report_progress
 
 # How often to poll whether it is over: after a share of the time taken so far, within bounds in
 # seconds. Many waits may run at once, and each poll costs CPU time.
-POLL_SHARE, POLL_INTERVAL, LONGEST_POLL_INTERVAL = 0.02, 0.001, 0.02
+POLL_FRACTION, MIN_POLL_INTERVAL, MAX_POLL_INTERVAL = 0.02, 0.001, 0.02
 # Seconds between looks at what the processes have done; most starts and stops end before the first.
 LOOK_INTERVAL = 0.25
 # The processes that redo the log and write the memory. The cluster's name comes first. A client's
 # backend has the names of its role and database there, any text, and then its address.
-LABOURER = re.compile(rb"postgres: (\S+: )?(startup|checkpointer)\b(?!.* \[local\])", re.DOTALL)
+WORKING = re.compile(rb"postgres: (\S+: )?(startup|checkpointer)\b(?!.* \[local\])", re.DOTALL)
 PROC = Path("/proc")
 
 
@@ -53,7 +53,7 @@ class Watch:
         children = children_of(self.postmaster)
         if self._first is None:
             self._first = set(children)
-        labourers = [pid for pid in children if LABOURER.match(title_of(pid))]
+        labourers = [pid for pid in children if WORKING.match(cmdline_of(pid))]
         works = {pid: work for pid in labourers or [self.postmaster] if (work := _work(pid))}
         for pid in (self.postmaster, *children):
             continue_if_stopped(pid)
@@ -68,7 +68,7 @@ class Watch:
         return Movement.STANDS_STILL
 
 
-def wait_while_it_gets_on(
+def wait_while_progressing(
     is_over: Callable[[], bool], look: Callable[[], Movement], *, still: float
 ) -> bool:
     """Wait until `is_over`; False once nothing has moved for `still` seconds.
@@ -83,14 +83,14 @@ def wait_while_it_gets_on(
             next_look = now + LOOK_INTERVAL
             movement = look()
             if movement is Movement.GETS_ON:
-                progressed()
+                report_progress()
             if movement is not Movement.STANDS_STILL:
                 moved_at = now
             elif now - moved_at >= still:
                 return False
             remaining()
         # The longer it has taken, the less some more milliseconds matter.
-        time.sleep(min(max(POLL_SHARE * (now - began), POLL_INTERVAL), LONGEST_POLL_INTERVAL))
+        time.sleep(min(max(POLL_FRACTION * (now - began), MIN_POLL_INTERVAL), MAX_POLL_INTERVAL))
     return True
 
 
@@ -110,7 +110,7 @@ def children_of(pid: int) -> list[int]:
     return []
 
 
-def title_of(pid: int) -> bytes:
+def cmdline_of(pid: int) -> bytes:
     try:
         return (PROC / f"{pid}/cmdline").read_bytes()
     except OSError:

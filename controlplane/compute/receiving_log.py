@@ -23,9 +23,9 @@ import psutil
 from django.conf import settings
 
 from controlplane.compute.account_numbers import new_account
-from controlplane.compute.accounts import Account, give, launch
+from controlplane.compute.accounts import Account, launch, set_owner
 from controlplane.compute.binaries import postgres_bin
-from controlplane.compute.branch_data import branch_dir, let_in
+from controlplane.compute.branch_data import branch_dir, grant_access
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.filesystem import LockTimeout, forget_lock, lock_branches, remove_tree
 from controlplane.compute.history.log import segment_start
@@ -33,13 +33,13 @@ from controlplane.compute.listing import Listing
 from controlplane.compute.logs import open_log
 from controlplane.compute.occupants import kill
 from controlplane.compute.reaping import reap
-from controlplane.compute.relaying import listening
+from controlplane.compute.relaying import listening_socket
 from controlplane.compute.standby import SLOT
 from controlplane.compute.tree import REGULAR, SEGMENT, open_directory, start_of
 
 # Milliseconds after which Postgres ends the connection if the receiver does not answer, and the
 # seconds between the receiver's answers.
-SENDER_TIMEOUT, STATUS_INTERVAL = 2500, 1
+SENDER_TIMEOUT_MS, STATUS_INTERVAL = 2500, 1
 PARTIAL = ".partial"
 _PROCESSES = "processes"
 _receptions = Listing(lambda name: name.startswith("lr-"))
@@ -54,7 +54,7 @@ def log_of(receiver_id: str) -> Path:
     return branch_dir(receiver_id) / "log"
 
 
-def receptions() -> list[str]:
+def reception_ids() -> list[str]:
     """The ids of all receptions that have a directory on this host."""
     return sorted(_receptions.names(Path(settings.STATE_DIR) / "branches"))
 
@@ -65,7 +65,7 @@ def receive(receiver_id: str, major: int, start_carrier: StartCarrier) -> None:
     program = postgres_bin(major) / "pg_receivewal"
     account = _make(receiver_id)
     place, sockets = branch_dir(receiver_id), _sockets(receiver_id)
-    with listening(sockets, account) as listener, _lock(receiver_id) as lock:
+    with listening_socket(sockets, account) as listener, _lock(receiver_id) as lock:
         carrier = start_carrier(listener, lock)
         _note_process(place, carrier)
         command: list[Path | str] = [
@@ -128,9 +128,9 @@ def _make(receiver_id: str) -> Account:
     with lock_branches("accounts"):
         place.mkdir(mode=0o700)
         account = new_account(place.parent)
-        let_in(place, account)
+        grant_access(place, account)
     log_of(receiver_id).mkdir(mode=0o700)
-    give(log_of(receiver_id), account)
+    set_owner(log_of(receiver_id), account)
     return account
 
 
@@ -159,7 +159,7 @@ def _conninfo(receiver_id: str, sockets: Path) -> str:
         "application_name": receiver_id,
         "sslmode": "disable",
         "gssencmode": "disable",
-        "options": f"-c wal_sender_timeout={SENDER_TIMEOUT}",
+        "options": f"-c wal_sender_timeout={SENDER_TIMEOUT_MS}",
     }
     return " ".join(f"{name}='{value}'" for name, value in words.items())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from controlplane.compute.foreign_files import read_regular
-from controlplane.compute.progress import children_of, title_of
+from controlplane.compute.progress import children_of, cmdline_of
 from controlplane.compute.tree import SEGMENT, open_directory
 
 # The whole titles: a client's backend has a role and a database of any names there.
@@ -42,7 +42,7 @@ def bytes_to_redo(data_dir: Path, postmaster: int) -> int | None:
     """How many bytes of its log the starting Postgres with this process id still has to redo. None
     if it is not redoing its log now, or if the log is not where Postgres keeps it."""
     for pid in children_of(postmaster):
-        if found := TITLE.fullmatch(title_of(pid).decode(errors="replace")):
+        if found := TITLE.fullmatch(cmdline_of(pid).decode(errors="replace")):
             with (
                 suppress(OSError),
                 open_directory(data_dir) as data,
@@ -56,7 +56,7 @@ def waits_for_log(postmaster: int) -> bool:
     """True if the standby with this process id has replayed the log that it has. It may still wait
     for a moment without an overflow of subtransactions before it accepts sessions."""
     return any(
-        WAITS.fullmatch(title_of(pid).decode(errors="replace")) for pid in children_of(postmaster)
+        WAITS.fullmatch(cmdline_of(pid).decode(errors="replace")) for pid in children_of(postmaster)
     )
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from django.conf import settings
 
-from controlplane.compute.accounts import Account, give, is_served_by, own_account
-from controlplane.compute.branch_data import let_in
+from controlplane.compute.accounts import Account, is_served_by, own_account, set_owner
+from controlplane.compute.branch_data import grant_access
 from controlplane.compute.door import SOCKET, port_of
 from controlplane.compute.filesystem import remove_tree
 
@@ -26,22 +26,22 @@ WRITE_TIMEOUT = 30.0  # seconds, also of the connect
 
 
 @contextmanager
-def listening(sockets: Path, account: Account) -> Iterator[socket.socket]:
+def listening_socket(sockets: Path, account: Account) -> Iterator[socket.socket]:
     """Make the directory, and a socket of Postgres's name in it that only the account can connect
     to. Raises OSError."""
     sockets.mkdir(mode=0o700)
-    let_in(sockets, account)
+    grant_access(sockets, account)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         path = sockets / SOCKET
         listener.bind(str(path))
-        give(path, Account(own_account().uid, account.gid))
+        set_owner(path, Account(own_account().uid, account.gid))
         path.chmod(0o660)
         listener.listen(1)
         yield listener
 
 
 @contextmanager
-def relayed(compute: Path, account: Account) -> Iterator[Path]:
+def relay_directory(compute: Path, account: Account) -> Iterator[Path]:
     """The directory of a socket that leads, for one connection of a program of the account, to the
     compute that listens in `compute`, as a connection of the platform's.
 
@@ -50,9 +50,9 @@ def relayed(compute: Path, account: Account) -> Iterator[Path]:
     """
     place = Path(settings.SOCKET_DIR) / f"{PREFIX}{secrets.token_hex(16)}"
     try:
-        with listening(place, account) as listener:
+        with listening_socket(place, account) as listener:
             sockets = [listener]
-            carrier = threading.Thread(target=_carry_one, args=(sockets, compute), daemon=True)
+            carrier = threading.Thread(target=_relay_one, args=(sockets, compute), daemon=True)
             carrier.start()
             try:
                 yield place
@@ -67,7 +67,7 @@ def relayed(compute: Path, account: Account) -> Iterator[Path]:
         remove_tree(place)
 
 
-def _carry_one(sockets: list[socket.socket], compute: Path) -> None:
+def _relay_one(sockets: list[socket.socket], compute: Path) -> None:
     """Accept one connection, and carry it until either side ends. `sockets` has the listener, and
     gets the others."""
     with suppress(OSError):

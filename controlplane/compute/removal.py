@@ -41,9 +41,9 @@ GIVE_AWAY = """DO $$ DECLARE id xid := pg_current_xact_id()::xid; statement text
     EXECUTE 'DROP OWNED BY ' || {role}::oid::regrole;
 END $$"""
 # Seconds: giving away is a single transaction, however much there is to give away.
-GIVE_AWAY_BOUND = 55.0
+GIVE_AWAY_TIMEOUT = 55.0
 # The connection limit that marks a database whose DROP was interrupted: it can only be dropped.
-INVALID = -2
+DATCONNLIMIT_INVALID = -2
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def drop_database(socket_dir: Path, name: str) -> None:
         if found[0]:
             run(connection, "ALTER DATABASE {} IS_TEMPLATE false", name)
         connection.execute("SET client_min_messages = log")
-        connection.add_notice_handler(lambda notice: _end_waited_for(socket_dir, notice))
+        connection.add_notice_handler(lambda notice: _end_blocking_backend(socket_dir, notice))
         run(connection, "DROP DATABASE {} WITH (FORCE)", name)
 
 
@@ -96,7 +96,7 @@ def drop_role(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name]
         )
         _roll_back_prepared(socket_dir, connection, "owner", name)
-        for database in _databases_that_know(connection, role):
+        for database in _databases_with_role(connection, role):
             heir = _oid_of(connection, heirs.get(database.name, otherwise))
             # The heir may be a new role with the dropped one's name, which does not exist yet.
             if heir is None or heir == role:
@@ -116,15 +116,15 @@ def _give_away(
     Each database stores its own ownership. Roles are named by their oids, because their names are
     stored in UTF-8, and the database's own encoding may be another.
     """
-    if database.connection_limit == INVALID:
+    if database.connection_limit == DATCONNLIMIT_INVALID:
         run(connection, "DROP DATABASE {}", database.name)
         return
-    with _entered(socket_dir, connection, database) as inside:
+    with _session_in(socket_dir, connection, database) as inside:
         inside.execute(GIVE_AWAY.format(role=role, heir=heir).encode())
 
 
 @contextmanager
-def _entered(socket_dir: Path, connection: Session, database: _Database) -> Iterator[Session]:
+def _session_in(socket_dir: Path, connection: Session, database: _Database) -> Iterator[Session]:
     """A session in a client's database.
 
     A database that allows no connections has to allow them meanwhile. A connection limit of 0 keeps
@@ -136,7 +136,7 @@ def _entered(socket_dir: Path, connection: Session, database: _Database) -> Iter
     try:
         # No conversion: not every encoding has one, and only ASCII is sent there.
         with session(
-            socket_dir, database.name, bound=GIVE_AWAY_BOUND, client_encoding="SQL_ASCII"
+            socket_dir, database.name, bound=GIVE_AWAY_TIMEOUT, client_encoding="SQL_ASCII"
         ) as inside:
             yield inside
     finally:
@@ -145,7 +145,7 @@ def _entered(socket_dir: Path, connection: Session, database: _Database) -> Iter
             run(connection, statement + str(database.connection_limit), database.name)
 
 
-def _databases_that_know(connection: Session, role: int) -> list[_Database]:
+def _databases_with_role(connection: Session, role: int) -> list[_Database]:
     """The databases in which the role owns something or has rights to something."""
     rows = connection.execute(
         "SELECT DISTINCT namesend(datname), datallowconn, datconnlimit"
@@ -168,7 +168,7 @@ def _roll_back_prepared(socket_dir: Path, connection: Session, column: str, name
     ).fetchall()
     for gid, *database in rows:
         assert isinstance(gid, bytes)
-        with _entered(socket_dir, connection, _database(*database)) as inside:
+        with _session_in(socket_dir, connection, _database(*database)) as inside:
             # As bytes, in whichever encoding that database has.
             inside.execute(b"ROLLBACK PREPARED '" + gid.replace(b"'", b"''") + b"'")
 
@@ -177,7 +177,7 @@ def _database(name: object, allows_connections: object, connection_limit: object
     return _Database(name_of(name), bool(allows_connections), int(str(connection_limit)))
 
 
-def _end_waited_for(socket_dir: Path, notice: psycopg.errors.Diagnostic) -> None:
+def _end_blocking_backend(socket_dir: Path, notice: psycopg.errors.Diagnostic) -> None:
     found = WAITING_FOR.search(notice.message_primary or "")
     if found:
         fields = {"endpoint": socket_dir.name, "backend": found[1]}

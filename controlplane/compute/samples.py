@@ -14,7 +14,7 @@ import psycopg
 
 from controlplane.compute import observation
 from controlplane.compute.branch_data import data_dir
-from controlplane.compute.observation import LOOK_BOUND, WRITTEN, Look, OtherBranch
+from controlplane.compute.observation import LOOK_TIMEOUT, WRITTEN, Look, OtherBranch
 from controlplane.compute.process import running_postmaster
 from controlplane.compute.progress import children_of
 from controlplane.compute.session import Session, session, socket_dir, values_of
@@ -67,7 +67,7 @@ def look_and_sample(
 ) -> tuple[Look, Sample | None]:
     """Look at the endpoint's compute as `observation.look` does, and sample it if it runs on the
     branch. The sample is None if that fails. Raises psycopg.OperationalError."""
-    with session(socket_dir(endpoint_id), bound=LOOK_BOUND) as connection:
+    with session(socket_dir(endpoint_id), bound=LOOK_TIMEOUT) as connection:
         look = observation.look_through(connection, endpoint_id, heartbeats_since)
         try:
             return look, _sample(connection, look, endpoint_id, branch_id)

@@ -11,21 +11,21 @@ import selectors
 import subprocess
 import time
 
-from controlplane.compute.accounts import ENVIRONMENT, account_of, limited, running_as
-from controlplane.compute.binaries import major_behind, postgres_bin
+from controlplane.compute.accounts import ENVIRONMENT, account_of, limit_command, running_as
+from controlplane.compute.binaries import major_at, postgres_bin
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.patience import heed_cancel
-from controlplane.compute.relaying import relayed
+from controlplane.compute.patience import check_cancelled
+from controlplane.compute.relaying import relay_directory
 from controlplane.compute.session import pinned_options, session, socket_dir
 
 # Bytes of the longest schema: thousands of tables.
-LONGEST = 8 << 20
+MAX_SCHEMA_BYTES = 8 << 20
 # Bytes of memory for pg_dump, which holds all definitions before it writes the first one.
 MEMORY = 1 << 30
 # Seconds that pg_dump may take in all, and may wait for one table's lock.
-DUMP_BOUND, LOCK_WAIT = 30.0, 5.0
-LONGEST_COMPLAINT = 2_000  # bytes
+DUMP_TIMEOUT, LOCK_TIMEOUT = 30.0, 5.0
+MAX_COMPLAINT_BYTES = 2_000  # bytes
 # pg_dump's `\restrict` with a random key, after its first comments. Together with `\unrestrict`, it
 # keeps psql from reading the dump's contents as commands of psql.
 RESTRICTION = re.compile(r"\A((?:--[^\n]*\n|\n)*)\\restrict (\S+)\n\n?")
@@ -38,7 +38,7 @@ PART = re.compile(
     re.DOTALL,
 )
 # The name of an option, directly before its value; and the most characters that are looked at.
-PASSWORD, LONGEST_NAME = re.compile(r"password(?:\w*|[^\n]*\") \Z", re.IGNORECASE), 130
+PASSWORD, MAX_OPTION_LENGTH = re.compile(r"password(?:\w*|[^\n]*\") \Z", re.IGNORECASE), 130
 # What libpq or the server says if Postgres starts, stops or has gone.
 CONNECTION_LOST = re.compile(
     "the database system is |terminating connection|closed the connection|Connection refused"
@@ -94,23 +94,23 @@ def schema_as_sql(endpoint_id: str, branch_id: str, database: str) -> str:
     # By the environment, since on the command line the name could be read as a connection string.
     # The encoding is set here too: one that the owner has set may have no conversion to UTF-8.
     place = socket_dir(endpoint_id)
-    major = major_behind(place)
+    major = major_at(place)
     name = {
         "PGDATABASE": database,
-        "PGOPTIONS": pinned_options(DUMP_BOUND, major),
+        "PGOPTIONS": pinned_options(DUMP_TIMEOUT, major),
         "PGCLIENTENCODING": "UTF8",
         "PGUSER": PLATFORM_ROLE,
     }
     account = account_of(branch_dir(branch_id))
     with (
-        relayed(place, account) as relay,
+        relay_directory(place, account) as relay,
         subprocess.Popen(
             [
-                *limited(memory=MEMORY, file_size=0),
+                *limit_command(memory=MEMORY, file_size=0),
                 # Left out, as a subscription is dumped with its password.
                 *(postgres_bin(major) / "pg_dump", "--schema-only", "--no-subscriptions"),
                 *("--no-password", "--encoding", "UTF8"),
-                f"--lock-wait-timeout={LOCK_WAIT * 1000:.0f}",
+                f"--lock-wait-timeout={LOCK_TIMEOUT * 1000:.0f}",
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -133,10 +133,10 @@ def schema_as_tables(endpoint_id: str, database: str) -> str:
 
     Raises SchemaUnreadable, psycopg.Error.
     """
-    with session(socket_dir(endpoint_id), database, bound=DUMP_BOUND) as connection:
+    with session(socket_dir(endpoint_id), database, bound=DUMP_TIMEOUT) as connection:
         row = connection.execute(TABLES).fetchone()
     text = str(row[0]) if row else "[]"
-    if len(text) > LONGEST:
+    if len(text) > MAX_SCHEMA_BYTES:
         raise SchemaUnreadable(_too_long())
     return text
 
@@ -146,12 +146,12 @@ def _read(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
     assert process.stdout is not None
     assert process.stderr is not None
     output, complaint = bytearray(), bytearray()
-    deadline = time.monotonic() + DUMP_BOUND
+    deadline = time.monotonic() + DUMP_TIMEOUT
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, output)
         selector.register(process.stderr, selectors.EVENT_READ, complaint)
         while selector.get_map():
-            heed_cancel()
+            check_cancelled()
             left = deadline - time.monotonic()
             if left <= 0:
                 raise SchemaUnreadable(_too_slow())
@@ -160,9 +160,9 @@ def _read(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
                 if not part:
                     selector.unregister(key.fileobj)
                 key.data.extend(part)
-            if len(output) > LONGEST:
+            if len(output) > MAX_SCHEMA_BYTES:
                 raise SchemaUnreadable(_too_long())
-            del complaint[LONGEST_COMPLAINT:]
+            del complaint[MAX_COMPLAINT_BYTES:]
     try:
         process.wait(max(1.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired as error:
@@ -202,7 +202,7 @@ def _without_passwords(dump: str) -> str:
         if part in ("CREATE USER MAPPING", ";"):
             is_in_mapping = part != ";"
         elif part[0] in "E'" and (
-            is_in_mapping or PASSWORD.search(dump, max(0, begin - LONGEST_NAME), begin)
+            is_in_mapping or PASSWORD.search(dump, max(0, begin - MAX_OPTION_LENGTH), begin)
         ):
             return "'...'"
         return part
@@ -211,8 +211,8 @@ def _without_passwords(dump: str) -> str:
 
 
 def _too_slow() -> str:
-    return f"it took longer than {DUMP_BOUND:.0f} seconds"
+    return f"it took longer than {DUMP_TIMEOUT:.0f} seconds"
 
 
 def _too_long() -> str:
-    return f"it is longer than {LONGEST >> 20} MiB"
+    return f"it is longer than {MAX_SCHEMA_BYTES >> 20} MiB"

@@ -22,17 +22,17 @@ from typing import IO
 from django.conf import settings
 
 from controlplane.compute import branch_data, compute
-from controlplane.compute.accounts import Account, account_of, limited, running_as
-from controlplane.compute.binaries import major_behind, major_of, postgres_bin
+from controlplane.compute.accounts import Account, account_of, limit_command, running_as
+from controlplane.compute.binaries import major_at, major_of, postgres_bin
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir, data_dir
 from controlplane.compute.cluster_roles import make_roles, read_roles
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.dump_archive import entries_of
 from controlplane.compute.filesystem import forget_lock, lock_branches
 from controlplane.compute.foreign_files import read_regular
-from controlplane.compute.progress import Movement, Watch, wait_while_it_gets_on
+from controlplane.compute.progress import Movement, Watch, wait_while_progressing
 from controlplane.compute.recovery import is_to_recover
-from controlplane.compute.relaying import relayed
+from controlplane.compute.relaying import relay_directory
 from controlplane.compute.schema import MEMORY, SchemaUnreadable, is_connection_lost, reason_in
 from controlplane.compute.schema_restoring import (
     EXTENSIONS,
@@ -48,11 +48,11 @@ from controlplane.compute.tree import clone_tree, open_directory
 from controlplane.compute.workshop import end_workshop, forget_files, serving, sockets_of
 
 # Seconds that a program may make no progress: it waits for a catalog query, or for a lock.
-STILL = 50.0
-LOCK_WAIT = "30s"  # for one table
-LONGEST_WORDS = 4096  # bytes
-LONGEST_ARCHIVE = 64 << 20  # bytes; the worker reads it whole
-TOO_LONG = f"the schema is longer than {LONGEST_ARCHIVE >> 20} MiB"
+STALL_TIMEOUT = 50.0
+LOCK_TIMEOUT = "30s"  # for one table
+MAX_STDERR_BYTES = 4096  # bytes
+MAX_ARCHIVE_BYTES = 64 << 20  # bytes; the worker reads it whole
+TOO_LONG = f"the schema is longer than {MAX_ARCHIVE_BYTES >> 20} MiB"
 # Leaves out Postgres's own databases, and those whose DROP was interrupted.
 DATABASES = """
 SELECT datname, datallowconn FROM pg_database
@@ -96,7 +96,7 @@ def create_schema_only(branch_id: str, source_id: str, *, locale: str) -> None:
                 to_copy = branch_data.require_space(template, staging)
                 with step("copying", **to_copy):
                     clone_tree(template, staging / "data", owner=account)
-                branch_data.let_in(staging, account)
+                branch_data.grant_access(staging, account)
                 with tempfile.TemporaryDirectory(dir=staging) as dumps:
                     _copy_schema(branch_id, source_id, Path(dumps))
                 if is_to_recover(staging / "data"):
@@ -199,25 +199,25 @@ def _run_pg_dump(
 ) -> None:
     """Run pg_dump as long as it makes progress. Raises SchemaUnreadable, SchemaNotCopied,
     CopyInterrupted, NotEnoughSpace, patience.Cancelled."""
-    major = major_behind(sockets)
+    major = major_at(sockets)
     options_of_run = running_as(account)
     options_of_run["env"] = {
         **options_of_run["env"],
         "PGUSER": PLATFORM_ROLE,
         "PGDATABASE": database,
-        "PGOPTIONS": f"{pinned_options(STILL, major)} -c lock_timeout={LOCK_WAIT}",
+        "PGOPTIONS": f"{pinned_options(STALL_TIMEOUT, major)} -c lock_timeout={LOCK_TIMEOUT}",
         "PGAPPNAME": "perch",
     }
     place = Path(stdout.name).parent
-    with tempfile.TemporaryFile(dir=place) as errors, relayed(sockets, account) as relay:
+    with tempfile.TemporaryFile(dir=place) as errors, relay_directory(sockets, account) as relay:
         options_of_run["env"]["PGHOST"] = str(relay)
         process = subprocess.Popen(
             [
-                *limited(memory=MEMORY, file_size=LONGEST_ARCHIVE),
+                *limit_command(memory=MEMORY, file_size=MAX_ARCHIVE_BYTES),
                 *(postgres_bin(major) / "pg_dump", "--no-password"),
                 *("--schema-only", "--create", "--format=custom"),
                 # A copied subscription would take the source's rows out of its replication slot.
-                *("--no-subscriptions", f"--lock-wait-timeout={LOCK_WAIT}", *options),
+                *("--no-subscriptions", f"--lock-wait-timeout={LOCK_TIMEOUT}", *options),
             ],
             stdin=subprocess.DEVNULL,
             stdout=stdout,
@@ -230,12 +230,12 @@ def _run_pg_dump(
             process.kill()
             process.wait()
         if not in_time:
-            raise SchemaNotCopied(f"pg_dump made no progress for {STILL:.0f} s")
+            raise SchemaNotCopied(f"pg_dump made no progress for {STALL_TIMEOUT:.0f} s")
         if process.returncode == -signal.SIGXFSZ:
             raise SchemaUnreadable(TOO_LONG)
         if process.returncode:
-            errors.seek(max(0, os.fstat(errors.fileno()).st_size - LONGEST_WORDS))
-            words = errors.read(LONGEST_WORDS).decode(errors="replace").strip()
+            errors.seek(max(0, os.fstat(errors.fileno()).st_size - MAX_STDERR_BYTES))
+            words = errors.read(MAX_STDERR_BYTES).decode(errors="replace").strip()
             if reason := reason_in(words):
                 raise SchemaUnreadable(reason)
             if is_connection_lost(words):
@@ -247,14 +247,14 @@ def read_archive(dump: Path) -> bytes:
     """The content of the file that pg_dump has written. The limit of pg_dump's files alone does not
     bound it: another process of the source's account may have taken pg_dump's descriptor and made
     the file longer. Raises SchemaUnreadable."""
-    archive = read_regular(dump, LONGEST_ARCHIVE + 1)
-    if len(archive) > LONGEST_ARCHIVE:
+    archive = read_regular(dump, MAX_ARCHIVE_BYTES + 1)
+    if len(archive) > MAX_ARCHIVE_BYTES:
         raise SchemaUnreadable(TOO_LONG)
     return archive
 
 
 def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
-    """Wait for the program's end; False if it makes no progress for STILL seconds."""
+    """Wait for the program's end; False if it makes no progress for STALL_TIMEOUT seconds."""
     watch = Watch(process.pid)
     with open_directory(Path(settings.STATE_DIR) / "branches") as branches:
 
@@ -262,4 +262,4 @@ def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
             require_reserve(branches)
             return watch.look()
 
-        return wait_while_it_gets_on(lambda: process.poll() is not None, look, still=STILL)
+        return wait_while_progressing(lambda: process.poll() is not None, look, still=STALL_TIMEOUT)

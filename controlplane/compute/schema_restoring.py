@@ -26,15 +26,15 @@ import psycopg
 from django.conf import settings
 
 from controlplane.compute.dump_archive import Entry
-from controlplane.compute.patience import progressed
+from controlplane.compute.patience import report_progress
 from controlplane.compute.schema import is_connection_lost
 from controlplane.compute.session import Session, SessionTimedOut, session, values_of
 from controlplane.compute.space import require_reserve
 from controlplane.compute.tree import open_directory
 
 # Seconds that a statement may take.
-STATEMENT = 50.0
-PASSES = 20
+TIMEOUT = 50.0
+MAX_PASSES = 20
 # What the platform creates itself, or does not need.
 NOT_CREATED = {b"DATABASE", b"EXTENSION", b"ENCODING", b"STDSTRINGS", b"SEARCHPATH"}
 # What the platform executes when everything is there and has its owner.
@@ -51,7 +51,7 @@ TABLES = (b"ALTER TABLE ", b"ALTER FOREIGN TABLE ")
 # The restorer's sessions. pg_catalog comes before the schema of temporary objects.
 OPTIONS = (
     "-c search_path=pg_catalog,pg_temp -c check_function_bodies=off -c xmloption=content"
-    f" -c statement_timeout={STATEMENT:.0f}s -c lock_timeout=10s -c client_min_messages=warning"
+    f" -c statement_timeout={TIMEOUT:.0f}s -c lock_timeout=10s -c client_min_messages=warning"
 )
 # Statements that create the extensions, each as its owner if that is a client.
 EXTENSIONS = """
@@ -158,7 +158,7 @@ def create_schema(
     others = [
         entry for entry in entries if entry.kind not in NOT_CREATED | AFTERWARDS | {b"SCHEMA"}
     ]
-    gifts = [_gift(entry) for entry in entries if entry.owner and entry.kind in OWNED]
+    gifts = [_owner_statement(entry) for entry in entries if entry.owner and entry.kind in OWNED]
     gifts.sort(key=lambda statement: not statement.startswith(TABLES))
 
     with _running(sockets, "postgres") as platform:
@@ -194,20 +194,20 @@ def _running(sockets: Path, database: str, role: str | None = None) -> Iterator[
         with session(
             sockets,
             database,
-            bound=STATEMENT,
+            bound=TIMEOUT,
             client_encoding="SQL_ASCII",
             **({"user": role, "options": OPTIONS} if role else {}),
         ) as connection:
             yield connection
     except psycopg.Error as error:
-        raise _explained(error) from error
+        raise _creation_error(error) from error
 
 
 def _create(connection: Session, entries: Sequence[Entry]) -> None:
     """Create the objects. pg_dump does not know what the body of a function needs, so what fails is
     tried again when others are there."""
     with open_directory(Path(settings.STATE_DIR) / "branches") as branches:
-        for _ in range(PASSES):
+        for _ in range(MAX_PASSES):
             put_off, refusals = [], []
             for entry in entries:
                 # Code that was evaluated before may have changed the session's settings. A database
@@ -217,11 +217,11 @@ def _create(connection: Session, entries: Sequence[Entry]) -> None:
                     connection.execute(first + entry.definition)
                 except psycopg.Error as error:
                     put_off.append(entry)
-                    refusals.append(_explained(error, entry))
+                    refusals.append(_creation_error(error, entry))
                     if isinstance(error, psycopg.OperationalError):
                         raise refusals[-1] from error
                 require_reserve(branches)
-                progressed()
+                report_progress()
             if len(put_off) == len(entries):
                 break
             entries = put_off
@@ -229,7 +229,7 @@ def _create(connection: Session, entries: Sequence[Entry]) -> None:
         raise refusals[0]
 
 
-def _explained(error: psycopg.Error, entry: Entry | None = None) -> Exception:
+def _creation_error(error: psycopg.Error, entry: Entry | None = None) -> Exception:
     words = str(error.diag.message_primary or error)
     is_lost = error.sqlstate is None and not isinstance(error, SessionTimedOut)
     if is_lost or is_connection_lost(words):
@@ -240,7 +240,7 @@ def _explained(error: psycopg.Error, entry: Entry | None = None) -> Exception:
     return SchemaNotCopied(words)
 
 
-def _gift(entry: Entry) -> bytes:
+def _owner_statement(entry: Entry) -> bytes:
     """The statement that gives the object its owner; b"" if it has that of its table."""
     # The schema "public" is there already: what would drop it is a comment.
     public = b"DROP SCHEMA public;" if (entry.kind, entry.name) == (b"SCHEMA", b"public") else b""

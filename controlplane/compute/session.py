@@ -22,10 +22,10 @@ from psycopg import capabilities
 from psycopg.abc import PQGen, PQGenConn
 
 from controlplane.compute.accounts import is_served_by
-from controlplane.compute.binaries import major_behind
+from controlplane.compute.binaries import major_at
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.door import port_of
-from controlplane.compute.patience import UNBOUNDED, Cancelled, heed_cancel, remaining
+from controlplane.compute.patience import UNBOUNDED, Cancelled, check_cancelled, remaining
 
 Result = TypeVar("Result")
 Wanted = TypeVar("Wanted")
@@ -33,18 +33,18 @@ Ready = TypeVar("Ready")
 Session = psycopg.Connection[tuple[object, ...]]
 
 # Seconds for one statement, if the caller of `session` names no other bound.
-STATEMENT_BOUND = 30.0
+STATEMENT_TIMEOUT = 30.0
 # Seconds: libpq and psycopg accept no shorter timeout for connecting.
-SHORTEST_CONNECT = 2
+MIN_CONNECT_TIMEOUT = 2
 # Seconds by which the server's timeout for a statement comes before the client's, which is for a
 # server that does not answer at all.
-SERVER_FIRST = 1.0
+TIMEOUT_MARGIN = 1.0
 # Bytes that a server may send during one statement, or while a session starts. An attacker who has
 # taken over a compute may answer in its place, and the whole answer would be held in our memory.
-LONGEST_ANSWER = 64 << 20
-LARGEST_NUMBER = 2**63 - 1
+MAX_ANSWER_BYTES = 64 << 20
+MAX_INTEGER = 2**63 - 1
 # Seconds for telling a server to cancel a statement.
-TELL_BOUND = 1.0
+CANCEL_TIMEOUT = 1.0
 
 # Sessions run as a superuser, so names may only resolve to Postgres's own objects. The first part
 # also keeps answers in the format that the driver reads. The second part keeps statements, which
@@ -114,7 +114,7 @@ class NotPostgres(psycopg.OperationalError):
 class _BoundedConnection(psycopg.Connection[tuple[object, ...]]):
     """Waits for an answer at most `bound` seconds, and no longer than the work under way may."""
 
-    bound = STATEMENT_BOUND
+    bound = STATEMENT_TIMEOUT
 
     @classmethod
     def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
@@ -137,7 +137,7 @@ def heeding(gen: Generator[Wanted, Ready, Result]) -> Generator[Wanted, Ready, R
         wanted = next(gen)
         while True:
             ready = yield wanted
-            heed_cancel()
+            check_cancelled()
             wanted = gen.send(ready)
     except StopIteration as ended:
         result: Result = ended.value
@@ -151,9 +151,9 @@ def of_bounded_length(
     longest: int | None = None,
 ) -> Generator[Wanted, Ready, Result]:
     """Wrap a wait of the driver, so that it ends once more than about `longest` bytes have come in
-    from the descriptor; the default is LONGEST_ANSWER. Without a descriptor, while connecting, the
-    driver's own requests name it. Raises NotPostgres."""
-    count, unread, most = 0, array.array("i", [0]), longest or LONGEST_ANSWER
+    from the descriptor; the default is MAX_ANSWER_BYTES. Without a descriptor, while connecting,
+    the driver's own requests name it. Raises NotPostgres."""
+    count, unread, most = 0, array.array("i", [0]), longest or MAX_ANSWER_BYTES
     try:
         wanted = next(gen)
         while True:
@@ -175,7 +175,7 @@ def session(
     socket_dir: Path,
     dbname: str = "postgres",
     *,
-    bound: float = STATEMENT_BOUND,
+    bound: float = STATEMENT_TIMEOUT,
     client_encoding: str = "UTF8",
     **others: str,
 ) -> Iterator[Session]:
@@ -190,7 +190,7 @@ def session(
     connection = _BoundedConnection.connect(
         **parameters(socket_dir, dbname, bound=bound) | others,
         autocommit=True,
-        connect_timeout=max(SHORTEST_CONNECT, round(min(bound, remaining()))),
+        connect_timeout=max(MIN_CONNECT_TIMEOUT, round(min(bound, remaining()))),
         client_encoding=client_encoding,
     )
     connection.bound = bound
@@ -203,7 +203,7 @@ def session(
         # The server would otherwise go on with the statement.
         if capabilities.has_cancel_safe():
             with suppress(psycopg.Error):
-                connection.cancel_safe(timeout=TELL_BOUND)
+                connection.cancel_safe(timeout=CANCEL_TIMEOUT)
         raise
     finally:
         # Not `with connection`: after a timeout, that would wait for a rollback.
@@ -219,7 +219,7 @@ def parameters(socket_dir: Path, dbname: str, *, bound: float) -> dict[str, Any]
         "user": PLATFORM_ROLE,
         "dbname": dbname,
         "application_name": "perch",
-        "options": pinned_options(bound, major_behind(socket_dir)),
+        "options": pinned_options(bound, major_at(socket_dir)),
     }
 
 
@@ -228,7 +228,7 @@ def values_of(row: tuple[object, ...] | None, *kinds: type | tuple[type, ...]) -
     Postgres's range, and every moment has a time zone. Raises NotPostgres."""
     if row is None or len(row) != len(kinds) or not all(map(isinstance, row, kinds)):
         raise NotPostgres("an answer with other columns than requested")
-    if any(isinstance(value, int) and abs(value) > LARGEST_NUMBER for value in row):
+    if any(isinstance(value, int) and abs(value) > MAX_INTEGER for value in row):
         raise NotPostgres("a number that is too large")
     if any(isinstance(value, datetime) and value.tzinfo is None for value in row):
         raise NotPostgres("a time without a time zone")
@@ -250,7 +250,7 @@ def is_utf8(name: str) -> bool:
 def pinned_options(bound: float, major: int) -> str:
     """The pinned settings as libpq's `options` for a Postgres of the major version, with `bound`
     seconds for a statement."""
-    milliseconds = max(1, round((bound - SERVER_FIRST) * 1000))
+    milliseconds = max(1, round((bound - TIMEOUT_MARGIN) * 1000))
     settings: dict[str, Any] = {**PINNED, "statement_timeout": milliseconds}
     for since, pinned in PINNED_SINCE.items():
         if major >= since:

@@ -16,15 +16,15 @@ from pathlib import Path
 from django.conf import settings
 
 BALLAST = "ballast"
-BALLAST_SIZE = 128 << 20  # bytes
+BALLAST_BYTES = 128 << 20  # bytes
 # On a small disk, the ballast takes at most this part of it.
-BALLAST_PART = 1 / 50
+BALLAST_FRACTION = 1 / 50
 # The most inodes that are reserved; a new branch takes about a thousand.
 MAX_RESERVED_FILES = 50_000
 # Bytes with which the metadata can still write; with less, the ballast is removed.
-LAST = 16 << 20
+CRITICAL_BYTES = 16 << 20
 
-FULL = {errno.ENOSPC, errno.EDQUOT}
+DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
 
 
 class NotEnoughSpace(Exception):
@@ -69,8 +69,8 @@ class Space:
         if self.lacks_files:
             return f"{self.free_files} inodes free, less than the reserve of {self.reserved_files}"
         return (
-            f"{in_words(self.free)} free of {in_words(self.total)}, less than the reserve of "
-            f"{in_words(self.reserve)}"
+            f"{size_text(self.free)} free of {size_text(self.total)}, less than the reserve of "
+            f"{size_text(self.reserve)}"
         )
 
 
@@ -107,8 +107,8 @@ def require(needed: int, *, at: Path, what: str) -> None:
         raise NotEnoughSpace(f"this host's disk is nearly full: {space.shortage}")
     if needed > space.left:
         raise NotEnoughSpace(
-            f"this host has {in_words(space.left)} left beyond its reserve, "
-            f"and {what} needs {in_words(needed)}"
+            f"this host has {size_text(space.left)} left beyond its reserve, "
+            f"and {what} needs {size_text(needed)}"
         )
 
 
@@ -119,17 +119,17 @@ def require_reserve(at: int) -> None:
 
 
 @contextmanager
-def telling_of_full_disk(what: str) -> Iterator[None]:
+def translate_disk_full(what: str) -> Iterator[None]:
     """Turn the system's error for a full disk, which names a path, into NotEnoughSpace."""
     try:
         yield
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL_ERRNOS:
             raise
         raise NotEnoughSpace(f"this host's disk is full: {what} does not fit") from error
 
 
-def in_words(size: int) -> str:
+def size_text(size: int) -> str:
     """A number of bytes for people, for example "1.5 GB"."""
     for unit, bytes_of in (("GB", 10**9), ("MB", 10**6)):
         if size >= bytes_of:
@@ -146,21 +146,21 @@ def make_room() -> None:
     it beside the reserve. Raises OSError."""
     ballast = Path(settings.STATE_DIR) / BALLAST
     space = space_at(ballast.parent)
-    if space.free < LAST:
+    if space.free < CRITICAL_BYTES:
         ballast.unlink(missing_ok=True)
         return
-    size = min(BALLAST_SIZE, round(space.total * BALLAST_PART))
-    if space.left >= 2 * size and not _has(ballast, size):
-        _hold(ballast, size)
+    size = min(BALLAST_BYTES, round(space.total * BALLAST_FRACTION))
+    if space.left >= 2 * size and not _is_reserved(ballast, size):
+        _reserve_space(ballast, size)
 
 
-def _has(ballast: Path, size: int) -> bool:
+def _is_reserved(ballast: Path, size: int) -> bool:
     with suppress(FileNotFoundError):
         return ballast.stat().st_blocks * 512 >= size
     return False
 
 
-def _hold(ballast: Path, size: int) -> None:
+def _reserve_space(ballast: Path, size: int) -> None:
     descriptor = os.open(ballast, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, size)

@@ -16,11 +16,11 @@ from typing import LiteralString
 
 from psycopg import sql
 
-from controlplane.compute.branch_data import branch_dir, data_dir, write_for
+from controlplane.compute.branch_data import branch_dir, data_dir, write_branch_file
 from controlplane.compute.filesystem import lock_branches, standby_lock
 from controlplane.compute.history.log import parse_lsn, segment_start
 from controlplane.compute.history.pulling import SLOT as HISTORY_SLOT
-from controlplane.compute.patience import heed_cancel
+from controlplane.compute.patience import check_cancelled
 from controlplane.compute.process import reload_postgres
 from controlplane.compute.session import Session, session, values_of
 
@@ -29,10 +29,10 @@ SLOT = "perch_region"
 CONFIGURATION = "postgresql.conf"
 _SETTING = "synchronous_standby_names"
 _NAMED = re.compile(_SETTING + """ = '"(lr-[a-z0-9]+)"'\n""")
-_LOOK = 0.05  # seconds
+_POLL_INTERVAL = 0.05  # seconds
 # Seconds for a statement of a session that watches the receiver.
-BOUND = 2.0
-LOCK_WITHIN = 10.0  # seconds
+STATEMENT_TIMEOUT = 2.0
+LOCK_TIMEOUT = 10.0  # seconds
 
 
 class NotAttached(Exception):
@@ -40,11 +40,11 @@ class NotAttached(Exception):
 
 
 @contextmanager
-def configuring(branch_id: str) -> Iterator[None]:
+def configuration_lock(branch_id: str) -> Iterator[None]:
     """Hold the branch's configuration file, to read and replace it. For moments only: the process
     that takes out a lost receiver waits for it, and may be another one than the worker. Raises
     LockTimeout."""
-    with lock_branches(standby_lock(branch_id), timeout=LOCK_WITHIN):
+    with lock_branches(standby_lock(branch_id), timeout=LOCK_TIMEOUT):
         yield
 
 
@@ -67,12 +67,12 @@ def name_standby(branch_id: str, receiver_id: str | None, *, instead_of: str | N
     """Let commits wait for the receiver from now on; with None, let those go on that wait, and let
     no others wait. With `instead_of`, do this only if they wait for that one. Postgres applies it
     within a moment. Raises LockTimeout, OSError."""
-    with configuring(branch_id):
+    with configuration_lock(branch_id):
         present, wanted = standby_line(branch_id), _line(receiver_id)
         if present == wanted or (instead_of is not None and present != _line(instead_of)):
             return
         text = (branch_dir(branch_id) / CONFIGURATION).read_text().replace(present, "")
-        write_for(branch_id, CONFIGURATION, text + wanted)
+        write_branch_file(branch_id, CONFIGURATION, text + wanted)
         reload_postgres(data_dir(branch_id))
 
 
@@ -119,10 +119,10 @@ def drop_slot(sockets: Path) -> None:
 
 def attach(branch_id: str, sockets: Path, receiver_id: str, *, within: float) -> int:
     """Wait until the receiver has all that was committed so far, then let commits wait for it.
-    Returns the descriptor of its walsender (`watched`). Raises NotAttached, psycopg.Error,
-    OSError."""
+    Returns the descriptor of its walsender (`walsender_descriptor`). Raises NotAttached,
+    psycopg.Error, OSError."""
     deadline = time.monotonic() + within
-    with session(sockets, bound=BOUND) as connection:
+    with session(sockets, bound=STATEMENT_TIMEOUT) as connection:
         row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
         (flushed,) = values_of(row, str)
         _wait(connection, receiver_id, "flush_lsn >= %s::pg_lsn", [flushed], deadline)
@@ -131,10 +131,10 @@ def attach(branch_id: str, sockets: Path, receiver_id: str, *, within: float) ->
     return os.pidfd_open(pid)
 
 
-def watched(sockets: Path, receiver_id: str) -> int | None:
+def walsender_descriptor(sockets: Path, receiver_id: str) -> int | None:
     """The descriptor of the walsender of a receiver for which commits wait, which becomes readable
     when its connection ends; None if there is no such receiver. Raises psycopg.Error, OSError."""
-    with session(sockets, bound=BOUND) as connection:
+    with session(sockets, bound=STATEMENT_TIMEOUT) as connection:
         pid = _find(connection, receiver_id, "sync_state = 'sync'", [])
     return None if pid is None else os.pidfd_open(pid)
 
@@ -152,10 +152,10 @@ def _wait(
     deadline: float,
 ) -> int:
     while (pid := _find(connection, receiver_id, condition, values)) is None:
-        heed_cancel()
+        check_cancelled()
         if time.monotonic() > deadline:
             raise NotAttached("the second host has not received the log in time")
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)
     return pid
 
 

@@ -204,7 +204,7 @@ def _check_reachable(state: Path) -> None:
             )
 
 
-def _words_of_another_owner(path: Path, owner: int) -> str:
+def _other_owner_message(path: Path, owner: int) -> str:
     state = settings.STATE_DIR
     if os.geteuid() != 0:
         return (
@@ -227,6 +227,6 @@ def _our_directory(path: Path, mode: int) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise StateDirectoryUnusable(f"{path} is not a directory")
     if found.st_uid != own_account().uid:
-        raise StateDirectoryUnusable(_words_of_another_owner(path, found.st_uid))
+        raise StateDirectoryUnusable(_other_owner_message(path, found.st_uid))
     if stat.S_IMODE(found.st_mode) != mode:
         path.chmod(mode)

@@ -41,7 +41,7 @@ IDENTIFIER = re.compile(r"\s*(?:\"(?:[^\"]|\"\")+\"|[^\s,\"][^\s,]*)\s*")
 def complaint_of_text(name: str, value: str, values: Sequence[str]) -> str | None:
     """Why the value is refused for the setting `name`, which is in lower case; None if no check
     here refuses it. `values` are those that Postgres lists; empty if it lists none."""
-    judge = JUDGES.get(name)
+    judge = CHECKS.get(name)
     return judge(value, values) if judge else None
 
 
@@ -54,8 +54,8 @@ def _timezone(value: str, values: Sequence[str]) -> str | None:
 
 def _locale(value: str, values: Sequence[str]) -> str | None:
     """An empty value means the server's own locale."""
-    known = {_plain(one) for one in (*values, "C", "POSIX", "")}
-    if not values or _plain(value) in known:
+    known = {_alphanumeric(one) for one in (*values, "C", "POSIX", "")}
+    if not values or _alphanumeric(value) in known:
         return None
     return (
         f'must be a locale that the server has, one of {", ".join(sorted(values))}, got "{value}"'
@@ -68,13 +68,13 @@ def _message_locale(value: str, values: Sequence[str]) -> str | None:
 
 
 def _encoding(value: str, values: Sequence[str]) -> str | None:
-    if _plain(value) in ENCODINGS:
+    if _alphanumeric(value) in ENCODINGS:
         return None
     return f'must be the name of an encoding such as UTF8, got "{value}"'
 
 
 def _datestyle(value: str, values: Sequence[str]) -> str | None:
-    if all(DATESTYLE.fullmatch(word) for word in _words(value)):
+    if all(DATESTYLE.fullmatch(word) for word in _split_list(value)):
         return None
     return f'must be a style and an order such as "ISO, DMY", got "{value}"'
 
@@ -89,7 +89,7 @@ def _some_of(*known: str) -> Judge:
     """A judge of lists of these words, in whatever case."""
 
     def judge(value: str, values: Sequence[str]) -> str | None:
-        if all(word.lower() in known for word in _words(value)):
+        if all(word.lower() in known for word in _split_list(value)):
             return None
         return f'must be some of {", ".join(known)}, got "{value}"'
 
@@ -120,7 +120,7 @@ def _search_path(value: str, values: Sequence[str]) -> str | None:
     return f'must be names of schemas, separated by commas, got "{value}"'
 
 
-JUDGES: Mapping[str, Judge] = {
+CHECKS: Mapping[str, Judge] = {
     "client_encoding": _encoding,
     "createrole_self_grant": _some_of("set", "inherit"),
     "datestyle": _datestyle,
@@ -137,9 +137,9 @@ JUDGES: Mapping[str, Judge] = {
 }
 
 
-def _words(value: str) -> list[str]:
+def _split_list(value: str) -> list[str]:
     return [word.strip() for word in value.split(",")] if value.strip() else []
 
 
-def _plain(value: str) -> str:
+def _alphanumeric(value: str) -> str:
     return re.sub(r"[^a-z0-9]", "", value.lower())

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from controlplane.compute.accounts import Account, give
-from controlplane.compute.patience import progressed
+from controlplane.compute.accounts import Account, set_owner
+from controlplane.compute.patience import report_progress
 from controlplane.compute.space import require_reserve
 from controlplane.compute.steps import add_bytes
 
@@ -28,9 +28,9 @@ NO_REFLINK = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.E
 # Bytes that a file or directory takes at least: an empty one takes an inode.
 LEAST = 4096
 # Bytes copied between two reports of progress, and between two checks of the disk's space.
-CHUNK = 64 << 20
+CHUNK_BYTES = 64 << 20
 # Postgres makes no deeper directories; deeper ones were made by something else.
-DEEPEST = 8
+MAX_DEPTH = 8
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -131,7 +131,7 @@ def copy_beginning(
             os.fchmod(writing, 0o644)
             clone.content(reading, writing, min(size, found.st_size), share=share)
             os.ftruncate(writing, size)
-            give(writing, owner)
+            set_owner(writing, owner)
             os.fsync(writing)
         finally:
             os.close(writing)
@@ -158,7 +158,7 @@ class _Clone:
         self.unlooked = 0
 
     def directory(self, reading: int, writing: int, place: str) -> None:
-        give(writing, self.owner)
+        set_owner(writing, self.owner)
         check_depth(place)
         with os.scandir(reading) as entries:
             for entry in entries:
@@ -173,7 +173,7 @@ class _Clone:
         os.mkdir(name, 0o700, dir_fd=writing)
         with open_directory(name, within=writing) as made:
             if place in self.skip:
-                give(made, self.owner)
+                set_owner(made, self.owner)
                 return
             with suppress(FileNotFoundError), open_directory(name, within=reading) as found:
                 self.directory(found, made, f"{place}/")
@@ -186,15 +186,15 @@ class _Clone:
             target = os.open(name, NEW_FILE, 0o600, dir_fd=writing)
             try:
                 self.content(source, target, found.st_size)
-                give(target, self.owner)
+                set_owner(target, self.owner)
             finally:
                 os.close(target)
         self.wrote(LEAST, writing)
-        progressed()
+        report_progress()
 
     def wrote(self, size: int, target: int) -> None:
         self.unlooked += size
-        if self.unlooked >= CHUNK:
+        if self.unlooked >= CHUNK_BYTES:
             self.unlooked = 0
             require_reserve(target)
 
@@ -210,10 +210,10 @@ class _Clone:
             add_bytes(size)
             return
         # copy_file_range would share blocks too, and fails between some filesystems.
-        while size > 0 and (copied := os.sendfile(target, source, None, min(CHUNK, size))):
+        while size > 0 and (copied := os.sendfile(target, source, None, min(CHUNK_BYTES, size))):
             size -= copied
             add_bytes(copied)
-            progressed()
+            report_progress()
             self.wrote(copied, target)
 
 
@@ -276,7 +276,7 @@ def _files_of(directory: int, place: str, skip: Collection[str]) -> Iterator[int
 def check_depth(place: str) -> None:
     """Raise TreeUntrusted if no directory of Postgres is nested like the path, which ends with a
     slash."""
-    if place.count("/") >= DEEPEST:
+    if place.count("/") >= MAX_DEPTH:
         raise TreeUntrusted(f"{place} is nested deeper than any directory of Postgres")
 
 

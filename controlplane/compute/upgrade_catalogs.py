@@ -17,13 +17,13 @@ from pathlib import Path
 import psycopg
 
 from controlplane.compute.extensions import has_extension
-from controlplane.compute.patience import progressed
+from controlplane.compute.patience import report_progress
 from controlplane.compute.rights import Rights, difference, rights_in
 from controlplane.compute.schema import is_connection_lost
 from controlplane.compute.schema_restoring import ADMIT, GUARD, OPTIONS, UNGUARD
 from controlplane.compute.session import Session, session
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 # Databases that cannot be entered, which pg_upgrade refuses; Postgres's own template0 is none.
 CLOSED = """
 SELECT datname, datconnlimit = -2 FROM pg_database
@@ -101,7 +101,7 @@ class UpgradeFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Disarmed:
+class StrippedCode:
     """What the copy of the old data contained before."""
 
     # By the names of the databases: rows as of BODIES.
@@ -109,7 +109,7 @@ class Disarmed:
     rights: Rights
 
 
-def refuse_what_cannot_go(sockets: Path, to: int) -> None:
+def refuse_unsupported(sockets: Path, to: int) -> None:
     """Raise UpgradeRefused for what pg_upgrade or the new version cannot take over."""
     with session(sockets) as connection:
         for name, is_half_dropped in connection.execute(CLOSED):
@@ -132,21 +132,21 @@ def refuse_what_cannot_go(sockets: Path, to: int) -> None:
             found = [_text(extension) for (extension,) in connection.execute(EXTENSIONS)]
         if missing := [extension for extension in found if not has_extension(extension, to)]:
             raise UpgradeRefused(
-                f'the database "{name}" has the extension {named(missing)}, which Postgres {to} '
+                f'the database "{name}" has the extension {listed(missing)}, which Postgres {to} '
                 "does not have on this host: drop it, or have the operator install it"
             )
 
 
-def disarm(sockets: Path) -> Disarmed:
+def strip_client_code(sockets: Path) -> StrippedCode:
     """Take the bodies of all functions and the checks of all domains that clients could have
     written."""
     with session(sockets) as connection:
         names = [str(name) for (name,) in connection.execute(DATABASES)]
     rights = rights_in(sockets, names)
-    return Disarmed({name: _disarm(sockets, name) for name in names}, rights)
+    return StrippedCode({name: _strip_client_code(sockets, name) for name in names}, rights)
 
 
-def _disarm(sockets: Path, name: str) -> list[tuple[bytes, ...]]:
+def _strip_client_code(sockets: Path, name: str) -> list[tuple[bytes, ...]]:
     # No conversion: statements are in the database's own encoding.
     with session(sockets, name, client_encoding="SQL_ASCII") as connection:
         connection.execute("SET check_function_bodies = off")
@@ -157,12 +157,12 @@ def _disarm(sockets: Path, name: str) -> list[tuple[bytes, ...]]:
         # Checks first, since arguments of functions may have literals of domains as defaults.
         for _, _, take, *_ in checks + functions:
             connection.execute(take)
-            progressed()
+            report_progress()
         connection.execute(FORGET_VERSIONS)
     return functions + checks + dependencies
 
 
-def rearm(sockets: Path, found: Disarmed) -> None:
+def restore_client_code(sockets: Path, found: StrippedCode) -> None:
     """Give back what was taken. Raises UpgradeFailed if the rights are not those of before."""
     for name, rows in found.taken.items():
         with (
@@ -191,7 +191,7 @@ def rearm(sockets: Path, found: Disarmed) -> None:
                         f'{_text(what)} in the database "{name}" cannot be restored: '
                         + words.strip()
                     ) from error
-                progressed()
+                report_progress()
     if changed := difference(found.rights, rights_in(sockets, list(found.taken))):
         raise UpgradeFailed(f"the upgrade would change rights: {changed}")
 
@@ -216,9 +216,9 @@ def _acting_for(platform: Session, sockets: Path, database: str, owner: bytes) -
     platform.execute(f"{UNGUARD.format(role)}; DROP ROLE {role}".encode())
 
 
-def named(names: list[str]) -> str:
-    shown = ", ".join(f'"{name}"' for name in names[:MOST_NAMED])
-    return shown + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+def listed(names: list[str]) -> str:
+    shown = ", ".join(f'"{name}"' for name in names[:MAX_NAMED])
+    return shown + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
 
 
 def _bytes(value: object) -> bytes:

@@ -12,14 +12,14 @@ from pathlib import Path
 from django.conf import settings
 
 from controlplane.compute import branch_data, compute
-from controlplane.compute.accounts import account_of, give
+from controlplane.compute.accounts import account_of, set_owner
 from controlplane.compute.binaries import major_of, note_major
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.configuration import ComputeSpec, render_configuration
 from controlplane.compute.extensions import offered_extensions
 from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.foreign_files import put_into
-from controlplane.compute.limits import end_group, forget_limits, limit_compute, most_processes
+from controlplane.compute.limits import end_group, forget_limits, limit_compute, max_processes
 from controlplane.compute.logs import flush_log
 from controlplane.compute.occupants import lease
 from controlplane.compute.patience import patience
@@ -28,13 +28,13 @@ from controlplane.compute.state_directory import access_files
 
 # As many prepared transactions as an endpoint may allow: recovery ends with an error if the log has
 # more at once than are allowed.
-PREPARED = 4000
+MAX_PREPARED_TRANSACTIONS = 4000
 # Name of the files that this Postgres leaves in a branch's directory, without the suffix.
 NAME = "schema"
-# Compute units: LEAST sets its memory, as only we use it; MOST sets its speed.
-LEAST, MOST = 0.25, 1.0
+# Compute units: MIN_CU sets its memory, as only we use it; MAX_CU sets its speed.
+MIN_CU, MAX_CU = 0.25, 1.0
 # Seconds that it has to end, whether the work was cancelled or not.
-ENDING = 30.0
+END_TIMEOUT = 30.0
 
 
 def end_workshop(branch_id: str) -> None:
@@ -57,10 +57,12 @@ def serving(
     account = account_of(place)
     remove_tree(sockets)
     sockets.mkdir(mode=0o700)
-    give(sockets, account)
+    set_owner(sockets, account)
     major = major_of(data)
     note_major(sockets, major, account)
-    spec = ComputeSpec(sockets.name, branch_id, min_cu=LEAST, max_cu=MOST, pg_settings=pg_settings)
+    spec = ComputeSpec(
+        sockets.name, branch_id, min_cu=MIN_CU, max_cu=MAX_CU, pg_settings=pg_settings
+    )
     text = render_configuration(
         spec,
         major,
@@ -69,7 +71,7 @@ def serving(
         extensions=offered_extensions(major),
     )
     try:
-        config = branch_data.write_for(branch_id, f"{NAME}.conf", text)
+        config = branch_data.write_branch_file(branch_id, f"{NAME}.conf", text)
         clear_stale_pid_file(data, sockets=sockets)
         # A compute that was taken over may have written it, and it would override ours.
         put_into(data, "postgresql.auto.conf", "", account)
@@ -78,15 +80,15 @@ def serving(
                 data,
                 config,
                 place / f"{NAME}.log",
-                on_spawn=lambda pid: limit_compute(sockets.name, pid, max_cu=MOST),
+                on_spawn=lambda pid: limit_compute(sockets.name, pid, max_cu=MAX_CU),
                 lease=inherited,
-                most_processes=most_processes(MOST),
+                most_processes=max_processes(MAX_CU),
                 is_standby=is_standby,
             )
         yield sockets
     finally:
         # Must also end after a cancel: its directory is about to be removed.
-        with patience(ENDING, cancelled=threading.Event()):
+        with patience(END_TIMEOUT, cancelled=threading.Event()):
             compute.stop(branch_id)
             compute.end_started(branch_id, sockets.name)
         forget_limits(sockets.name)

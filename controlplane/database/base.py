@@ -34,11 +34,11 @@ Result = TypeVar("Result")
 
 # Seconds to wait for statements that are not the application's: those that set up a connection or
 # check one from the pool. This is short, so that a request can check a second connection.
-LOOK_WITHIN = 1.0
+CHECK_TIMEOUT = 1.0
 # Seconds by which the server cancels a statement before the client times out.
-SERVER_FIRST = 0.5
+TIMEOUT_MARGIN = 0.5
 # Seconds for which a connection that has answered counts as good, unless the server closed it.
-GOOD_FOR = 1.0
+CHECK_TTL = 1.0
 # The operating system's poll, not gevent's: it is called with timeout 0 and never blocks.
 _poll = get_original("select", "poll")
 
@@ -50,7 +50,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
     `notifies`.
     """
 
-    bound = LOOK_WITHIN
+    bound = CHECK_TIMEOUT
     # When the server last answered, by the monotonic clock.
     good_at = -math.inf
 
@@ -71,7 +71,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
 def check_good(connection: BoundedConnection) -> None:
     """Check that a connection from the pool is good, by a statement. None is sent if the connection
-    has answered within the last GOOD_FOR seconds and its socket has nothing to read: if the server
+    has answered within the last CHECK_TTL seconds and its socket has nothing to read: if the server
     had closed it, the end of file would be readable. If `clock` is due to be set, the statement
     asks for the time. Raises psycopg.Error."""
     if clock.is_due():
@@ -80,7 +80,7 @@ def check_good(connection: BoundedConnection) -> None:
         set_clock(connection)
         connection.autocommit = had_autocommit
         return
-    if time.monotonic() - connection.good_at < GOOD_FOR:
+    if time.monotonic() - connection.good_at < CHECK_TTL:
         look = _poll()
         look.register(connection.fileno(), select.POLLIN)
         if not look.poll(0):
@@ -116,7 +116,7 @@ class ReadCursor(psycopg.Cursor[tuple[Any, ...]]):
 
 
 # Less than a second, after which Postgres ends one of two transactions that wait for each other.
-LOCK_WITHIN = 0.2
+LOCK_TIMEOUT = 0.2
 
 
 class SchemaEditor(DatabaseSchemaEditor):
@@ -128,7 +128,7 @@ class SchemaEditor(DatabaseSchemaEditor):
     def __enter__(self) -> "SchemaEditor":
         self.connection.ensure_connection()
         self.connection.bound_statements(math.inf)
-        self._bound_locks(LOCK_WITHIN)
+        self._bound_locks(LOCK_TIMEOUT)
         super().__enter__()
         return self
 
@@ -188,11 +188,11 @@ class DatabaseWrapper(base.DatabaseWrapper):
         Raises django.db.Error."""
         self.ensure_connection()
         self.validate_no_broken_transaction()
-        with self._noted(sql, values), self.wrap_database_errors:
+        with self._log_statement(sql, values), self.wrap_database_errors:
             cursor = ReadCursor(self.connection)
             return cursor.execute(sql.encode(), values, prepare=True).fetchall()
 
-    def _noted(self, sql: str, values: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    def _log_statement(self, sql: str, values: Mapping[str, Any]) -> AbstractContextManager[Any]:
         """Log the statement as Django logs its own, so that tests can count it."""
         if not self.queries_logged:
             return nullcontext()
@@ -213,7 +213,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def _close(self) -> None:
         if self.connection is not None:
             # While the connection is in the pool, only checks use it.
-            self.connection.bound = LOOK_WITHIN
+            self.connection.bound = CHECK_TIMEOUT
         super()._close()  # type: ignore[misc] # not in django-stubs
 
 
@@ -227,5 +227,5 @@ def release_connection() -> None:
 def statement_timeout(bound: float) -> str:
     """The statement that sets when the server cancels a statement. `bound` is the client's limit in
     seconds."""
-    milliseconds = 0 if math.isinf(bound) else max(1, round((bound - SERVER_FIRST) * 1000))
+    milliseconds = 0 if math.isinf(bound) else max(1, round((bound - TIMEOUT_MARGIN) * 1000))
     return f"SET statement_timeout = {milliseconds}"

@@ -11,12 +11,12 @@ from controlplane.process_accounts import in_use
 
 # The worker's connections to the queue, besides one by which each lane, and the webhooks, hear of
 # new jobs.
-QUEUE = 2
+QUEUE_CONNECTIONS = 2
 # The connections of each proxy process for its questions, besides one by which it hears of changes.
-PROXY_QUESTIONS = 2
+PROXY_QUERY_CONNECTIONS = 2
 # If the proxy has an account of its own, its host process makes most of its calls: then the pools
 # of its processes have one connection each, and this process's has the others, but 2 at least.
-LEAST_OF_HOST_PROCESS = 2
+MIN_HOST_PROCESS_CONNECTIONS = 2
 # The processes that each host has.
 ON_EACH_HOST = ("worker", "proxy", "metrics", "up")
 
@@ -27,22 +27,22 @@ def most_connections() -> Mapping[str, int]:
     return {
         # Each process hears of events by one more.
         "api": int(os.environ.get("WEB_CONCURRENCY", "1")) * (pools["api"] + 1),
-        "worker": pools["worker"] + QUEUE + len(settings.LANE_SLOTS) + 1,
-        "proxy": settings.PROXY_PROCESSES * (pools["proxy"] + PROXY_QUESTIONS + 1)
-        + (max(0, LEAST_OF_HOST_PROCESS - settings.PROXY_PROCESSES) if in_use() else 0),
+        "worker": pools["worker"] + QUEUE_CONNECTIONS + len(settings.LANE_SLOTS) + 1,
+        "proxy": settings.PROXY_PROCESSES * (pools["proxy"] + PROXY_QUERY_CONNECTIONS + 1)
+        + (max(0, MIN_HOST_PROCESS_CONNECTIONS - settings.PROXY_PROCESSES) if in_use() else 0),
         "metrics": 0 if settings.METRICS_LISTEN == "off" else pools["metrics"],
         "up": pools["up"],
     }
 
 
-def needed(*, hosts: int) -> int:
+def needed_connections(*, hosts: int) -> int:
     """The most connections of one host with an API, and of all hosts, if these are
     set up as this host is."""
     most = most_connections()
     return most["api"] + hosts * sum(most[name] for name in ON_EACH_HOST)
 
 
-def shortage(*, hosts: int) -> str | None:
+def connection_shortage(*, hosts: int) -> str | None:
     """What to tell the operator if the server allows fewer connections than so many hosts may
     need; None if it allows enough. Raises django.db.Error."""
     with connection.cursor() as cursor:
@@ -53,7 +53,7 @@ def shortage(*, hosts: int) -> str | None:
             " + coalesce(current_setting('reserved_connections', true)::int, 0)"
         )
         allowed, reserved = cursor.fetchone()
-    if (need := needed(hosts=hosts)) <= allowed - reserved:
+    if (need := needed_connections(hosts=hosts)) <= allowed - reserved:
         return None
     most = most_connections()
     each = ", ".join(f"{name} {most[name]}" for name in ON_EACH_HOST)

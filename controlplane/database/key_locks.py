@@ -6,14 +6,14 @@ import zlib
 from controlplane import encryption
 
 # The first number of these locks.
-HELD = 0x5EC2E7
+LOCK_CLASS = 0x5EC2E7
 
 
 def hold_present_key() -> str:
     """The statement that takes the lock until the connection ends. It never waits, because all of
     these locks are shared."""
     number = lock_number(next(iter(encryption.fingerprints())))
-    return f"SELECT pg_advisory_lock_shared({HELD}, {number})"
+    return f"SELECT pg_advisory_lock_shared({LOCK_CLASS}, {number})"
 
 
 def lock_number(fingerprint: str) -> int:

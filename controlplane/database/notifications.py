@@ -14,11 +14,11 @@ log = logging.getLogger(__name__)
 
 # Seconds between two checks whether to stop, between two checks of the connection (a server that
 # hangs does not close it), and between two attempts to connect.
-LOOK_EVERY, TRY_EVERY, CONNECT_AGAIN = 0.2, 4.0, 1.0
+STOP_CHECK_INTERVAL, CONNECTION_CHECK_INTERVAL, CONNECT_RETRY_DELAY = 0.2, 4.0, 1.0
 
 
-class Hearer(Protocol):
-    """Receives the calls of `hear`, all in the same thread."""
+class Handler(Protocol):
+    """Receives the calls of `listen_to`, all in the same thread."""
 
     def begin(self) -> None:
         """From now on every notification is received."""
@@ -29,10 +29,10 @@ class Hearer(Protocol):
     def receive(self, channel: str, payload: str) -> None: ...
 
 
-def hear(channels: Sequence[str], hearer: Hearer, *, until: Callable[[], bool]) -> None:
+def listen_to(channels: Sequence[str], hearer: Handler, *, until: Callable[[], bool]) -> None:
     """Pass the notifications of the channels to the hearer until `until()` is true. If the database
     does not answer, connect again. Returns soon after `until()` has become true: normally within
-    LOOK_EVERY seconds, later only while it waits for a silent database."""
+    STOP_CHECK_INTERVAL seconds, later only while it waits for a silent database."""
     while not until():
         try:
             with _connect() as line:
@@ -41,7 +41,7 @@ def hear(channels: Sequence[str], hearer: Hearer, *, until: Callable[[], bool]) 
             log.warning(
                 "database does not answer, notifications not received", extra={"error": str(error)}
             )
-            time.sleep(CONNECT_AGAIN)
+            time.sleep(CONNECT_RETRY_DELAY)
 
 
 def _connect() -> BoundedConnection:
@@ -51,7 +51,7 @@ def _connect() -> BoundedConnection:
 
 
 def _listen(
-    line: BoundedConnection, channels: Sequence[str], hearer: Hearer, until: Callable[[], bool]
+    line: BoundedConnection, channels: Sequence[str], hearer: Handler, until: Callable[[], bool]
 ) -> None:
     for channel in channels:
         line.execute(psycopg.sql.SQL("LISTEN {}").format(psycopg.sql.Identifier(channel)))
@@ -59,9 +59,9 @@ def _listen(
     try:
         tried = time.monotonic()
         while not until():
-            for notification in line.notifies(timeout=LOOK_EVERY):
+            for notification in line.notifies(timeout=STOP_CHECK_INTERVAL):
                 hearer.receive(notification.channel, notification.payload)
-            if time.monotonic() - tried > TRY_EVERY:
+            if time.monotonic() - tried > CONNECTION_CHECK_INTERVAL:
                 line.execute("SELECT 1")
                 tried = time.monotonic()
     finally:

@@ -9,13 +9,13 @@ from cryptography.fernet import InvalidToken
 from django.conf import settings
 
 from controlplane import encryption
-from controlplane.database.version import CONNECT_BOUND, conninfo
+from controlplane.database.version import CONNECT_TIMEOUT, conninfo
 from controlplane.environment import Unstored
 
 # The advisory lock of changes to the stored fingerprints.
-CHANGING = 0x5EC2E8
+FINGERPRINTS_LOCK = 0x5EC2E8
 # How many values are looked at if no fingerprint is stored yet.
-SAMPLE = 20
+SAMPLE_SIZE = 20
 
 
 class OtherSecretKey(Exception):
@@ -56,10 +56,10 @@ def refuse_other_key() -> None:
             "this account can read"
         )
     known = list(encryption.fingerprints())
-    with psycopg.connect(conninfo(), connect_timeout=CONNECT_BOUND) as session:
-        session.execute("SELECT pg_advisory_xact_lock(%s)", [CHANGING])
+    with psycopg.connect(conninfo(), connect_timeout=CONNECT_TIMEOUT) as session:
+        session.execute("SELECT pg_advisory_xact_lock(%s)", [FINGERPRINTS_LOCK])
         stored = keys_in_use(session)
-        if stored - set(known) or (not stored and not _reads_something(session)):
+        if stored - set(known) or (not stored and not _can_decrypt_any(session)):
             raise OtherSecretKey(
                 "PERCH_SECRET_KEY is not the key that the passwords in this database are encrypted "
                 "with. Set it (or PERCH_SECRET_KEY_FILE, or the file secret-key in the state "
@@ -83,12 +83,12 @@ def keys_in_use(session: "psycopg.Connection[tuple[object, ...]]") -> set[str]:
     return {str(fingerprint) for (fingerprint,) in rows}
 
 
-def _reads_something(session: "psycopg.Connection[tuple[object, ...]]") -> bool:
+def _can_decrypt_any(session: "psycopg.Connection[tuple[object, ...]]") -> bool:
     """Whether a role's password can be decrypted, of those stored last; true if there are none."""
     rows = session.execute(
         "SELECT encrypted_password FROM controlplane_role WHERE encrypted_password <> ''"
         " ORDER BY id DESC LIMIT %s",
-        [SAMPLE],
+        [SAMPLE_SIZE],
     ).fetchall()
     return not rows or any(_is_readable(str(value)) for (value,) in rows)
 

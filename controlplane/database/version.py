@@ -13,8 +13,8 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from psycopg.conninfo import make_conninfo
 
-CONNECT_BOUND = 10  # seconds
-MOST_NAMED = 3
+CONNECT_TIMEOUT = 10  # seconds
+MAX_NAMED = 3
 
 # The last migration of the oldest version whose processes may run on a database with all migrations
 # of this one. A release moves it to the last migration of the release before it; CONTRIBUTING.md
@@ -94,7 +94,7 @@ def refuse_other_version(*, beside: bool = False) -> None:
         )
 
 
-def note_runs_beside(**_: object) -> None:
+def record_compatibility(**_: object) -> None:
     """After a migration: note in the database beside which older versions this one runs, unless a
     newer version has migrated it too."""
     loader = MigrationLoader(connection)
@@ -107,17 +107,17 @@ def _refuse_unknown(loader: MigrationLoader, applied: set[Migration], *, beside:
     if is_too_old({*map(".".join, applied)}):
         raise OtherVersion(f"the database is {TOO_OLD}")
     unknown = sorted(map(".".join, applied - _known(loader)))
-    if unknown and not (beside and ("controlplane", _runs_beside()) in _known(loader)):
+    if unknown and not (beside and ("controlplane", _recorded_compatibility()) in _known(loader)):
         raise OtherVersion(
             f"the database was migrated by a newer Perch: it has "
-            f"{', '.join(unknown[:MOST_NAMED])}. Install "
+            f"{', '.join(unknown[:MAX_NAMED])}. Install "
             "that version, or restore the backup that was made before the upgrade"
         )
 
 
-def _runs_beside() -> str:
+def _recorded_compatibility() -> str:
     """What the version that migrated the database last has noted; "" if it noted nothing."""
-    with psycopg.connect(conninfo(), connect_timeout=CONNECT_BOUND) as session:
+    with psycopg.connect(conninfo(), connect_timeout=CONNECT_TIMEOUT) as session:
         row = session.execute(
             "SELECT obj_description('django_migrations'::regclass, 'pg_class')"
         ).fetchone()
@@ -130,7 +130,7 @@ def _known(loader: MigrationLoader) -> set[Migration]:
 
 
 def _applied() -> set[Migration]:
-    with psycopg.connect(conninfo(), connect_timeout=CONNECT_BOUND) as session:
+    with psycopg.connect(conninfo(), connect_timeout=CONNECT_TIMEOUT) as session:
         present = session.execute("SELECT to_regclass('django_migrations')").fetchone()
         if present == (None,):
             return set()

@@ -39,7 +39,7 @@ def enqueue_sending(webhook: Webhook, *, at: datetime | None = None) -> None:
         )
 
 
-def take_back(webhook_id: str) -> None:
+def remove_waiting_jobs(webhook_id: str) -> None:
     """Remove the webhook's waiting jobs, including those that are scheduled for later. The caller
     is the job that runs, and does their work: it reads the deliveries after this call, and so sees
     those that were committed with the removed jobs."""

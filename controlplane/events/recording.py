@@ -16,7 +16,7 @@ from controlplane.events.types import EventType
 from controlplane.models import Branch, Endpoint, Event, Operation, Project
 
 # Characters. A summary is one sentence, but an operation's error in it may be long.
-LONGEST_SUMMARY = 1000
+MAX_SUMMARY_LENGTH = 1000
 
 # The statement is written by hand because a client that wakes its endpoint waits for it twice, and
 # Django would take about as long to build it as the database takes to execute it. The database sets
@@ -64,7 +64,7 @@ def happened(
         actor_name=by.name,
         api_key_id=by.api_key_id,
         address=by.address,
-        summary=summary[:LONGEST_SUMMARY],
+        summary=summary[:MAX_SUMMARY_LENGTH],
         changes=changes or {},
         operation=operation,
     )

@@ -1,12 +1,12 @@
 """Records refused keys, passwords and addresses as events. Refusals are counted before they are
 written, so that an attack fills neither the memory of the process nor the table of events.
 
-`note` costs a lookup in a dict. Every WRITE_EVERY seconds the counts are written: one event for all
-equal refusals, that is of the same kind, account, name, endpoint and address. At most MOST_APART
-different refusals of an account and kind are counted separately, and at most MOST_ENTRIES of all
-accounts; the others are counted together. Once an account has had MOST_A_DAY events of a kind
-within a day, its further refusals of that kind are counted together as well, and written once an
-hour.
+`note` costs a lookup in a dict. Every WRITE_INTERVAL seconds the counts are written: one event for
+all equal refusals, that is of the same kind, account, name, endpoint and address. At most
+MAX_SEPARATE different refusals of an account and kind are counted separately, and at most
+MAX_ENTRIES of all accounts; the others are counted together. Once an account has had MAX_PER_DAY
+events of a kind within a day, its further refusals of that kind are counted together as well, and
+written once an hour.
 """
 
 import logging
@@ -27,14 +27,14 @@ from controlplane.models import Endpoint, Event
 
 log = logging.getLogger(__name__)
 
-WRITE_EVERY = 10.0  # seconds
-MOST_ENTRIES, MOST_APART = 1000, 50
-MOST_A_DAY = 500
-# How long refusals that exceed MOST_A_DAY are counted together before they are written.
+WRITE_INTERVAL = 10.0  # seconds
+MAX_ENTRIES, MAX_SEPARATE = 1000, 50
+MAX_PER_DAY = 500
+# How long refusals that exceed MAX_PER_DAY are counted together before they are written.
 LATE_AFTER = timedelta(hours=1)
 # Characters of a name that are kept. Postgres's names have at most this many, but a client may send
 # any number.
-LONGEST_NAME = 63
+MAX_NAME_LENGTH = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Refusals:
 
     def note(self, refusal: Refusal) -> None:
         now = clock.now()
-        self._add(replace(refusal, name=refusal.name[:LONGEST_NAME]), Tally(1, now, now))
+        self._add(replace(refusal, name=refusal.name[:MAX_NAME_LENGTH]), Tally(1, now, now))
 
     def begin(self) -> None:
         """Start a thread that writes the refusals regularly."""
@@ -117,7 +117,7 @@ class Refusals:
                 self._add(refusal, tally)
 
     def _run(self) -> None:
-        while not self._ending.wait(WRITE_EVERY):
+        while not self._ending.wait(WRITE_INTERVAL):
             self._write_down()
 
     def _write_down(self, *, is_last: bool = False) -> None:
@@ -141,9 +141,9 @@ class Refusals:
     def _counted_as(self, refusal: Refusal) -> Refusal:
         if refusal in self._tallies:
             return refusal
-        if refusal.others not in self._tallies and len(self._tallies) >= MOST_ENTRIES:
+        if refusal.others not in self._tallies and len(self._tallies) >= MAX_ENTRIES:
             return Refusal(refusal.kind, is_others=True)
-        if self._apart[refusal.kind, refusal.account_id] >= MOST_APART:
+        if self._apart[refusal.kind, refusal.account_id] >= MAX_SEPARATE:
             return refusal.others
         return refusal
 
@@ -152,10 +152,10 @@ Tallies = dict[Refusal, Tally]
 
 
 def _divided(taken: Tallies, *, is_last: bool) -> tuple[Tallies, Tallies]:
-    """Split the counts into those to write now and those to keep. Refusals beyond MOST_A_DAY events
-    of an account and kind are counted together, and kept for LATE_AFTER unless `is_last`."""
+    """Split the counts into those to write now and those to keep. Refusals beyond MAX_PER_DAY
+    events of an account and kind are counted together, and kept for LATE_AFTER unless `is_last`."""
     written = _written_lately({refusal.account_id for refusal in taken})
-    room = defaultdict(lambda: MOST_A_DAY, {key: MOST_A_DAY - n for key, n in written.items()})
+    room = defaultdict(lambda: MAX_PER_DAY, {key: MAX_PER_DAY - n for key, n in written.items()})
     due: Tallies = {}
     together: Tallies = {}
     for refusal, tally in taken.items():

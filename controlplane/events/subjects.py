@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from controlplane.actors import Actor
 from controlplane.events.differences import Changes
-from controlplane.events.recording import LONGEST_SUMMARY, happened
+from controlplane.events.recording import MAX_SUMMARY_LENGTH, happened
 from controlplane.events.types import EventType
 from controlplane.models import (
     Branch,
@@ -65,7 +65,7 @@ def fields_of(
     return {
         "id": str(operation.id),
         "action": str(operation.action),
-        "error": error and error[:LONGEST_SUMMARY],
+        "error": error and error[:MAX_SUMMARY_LENGTH],
         "duration_ms": duration_ms,
     }
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from controlplane import clock
-from controlplane.compute.base_backup import OF_THE_PROCESS
+from controlplane.compute.base_backup import PROCESS_FILES
 from controlplane.compute.compute import running_endpoint
 from controlplane.compute.history.bases import NOT_IN_A_BASE
 from controlplane.compute.history.chain import (
@@ -37,9 +37,8 @@ from controlplane.history_store.trees import tree_stream
 from controlplane.models import Branch
 
 # Bytes of log after which a further base is copied at the earliest: so much is quickly replayed.
-LEAST_LOG_PER_BASE = 128 << 20
-# Seconds to wait for the history's lock.
-LOCK_WITHIN = 5.0
+MIN_LOG_BYTES_PER_BASE = 128 << 20
+LOCK_TIMEOUT = 5.0
 
 
 def copy_base(copies: Copies, branch_id: str, window: timedelta) -> bool:
@@ -85,7 +84,7 @@ def copy_data(copies: Copies, branch: Branch) -> bool:
     if running_endpoint(branch.id) is not None:
         return False
     with idle_data(branch.id) as directory:
-        copies.store.put(name, tree_stream(directory, skip=OF_THE_PROCESS))
+        copies.store.put(name, tree_stream(directory, skip=PROCESS_FILES))
     with copies.holding(branch.id) as stored:
         stored.project_id, stored.gone_at = branch.project_id, None
         stored.data = StoredData(name, at)
@@ -106,7 +105,7 @@ def prune(copies: Copies, branch_id: str, window: timedelta) -> None:
             branch.data = None
         if branch.as_json() != unchanged:
             copies.write(branch)
-            copies.store.delete(_unnamed(copies, branch))
+            copies.store.delete(_unlisted_objects(copies, branch))
 
 
 def delete_gone(copies: Copies, branch_id: str, keep_for: timedelta) -> None:
@@ -134,7 +133,7 @@ def _due(chain: Chain, stored: StoredChain, window: timedelta) -> Base | None:
     last = stored.bases[-1].base
     if newest.end <= last.end:
         return None
-    most_log = max(LEAST_LOG_PER_BASE, newest.size)
+    most_log = max(MIN_LOG_BYTES_PER_BASE, newest.size)
     is_due = stored.end - last.end >= most_log or clock.now() - last.at >= window
     return newest if is_due else None
 
@@ -157,7 +156,7 @@ def _template(copies: Copies, chain: Chain, base: Base) -> str:
 @contextmanager
 def _base(branch_id: str, chain: Chain, base: Base, stored: StoredChain) -> Iterator[int]:
     """The base's directory. It may be removed meanwhile: then a file is missing."""
-    with holding_history(branch_id, within=LOCK_WITHIN):
+    with holding_history(branch_id, within=LOCK_TIMEOUT):
         if id_of(chain) != stored.id:
             raise FileNotFoundError("the chain is gone")
         descriptor = os.open(chain.data_of(base), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -180,7 +179,7 @@ def _prune_chains(branch: BranchList, before: datetime, on_disk: set[str | None]
             stored.start = max(stored.start, segment_start(older[-1].base.redo))
 
 
-def _unnamed(copies: Copies, branch: BranchList) -> list[str]:
+def _unlisted_objects(copies: Copies, branch: BranchList) -> list[str]:
     """The branch's objects that its list does not name. The caller holds the list, and no base of
     the branch is being copied, as one thread does both."""
     names = list(copies.store.names(copies.folder(branch.branch_id)))

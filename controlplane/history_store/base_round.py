@@ -17,7 +17,7 @@ from controlplane.models import Branch, HistoryChain, Project
 from controlplane.operations.history_copies import state
 
 # Seconds between two looks for branches without history, and between two looks at every branch.
-BETWEEN_LOOKS, BETWEEN_SWEEPS = 20.0, 3600.0
+LOOK_INTERVAL, SWEEP_INTERVAL = 20.0, 3600.0
 
 _looked = _swept = float("-inf")
 # Branches without history whose data is in the store.
@@ -27,7 +27,7 @@ _data_copied: set[str] = set()
 def copy_bases_to_store(copier: Copier) -> None:
     """Copy the bases and data that are due, and delete what is too old."""
     global _swept, _looked
-    if time.monotonic() - _looked > BETWEEN_LOOKS:
+    if time.monotonic() - _looked > LOOK_INTERVAL:
         _looked = time.monotonic()
         _copy_without_history(copier)
         _count_left_out(copier)
@@ -41,7 +41,7 @@ def copy_bases_to_store(copier: Copier) -> None:
         window = timedelta(seconds=windows[branch_id])
         if copier.attempt(f"base of {branch_id}", partial(_look, copier, branch_id, window)):
             copier.bases_due.discard(branch_id)
-    if time.monotonic() - _swept > BETWEEN_SWEEPS and copier.attempt(
+    if time.monotonic() - _swept > SWEEP_INTERVAL and copier.attempt(
         "sweep", partial(_sweep, copier)
     ):
         _swept = time.monotonic()

@@ -19,7 +19,7 @@ from controlplane.operations.history_copies import state
 log = logging.getLogger(__name__)
 
 # Seconds: the first and the longest pause after a failure.
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
+MIN_RETRY_DELAY, MAX_RETRY_DELAY = 2.0, 60.0
 Done = TypeVar("Done")
 
 
@@ -31,7 +31,7 @@ class Pause:
     length: float = 0.0
 
     def grow(self) -> None:
-        self.length = min(max(2 * self.length, FIRST_PAUSE), LONGEST_PAUSE)
+        self.length = min(max(2 * self.length, MIN_RETRY_DELAY), MAX_RETRY_DELAY)
         self.until = time.monotonic() + self.length
 
 

@@ -98,11 +98,11 @@ def verify(
                     continue
                 result = Verified(branch_id, error=str(error))
             results.append(result)
-            say(_words_of(result))
+            say(_result_text(result))
         return results
 
 
-def _words_of(result: Verified) -> str:
+def _result_text(result: Verified) -> str:
     if result.error:
         return f"{result.branch_id}  cannot be restored: {result.error}"
     return f"{result.branch_id}  can be restored until {result.at:%Y-%m-%d %H:%M:%S.%f} UTC"

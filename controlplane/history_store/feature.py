@@ -11,12 +11,12 @@ from controlplane.compute.history.moments import NoSuchMoment
 from controlplane.compute.history.pulling import hold_log
 from controlplane.compute.history.recovering import NotRecovered
 from controlplane.compute.session import socket_dir
-from controlplane.features import REST, SELDOM, Feature, Round
+from controlplane.features import LONG_REST_INTERVAL, REST_INTERVAL, Feature, Round
 from controlplane.models import Action, Endpoint, Host, Lane
-from controlplane.operations.actions import RETRY_PAUSES, ActionRule
+from controlplane.operations.actions import RETRY_DELAYS, ActionRule
 from controlplane.operations.details import RestoreFromStoreDetails
 from controlplane.operations.from_store import note_restored, restore_from_store, undo_restore
-from controlplane.operations.history import HISTORY_ROUND, keep_history, remove_outdated
+from controlplane.operations.history import HISTORY_INTERVAL, keep_history, remove_outdated
 from controlplane.operations.history_copies import StoreUnusable, state
 from controlplane.operations.history_retention import forget_former_passwords
 from controlplane.operations.words import AGAIN, OPERATOR
@@ -47,15 +47,15 @@ HISTORY = Feature(
             details=RestoreFromStoreDetails,
             lane=Lane.UPKEEP,
             bound=600.0,
-            retry_pauses=(*RETRY_PAUSES, 8.0, 15.0, 30.0, *(1440 * (60.0,))),
+            retry_pauses=(*RETRY_DELAYS, 8.0, 15.0, 30.0, *(1440 * (60.0,))),
             undo=undo_restore,
             effect=note_restored,
         ),
     },
     rounds=(
-        Round(HISTORY_ROUND, keep_history, at_rest=REST),
+        Round(HISTORY_INTERVAL, keep_history, at_rest=REST_INTERVAL),
         Round(60, remove_outdated),
-        Round(60, forget_former_passwords, at_rest=SELDOM),
+        Round(60, forget_former_passwords, at_rest=LONG_REST_INTERVAL),
     ),
     begin=_begin,
     on_start=_hold_log,

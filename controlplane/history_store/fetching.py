@@ -15,7 +15,7 @@ from controlplane.compute.history.chain import Base, Chain
 from controlplane.compute.history.log import PAGE, segment_name, segment_start, write_sum
 from controlplane.compute.history.moments import Moment
 from controlplane.compute.history.recovering import create_from_history
-from controlplane.compute.patience import progressed
+from controlplane.compute.patience import report_progress
 from controlplane.compute.tree import SEGMENT_SIZE
 from controlplane.history_store.layout import (
     BranchList,
@@ -30,7 +30,7 @@ from controlplane.history_store.packing import Damaged
 from controlplane.history_store.trees import write_tree
 
 # Pieces are small: most of the time is spent waiting for answers.
-PIECES_AT_ONCE = 8
+MAX_CONCURRENT_PIECES = 8
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _fetch_chain(
 def _progressing(parts: Iterable[bytes]) -> Iterator[bytes]:
     """The parts; each is progress of the work under way."""
     for part in parts:
-        progressed()
+        report_progress()
         yield part
 
 
@@ -136,9 +136,9 @@ def _fetch_log(store: Store, folder: str, chain: Chain, base: Base) -> None:
         size = min(SEGMENT_SIZE, chain.copied - start)
         with (chain.log / segment_name(chain.timeline, start)).open("wb") as file:
             file.truncate(size + -size % PAGE)
-    with ThreadPoolExecutor(PIECES_AT_ONCE) as threads:
+    with ThreadPoolExecutor(MAX_CONCURRENT_PIECES) as threads:
         for _ in threads.map(write, pieces):
-            progressed()
+            report_progress()
     for name in chain.segments():
         write_sum(chain.log / name)
 

@@ -15,7 +15,7 @@ from controlplane.compute.history.chain import (
     chains_of,
     holding_history,
 )
-from controlplane.compute.history.log import is_as_copied, segment_name, segment_start
+from controlplane.compute.history.log import matches_checksum, segment_name, segment_start
 from controlplane.compute.history.pulling import (
     Flushed,
     LogLost,
@@ -28,9 +28,9 @@ from controlplane.history_store.copies import Copies, id_of, new_id, stored_chai
 from controlplane.history_store.layout import BranchList, StoredChain, piece_name
 
 # Bytes of log after which the list is written, if there is more to copy: it then counts.
-LOG_PER_LIST = 256 << 20
+LOG_BYTES_PER_LIST = 256 << 20
 # Seconds to wait for the history's lock. Who holds it for longer copies a base.
-LOCK_WITHIN = 2.0
+LOCK_TIMEOUT = 2.0
 
 
 class LogDamaged(Exception):
@@ -104,7 +104,7 @@ def _copy_chain(copies: Copies, branch: BranchList, chain: Chain, stored: Stored
     flushed, begin = _flushed_log(chain, branch_id), stored.end
     end = _known_end(chain, branch_id)
     while stored.end < end:
-        with holding_history(branch_id, within=LOCK_WITHIN):
+        with holding_history(branch_id, within=LOCK_TIMEOUT):
             if id_of(chain) != stored.id:
                 return
             piece = _read(chain, branch_id, stored.end, end)
@@ -113,7 +113,7 @@ def _copy_chain(copies: Copies, branch: BranchList, chain: Chain, stored: Stored
         stored.end += len(piece)
         stored.tail, stored.tail_size = zlib.crc32(piece), len(piece)
         copied += len(piece)
-        if copied >= LOG_PER_LIST:
+        if copied >= LOG_BYTES_PER_LIST:
             copies.write(branch)
             copied = 0
     if stored.timeline > 1 and not stored.timeline_file:
@@ -132,7 +132,7 @@ def _read(chain: Chain, branch_id: str, start: int, end: int) -> bytes:
         return read_flushed(chain, branch_id, start, stop)
     stop = min(stop, chain.copied)
     segment = chain.log / segment_name(chain.timeline, start)
-    if not is_as_copied(segment):
+    if not matches_checksum(segment):
         raise LogDamaged(f"the segment {segment.name} is not what was copied")
     return _bytes_of(segment, start, stop)
 
@@ -150,7 +150,7 @@ def _is_same_log(branch_id: str, chain: Chain, stored: StoredChain) -> bool:
         return True
     start = stored.end - stored.tail_size
     try:
-        with holding_history(branch_id, within=LOCK_WITHIN):
+        with holding_history(branch_id, within=LOCK_TIMEOUT):
             if stored.end <= chain.copied:
                 segment = chain.log / segment_name(chain.timeline, start)
                 found = _bytes_of(segment, start, stored.end)

@@ -11,13 +11,13 @@ from controlplane.history_store.behind import note_behind
 from controlplane.history_store.copier import Copier, publish
 from controlplane.history_store.layout import BranchList
 from controlplane.history_store.log_copies import copy_log, is_behind
-from controlplane.history_store.signs import Sign, give_sign
+from controlplane.history_store.signs import Sign, store_sign
 from controlplane.models import Branch
 from controlplane.operations.history import changed_histories
 from controlplane.operations.history_copies import state
 
 # Branches are copied side by side, as most of the time is spent waiting for the store.
-AT_ONCE = 8
+MAX_CONCURRENT_COPIES = 8
 
 # How far the log of each branch was flushed when it was last copied, and the host's last sign.
 _seen: dict[str, int] = {}
@@ -34,7 +34,7 @@ def copy_logs_to_store(copier: Copier) -> None:
             copier.logs_due.add(branch_id)
     due = sorted(copier.logs_due)
     projects = dict(Branch.objects.filter(id__in=due).values_list("id", "project_id"))
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="store-log") as threads:
+    with ThreadPoolExecutor(MAX_CONCURRENT_COPIES, thread_name_prefix="store-log") as threads:
         copied = threads.map(partial(_copy, copier, projects), due)
         for branch_id, branch in zip(due, copied, strict=True):
             if branch is not None:
@@ -44,7 +44,7 @@ def copy_logs_to_store(copier: Copier) -> None:
                 state.behind.pop(branch_id, None)
     note_behind()
     given = copier.attempt(
-        "sign", lambda: give_sign(copier.copies.store, copier.copies.host, _sign, _seen)
+        "sign", lambda: store_sign(copier.copies.store, copier.copies.host, _sign, _seen)
     )
     _sign = given or _sign
 

@@ -25,7 +25,7 @@ from controlplane.history_store.fetching import (
 from controlplane.history_store.layout import branch_folder, host_folder
 from controlplane.history_store.objects import Store, StoreFails
 from controlplane.history_store.packing import Damaged, WrongKey
-from controlplane.history_store.received_logs import with_received
+from controlplane.history_store.received_logs import add_received_log
 from controlplane.history_store.signs import last_sign
 from controlplane.models import Branch, Host, Project
 from controlplane.operations.from_store import FromStore, NotInStore, restoring_with
@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 # In the state directory, with the branch's id: what is brought from the store.
 SCRATCH = ".from-store"
 # Seconds. A round that did not run for longer has seen nothing in between.
-LONGEST_GAP = 30.0
+MAX_GAP_SECONDS = 30.0
 
 
-def restore_with(store: Store) -> None:
+def enable_restores(store: Store) -> None:
     """Let this process's operations restore branches from the store."""
     restoring_with(partial(_restore, store))
 
@@ -74,7 +74,7 @@ def _restore_copy(store: Store, host: str, branch_id: str) -> FromStore:
             found = fetched_branch(store, branch_folder(host, branch_id), place)
             fetched = held.enter_context(found)
         branch = Branch.objects.select_related("project__host").get(id=branch_id)
-        fetched, is_complete = with_received(branch, branch.project.host, fetched, place)
+        fetched, is_complete = add_received_log(branch, branch.project.host, fetched, place)
         last_commit = _LastCommit()
         create_branch(branch_id, fetched, last_commit.read)
     return FromStore(
@@ -146,7 +146,7 @@ def _silent_seconds(other: Host, now: float) -> float:
     """For how long this process has seen no new sign of life of the host."""
     last_sign = max(filter(None, (other.worker_seen_at, other.proxy_seen_at)), default=None)
     known = _silences.get(other.id)
-    if known is None or known.last_sign != last_sign or now - known.looked_at > LONGEST_GAP:
+    if known is None or known.last_sign != last_sign or now - known.looked_at > MAX_GAP_SECONDS:
         known = _silences[other.id] = _Silence(last_sign, now, now)
     known.looked_at = now
     return now - known.since

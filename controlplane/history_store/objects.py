@@ -28,11 +28,11 @@ RETRIES = {"max_retries": 1, "retry_timeout": timedelta(seconds=30)}
 BOUNDS = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(seconds=120)}
 # Bytes of each part of a large object, how many are sent at once, and how large an object is that
 # is sent as a whole.
-PART, PARTS_AT_ONCE, WHOLE = 8 << 20, 2, 17 << 20
+PART_BYTES, MAX_PARALLEL, MIN_MULTIPART_BYTES = 8 << 20, 2, 17 << 20
 # How often the newest object of a folder is looked for.
-ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 # Bytes that are read at once, and between two waits for the bandwidth.
-READ = 1 << 20
+READ_CHUNK_BYTES = 1 << 20
 
 
 class StoreFails(Exception):
@@ -82,21 +82,21 @@ class Store:
         try:
             self._objects = from_url(url, **options)
         except (BaseError, OSError, ValueError) as error:
-            raise StoreMisnamed(f"PERCH_HISTORY_STORE: {_words_of(error)}") from error
+            raise StoreMisnamed(f"PERCH_HISTORY_STORE: {_error_text(error)}") from error
 
     def put(self, name: str, content: bytes | Iterable[bytes]) -> None:
         """Store the object under the new name. Raises what `content` raises, too."""
-        is_whole = isinstance(content, bytes) and len(content) < WHOLE
+        is_whole = isinstance(content, bytes) and len(content) < MIN_MULTIPART_BYTES
         parts = _Sent(
             pack(name, [content] if isinstance(content, bytes) else content, self._keyring),
             self._bandwidth,
         )
-        with _telling(name):
+        with _translate_errors(name):
             if is_whole:
                 obstore.put(self._objects, name, b"".join(parts), use_multipart=False)
             else:
                 obstore.put(
-                    self._objects, name, parts, chunk_size=PART, max_concurrency=PARTS_AT_ONCE
+                    self._objects, name, parts, chunk_size=PART_BYTES, max_concurrency=MAX_PARALLEL
                 )
         found = self.size_of(name)
         if found != parts.size:
@@ -110,7 +110,7 @@ class Store:
 
     def size_of(self, name: str) -> int | None:
         """The object's size in the store; None if it is not there."""
-        with _telling(name):
+        with _translate_errors(name):
             try:
                 return int(obstore.head(self._objects, name)["size"])
             except FileNotFoundError:
@@ -152,12 +152,12 @@ class Store:
         return found
 
     def _get(self, name: str) -> Iterator[bytes]:
-        with _telling(name):
+        with _translate_errors(name):
             try:
                 found = obstore.get(self._objects, name)
             except FileNotFoundError:
                 raise Missing(f"{name} is missing") from None
-            packed = (bytes(part) for part in found.stream(min_chunk_size=READ))
+            packed = (bytes(part) for part in found.stream(min_chunk_size=READ_CHUNK_BYTES))
             try:
                 yield from unpack(name, packed, self._keyring)
             except Damaged as error:
@@ -167,7 +167,7 @@ class Store:
         """The names of all objects in the folder, and the content of the one with the last name,
         which must be small; None if there are none. The host that writes them deletes the earlier
         ones, so a missing one is looked for again. Raises Damaged, WrongKey."""
-        attempts = ATTEMPTS
+        attempts = MAX_ATTEMPTS
         while names := list(self.names(folder)):
             attempts -= 1
             try:
@@ -179,20 +179,20 @@ class Store:
 
     def names(self, prefix: str) -> dict[str, int]:
         """The names of all objects below the prefix, a folder, in their order, with their sizes."""
-        with _telling(prefix):
+        with _translate_errors(prefix):
             found = [one for part in obstore.list(self._objects, prefix) for one in part]
         return dict(sorted((str(one["path"]), int(one["size"])) for one in found))
 
     def folders(self, prefix: str) -> list[str]:
         """The names of the folders directly below the folder `prefix`."""
-        with _telling(prefix):
+        with _translate_errors(prefix):
             found = obstore.list_with_delimiter(self._objects, prefix)["common_prefixes"]
         return sorted(str(path).rsplit("/", 1)[-1] for path in found)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete the objects; no error if some are not there."""
         doomed = list(names)
-        with _telling("deleting objects"):
+        with _translate_errors("deleting objects"):
             try:
                 obstore.delete(self._objects, doomed)
             except FileNotFoundError:
@@ -217,7 +217,7 @@ class _Sent:
             yield part
 
 
-def the_store() -> Store | None:
+def configured_store() -> Store | None:
     """The store that the settings name; None without one. Raises StoreMisnamed."""
     if not settings.HISTORY_STORE:
         return None
@@ -244,15 +244,15 @@ def _client_options() -> dict[str, Any]:
 
 
 @contextmanager
-def _telling(name: str) -> Iterator[None]:
+def _translate_errors(name: str) -> Iterator[None]:
     """Turn the errors of the store into StoreFails."""
     try:
         yield
     except (BaseError, FileNotFoundError, PermissionError) as error:
-        raise StoreFails(f"{name}: {_words_of(error)}") from error
+        raise StoreFails(f"{name}: {_error_text(error)}") from error
 
 
-def _words_of(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """The error without the details that obstore adds for its own developers."""
     return str(error).partition("\n")[0].strip()
 

@@ -1,7 +1,7 @@
 """The format of an object: a header, then frames, each of them compressed and encrypted.
 
 The header has the format's version, what the key is derived from, and a value by which a wrong key
-is recognized. A frame holds at most `BLOCK` bytes of content, compressed by Zstandard and encrypted
+is recognized. A frame holds at most `BLOCK_BYTES` of content, compressed by Zstandard and encrypted
 by AES-256-GCM with a key of the object's own. A frame's nonce is its number, so frames cannot be
 left out, repeated or moved. The last frame is marked in its nonce and holds the length and the
 SHA-256 of the content, so an object that was cut short is recognized. The object's name is
@@ -30,9 +30,9 @@ LENGTH = struct.Struct("<I")
 # The content's length and SHA-256.
 TRAILER = struct.Struct("<Q32s")
 # Bytes of content in a frame, and the most that a frame can take.
-BLOCK = 1 << 20
-LONGEST_FRAME = BLOCK + (64 << 10)
-LEVEL = 1
+BLOCK_BYTES = 1 << 20
+MAX_FRAME_BYTES = BLOCK_BYTES + (64 << 10)
+COMPRESSION_LEVEL = 1
 KEY_BYTES = 32
 
 
@@ -100,15 +100,15 @@ def pack(name: str, content: Iterable[bytes], keyring: Keyring) -> Iterator[byte
     """The object with this name and content, in parts that fit into memory."""
     header, cipher = keyring.header()
     yield header
-    compress = zstandard.ZstdCompressor(level=LEVEL).compress
+    compress = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).compress
     digest, length, number = hashlib.sha256(), 0, 0
     for block in _blocks(content):
         digest.update(block)
         length += len(block)
-        yield _sealed(cipher, name, number, compress(block), is_last=False)
+        yield _seal(cipher, name, number, compress(block), is_last=False)
         number += 1
     end = TRAILER.pack(length, digest.digest())
-    yield _sealed(cipher, name, number, end, is_last=True)
+    yield _seal(cipher, name, number, end, is_last=True)
 
 
 def unpack(name: str, packed: Iterable[bytes], keyring: Keyring) -> Iterator[bytes]:
@@ -123,15 +123,15 @@ def unpack(name: str, packed: Iterable[bytes], keyring: Keyring) -> Iterator[byt
         if len(prefix) < LENGTH.size:
             raise Damaged("it is cut short")
         (size,) = LENGTH.unpack(prefix)
-        if size > LONGEST_FRAME:
+        if size > MAX_FRAME_BYTES:
             raise Damaged("it has a frame that is too long")
         sealed = read(size)
         if len(sealed) < size:
             raise Damaged("it is cut short")
-        opened, is_last = _opened(cipher, name, number, sealed)
+        opened, is_last = _open_frame(cipher, name, number, sealed)
         if is_last:
             break
-        block = decompress(opened, max_output_size=BLOCK)
+        block = decompress(opened, max_output_size=BLOCK_BYTES)
         digest.update(block)
         length += len(block)
         number += 1
@@ -162,16 +162,16 @@ def reader_of(parts: Iterable[bytes]) -> Callable[[int], bytes]:
 
 def _blocks(content: Iterable[bytes]) -> Iterator[bytes]:
     read = reader_of(content)
-    while block := read(BLOCK):
+    while block := read(BLOCK_BYTES):
         yield block
 
 
-def _sealed(cipher: AESGCM, name: str, number: int, data: bytes, *, is_last: bool) -> bytes:
+def _seal(cipher: AESGCM, name: str, number: int, data: bytes, *, is_last: bool) -> bytes:
     sealed = cipher.encrypt(_nonce(number, is_last), data, name.encode())
     return LENGTH.pack(len(sealed)) + sealed
 
 
-def _opened(cipher: AESGCM, name: str, number: int, sealed: bytes) -> tuple[bytes, bool]:
+def _open_frame(cipher: AESGCM, name: str, number: int, sealed: bytes) -> tuple[bytes, bool]:
     """The frame's data, and whether it is the last one. Raises Damaged."""
     for is_last in (False, True):
         try:

@@ -58,7 +58,7 @@ def _copy(copies: Copies, branch: Branch) -> StoredLog | None:
         raise NotAttached("its history cannot be copied to the store now") from error
 
 
-def with_received(
+def add_received_log(
     branch: Branch, host: Host, fetched: Fetched, place: Path
 ) -> tuple[Fetched, bool]:
     """Add the log that second hosts have received to what was fetched. Returns it, and whether
@@ -105,11 +105,11 @@ def _log(row: LogReceiver, host: Host, place: Path) -> Path | None:
 
 
 def _fetch(link: Link, receiver_id: str, target: Path) -> None:
-    link.tell(received=receiver_id)
-    while "done" not in (message := link.hear()):
+    link.send(received=receiver_id)
+    while "done" not in (message := link.receive()):
         name = str(message.get("segment"))
         if not SEGMENT.fullmatch(name.removesuffix(PARTIAL)):
             raise LinkBroken("the other host has sent something else than log")
         with (target / name).open("wb") as file:
-            while piece := link.take():
+            while piece := link.receive_bytes():
                 file.write(piece)

@@ -43,7 +43,7 @@ from controlplane.models import Branch
 # In the state directory: what is brought from the store.
 SCRATCH = ".from-store"
 # Why a branch cannot be restored although the store answers.
-OF_A_BRANCH = (NothingStored, Damaged, NoSuchMoment, NotRecovered, StartFailed, OtherMajorVersion)
+BRANCH_ERRORS = (NothingStored, Damaged, NoSuchMoment, NotRecovered, StartFailed, OtherMajorVersion)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _restore_branches(
             place = scratch / "branch"
             with fetched_branch(store, branch_folder(folder, branch_id), place) as fetched:
                 create_branch(branch_id, fetched)
-        except OF_A_BRANCH as error:
+        except BRANCH_ERRORS as error:
             restored.missing[branch_id] = str(error)
             say(f"{number:>5}  {branch_id}  not restored: {error}")
             continue

@@ -23,8 +23,8 @@ from controlplane.history_store.copier import Copier
 from controlplane.history_store.copies import Copies
 from controlplane.history_store.drills import drill
 from controlplane.history_store.log_round import copy_logs_to_store
-from controlplane.history_store.lost_branches import look_after_lost_hosts, restore_with
-from controlplane.history_store.objects import the_store
+from controlplane.history_store.lost_branches import enable_restores, look_after_lost_hosts
+from controlplane.history_store.objects import configured_store
 from controlplane.history_store.received_logs import copy_before_receiving
 from controlplane.history_store.row_copies import copy_rows_to_store
 from controlplane.models import HistoryChain, Host, SecretKey
@@ -33,17 +33,17 @@ from controlplane.operations.history_copies import state
 log = logging.getLogger(__name__)
 
 # The priority of the threads: they get a small part of a busy processor.
-NICE = 10
+NICENESS = 10
 # The time between two drills, and from the start to the first one, when little may be copied.
-BETWEEN_DRILLS, FIRST_DRILL = timedelta(days=1), timedelta(minutes=30)
+DRILL_INTERVAL, FIRST_DRILL_DELAY = timedelta(days=1), timedelta(minutes=30)
 
 
 def store_rounds(host: Host) -> tuple[Round, ...]:
     """The rounds, if the settings name a store. Raises StoreMisnamed."""
-    store = the_store()
+    store = configured_store()
     if store is None:
         return ()
-    restore_with(store)
+    enable_restores(store)
     copier = Copier(Copies(store, region=host.region_id, host=identity()), host)
     copy_before_receiving(copier.copies)
     of_host = HistoryChain.objects.filter(branch__project__host=host)
@@ -65,7 +65,7 @@ def drill_restore(copier: Copier) -> None:
     """Once a day, restore a branch from the store to check it; after a failure, once an hour."""
     last = state.drilled_at or state.began_at
     is_first = state.drilled_at is None or state.drill_error
-    if last and clock.now() - last > (FIRST_DRILL if is_first else BETWEEN_DRILLS):
+    if last and clock.now() - last > (FIRST_DRILL_DELAY if is_first else DRILL_INTERVAL):
         drill(copier)
 
 
@@ -87,7 +87,7 @@ def _in_thread(do: Callable[[Copier], None], copier: Copier) -> Callable[[Host],
     thread = threading.Thread()
 
     def work() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         try:
             do(copier)
         except Exception as error:

@@ -20,11 +20,10 @@ from controlplane.operations.history_copies import state
 
 # In the state directory: the rows and secrets that are being copied.
 SCRATCH = ".rows"
-# How many copies of the rows are kept.
-KEPT = 2
+MAX_KEPT_COPIES = 2
 # Seconds between two copies: at least after a change, and at most. The database may spend one part
-# in PART of its time on them, as the rows of a large service take long.
-AFTER, AT_MOST, PART = 10.0, 3600.0, 20
+# in TIME_FACTOR of its time on them, as the rows of a large service take long.
+MIN_INTERVAL, MAX_INTERVAL, TIME_FACTOR = 10.0, 3600.0, 20
 
 
 @dataclass
@@ -44,7 +43,7 @@ def copy_rows_to_store(copier: Copier) -> None:
     since, change = time.monotonic() - _last.at, _newest_change()
     if change != _last.change and state.rows_behind is None:
         state.rows_behind = clock.now()
-    wait = max(AFTER, PART * _last.took) if change != _last.change else AT_MOST
+    wait = max(MIN_INTERVAL, TIME_FACTOR * _last.took) if change != _last.change else MAX_INTERVAL
     if since < wait:
         return
     took = copier.attempt("rows", lambda: _copy_rows(copier.copies))
@@ -84,5 +83,5 @@ def _copy_rows(copies: Copies) -> float:
         name = f"{copies.host}/metadata/{at}-{random_name()}"
         with open_directory(place) as directory:
             copies.store.put(name, tree_stream(directory))
-    copies.store.delete(list(copies.store.names(f"{copies.host}/metadata"))[:-KEPT])
+    copies.store.delete(list(copies.store.names(f"{copies.host}/metadata"))[:-MAX_KEPT_COPIES])
     return took

@@ -16,9 +16,9 @@ from controlplane.compute.history.pulling import flushed_logs
 from controlplane.history_store.objects import Store, random_name
 
 # The time between two signs while computes run.
-BETWEEN_SIGNS = timedelta(seconds=10)
+SIGN_INTERVAL = timedelta(seconds=10)
 # A branch whose log was looked at within this time counts as running: each is every five seconds.
-RUNNING_FOR = timedelta(seconds=30)
+RUNNING_TIMEOUT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Sign:
 _SIGN = TypeAdapter(Sign)
 
 
-def give_sign(store: Store, host: str, last: Sign | None, seen: Mapping[str, int]) -> Sign | None:
+def store_sign(store: Store, host: str, last: Sign | None, seen: Mapping[str, int]) -> Sign | None:
     """Store a sign if one is due, and delete the earlier ones. `seen` has the position until which
     each branch's log is in the store. Returns the last sign. Raises StoreFails."""
     now = clock.now()
-    if last and now - last.at < BETWEEN_SIGNS:
+    if last and now - last.at < SIGN_INTERVAL:
         return last
     looks = {
-        one: flushed for one, flushed in flushed_logs.items() if now - flushed.at < RUNNING_FOR
+        one: flushed for one, flushed in flushed_logs.items() if now - flushed.at < RUNNING_TIMEOUT
     }
     if not looks and last and not last.running:
         return last

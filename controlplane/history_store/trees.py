@@ -16,7 +16,7 @@ from controlplane.compute.tree import TreeUntrusted, check_depth, open_directory
 from controlplane.history_store.packing import Damaged, reader_of
 
 # Bytes read at once.
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 BLOCK = tarfile.BLOCKSIZE
 END = bytes(2 * BLOCK)
 
@@ -63,7 +63,7 @@ def write_tree(parts: Iterable[bytes], target: Path) -> None:
     `parts` raises."""
     target.mkdir(mode=0o700, parents=True)
     try:
-        with tarfile.open(fileobj=_Source(parts), mode="r|", bufsize=CHUNK) as archive:
+        with tarfile.open(fileobj=_Source(parts), mode="r|", bufsize=CHUNK_BYTES) as archive:
             archive.extractall(target, members=_plain_members(archive), **FILTER)  # noqa: S202
     except tarfile.TarError as error:
         raise Damaged(f"it is no archive: {error}") from error
@@ -91,7 +91,7 @@ def _file(name: str, directory: int, place: str, owner: int) -> Iterator[bytes]:
         size = left = found.st_size
         yield _header(place, tarfile.REGTYPE, size)
         while left:
-            part = os.read(descriptor, min(CHUNK, left))
+            part = os.read(descriptor, min(CHUNK_BYTES, left))
             if not part:
                 raise TreeChanged(f"{place} became shorter")
             left -= len(part)

@@ -18,15 +18,15 @@ from controlplane.compute.progress import children_of
 from controlplane.management.supervision import Supervisor
 
 # Seconds without progress after which the start counts as stuck.
-STILL_BOUND = 60.0
+STALL_TIMEOUT = 60.0
 # How many seconds of work in a second count as progress. Processes that only wait do less.
-PROGRESS = 0.1
+MIN_CPU_FRACTION = 0.1
 # How often one program may end while the service starts.
-MOST_DEATHS = 5
+MAX_DEATHS = 5
 # Seconds between two checks of the condition, and of the processes.
 POLL_INTERVAL, LOOK_INTERVAL = 0.05, 1.0
 # Seconds between messages that tell the user what the start waits for.
-SAY_INTERVAL = 60.0
+MESSAGE_INTERVAL = 60.0
 PROC = Path("/proc")
 
 
@@ -42,10 +42,10 @@ class ComingUp:
         """Wait until `condition` holds; False once `stopped` is set.
 
         Raises CommandError if the supervisor has died, a program has ended too often, or nothing
-        has moved for STILL_BOUND seconds. `what` names the condition in messages.
+        has moved for STALL_TIMEOUT seconds. `what` names the condition in messages.
         """
         watch = _Watch(self.supervisor, what)
-        next_look, next_word = time.monotonic(), time.monotonic() + SAY_INTERVAL
+        next_look, next_word = time.monotonic(), time.monotonic() + MESSAGE_INTERVAL
         while not condition():
             if self.stopped.wait(POLL_INTERVAL):
                 return False
@@ -56,7 +56,7 @@ class ComingUp:
                 next_look = time.monotonic() + LOOK_INTERVAL
             if time.monotonic() >= next_word:
                 self.say(f"Still starting: waiting for {what}.")
-                next_word = time.monotonic() + SAY_INTERVAL
+                next_word = time.monotonic() + MESSAGE_INTERVAL
         return True
 
 
@@ -79,14 +79,14 @@ class _Watch:
         passed, self._looked_at = now - self._looked_at, now
         done = sum(spent - self._work.get(task, 0) for task, spent in work.items()) / 1e9
         self._work = work
-        if _waits_for_disk(work) or done >= PROGRESS * passed:
+        if _waits_for_disk(work) or done >= MIN_CPU_FRACTION * passed:
             self.still = 0.0
         else:
             self.still += passed
-        if self.still > STILL_BOUND:
+        if self.still > STALL_TIMEOUT:
             raise CommandError(
                 f"{self.what} does not start, and has made no progress for "
-                f"{STILL_BOUND:.0f} s; see {self.supervisor.log_dir}"
+                f"{STALL_TIMEOUT:.0f} s; see {self.supervisor.log_dir}"
             )
 
     def _count_deaths(self) -> None:
@@ -95,11 +95,11 @@ class _Watch:
             if before in (0, pid):
                 continue
             self._deaths[name] = self._deaths.get(name, 0) + 1
-            if self._deaths[name] >= MOST_DEATHS:
+            if self._deaths[name] >= MAX_DEATHS:
                 log_file = self.supervisor.log_dir / f"{name}.log"
                 raise CommandError(
-                    f"{name} has exited {MOST_DEATHS} times while it started, the last time with: "
-                    f"{_last_words(log_file)}; see {log_file}"
+                    f"{name} has exited {MAX_DEATHS} times while it started, the last time with: "
+                    f"{_last_error(log_file)}; see {log_file}"
                 )
 
 
@@ -129,7 +129,7 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
-def _last_words(log_file: Path) -> str:
+def _last_error(log_file: Path) -> str:
     """The last two lines: Postgres's last line is often only the detail of an error."""
     with suppress(OSError):
         lines = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from controlplane.compute.moving.following import NotFollowed
 from controlplane.compute.moving.links import LinkBroken, MoveInterrupted, MoveRefused
-from controlplane.features import RARELY, REST, Feature, Round
+from controlplane.features import REST_INTERVAL, SHORT_REST_INTERVAL, Feature, Round
 from controlplane.models import Action, Host
 from controlplane.operations.actions import ActionRule
 from controlplane.operations.details import MoveProjectDetails
@@ -42,11 +42,11 @@ FLEET = Feature(
         ),
     },
     rounds=(
-        Round(0.5, watch_receivers, at_rest=REST),
-        Round(2, hold_durability, at_rest=REST),
-        Round(5, forget_receivers, at_rest=REST),
+        Round(0.5, watch_receivers, at_rest=REST_INTERVAL),
+        Round(2, hold_durability, at_rest=REST_INTERVAL),
+        Round(5, forget_receivers, at_rest=REST_INTERVAL),
         Round(5, look_after_received),
-        Round(5, remove_moved_away, at_rest=RARELY),
+        Round(5, remove_moved_away, at_rest=SHORT_REST_INTERVAL),
         Round(60, go_on_emptying),
     ),
     begin=_begin,

@@ -33,7 +33,7 @@ from controlplane.services.status import computes_by_host
 log = logging.getLogger(__name__)
 
 # Seconds for which an answer is given again, so that callers cannot load the database.
-KEPT_FOR = 2.0
+ANSWER_TTL = 2.0
 # A figure's name, its labels' values, and the value.
 Sample = tuple[str, tuple[str, ...], float]
 
@@ -49,7 +49,7 @@ class HostFigures(Collector):
 
     def collect(self) -> Iterable[Metric]:
         with self._lock:
-            if time.monotonic() - self._read_at > KEPT_FOR:
+            if time.monotonic() - self._read_at > ANSWER_TTL:
                 self._families = [*values.collect(self._directory), *_families()]
                 self._read_at = time.monotonic()
             return self._families

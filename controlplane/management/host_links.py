@@ -20,7 +20,7 @@ from controlplane.proxy.peers.header import ACCEPTED, Kind, PassedOn
 from controlplane.proxy.wire.peer_tls import PeerTls, load_or_create_peer_certificate
 from controlplane.proxy.wire.startup import PEER_REQUEST
 
-_CONNECT_WITHIN = 5.0  # seconds
+_CONNECT_TIMEOUT = 5.0  # seconds
 
 
 def connect_to_host(host: Host) -> socket.socket:
@@ -31,7 +31,7 @@ def connect_to_host(host: Host) -> socket.socket:
         context = tls.connecting_to(host.id)
         if context is None:
             raise LinkBroken(f'the certificate of the host "{host.id}" cannot be read')
-        return log_carrier.until_known(partial(_connected, host, context))
+        return log_carrier.connect_until_known(partial(_connected, host, context))
     except (OSError, ValueError) as error:
         raise LinkBroken(f'the host "{host.id}" cannot be reached: {error}') from error
 
@@ -82,7 +82,7 @@ def _name_of(host: Host) -> str:
 
 
 def _connected(host: Host, context: ssl.SSLContext) -> socket.socket:
-    plain = socket.create_connection((_name_of(host), host.peer_port), timeout=_CONNECT_WITHIN)
+    plain = socket.create_connection((_name_of(host), host.peer_port), timeout=_CONNECT_TIMEOUT)
     try:
         plain.sendall(PEER_REQUEST)
         connection = context.wrap_socket(plain)

@@ -11,19 +11,19 @@ import psutil
 from django.conf import settings
 from django.core.management.base import CommandError
 
-from controlplane.compute.space import LAST, in_words, make_room, space_at
+from controlplane.compute.space import CRITICAL_BYTES, make_room, size_text, space_at
 
 # Each client of the proxy takes two files, and each running compute takes two of the worker's.
 # Perch itself needs some hundreds.
-ENOUGH_FILES = 4096
+RECOMMENDED_FILES = 4096
 # With fewer, supervisor does not start (`supervision`), and the proxy would have none for clients.
-LEAST_FILES = 1024
+MIN_FILES = 1024
 HOW_TO_RAISE_FILES = (
     "Raise the limit (ulimit -Hn, LimitNOFILE= of a systemd unit, --ulimit nofile= of docker run) "
     "and start again"
 )
 # For the service's own processes, their threads and its database's: about 180 when idle.
-LEAST_PROCESSES = 300
+MIN_PROCESSES = 300
 # Our own control group, as a container sees it: in version 2 and version 1 of the interface.
 CONTROL_GROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/pids"))
 
@@ -32,18 +32,18 @@ def raise_file_limit() -> str | None:
     """Let this process and its children open as many files as the host allows. Returns a warning if
     that is few, otherwise None. Raises CommandError if the service could not run."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < LEAST_FILES:
+    if hard != resource.RLIM_INFINITY and hard < MIN_FILES:
         raise CommandError(
             f"this host lets a process open only {hard} files, but Perch needs at least "
-            f"{LEAST_FILES}, and better {ENOUGH_FILES}. {HOW_TO_RAISE_FILES}"
+            f"{MIN_FILES}, and better {RECOMMENDED_FILES}. {HOW_TO_RAISE_FILES}"
         )
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if hard == resource.RLIM_INFINITY or hard >= ENOUGH_FILES:
+    if hard == resource.RLIM_INFINITY or hard >= RECOMMENDED_FILES:
         return None
     return (
         f"This host lets a process open only {hard} files: about {max(0, hard - 300) // 2} "
-        f"clients and computes at once, and others are refused. Allow {ENOUGH_FILES} or more. "
+        f"clients and computes at once, and others are refused. Allow {RECOMMENDED_FILES} or more. "
         f"{HOW_TO_RAISE_FILES}"
     )
 
@@ -52,10 +52,10 @@ def refuse_few_processes() -> None:
     """Raise CommandError if the host does not let us start as many processes as the service needs
     without any compute."""
     for allowed, running, how in (*_of_account(), *_of_control_group()):
-        if allowed - running < LEAST_PROCESSES:
+        if allowed - running < MIN_PROCESSES:
             raise CommandError(
                 f"this host lets Perch have {allowed} processes and threads, of which {running} "
-                f"run already; it needs at least {LEAST_PROCESSES} more, and some for each "
+                f"run already; it needs at least {MIN_PROCESSES} more, and some for each "
                 f"compute. Allow more ({how}) and start again"
             )
 
@@ -100,9 +100,9 @@ def room_on_disk() -> Iterator[None]:
 
 def _refuse_full_disk(cause: Exception | None = None) -> None:
     space = space_at(settings.STATE_DIR)
-    if space.free < LAST:
+    if space.free < CRITICAL_BYTES:
         raise CommandError(
             f"the disk of the state directory {settings.STATE_DIR} is full: "
-            f"{in_words(space.free)} free of {in_words(space.total)}. No data is lost. Free "
+            f"{size_text(space.free)} free of {size_text(space.total)}. No data is lost. Free "
             "some of its space and start again"
         ) from cause

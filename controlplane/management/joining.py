@@ -21,7 +21,7 @@ SHARED = (
 ENVIRONMENT = "environment"
 AUTHORITY = ("tls/authority.pem", "tls/authority.key")
 CERTIFICATE, CERTIFICATE_KEY = "tls/certificate.pem", "tls/certificate.key"
-ANSWERS_WITHIN = 30.0  # seconds
+ANSWER_TIMEOUT = 30.0  # seconds
 
 
 class JoinRefused(Exception):
@@ -65,7 +65,7 @@ def join(token: str, api_url: str) -> str:
         answer = requests.post(
             f"{api_url.rstrip('/')}/hosts/join",
             json={"invitation": name_in(token)},
-            timeout=ANSWERS_WITHIN,
+            timeout=ANSWER_TIMEOUT,
         )
     except requests.RequestException as error:
         raise JoinRefused(f"{api_url} does not answer: {error}") from error

@@ -24,10 +24,10 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-_CONNECT_WITHIN = 4.0  # seconds; also for pg_receivewal to come
+_CONNECT_TIMEOUT = 4.0  # seconds; also for pg_receivewal to come
 Connection = TypeVar("Connection", bound=socket.socket)
-_ATTEMPTS, _BETWEEN = 8, 0.2  # seconds
-_SIZE = 256 << 10
+_MAX_ATTEMPTS, _RETRY_DELAY = 8, 0.2  # seconds
+_CHUNK_BYTES = 256 << 10
 # See `proxy.peers.connections`.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
@@ -35,7 +35,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USE
 def main() -> None:
     request = json.load(sys.stdin)
     try:
-        peer = until_known(lambda: _connected(request))
+        peer = connect_until_known(lambda: _connected(request))
     except (OSError, ValueError) as error:
         print(f"the compute's host cannot be reached: {error}", flush=True)
         return
@@ -45,7 +45,7 @@ def main() -> None:
         for stream in (0, 1, 2):
             os.dup2(nothing.fileno(), stream)
     with peer, socket.socket(fileno=request["listener"]) as listener:
-        listener.settimeout(_CONNECT_WITHIN)
+        listener.settimeout(_CONNECT_TIMEOUT)
         local, _ = listener.accept()
         listener.close()
         with local:
@@ -53,14 +53,14 @@ def main() -> None:
             _carry(local, peer)
 
 
-def until_known(connect: Callable[[], Connection]) -> Connection:
+def connect_until_known(connect: Callable[[], Connection]) -> Connection:
     """Call `connect` again if the other host does not know this one's certificate yet: each process
     of its proxy reads the certificates after a handshake that failed. Raises OSError."""
-    for _ in range(_ATTEMPTS - 1):
+    for _ in range(_MAX_ATTEMPTS - 1):
         try:
             return connect()
         except (ssl.SSLError, ConnectionResetError):
-            time.sleep(_BETWEEN)
+            time.sleep(_RETRY_DELAY)
     return connect()
 
 
@@ -71,7 +71,7 @@ def _connected(request: dict[str, Any]) -> ssl.SSLSocket:
     context.load_verify_locations(cadata=request["trusted"])
     with _in_memory(request["certificate"]) as certificate, _in_memory(request["key"]) as key:
         context.load_cert_chain(_path(certificate), _path(key))
-    plain = socket.create_connection((request["address"], request["port"]), _CONNECT_WITHIN)
+    plain = socket.create_connection((request["address"], request["port"]), _CONNECT_TIMEOUT)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
@@ -105,7 +105,7 @@ def _carry(local: socket.socket, peer: ssl.SSLSocket) -> None:
         readable = [peer] if peer.pending() else select.select([peer, local], [], [])[0]
         for source in readable:
             try:
-                data = source.recv(_SIZE)
+                data = source.recv(_CHUNK_BYTES)
                 (local if source is peer else peer).sendall(data)
             except OSError:
                 return

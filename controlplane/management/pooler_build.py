@@ -30,7 +30,7 @@ NEEDED = {
     "xz": "xz-utils",
 }
 LIBEVENT = "libevent-dev"
-BOUND = 900.0  # seconds for one step
+STEP_TIMEOUT = 900.0  # seconds for one step
 
 
 class BuildFailed(Exception):
@@ -140,10 +140,10 @@ def _run(*command: str, within: Path | None = None, **environment: str) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=BOUND,
+            timeout=STEP_TIMEOUT,
         )
     except subprocess.TimeoutExpired as error:
-        raise BuildFailed(f"{command[0]} did not end within {BOUND:.0f} s") from error
+        raise BuildFailed(f"{command[0]} did not end within {STEP_TIMEOUT:.0f} s") from error
     if done.returncode:
         errors = (done.stderr or done.stdout).strip()[-600:]
         raise BuildFailed(f"{Path(command[0]).name} failed: {errors}")

@@ -70,10 +70,10 @@ class PostgresProgram(ServiceCommand):
                 f"the {self.program} that Perch includes does not support TLS: use another one "
                 "of the same version"
             )
-        command = [str(program), *self.told(way, arguments), *arguments]
+        command = [str(program), *self.extra_arguments(way, arguments), *arguments]
         os.execve(program, command, environment_for(way, os.environ))  # noqa: S606
 
-    def told(self, way: "Way", arguments: Sequence[str]) -> Sequence[str]:
+    def extra_arguments(self, way: "Way", arguments: Sequence[str]) -> Sequence[str]:
         """Arguments to add for the program, if its caller has left them out."""
         return ()
 

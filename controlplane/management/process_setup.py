@@ -23,9 +23,9 @@ from controlplane import durable
 from controlplane.compute.accounts import (
     Account,
     AccountUnusable,
-    give,
     named_account,
     service_account,
+    set_owner,
     upgrade_account,
 )
 from controlplane.process_accounts import (
@@ -48,14 +48,14 @@ import os
 import psycopg
 psycopg.connect(os.environ["DATABASE_URL"], connect_timeout=10).close()
 """
-CHECK_WITHIN = 60.0  # seconds
+CHECK_TIMEOUT = 60.0  # seconds
 
 
 def choose_accounts() -> str | None:
     """Decide whether processes run under accounts of their own, and tell it to the processes that
     are started from here. Returns a notice for the operator if they cannot; otherwise None."""
     wanted = os.environ.get(VARIABLE, "on") != "off" and os.geteuid() == 0
-    problem = _why_not() if wanted else None
+    problem = _obstacle() if wanted else None
     os.environ[VARIABLE] = "on" if wanted and problem is None else "off"
     if problem is None:
         return None
@@ -66,7 +66,7 @@ def choose_accounts() -> str | None:
     )
 
 
-def _why_not() -> str | None:
+def _obstacle() -> str | None:
     """Why processes cannot run under accounts of their own; None if they can."""
     try:
         for kind in KINDS.values():
@@ -76,14 +76,14 @@ def _why_not() -> str | None:
     except AccountUnusable as error:
         return str(error)
     places = [str(settings.BASE_DIR / name) for name in ("templates", "static")]
-    problem = _tried("web", CAN_READ, *places)
+    problem = _failure_of("web", CAN_READ, *places)
     if problem is None and "DATABASE_URL" in os.environ:
         # It may admit root by its name, or read files of root's.
-        problem = _tried("api", CAN_CONNECT)
+        problem = _failure_of("api", CAN_CONNECT)
     return problem
 
 
-def _tried(kind: str, program: str, *arguments: str) -> str | None:
+def _failure_of(kind: str, program: str, *arguments: str) -> str | None:
     """The last words of a Python program that fails as a process of the kind; None if it does not
     fail."""
     launcher = (sys.executable, "-m", "controlplane.process_accounts", kind)
@@ -95,7 +95,7 @@ def _tried(kind: str, program: str, *arguments: str) -> str | None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=CHECK_WITHIN,
+            timeout=CHECK_TIMEOUT,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
@@ -172,7 +172,7 @@ def _copy_keys() -> None:
         group = named_account(kind.account).gid
         directory = keys_of(settings.STATE_DIR, name)
         directory.mkdir(mode=0o700, exist_ok=True)
-        give(directory, Account(0, group))
+        set_owner(directory, Account(0, group))
         directory.chmod(0o710)
         secrets = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
         if name == "web":
@@ -188,14 +188,14 @@ def _console_key(secret: str) -> str:
 def _write(path: Path, content: str, group: int) -> None:
     """Write the file, which the group may read."""
     durable.write(path, content.encode(), 0o600)
-    give(path, Account(0, group))
+    set_owner(path, Account(0, group))
     path.chmod(0o640)
 
 
 def _own_directory(path: Path, kind: str) -> Path:
     """Make the directory, which only the account of the kind of process may enter."""
     path.mkdir(mode=0o700, exist_ok=True)
-    give(path, named_account(KINDS[kind].account))
+    set_owner(path, named_account(KINDS[kind].account))
     path.chmod(0o700)
     return path
 
@@ -217,6 +217,6 @@ def _share_figures() -> None:
                     os.fchmod(file, 0o640)
             finally:
                 os.close(file)
-    give(directory, Account(0, group))
+    set_owner(directory, Account(0, group))
     # Files in it belong to its group.
     directory.chmod(0o2771)

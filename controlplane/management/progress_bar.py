@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 _WIDTH = 30
-_DRAW_EVERY = 0.1  # seconds
+_DRAW_INTERVAL = 0.1  # seconds
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def bar(directory: Path, expected: int, *, out: TextIO | None = None) -> Iterato
 
 def _draw(out: TextIO, directory: Path, expected: int, is_over: Callable[[float], bool]) -> None:
     began = time.monotonic()
-    while not is_over(_DRAW_EVERY):
+    while not is_over(_DRAW_INTERVAL):
         part = min(1.0, _size(directory) / expected)
         full = round(part * _WIDTH)
         seconds = time.monotonic() - began

@@ -19,9 +19,9 @@ from typing import NoReturn
 
 from django.conf import settings
 
-from controlplane.compute.accounts import Account, give, named_account, own_account
+from controlplane.compute.accounts import Account, named_account, own_account, set_owner
 from controlplane.compute.compute import let_proxy_in
-from controlplane.database.connection_counts import LEAST_OF_HOST_PROCESS
+from controlplane.database.connection_counts import MIN_HOST_PROCESS_CONNECTIONS
 from controlplane.process_accounts import (
     KINDS,
     become,
@@ -46,7 +46,7 @@ GIVEN = "PERCH_PROXY_GIVEN"
 
 
 @dataclass(frozen=True)
-class Given:
+class ProxyInputs:
     """What the proxy needs of the host. `authority` is None if the operator has a certificate.
     `peer` is for connections between hosts."""
 
@@ -64,20 +64,20 @@ class Given:
             raise OSError(str(error)) from error
 
 
-def given() -> Given:
+def proxy_inputs() -> ProxyInputs:
     """What this proxy needs. As root, with accounts for processes, this executes the proxy again,
     under its account. Raises AccountUnusable, OSError, ValueError."""
     if descriptor := os.environ.pop(GIVEN, ""):
         return _received(int(descriptor))
     peer = load_or_create_peer_certificate(settings.STATE_DIR / "tls")
-    found = Given(_secret(), _authority(), peer, HostCalls())
+    found = ProxyInputs(_secret(), _authority(), peer, HostCalls())
     if os.geteuid() == 0 and in_use():
         if settings.TLS_CERTIFICATE:
             # Before anything else: its files may be missing or not match.
             OperatorIdentity(
                 Path(settings.TLS_CERTIFICATE), Path(settings.TLS_KEY), opened=found.opened
             )
-        _execute_again(found)
+        _reexecute(found)
     return found
 
 
@@ -85,7 +85,7 @@ def sockets_directory(port: int) -> Path:
     """The directory of the sockets between the processes behind the port. Raises OSError."""
     # Named by port, as another proxy may serve the same state directory.
     ours, others = sockets_directories(port)
-    if not in_use():  # otherwise `given` has made it
+    if not in_use():  # otherwise `proxy_inputs` has made it
         own_directory(own_directory(ours.parent) / ours.name)
         if os.geteuid() == 0:
             _take_sockets(others, ours, own_account())
@@ -111,7 +111,7 @@ def _authority() -> Authority | None:
     )
 
 
-def _execute_again(found: Given) -> NoReturn:
+def _reexecute(found: ProxyInputs) -> NoReturn:
     _make_sockets_directory()
     let_proxy_in()
     requests, host = fork_host_process(_become_host)
@@ -136,14 +136,14 @@ def _execute_again(found: Given) -> NoReturn:
 def _become_host() -> None:
     become("host")
     manage_files_as_root()
-    _limit_pool(max(LEAST_OF_HOST_PROCESS, settings.PROXY_PROCESSES))
+    _limit_pool(max(MIN_HOST_PROCESS_CONNECTIONS, settings.PROXY_PROCESSES))
 
 
 def _limit_pool(connections: int) -> None:
     settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"] = connections
 
 
-def _received(descriptor: int) -> Given:
+def _received(descriptor: int) -> ProxyInputs:
     with open(descriptor, "rb") as file:
         content = json.load(file)
     requests = socket.socket(fileno=content["requests"])
@@ -153,7 +153,7 @@ def _received(descriptor: int) -> Given:
     pair = [pem.encode() for pem in content["authority"] or []]
     authority = authority_of(*pair) if pair else None
     peer = PeerCertificate(*content["peer"])
-    return Given(bytes.fromhex(content["secret"]), authority, peer, HostCalls(requests))
+    return ProxyInputs(bytes.fromhex(content["secret"]), authority, peer, HostCalls(requests))
 
 
 def _end_with(host: int) -> None:
@@ -177,7 +177,7 @@ def _make_sockets_directory() -> None:
     settings.PROXY_SOCKET_DIR.chmod(0o711)
     for directory in (ours.parent, ours):
         directory.mkdir(mode=0o700, exist_ok=True)
-        give(directory, account)
+        set_owner(directory, account)
     _take_sockets(others, ours, account)
 
 
@@ -187,5 +187,5 @@ def _take_sockets(source: Path, target: Path, account: Account) -> None:
     with contextlib.suppress(FileNotFoundError):
         for path in source.iterdir():
             if path.is_socket() and not path.is_symlink():
-                give(path, account)
+                set_owner(path, account)
                 path.rename(target / path.name)

@@ -15,8 +15,8 @@ from controlplane.compute.state_directory import StateDirectoryUnusable, hold_st
 # Tells a running `up` to make room. It ends its processes, but no compute.
 MAKE_ROOM = signal.SIGUSR2
 # Seconds that the running `up` may take for that. Requests in flight take 30 at most.
-_WITHIN = 90.0
-_LOOK_EVERY = 0.05
+_TIMEOUT = 90.0
+_POLL_INTERVAL = 0.05
 
 
 @contextmanager
@@ -45,11 +45,11 @@ def _replace(say: Callable[[str], object]) -> None:
             f"the Perch that runs on {settings.STATE_DIR} cannot be replaced: stop it first"
         ) from error
     say(f"Replacing the Perch that runs (process {pid}) …")
-    deadline = time.monotonic() + _WITHIN
+    deadline = time.monotonic() + _TIMEOUT
     while not _is_free():
         if time.monotonic() > deadline:
-            raise StateDirectoryUnusable(f"process {pid} did not make room within {_WITHIN:.0f} s")
-        time.sleep(_LOOK_EVERY)
+            raise StateDirectoryUnusable(f"process {pid} did not make room within {_TIMEOUT:.0f} s")
+        time.sleep(_POLL_INTERVAL)
 
 
 def _is_free() -> bool:

@@ -14,11 +14,11 @@ from urllib.parse import urlencode
 
 from django.conf import settings
 
-from controlplane.compute.accounts import Account, give
+from controlplane.compute.accounts import Account, set_owner
 from controlplane.compute.tree import NEW_FILE, open_directory
 from controlplane.process_accounts import console_dir
 
-GOOD_FOR = 10 * 60  # seconds
+LINK_TTL = 10 * 60  # seconds
 # In the console's state directory.
 FOLDER = "links"
 # Keeps the console's address for links that are requested later.
@@ -47,12 +47,12 @@ def make_sign_in_link(console_url: str) -> str:
             os.mkdir(FOLDER, 0o700, dir_fd=outer)
         with open_directory(FOLDER, within=outer) as folder:
             owner = os.fstat(outer)
-            give(folder, Account(owner.st_uid, owner.st_gid))
+            set_owner(folder, Account(owner.st_uid, owner.st_gid))
             _forget_old(folder)
             name = hashlib.sha256(code.encode()).hexdigest()
             with os.fdopen(os.open(name, NEW_FILE, 0o600, dir_fd=folder), "w") as file:
-                give(file.fileno(), Account(owner.st_uid, owner.st_gid))
-                json.dump({"key": key, "until": time.time() + GOOD_FOR}, file)
+                set_owner(file.fileno(), Account(owner.st_uid, owner.st_gid))
+                json.dump({"key": key, "until": time.time() + LINK_TTL}, file)
     return f"{console_url.rstrip('/')}/sign-in/link?{urlencode({'code': code})}"
 
 
@@ -61,5 +61,5 @@ def _forget_old(folder: int) -> None:
         for entry in entries:
             # The console may remove the file at the same time.
             with suppress(FileNotFoundError):
-                if entry.stat(follow_symlinks=False).st_mtime < time.time() - GOOD_FOR:
+                if entry.stat(follow_symlinks=False).st_mtime < time.time() - LINK_TTL:
                     os.unlink(entry.name, dir_fd=folder)

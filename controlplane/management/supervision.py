@@ -107,7 +107,7 @@ class Supervisor:
         except (OSError, HTTPException, Fault):
             return {}
 
-    def last_words(self) -> str:
+    def last_error(self) -> str:
         """Supervisor's own last error message; "" if there is none."""
         with suppress(OSError):
             lines = self._complaints.read_text(errors="replace").splitlines()

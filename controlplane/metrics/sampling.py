@@ -16,13 +16,12 @@ from controlplane.metrics import figures, values
 
 log = logging.getLogger(__name__)
 
-# Seconds between two samples.
-SAMPLE_EVERY = 5.0
+SAMPLE_INTERVAL = 5.0
 
 
 def begin(process: str) -> Callable[[], None]:
     """Keep this process's figures for `manage.py metrics` from now on, under the name `process`.
-    Returns a function that takes a sample; the caller calls it every SAMPLE_EVERY seconds. With
+    Returns a function that takes a sample; the caller calls it every SAMPLE_INTERVAL seconds. With
     METRICS_LISTEN=off nothing is kept. Must be called after the last fork."""
     if settings.METRICS_LISTEN == "off":
         return lambda: None
@@ -41,7 +40,7 @@ def begin_in_thread(process: str) -> None:
 def _repeat(sample: Callable[[], None]) -> None:
     while True:
         sample()
-        time.sleep(SAMPLE_EVERY)
+        time.sleep(SAMPLE_INTERVAL)
 
 
 class _Sampler:

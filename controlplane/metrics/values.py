@@ -38,14 +38,14 @@ _merge: Any = MultiProcessCollector.merge
 _MappedFile: Any = MmapedDict
 
 # Bytes of each kind's file. The API needs the most, for its histograms by route.
-SIZES = {
+FILE_BYTES = {
     "counter": 1 << 19,
     "histogram": 1 << 20,
     "summary": 1 << 16,
     "gauge_livesum": 1 << 16,
     "gauge_livemin": 1 << 12,
 }
-MOST_SLOTS = 1000
+MAX_SLOTS = 1000
 _lock = threading.Lock()
 
 
@@ -115,7 +115,7 @@ class _Slot:
         self.name, self.descriptor = _take_slot(directory, process)
         self.files = {
             kind: _renewed(directory / f"{kind}_{self.name}.db", size, known)
-            for kind, size in SIZES.items()
+            for kind, size in FILE_BYTES.items()
         }
 
 
@@ -152,7 +152,7 @@ def collect(directory: Path) -> Iterable[Metric]:
 
 
 def _take_slot(directory: Path, process: str) -> tuple[str, int]:
-    for number in range(MOST_SLOTS):
+    for number in range(MAX_SLOTS):
         name = f"{process}-{number}"
         descriptor = _opened(_lock_file(directory, name), os.O_RDONLY | os.O_CREAT)
         _share(descriptor)
@@ -162,7 +162,7 @@ def _take_slot(directory: Path, process: str) -> tuple[str, int]:
             os.close(descriptor)
         else:
             return name, descriptor
-    raise OSError(f"{MOST_SLOTS} processes are named {process}")
+    raise OSError(f"{MAX_SLOTS} processes are named {process}")
 
 
 def _renewed(path: Path, size: int, known: Collection[str]) -> Any:
@@ -217,10 +217,10 @@ def _share(descriptor: int) -> None:
 def _is_current(path: Path) -> bool:
     """Return False if the file has gauges of a process that has ended."""
     kind, _, slot = path.stem.rpartition("_")
-    return not kind.startswith("gauge_live") or _is_held(_lock_file(path.parent, slot))
+    return not kind.startswith("gauge_live") or _is_locked(_lock_file(path.parent, slot))
 
 
-def _is_held(lock_file: Path) -> bool:
+def _is_locked(lock_file: Path) -> bool:
     with suppress(OSError):
         descriptor = _opened(lock_file, os.O_RDONLY)
         try:

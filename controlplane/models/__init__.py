@@ -21,7 +21,7 @@ from controlplane.models.log_receiver import LogReceiver
 from controlplane.models.operation import (
     GIVEN_UP,
     HANDED_OVER,
-    HOPEFUL,
+    MAY_SUCCEED,
     UNFINISHED,
     Action,
     Lane,
@@ -49,8 +49,8 @@ __all__ = [
     "DEFAULT_PROVISIONER",
     "GIVEN_UP",
     "HANDED_OVER",
-    "HOPEFUL",
     "LIMITS",
+    "MAY_SUCCEED",
     "PROCESSES",
     "UNFINISHED",
     "Account",

@@ -81,7 +81,7 @@ UNFINISHED = (OperationStatus.SCHEDULING, OperationStatus.RUNNING, OperationStat
 # Operations that have a job in the queue, if `dispatched_at` is set.
 HANDED_OVER = (OperationStatus.RUNNING, OperationStatus.CANCELLING)
 # Operations that may still succeed.
-HOPEFUL = (OperationStatus.SCHEDULING, OperationStatus.RUNNING)
+MAY_SUCCEED = (OperationStatus.SCHEDULING, OperationStatus.RUNNING)
 # Operations that have ended without success.
 GIVEN_UP = (OperationStatus.FAILED, OperationStatus.CANCELLED)
 

@@ -62,7 +62,7 @@ class Role(CatalogRow):
         return self.name
 
     @classmethod
-    def that_may_connect(cls, branch_id: str) -> list[str]:
+    def login_names(cls, branch_id: str) -> list[str]:
         """The names of the branch's roles that may log in."""
         roles = cls.objects.filter(branch_id=branch_id, deleted_at=None, no_login=False)
         return list(roles.values_list("name", flat=True))

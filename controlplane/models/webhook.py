@@ -15,9 +15,9 @@ from controlplane.models.project import Project
 # Stands for all types of events.
 ALL_EVENTS = "*"
 # A delivery that has not succeeded after this time is given up.
-TRIED_FOR = timedelta(days=1)
+DELIVERY_TIMEOUT = timedelta(days=1)
 # How long the previous secret stays valid after a new one is set.
-TURNING = timedelta(days=1)
+OVERLAP_TTL = timedelta(days=1)
 
 
 class Webhook(models.Model):

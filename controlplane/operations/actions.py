@@ -27,7 +27,7 @@ from controlplane.operations.project_upgrade import undo_upgrade, upgrade_projec
 from controlplane.operations.work import Attempt
 
 # Seconds before each retry. If the attempt after the last pause fails, the operation fails.
-RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0)
+RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ActionRule:
     # Seconds without progress after which an attempt is given up.
     bound: float = 60.0
     # Seconds before each retry.
-    retry_pauses: tuple[float, ...] = RETRY_PAUSES
+    retry_pauses: tuple[float, ...] = RETRY_DELAYS
     # Why the operation cannot be cancelled once it has begun; None if it can be cancelled and
     # brought to a safe point.
     no_way_back: str | None = None

@@ -16,7 +16,7 @@ from controlplane.compute import compute
 
 # Seconds without activity after which the host is at rest. Until then the rounds have found what
 # the last activity has led to: a compute that died is found, made idle, and its log is copied.
-QUIET = 30.0
+AT_REST_AFTER = 30.0
 
 _changing = threading.Lock()
 # How much is under way, and when something last was, by the monotonic clock.
@@ -48,9 +48,9 @@ def active() -> Iterator[None]:
 def is_at_rest() -> bool:
     global _active_at
     with _changing:
-        if _under_way or compute.any_may_run():
+        if _under_way or compute.any_possibly_running():
             _active_at = time.monotonic()
-        return time.monotonic() - _active_at > QUIET
+        return time.monotonic() - _active_at > AT_REST_AFTER
 
 
 async def wait_at_rest(seconds: float) -> bool:

@@ -10,14 +10,14 @@ from controlplane.models import CATALOG_UNREAD, UNFINISHED, Action, Branch, Endp
 from controlplane.operations.locks import left_if_busy, locked_project
 from controlplane.operations.scheduling import Step, schedule
 
-FIRST_CHECK = timedelta(hours=2)
-LONGEST_PAUSE = timedelta(days=1)
+FIRST_CHECK_DELAY = timedelta(hours=2)
+MAX_CHECK_INTERVAL = timedelta(days=1)
 # After this many checks since the endpoint was last used, the pause no longer grows.
-CHECKS_THAT_COUNT = 5
+MAX_COUNTED_CHECKS = 5
 # The most unfinished checks of a host, and of those the most of one account. A check starts a
 # Postgres and reads all its data, so the many that are due after the host was off run one after
 # another.
-AT_ONCE, AT_ONCE_OF_AN_ACCOUNT = 4, 2
+MAX_CONCURRENT_CHECKS, MAX_CONCURRENT_PER_ACCOUNT = 4, 2
 
 # One statement for all endpoints. It computes when the next check is due for those whose row says
 # that it may be due by now (`Endpoint.check_due_at`), and writes what it has found to the row. If a
@@ -96,11 +96,11 @@ def check_availability(host: Host) -> None:
         "host": host.id,
         "check": Action.CHECK_AVAILABILITY,
         "unfinished": list(UNFINISHED),
-        "counted": CHECKS_THAT_COUNT,
-        "first": FIRST_CHECK,
-        "longest": LONGEST_PAUSE,
-        "at_once": AT_ONCE,
-        "of_an_account": AT_ONCE_OF_AN_ACCOUNT,
+        "counted": MAX_COUNTED_CHECKS,
+        "first": FIRST_CHECK_DELAY,
+        "longest": MAX_CHECK_INTERVAL,
+        "at_once": MAX_CONCURRENT_CHECKS,
+        "of_an_account": MAX_CONCURRENT_PER_ACCOUNT,
     }
     with connection.cursor() as cursor:
         cursor.execute(DUE, values)

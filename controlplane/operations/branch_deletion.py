@@ -7,10 +7,10 @@ from controlplane.models import Action, Branch, Endpoint, Operation, Project, Re
 from controlplane.operations.scheduling import Step, schedule
 
 # The most children named in the message that refuses a deletion.
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
-def why_it_stays(branch: Branch) -> str | None:
+def deletion_refusal(branch: Branch) -> str | None:
     """Return why the branch cannot be deleted, as a text for users; None if it can be deleted."""
     if branch.default:
         return "the default branch cannot be deleted; set another one first"
@@ -22,9 +22,9 @@ def why_it_stays(branch: Branch) -> str | None:
 
 
 def children_of(branch: Branch) -> list[str]:
-    """Return the ids of the branch's first MOST_NAMED visible children, oldest first."""
+    """Return the ids of the branch's first MAX_NAMED visible children, oldest first."""
     children = Branch.objects.filter(parent=branch, deleted_at=None, hidden=False)
-    return list(children.order_by("created_at").values_list("id", flat=True)[:MOST_NAMED])
+    return list(children.order_by("created_at").values_list("id", flat=True)[:MAX_NAMED])
 
 
 def deletion_of(branch: Branch, operations: Sequence[Operation]) -> list[Operation]:

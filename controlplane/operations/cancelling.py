@@ -16,7 +16,7 @@ from controlplane.events.changes import endpoint_returned
 from controlplane.events.recording import record
 from controlplane.models import (
     HANDED_OVER,
-    HOPEFUL,
+    MAY_SUCCEED,
     Action,
     Branch,
     Endpoint,
@@ -37,11 +37,11 @@ from controlplane.operations.states import enter
 GIVING_UP = (OperationStatus.CANCELLING, OperationStatus.CANCELLED)
 
 
-def why_not(operation: Operation) -> str | None:
+def cancel_refusal(operation: Operation) -> str | None:
     """Return why the operation cannot be cancelled, as a text for users; None if it can. An
     operation that can be cancelled only because it has not begun does not begin before the
     transaction ends."""
-    if operation.status not in HOPEFUL:
+    if operation.status not in MAY_SUCCEED:
         return f"the operation is {operation.status} already"
     if operation.initiator_type == ActorType.PLATFORM:
         return "the platform scheduled this operation itself, so it cannot be cancelled by request"
@@ -52,12 +52,12 @@ def why_not(operation: Operation) -> str | None:
     no_way_back = rule_of(operation).no_way_back_from(details)
     if no_way_back and operation.status == OperationStatus.RUNNING and has_begun(operation):
         return no_way_back
-    return _why_not_to_branch_left(operation, endpoint) if endpoint else None
+    return _return_refusal(operation, endpoint) if endpoint else None
 
 
 def cancel(project: Project, operations: Sequence[Operation]) -> None:
     """Cancel `operations`: an operation and the ones that follow it in its chain, oldest first.
-    `why_not` must have returned None for each.
+    `cancel_refusal` must have returned None for each.
 
     The following operations never end before the first one, so a caller that waits for the last
     operation of a chain waits for the whole chain.
@@ -67,29 +67,29 @@ def cancel(project: Project, operations: Sequence[Operation]) -> None:
     not_run = f"not run: the operation {first.id} of the same chain was cancelled"
     for operation in operations:
         because = None if operation is first else first.id
-        words = not_run if because else f"cancelled by {_who()}"
+        words = not_run if because else f"cancelled by {_actor_text()}"
         if ends_now:
             take_job_back(operation)
             withdraw([operation], OperationStatus.CANCELLED, words, because=because)
         else:
             operation.not_run_because = because
-            _have_it_end(project, operation, words)
+            _request_end(project, operation, words)
     for operation in operations:
-        _take_rows_back(project, operation)
+        _revert_rows(project, operation)
     dispatch(project)
 
 
-def _who() -> str:
+def _actor_text() -> str:
     actor = current_actor()
     return f'the API key "{actor.name}"' if actor.type == ActorType.USER else f"the {actor.type}"
 
 
 def _has_done_nothing(operation: Operation) -> bool:
     waits = operation.status == OperationStatus.SCHEDULING or not has_begun(operation)
-    return waits and not _may_be_in_force(operation)
+    return waits and not _may_be_applied(operation)
 
 
-def _have_it_end(project: Project, operation: Operation, words: str) -> None:
+def _request_end(project: Project, operation: Operation, words: str) -> None:
     now = clock.now()
     operation.status = OperationStatus.CANCELLING
     operation.error = words
@@ -99,7 +99,7 @@ def _have_it_end(project: Project, operation: Operation, words: str) -> None:
     hasten_job(operation, project)
 
 
-def _may_be_in_force(operation: Operation) -> bool:
+def _may_be_applied(operation: Operation) -> bool:
     """Return whether a compute may already have the operation's settings although the operation has
     not begun: the endpoint's row has had them since the request, and another operation may have
     started the endpoint since."""
@@ -113,7 +113,7 @@ def _may_be_in_force(operation: Operation) -> bool:
     return others.exclude(id=operation.id).exists()
 
 
-def _take_rows_back(project: Project, operation: Operation) -> None:
+def _revert_rows(project: Project, operation: Operation) -> None:
     """Give the endpoint the configuration and the branch that it had before the operation, and
     delete the rows that a restore was going to fill."""
     give_up_replacing(operation)
@@ -121,24 +121,24 @@ def _take_rows_back(project: Project, operation: Operation) -> None:
     if endpoint is None:
         return
     go_back(operation, endpoint)
-    if left := _branch_left(operation):
+    if left := _previous_branch(operation):
         _return_to(left, endpoint, operation)
     if endpoint.current_state == EndpointState.INIT:
         now = clock.now()
         enter(project, endpoint, EndpointState.IDLE, now=now, operations=[operation])
 
 
-def _branch_left(operation: Operation) -> Branch | None:
+def _previous_branch(operation: Operation) -> Branch | None:
     details = details_of(operation.action, operation.details)
     if not isinstance(details, ApplyConfigDetails) or details.from_branch_id is None:
         return None
     return Branch.objects.filter(id=details.from_branch_id).first()
 
 
-def _why_not_to_branch_left(operation: Operation, endpoint: Endpoint) -> str | None:
+def _return_refusal(operation: Operation, endpoint: Endpoint) -> str | None:
     """Return why a reassignment cannot be cancelled: the endpoint could not go back to the branch
     that it left. None if it can, or if the operation is no reassignment."""
-    left = _branch_left(operation)
+    left = _previous_branch(operation)
     if left is None:
         return None
     if endpoint.branch_id != operation.branch_id:
@@ -147,7 +147,7 @@ def _why_not_to_branch_left(operation: Operation, endpoint: Endpoint) -> str | N
         return f"the endpoint cannot go back: the branch {left.id} was deleted"
     deletions = Operation.objects.filter(
         action=Action.DELETE_TIMELINE,
-        status__in=HOPEFUL,
+        status__in=MAY_SUCCEED,
         branch_id__in=[left.id, operation.branch_id],
     )
     if deletion := deletions.first():

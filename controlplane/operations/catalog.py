@@ -32,14 +32,14 @@ from controlplane.compute.catalog_reading import placeholder_of
 from controlplane.compute.patience import OutOfPatience, patience
 from controlplane.compute.session import socket_dir
 from controlplane.compute.steps import step
-from controlplane.models import HOPEFUL, Action, Branch, Database, Endpoint, Operation, Role
+from controlplane.models import MAY_SUCCEED, Action, Branch, Database, Endpoint, Operation, Role
 from controlplane.operations.catalog_import import admit_to_pooler, import_branch_catalog
 from controlplane.operations.details import ApplyConfigDetails
 
 log = logging.getLogger(__name__)
 
 # Seconds for retrying all rows that an earlier operation has already failed for.
-RETRIED_BOUND = 10.0
+RETRY_TIMEOUT = 10.0
 
 Row = Role | Database
 
@@ -55,7 +55,7 @@ class NotApplied(psycopg.DatabaseError):
         self.is_final = all(failure.is_final for failure in failures.values())
 
 
-def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
+def apply_to_compute(operation: Operation, endpoint: Endpoint) -> None:
     """Apply the branch's roles and databases to the compute, if they have changed.
 
     First the rows take over what SQL did in the compute, so that none of it is undone; afterwards
@@ -70,7 +70,7 @@ def bring_to_catalog(operation: Operation, endpoint: Endpoint) -> None:
         return
     with step("applying_catalog") as part:
         import_branch_catalog(branch)
-        rows, failed = _bring(operation, branch, socket_dir(endpoint.id))
+        rows, failed = _apply_rows(operation, branch, socket_dir(endpoint.id))
         part.detail |= {"roles_and_databases": len(rows.by_item), "refused": len(failed)}
         refused = _keep_errors(operation, rows, failed)
         admit_to_pooler(branch.id)
@@ -90,7 +90,7 @@ def _requested_at(operation: Operation) -> datetime:
     return datetime.fromisoformat(until) if until else operation.created_at
 
 
-def _until(operation: Operation, branch: Branch) -> datetime | None:
+def _apply_until(operation: Operation, branch: Branch) -> datetime | None:
     """Return when the operation's changes were requested, if a later operation will apply what was
     changed since; None if there is no such operation.
 
@@ -100,20 +100,20 @@ def _until(operation: Operation, branch: Branch) -> datetime | None:
     later = Operation.objects.filter(
         branch=branch,
         action=Action.APPLY_CONFIG,
-        status__in=HOPEFUL,
+        status__in=MAY_SUCCEED,
         created_at__gt=operation.created_at,
     )
     return _requested_at(operation) if later.exists() else None
 
 
-def _bring(operation: Operation, branch: Branch, socket_dir: Path) -> "tuple[_Rows, Failures]":
+def _apply_rows(operation: Operation, branch: Branch, socket_dir: Path) -> "tuple[_Rows, Failures]":
     """Apply all rows that can be applied; returns the rows and the failures among them."""
-    rows = _Rows.of(branch, until=_until(operation, branch))
-    old = {item for item in rows.by_item if _was_answered_for(rows.by_item[item], operation)}
+    rows = _Rows.of(branch, until=_apply_until(operation, branch))
+    old = {item for item in rows.by_item if _failed_already(rows.by_item[item], operation)}
     failed = _apply(branch, socket_dir, rows, rows.by_item.keys() - old)
     if operation.action == Action.START_COMPUTE:
         # Clients wait for the start, and a retry here would delay every start.
-        failed |= _as_before(rows, old)
+        failed |= _earlier_failures(rows, old)
     else:
         failed |= _retry(branch, socket_dir, rows, old)
     return rows, failed
@@ -134,7 +134,7 @@ class _Rows:
         """Return the rows that were at the time `until` as they are now; all rows if it is None."""
         by_item: dict[Item, list[Row]] = defaultdict(list)
         rows: list[Row] = [*branch.roles.order_by("id"), *branch.databases.order_by("id")]
-        concerned = [row for row in rows if until is None or _stood(row, until)]
+        concerned = [row for row in rows if until is None or _was_same_at(row, until)]
         replication = branch.project.replicates_logically
         for row in concerned:
             by_item[_item_of(row, replication=replication)].append(row)
@@ -150,7 +150,7 @@ class _Rows:
         )
 
 
-def _stood(row: Row, at: datetime) -> bool:
+def _was_same_at(row: Row, at: datetime) -> bool:
     """Return whether the row required the same at that time. A role's password may have changed
     since, but the compute does not get it."""
     if isinstance(row, Role):
@@ -194,7 +194,7 @@ def _apply(branch: Branch, socket_dir: Path, rows: _Rows, items: Collection[Item
     for dropped in spec.dropped_databases:
         if dropped in items and dropped not in failed:
             branch.databases.filter(id__in=[row.pk for row in rows.by_item[dropped]]).delete()
-    failed |= _behind_the_old(branch, spec, items)
+    failed |= _blocked_by_old(branch, spec, items)
     failed |= apply_catalog(socket_dir, spec, [item for item in items if item not in failed])
     for item in items:
         if item not in failed:
@@ -202,7 +202,7 @@ def _apply(branch: Branch, socket_dir: Path, rows: _Rows, items: Collection[Item
     return failed
 
 
-def _behind_the_old(branch: Branch, spec: CatalogSpec, items: Collection[Item]) -> Failures:
+def _blocked_by_old(branch: Branch, spec: CatalogSpec, items: Collection[Item]) -> Failures:
     """Return a failure for each new database whose name still belongs to a deleted one that could
     not be dropped."""
     kept = {row.applied_name or row.name for row in branch.databases.exclude(deleted_at=None)}
@@ -227,22 +227,22 @@ def _keep_applied(branch: Branch, item: Item, rows: Sequence[Row]) -> None:
 
 
 def _retry(branch: Branch, socket_dir: Path, rows: _Rows, items: Collection[Item]) -> Failures:
-    """Retry the items that an earlier operation failed for, within RETRIED_BOUND seconds. This
+    """Retry the items that an earlier operation failed for, within RETRY_TIMEOUT seconds. This
     operation does not fail for them."""
     if not items:
         return {}
     try:
-        with patience(RETRIED_BOUND):
+        with patience(RETRY_TIMEOUT):
             return _apply(branch, socket_dir, rows, items)
     except OutOfPatience:
-        return _as_before(rows, items)
+        return _earlier_failures(rows, items)
 
 
-def _as_before(rows: _Rows, items: Collection[Item]) -> Failures:
+def _earlier_failures(rows: _Rows, items: Collection[Item]) -> Failures:
     return {item: Failure(rows.by_item[item][0].catalog_error) for item in items}
 
 
-def _was_answered_for(rows: Sequence[Row], operation: Operation) -> bool:
+def _failed_already(rows: Sequence[Row], operation: Operation) -> bool:
     """Return whether earlier operations have already failed for the rows as they are now."""
     return all(
         row.catalog_error_of is not None
@@ -270,7 +270,7 @@ def _keep_errors(operation: Operation, rows: _Rows, failed: Failures) -> list[It
             changes: dict[str, object] = {"catalog_error": words}
             if not words:
                 changes["catalog_error_of"] = None
-            elif is_ours and not _was_answered_for([row], operation):
+            elif is_ours and not _failed_already([row], operation):
                 if answers:
                     changes["catalog_error_of"] = _requested_at(operation)
                 refused.append(item)

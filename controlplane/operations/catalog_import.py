@@ -51,12 +51,12 @@ log = logging.getLogger(__name__)
 
 # Seconds that a statement in a compute, which may hang, and the wait for another reading of the
 # same catalog may take.
-BOUND = 3.0
-LOCK_WITHIN = 10.0
+STATEMENT_TIMEOUT = 3.0
+LOCK_TIMEOUT = 10.0
 # The bound of both before a compute is stopped, because somebody waits for that stop.
-LAST_BOUND = 2.0
+LAST_TIMEOUT = 2.0
 # The most readings in one call. Each further one reads what changed during the one before.
-MOST_READINGS = 4
+MAX_READINGS = 4
 
 
 def import_catalog(endpoint_id: str) -> None:
@@ -78,7 +78,7 @@ def import_branch_catalog(branch: Branch, *, is_last: bool = False) -> None:
     endpoint_id = compute.running_endpoint(branch.id)
     if endpoint_id is None or branch.current_state != BranchState.READY:
         return
-    bound, within = (LAST_BOUND, LAST_BOUND) if is_last else (BOUND, LOCK_WITHIN)
+    bound, within = (LAST_TIMEOUT, LAST_TIMEOUT) if is_last else (STATEMENT_TIMEOUT, LOCK_TIMEOUT)
     with (
         holding_catalog(branch.id, within=within),
         acting_as(SQL),
@@ -113,7 +113,7 @@ def is_compute_of(connection: Session, branch_id: str) -> bool:
 
 
 @contextmanager
-def holding_catalog(branch_id: str, *, within: float = LOCK_WITHIN) -> Iterator[None]:
+def holding_catalog(branch_id: str, *, within: float = LOCK_TIMEOUT) -> Iterator[None]:
     """Hold the branch's catalog lock, which everything holds that writes a reading of the branch's
     catalog to the rows or gives the pooler its roles. An older reading therefore never replaces a
     newer one. Raises LockTimeout."""
@@ -129,12 +129,12 @@ def holding_catalog(branch_id: str, *, within: float = LOCK_WITHIN) -> Iterator[
 def admit_to_pooler(branch_id: str) -> None:
     """Give the branch's pooler the roles that may log in. Raises LockTimeout."""
     with holding_catalog(branch_id):
-        admit_roles(branch_id, Role.that_may_connect(branch_id))
+        admit_roles(branch_id, Role.login_names(branch_id))
 
 
 def _import(branch_id: str, connection: Session, sockets: Path) -> None:
     """Read the catalog until it equals what the rows know. The caller holds the catalog lock."""
-    for _ in range(MOST_READINGS):
+    for _ in range(MAX_READINGS):
         branch = Branch.objects.select_related("project__account").get(id=branch_id)
         if read_mark(connection) == branch.catalog_mark:
             return
@@ -148,7 +148,7 @@ def _import(branch_id: str, connection: Session, sockets: Path) -> None:
         end_sessions_without_login(connection)
         for oid, password, replacement in _write(branch_id, found):
             replace_password(connection, oid, password, replacement)
-        admit_roles(branch_id, Role.that_may_connect(branch_id))
+        admit_roles(branch_id, Role.login_names(branch_id))
         renew_servers(branch_id, sockets)
 
 

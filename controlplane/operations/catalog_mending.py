@@ -34,10 +34,10 @@ log = logging.getLogger(__name__)
 
 # Seconds between two attempts for one endpoint: the first pause, which then doubles, and the
 # longest.
-FIRST_PAUSE, LONGEST_PAUSE = 5.0, 3600.0
+MIN_RETRY_DELAY, MAX_RETRY_DELAY = 5.0, 3600.0
 # The first pause if an operation has failed for each remaining change: its owner has seen why, and
 # has to remove the obstacle.
-PAUSE_OF_REFUSED = 60.0
+REFUSED_RETRY_DELAY = 60.0
 
 
 @dataclass
@@ -51,12 +51,12 @@ class Mending:
     @classmethod
     def begin(cls, now: float, *, is_refused: bool) -> Self:
         if is_refused:
-            return cls(is_refused, now + PAUSE_OF_REFUSED, PAUSE_OF_REFUSED)
-        return cls(is_refused, now, FIRST_PAUSE)
+            return cls(is_refused, now + REFUSED_RETRY_DELAY, REFUSED_RETRY_DELAY)
+        return cls(is_refused, now, MIN_RETRY_DELAY)
 
     def put_off(self, now: float) -> None:
         self.next_at = now + self.pause
-        self.pause = min(2 * self.pause, LONGEST_PAUSE)
+        self.pause = min(2 * self.pause, MAX_RETRY_DELAY)
 
 
 # By endpoint id, from when the round finds an endpoint until it is no longer behind. A restarted
@@ -67,7 +67,7 @@ _behind: dict[str, Mending] = {}
 def mend_catalogs(host: Host) -> None:
     """Schedule `apply_config` for each active endpoint of the host that is behind, with growing
     pauses between attempts. If none is behind, this costs one query."""
-    running = _endpoints_behind(host).filter(id__in=compute.may_run())
+    running = _endpoints_behind(host).filter(id__in=compute.possibly_running())
     found = {row.id: row for row in running}
     for endpoint_id in _behind.keys() - found.keys():
         del _behind[endpoint_id]

@@ -82,7 +82,7 @@ class CatalogRows:
         event = catalog_limit_exceeded(self.project, self.branch, roles, databases)
         same = Event.objects.filter(project_id=event.project_id, type=event.type)
         if not same.filter(branch_id=event.branch_id, at__gt=self.now - TOLD_AGAIN).exists():
-            self._tell(event)
+            self._record(event)
 
     # roles
 
@@ -96,9 +96,9 @@ class CatalogRows:
         gone = [row for row in living if row not in matches and row.compute_oid is not None]
         Role.objects.filter(pk__in=[row.pk for row in gone]).delete()
         for row in gone:
-            self._tell(role_deleted(self.project, self.branch, row))
+            self._record(role_deleted(self.project, self.branch, row))
         renamed = {row.pk: role.name for row, role in matches.items() if row.name != role.name}
-        _make_way(Role, renamed)
+        _free_names(Role, renamed)
         for row, role in matches.items():
             self._bring_role(row, role)
         known = {role.oid for role in matches.values()}
@@ -107,9 +107,9 @@ class CatalogRows:
         added = [self._new_role(role) for role in new[:room]]
         Role.objects.bulk_create(added)
         for row, role in zip(added, new, strict=False):
-            self._tell(role_created(self.project, self.branch, row))
+            self._record(role_created(self.project, self.branch, row))
             if fault := _fault_of(role):
-                self._tell(password_set_by_sql(self.project, self.branch, row, fault))
+                self._record(password_set_by_sql(self.project, self.branch, row, fault))
         return len(new) - len(added)
 
     def _match_roles(
@@ -137,7 +137,7 @@ class CatalogRows:
         return matches
 
     def _bring_role(self, row: Role, role: FoundRole) -> None:
-        before, kept = _told_of(row), _kept_of(row)
+        before, kept = _event_fields(row), _all_fields(row)
         was_seen = row.compute_oid is not None
         if row.name != role.name:
             owned = self.branch.databases.filter(deleted_at=None)
@@ -149,15 +149,15 @@ class CatalogRows:
         if not row.password_is_newer:
             row.no_login, row.valid_until = not role.can_login, role.valid_until
             has_password = self._take_password(row, role, was_seen=was_seen)
-        changes = differences(before, _told_of(row))
+        changes = differences(before, _event_fields(row))
         if changes or has_password:
             row.updated_at = self.now
-        if _kept_of(row) != kept:
+        if _all_fields(row) != kept:
             row.save()
         if changes:
-            self._tell(role_updated(self.project, self.branch, str(before["name"]), changes))
+            self._record(role_updated(self.project, self.branch, str(before["name"]), changes))
         if has_password:
-            self._tell(password_set_by_sql(self.project, self.branch, row, _fault_of(role)))
+            self._record(password_set_by_sql(self.project, self.branch, row, _fault_of(role)))
 
     def _take_password(self, row: Role, role: FoundRole, *, was_seen: bool) -> bool:
         """Return whether SQL has set or removed the role's password. If so, update the row's
@@ -213,13 +213,13 @@ class CatalogRows:
         gone = [row for row in living if row not in matches and row.applied_name is not None]
         Database.objects.filter(pk__in=[row.pk for row in gone]).delete()
         for row in gone:
-            self._tell(database_deleted(self.project, self.branch, row))
+            self._record(database_deleted(self.project, self.branch, row))
         renamed = {
             row.pk: one.name
             for row, one in matches.items()
             if row.name == row.applied_name != one.name
         }
-        _make_way(Database, renamed)
+        _free_names(Database, renamed)
         for row, one in matches.items():
             if row.pk in renamed and one.name in asked_for:
                 # Two rows cannot have one name. This row follows once the API's row has been
@@ -232,11 +232,11 @@ class CatalogRows:
         room = _room(self.project.account.limits.databases_of_branch, len(living) - len(gone))
         added = Database.objects.bulk_create(self._new_database(one) for one in new[:room])
         for row in added:
-            self._tell(database_created(self.project, self.branch, row))
+            self._record(database_created(self.project, self.branch, row))
         return len(new) - len(added)
 
     def _bring_database(self, row: Database, one: FoundDatabase) -> None:
-        before, kept = {"name": row.name, "owner_name": row.owner_name}, _kept_of(row)
+        before, kept = {"name": row.name, "owner_name": row.owner_name}, _all_fields(row)
         if row.name == row.applied_name:
             row.name = one.name
         row.compute_oid, row.applied_name = one.oid, one.name
@@ -247,10 +247,10 @@ class CatalogRows:
         changes = differences(before, {"name": row.name, "owner_name": row.owner_name})
         if changes:
             row.updated_at = self.now
-        if _kept_of(row) != kept:
+        if _all_fields(row) != kept:
             row.save()
         if changes:
-            self._tell(database_updated(self.project, self.branch, before["name"], changes))
+            self._record(database_updated(self.project, self.branch, before["name"], changes))
 
     def _new_database(self, one: FoundDatabase) -> Database:
         return Database(
@@ -264,7 +264,7 @@ class CatalogRows:
             updated_at=self.now,
         )
 
-    def _tell(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         if self.is_told:
             record(event)
 
@@ -334,18 +334,18 @@ def _match_databases(
     return matches
 
 
-def _make_way(rows: type[Role] | type[Database], renamed: Mapping[int, str]) -> None:
+def _free_names(rows: type[Role] | type[Database], renamed: Mapping[int, str]) -> None:
     """Free the names of the rows that will get another one: two may have swapped theirs."""
     freed = Concat(Value("renamed "), Cast("pk", TextField()))
     rows._default_manager.filter(pk__in=renamed).update(name=freed)
 
 
-def _kept_of(row: Role | Database) -> dict[str, Any]:
+def _all_fields(row: Role | Database) -> dict[str, Any]:
     """Return every field, to find out whether one changed: each write notifies the proxies."""
     return {one.attname: getattr(row, one.attname) for one in row._meta.concrete_fields}
 
 
-def _told_of(row: Role) -> dict[str, Any]:
+def _event_fields(row: Role) -> dict[str, Any]:
     until = row.valid_until.isoformat() if row.valid_until else None
     return {"name": row.name, "no_login": row.no_login, "valid_until": until}
 

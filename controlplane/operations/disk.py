@@ -38,14 +38,14 @@ def guard_disk(host: Host) -> None:
     if space.is_short:
         growth = _growth()
         if space.is_critical:
-            _stop_worst(growth, space.shortage)
+            _stop_fastest_growing(growth, space.shortage)
     else:
         _sizes.clear()
         _stopped.clear()
     make_room()
 
 
-def why_stopped(branch_id: str) -> str | None:
+def start_refusal(branch_id: str) -> str | None:
     """Return why the branch's compute must not start now; None if it may."""
     return REFUSAL if branch_id in _stopped else None
 
@@ -64,7 +64,7 @@ def _growth() -> dict[str, int]:
     return growth
 
 
-def _stop_worst(growth: dict[str, int], shortage: str) -> None:
+def _stop_fastest_growing(growth: dict[str, int], shortage: str) -> None:
     """Stop the compute of the branch that has grown most, if any has grown."""
     for branch_id in sorted(growth, key=lambda name: growth[name], reverse=True):
         if growth[branch_id] <= 0:

@@ -17,7 +17,7 @@ from controlplane.events.changes import branch_deleted, endpoint_deleted, endpoi
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import (
-    HOPEFUL,
+    MAY_SUCCEED,
     Action,
     Branch,
     BranchState,
@@ -46,7 +46,7 @@ def pending_state(endpoint: Endpoint, unfinished: Sequence[Operation]) -> Endpoi
     they change no state. Operations that are being cancelled do not count."""
     pending = None
     for operation in unfinished:
-        if operation.endpoint_id == endpoint.id and operation.status in HOPEFUL:
+        if operation.endpoint_id == endpoint.id and operation.status in MAY_SUCCEED:
             pending = rule_of(operation).endpoint_after or pending
     return pending
 
@@ -94,14 +94,14 @@ def settle_rows(operation: Operation) -> None:
     if endpoint is None:
         return
     go_back(operation, endpoint)
-    _enter_as_it_runs(operation, endpoint)
+    _enter_actual_state(operation, endpoint)
 
 
 def settle_state(operation: Operation) -> None:
     """Give the endpoint of a cancelled operation the state that its compute is in. Its settings
     were changed back when the cancel was requested."""
     if endpoint := living_endpoint(operation.endpoint_id):
-        _enter_as_it_runs(operation, endpoint)
+        _enter_actual_state(operation, endpoint)
 
 
 def go_back(operation: Operation, endpoint: Endpoint) -> None:
@@ -120,11 +120,11 @@ def go_back(operation: Operation, endpoint: Endpoint) -> None:
         endpoint.go_back_to(details.before)
 
 
-def _enter_as_it_runs(operation: Operation, endpoint: Endpoint) -> None:
+def _enter_actual_state(operation: Operation, endpoint: Endpoint) -> None:
     state = EndpointState.ACTIVE if _runs(endpoint) else EndpointState.IDLE
     if state == EndpointState.ACTIVE:
         # Its door may have been shut for a stop.
-        compute.let_clients_in(endpoint.id)
+        compute.accept_clients(endpoint.id)
     now = clock.now()
     enter(operation.project, endpoint, state, now=now, operations=[operation])
 

@@ -25,7 +25,7 @@ from controlplane.events.recording import record
 from controlplane.logs import context
 from controlplane.metrics import figures
 from controlplane.models import (
-    HOPEFUL,
+    MAY_SUCCEED,
     UNFINISHED,
     Action,
     Branch,
@@ -46,12 +46,12 @@ from controlplane.operations.locks import locked_project
 from controlplane.operations.own_host import HostTaken, refuse_if_taken
 from controlplane.operations.queue import Run, enqueue_operation
 from controlplane.operations.replacing import replacement_of
-from controlplane.operations.running import Refused
+from controlplane.operations.running import StartRefused
 from controlplane.operations.scheduling import dispatch
 from controlplane.operations.service_quality import note_start
-from controlplane.operations.under_way import HandedBack, UnderWay, holding_branches, noted
+from controlplane.operations.under_way import HandedBack, UnderWay, holding_branches, registered
 from controlplane.operations.undoing import undo, undo_data
-from controlplane.operations.words import without_paths, words_of
+from controlplane.operations.words import failure_message, without_paths
 from controlplane.operations.work import Attempt
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ WHOLE = Reading(
     ],
 )
 # Seconds before a retry of bringing a cancelled operation to its safe point.
-SETTLE_AGAIN = 1.0
+SETTLE_RETRY_DELAY = 1.0
 # The ends of a start that say whether endpoints start.
 ENDED_STARTS = (OperationStatus.FINISHED, OperationStatus.FAILED)
 
@@ -95,7 +95,7 @@ def _attempt(operation: Operation) -> None:
     began = time.monotonic()
     try:
         with (
-            noted(operation) as attempt,
+            registered(operation) as attempt,
             _holding_branches_of(operation),
         ):
             # Read the row again: the lock's previous holder may have been an attempt at this same
@@ -110,15 +110,15 @@ def _attempt(operation: Operation) -> None:
                 return
     except (OperationalError, InterfaceError, HandedBack, HostTaken):
         raise
-    except Refused as refusal:
+    except StartRefused as refusal:
         _fail(operation, str(refusal))
     except Exception as error:
-        log.exception("attempt failed", extra=_described(operation))
+        log.exception("attempt failed", extra=_log_fields(operation))
         figures.FAILED_ATTEMPTS.labels(operation.action).inc()
-        _retry_or_fail(operation, words_of(error))
+        _retry_or_fail(operation, failure_message(error))
     else:
         ms = round((time.monotonic() - began) * 1000)
-        log.info("operation finished", extra={**_described(operation), "ms": ms})
+        log.info("operation finished", extra={**_log_fields(operation), "ms": ms})
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def _work(operation: Operation, attempt: UnderWay) -> bool:
     return _finish(operation)
 
 
-def _described(operation: Operation) -> dict[str, str | None]:
+def _log_fields(operation: Operation) -> dict[str, str | None]:
     """Return the fields of a log line about the operation, besides its id and its request's."""
     return {"action": operation.action, "endpoint": operation.endpoint_id}
 
@@ -160,12 +160,12 @@ def _is_awaited(operation: Operation) -> bool:
     return Operation.objects.filter(
         endpoint=operation.endpoint,
         action__in=STARTS,
-        status__in=HOPEFUL,
+        status__in=MAY_SUCCEED,
         created_at__gt=operation.created_at,
     ).exists()
 
 
-def _is_in_the_way(operation: Operation) -> bool:
+def _is_superseded(operation: Operation) -> bool:
     """Return whether a later operation will suspend or delete what this operation works on. Then
     this operation is not retried, so that the later one waits for one attempt at most."""
     later = Operation.objects.filter(
@@ -210,20 +210,20 @@ def _bring_to_safe_point(operation: Operation, attempt: UnderWay) -> None:
             _end(later, OperationStatus.CANCELLED, error=later.error)
         settle_state(fresh)
         dispatch(project)
-    log.info("operation cancelled", extra=_described(operation))
+    log.info("operation cancelled", extra=_log_fields(operation))
 
 
 def _settle_later(operation: Operation, project: Project) -> None:
     """Enqueue another job for an operation that was cancelled while its attempt failed; that job
     undoes the work. If the failed attempt was itself to undo it, the job starts after a pause."""
     was_settling = operation.status == OperationStatus.CANCELLING
-    pause = timedelta(seconds=SETTLE_AGAIN)
+    pause = timedelta(seconds=SETTLE_RETRY_DELAY)
     enqueue_operation(operation, project, at=clock.now() + pause if was_settling else None)
 
 
 def _retry_or_fail(operation: Operation, reason: str) -> None:
     pauses = rule_of(operation).retry_pauses
-    if operation.failures_count >= len(pauses) or _is_in_the_way(operation):
+    if operation.failures_count >= len(pauses) or _is_superseded(operation):
         _fail(operation, reason, attempt_failed=True)
         return
     pause = timedelta(seconds=pauses[operation.failures_count])
@@ -247,7 +247,7 @@ def _retry_or_fail(operation: Operation, reason: str) -> None:
 
 def _fail(operation: Operation, reason: str, *, attempt_failed: bool = False) -> None:
     """End the operation as failed, and with it the operations that follow it in its chain."""
-    log.warning("operation failed", extra={**_described(operation), "error": reason})
+    log.warning("operation failed", extra={**_log_fields(operation), "error": reason})
     step_history.failed(operation, reason)
     with lock_branches(*_branches_of(operation)):
         rest = list(
@@ -314,7 +314,7 @@ def _end(
     now = clock.now()
     words = error and without_paths(error)
     # A cancelled operation can only end as cancelled, however much of its work was done.
-    ends = UNFINISHED if status == OperationStatus.CANCELLED else HOPEFUL
+    ends = UNFINISHED if status == OperationStatus.CANCELLED else MAY_SUCCEED
     steps = step_history.ended(operation, now)
     end = max(now, operation.updated_at)
     changed = Operation.objects.filter(id=operation.id, status__in=ends).update(
@@ -336,12 +336,12 @@ def _end(
             transaction.on_commit(
                 partial(note_start, str(operation.endpoint_id), has_failed=has_failed)
             )
-    if changed and not _is_no_news(operation, status):
+    if changed and not _needs_no_event(operation, status):
         record(operation_ended(operation, status, words, end))
     return changed == 1
 
 
-def _is_no_news(operation: Operation, status: OperationStatus) -> bool:
+def _needs_no_event(operation: Operation, status: OperationStatus) -> bool:
     """Return whether the end needs no event: a check that finds no fault has changed nothing, and
     there are thousands of checks a day."""
     return operation.initiator_type == ActorType.CHECK and status == OperationStatus.FINISHED

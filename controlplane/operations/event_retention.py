@@ -18,9 +18,9 @@ from controlplane.models import Account, Event, Host
 log = logging.getLogger(__name__)
 
 # Rows in a batch, and batches in a round; the next round continues.
-AT_ONCE, MOST_BATCHES = 2_000, 100
+BATCH_SIZE, MAX_BATCHES = 2_000, 100
 
-ROUGHLY = "SELECT reltuples::bigint FROM pg_class WHERE relname = 'controlplane_event'"
+ESTIMATE = "SELECT reltuples::bigint FROM pg_class WHERE relname = 'controlplane_event'"
 
 
 def forget_events(host: Host) -> None:
@@ -28,7 +28,7 @@ def forget_events(host: Host) -> None:
     forgotten = 0
     for batch in _due():
         forgotten += Event.objects.filter(id__in=batch).delete()[0]
-        if forgotten >= AT_ONCE * MOST_BATCHES:
+        if forgotten >= BATCH_SIZE * MAX_BATCHES:
             break
     if forgotten:
         log.info("events forgotten", extra={"events": forgotten})
@@ -39,20 +39,20 @@ def _due() -> Iterator[list[int]]:
     was deleted."""
     before = clock.now() - timedelta(days=settings.EVENT_RETENTION)
     old = Event.objects.filter(at__lt=before).order_by("at")
-    while batch := list(old.values_list("id", flat=True)[:AT_ONCE]):
+    while batch := list(old.values_list("id", flat=True)[:BATCH_SIZE]):
         yield batch
     most = settings.EVENTS_PER_ACCOUNT
-    if not most or _roughly_all() <= most:
+    if not most or _estimated_count() <= most:
         return
     for account_id in [*Account.objects.values_list("id", flat=True), None]:
         beyond = Event.objects.filter(account=account_id).order_by("-at", "-id")
-        while batch := list(beyond.values_list("id", flat=True)[most : most + AT_ONCE]):
+        while batch := list(beyond.values_list("id", flat=True)[most : most + BATCH_SIZE]):
             yield batch
 
 
-def _roughly_all() -> int:
+def _estimated_count() -> int:
     """Return about how many events there are, by Postgres's last count; -1 if it has not counted
     yet."""
     with connection.cursor() as cursor:
-        cursor.execute(ROUGHLY)
+        cursor.execute(ESTIMATE)
         return int(cursor.fetchone()[0])

@@ -13,18 +13,18 @@ from controlplane.events.recording import record
 from controlplane.models import GIVEN_UP, UNFINISHED, Action, Branch, Host, Operation
 from controlplane.operations.branch_deletion import schedule_deletion
 from controlplane.operations.locks import left_if_busy, locked_project
-from controlplane.operations.scheduling import MOST_OF_A_PROJECT, HostAway, unfinished
+from controlplane.operations.scheduling import MAX_PER_PROJECT, HostAway, unfinished
 
 log = logging.getLogger(__name__)
 
 # The most projects that one round deletes branches of; the next round continues with the others.
-AT_ONCE = 50
+BATCH_SIZE = 50
 # The most unfinished deletions of a project. More would only delay its other operations, and make
-# every reader of its operations read more; only MOST_OF_A_PROJECT of them run at once anyway.
-MOST_WAITING = 2 * MOST_OF_A_PROJECT
+# every reader of its operations read more; only MAX_PER_PROJECT of them run at once anyway.
+MAX_WAITING = 2 * MAX_PER_PROJECT
 # The time before a deletion that failed or was cancelled is tried again. It lets the owner change
 # or remove the branch's `expires_at`.
-TRIED_AGAIN = timedelta(minutes=5)
+RETRY_DELAY = timedelta(minutes=5)
 
 
 def expire_branches(host: Host) -> None:
@@ -35,7 +35,7 @@ def expire_branches(host: Host) -> None:
     An account with many branches that expire at once therefore does not delay the others.
     """
     now = clock.now()
-    for project_id in _projects_due(host, now)[:AT_ONCE]:
+    for project_id in _projects_due(host, now)[:BATCH_SIZE]:
         try:
             _expire_in(project_id, now)
         except HostAway:
@@ -63,7 +63,7 @@ def _projects_due(host: Host, now: datetime) -> list[str]:
 def _expire_in(project_id: str, now: datetime) -> None:
     with left_if_busy(project_id), acting_as(EXPIRY), locked_project(project_id) as project:
         waiting = [row for row in unfinished(project.id) if row.action == Action.DELETE_TIMELINE]
-        room = max(0, MOST_WAITING - len(waiting))
+        room = max(0, MAX_WAITING - len(waiting))
         # Check again under the project's lock: the branch's `expires_at` may have changed.
         due = _due(now).filter(project=project).order_by("expires_at", "id")
         for branch in due[:room]:
@@ -78,7 +78,7 @@ def _due(now: datetime) -> QuerySet[Branch]:
     restores = Operation.objects.filter(
         resources__contains=[OuterRef("id")], action=Action.CREATE_BRANCH, status__in=UNFINISHED
     )
-    given_up_recently = Q(status__in=GIVEN_UP, updated_at__gt=now - TRIED_AGAIN)
+    given_up_recently = Q(status__in=GIVEN_UP, updated_at__gt=now - RETRY_DELAY)
     return Branch.objects.filter(
         ~Exists(Branch.objects.filter(parent=OuterRef("id"), deleted_at=None, hidden=False)),
         # A restore is going to make one more branch, which keeps the data that it replaces.

@@ -19,8 +19,8 @@ from controlplane.events.recording import record
 from controlplane.models import Branch, Operation
 from controlplane.operations.details import Details, RestoreFromStoreDetails
 from controlplane.operations.history_copies import StoreUnusable
-from controlplane.operations.running import Refused
-from controlplane.operations.words import words_of
+from controlplane.operations.running import StartRefused
+from controlplane.operations.words import failure_message
 from controlplane.operations.work import Attempt
 
 # In the branch's directory: which operation restored it, and what it restored.
@@ -112,9 +112,9 @@ def _restored(branch: Branch) -> FromStore:
     try:
         return _restorer(branch)
     except NotInStore as error:
-        raise Refused(str(error)) from error
+        raise StartRefused(str(error)) from error
     except (NotEnoughSpace, OtherMajorVersion) as error:
-        raise Refused(words_of(error)) from error
+        raise StartRefused(failure_message(error)) from error
 
 
 def _lost(details: RestoreFromStoreDetails, found: FromStore) -> timedelta:

@@ -22,9 +22,8 @@ from controlplane.operations.locks import left_if_busy, locked_project
 log = logging.getLogger(__name__)
 
 # The most branches that one round handles; the next round continues.
-AT_ONCE = 50
-# The time before a failed removal is tried again.
-AGAIN_AFTER = timedelta(minutes=10)
+BATCH_SIZE = 50
+RETRY_DELAY = timedelta(minutes=10)
 
 
 def remove_unwanted(host: Host) -> None:
@@ -37,7 +36,7 @@ def remove_unwanted(host: Host) -> None:
     tried = Operation.objects.filter(
         branch=OuterRef("id"),
         action=Action.DELETE_TIMELINE,
-        created_at__gt=clock.now() - AGAIN_AFTER,
+        created_at__gt=clock.now() - RETRY_DELAY,
     )
     read = Endpoint.objects.filter(
         branch=OuterRef("id"), deleted_at=None, current_state=EndpointState.ACTIVE
@@ -52,7 +51,7 @@ def remove_unwanted(host: Host) -> None:
         host=host,
         project__deleted_at=None,
     )
-    for branch in unwanted[:AT_ONCE]:
+    for branch in unwanted[:BATCH_SIZE]:
         project_id = branch.project_id
         with left_if_busy(project_id), locked_project(project_id) as project:
             still = unwanted.filter(id=branch.id).first()

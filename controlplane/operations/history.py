@@ -31,7 +31,7 @@ from controlplane.compute.history.chain import (
     chains_of,
     holding_history,
     open_chain,
-    open_of,
+    open_chain_of,
 )
 from controlplane.compute.history.commits import activity
 from controlplane.compute.history.log import LogUnreadable
@@ -44,55 +44,55 @@ from controlplane.events.changes import history_gap
 from controlplane.events.recording import record
 from controlplane.models import Branch, Endpoint, EndpointState, HistoryChain, Host, Operation
 from controlplane.operations.history_retention import (
-    hold_to_room,
+    allowed_bytes,
+    limit_size,
     may_begin,
     outdated,
     prune,
     remove_oldest,
-    room_of,
     switch_off,
 )
-from controlplane.operations.looks import look_into
+from controlplane.operations.looks import look_at_each
 
 log = logging.getLogger(__name__)
 
-HISTORY_ROUND = 5.0  # seconds
-# Each round looks at the branches that have stopped within this time, and one in BETWEEN_ALL at all
-# that have stopped: those whose log could not be copied for long, or that have come from another
-# host.
-LATELY, BETWEEN_ALL = timedelta(minutes=15), 600.0
+HISTORY_INTERVAL = 5.0  # seconds
+# Each round looks at the branches that have stopped within this time, and one in FULL_LOOK_INTERVAL
+# at all that have stopped: those whose log could not be copied for long, or that have come from
+# another host.
+RECENT_AGE, FULL_LOOK_INTERVAL = timedelta(minutes=15), 600.0
 # When this process last looked at all, by the monotonic clock.
 _looked_at_all = -math.inf
 # The branches whose chains have changed, for the copy off the host.
 changed_histories: set[str] = set()
 # Bytes of log after which it is measured again what the bases take.
-LOG_PER_MEASURING = 8 << 20
+LOG_BYTES_PER_MEASURE = 8 << 20
 # Why a first base could not be taken. The round tries again.
 UNTAKEN = (bases.NoBase, LogUnreadable, NotEnoughSpace, TreeUntrusted, OSError)
 # The least time between two bases of a running compute: each slows it down for a second.
-BETWEEN_BASES = timedelta(minutes=5)
+MIN_BASE_INTERVAL = timedelta(minutes=5)
 
 
 def keep_history(host: Host) -> None:
     """Copy the log of the branches that have written any, and take the bases that are due."""
     global _looked_at_all
     began = time.monotonic()
-    looks_at_all = began - _looked_at_all >= BETWEEN_ALL
-    stopped = {one.id: one for one in _stopped(host, since=None if looks_at_all else LATELY)}
+    looks_at_all = began - _looked_at_all >= FULL_LOOK_INTERVAL
+    stopped = {one.id: one for one in _stopped(host, since=None if looks_at_all else RECENT_AGE)}
     if looks_at_all:
         _looked_at_all = began
     looked_at = {**stopped, **{one.id: one for one in _running(host)}}
 
     def look(endpoint_id: str) -> tuple[list[Chain], bool]:
         endpoint = looked_at[endpoint_id]
-        retention, room = endpoint.project.history_retention_seconds, room_of(endpoint.branch)
+        retention, room = endpoint.project.history_retention_seconds, allowed_bytes(endpoint.branch)
         return keep(endpoint.branch_id, retention, room=room)
 
     ids = [one.branch_id for one in looked_at.values()]
     published = set(
         HistoryChain.objects.filter(branch_id__in=ids).values_list("branch_id", flat=True)
     )
-    for endpoint, (chains, has_changed) in look_into(looked_at.values(), look, at="history"):
+    for endpoint, (chains, has_changed) in look_at_each(looked_at.values(), look, at="history"):
         # Of a stopped branch the row says that its log was copied since.
         if has_changed or endpoint.id in stopped or endpoint.branch_id not in published:
             # A branch that was deleted meanwhile has no history any more.
@@ -140,13 +140,13 @@ def keep(
             window = timedelta(seconds=retention_seconds)
             if host_space().is_short:
                 remove_oldest(branch_id, chains, running, chain.DISK_FULL)
-            elif begun := _copy(branch_id, open_of(chains), running, window, room):
+            elif begun := _copy(branch_id, open_chain_of(chains), running, window, room):
                 chains[:] = [*(one for one in chains if one.number != begun.number), begun]
             prune(chains, clock.now() - window)
             for one in chains:
                 _measure(one, branch_id)
             if room is not None:
-                hold_to_room(branch_id, chains, running, room)
+                limit_size(branch_id, chains, running, room)
         _record_gaps(branch_id, chains, began)
         return chains, before != [_summary(one) for one in chains]
 
@@ -167,7 +167,7 @@ def _summary(one: Chain) -> tuple[object, ...]:
 
 def _measure(one: Chain, branch_id: str) -> None:
     """Measure what the chain's bases take, if there is so much new log that it may differ."""
-    if one.measured is not None and one.copied - one.measured < LOG_PER_MEASURING:
+    if one.measured is not None and one.copied - one.measured < LOG_BYTES_PER_MEASURE:
         return
     try:
         measure_bases(one, branch_id)
@@ -200,7 +200,7 @@ def publish(branch_id: str, chains: list[Chain]) -> None:
                 "end_reason": one.end_reason,
                 "log_bytes": one.log_size(),
                 "disk_bytes": disk_size,
-                "spent_at": _spent_at(one, all_bases),
+                "spent_at": _outdated_at(one, all_bases),
                 "bases": [
                     {"at": base.at.isoformat(), "lsn": base.end, "bytes": base.size}
                     for base in all_bases
@@ -219,14 +219,14 @@ def publish(branch_id: str, chains: list[Chain]) -> None:
     stored.update(history_bytes=total)
 
 
-def _spent_at(one: Chain, all_bases: Sequence[Base]) -> datetime | None:
+def _outdated_at(one: Chain, all_bases: Sequence[Base]) -> datetime | None:
     if len(all_bases) > 1:
         return all_bases[1].at
     return one.copied_at if one.ended_at else None
 
 
 def _running(host: Host) -> QuerySet[Endpoint]:
-    running = compute.may_run()
+    running = compute.possibly_running()
     return _endpoints(host).filter(id__in=running, current_state=EndpointState.ACTIVE)
 
 
@@ -279,12 +279,12 @@ def begin_history(operation: Operation, branch: Branch, follows: Follows | None 
     nothing if a chain is open. The caller holds the branch's lock and its history lock.
     """
     chains, retention = chains_of(branch.id), operation.project.history_retention_seconds
-    if retention and not open_of(chains) and not host_space().is_short:
+    if retention and not open_chain_of(chains) and not host_space().is_short:
         ended_at = (
             chains[-1].ended_at if chains and chains[-1].end_reason in chain.NO_LOSS else None
         )
         at = ended_at if ended_at and ended_at >= operation.created_at else None
-        window, room = timedelta(seconds=retention), room_of(branch)
+        window, room = timedelta(seconds=retention), allowed_bytes(branch)
         try:
             with step("taking_base"):
                 begun = _copy(branch.id, None, None, window, room, at=at, follows=follows)
@@ -331,7 +331,7 @@ def _copy(
     if going_on is not None:
         pulling.pull_running(going_on, branch_id, sockets)
         goes_on = going_on.ended_at is None
-        if goes_on and clock.now() - going_on.bases()[-1].at < BETWEEN_BASES:
+        if goes_on and clock.now() - going_on.bases()[-1].at < MIN_BASE_INTERVAL:
             return None
     if not _base_is_due(branch_id, going_on, window, room):
         return None
@@ -349,6 +349,6 @@ def _base_is_due(
     if going_on.copied <= last.end:
         return False
     if shares_blocks(data_dir(branch_id).parent.parent):
-        return going_on.copied - last.end >= bases.LOG_PER_BASE
+        return going_on.copied - last.end >= bases.LOG_BYTES_PER_BASE
     # A copy takes as much room as the branch: one in each window.
     return clock.now() - last.at >= window

@@ -12,7 +12,7 @@ from controlplane import clock
 from controlplane.compute.branch_data import data_dir
 from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.history import chain, pulling
-from controlplane.compute.history.bases import LOG_PER_BASE, NOT_IN_A_BASE
+from controlplane.compute.history.bases import LOG_BYTES_PER_BASE, NOT_IN_A_BASE
 from controlplane.compute.history.chain import Chain
 from controlplane.compute.session import socket_dir
 from controlplane.compute.tree import shares_blocks, tree_size
@@ -31,7 +31,7 @@ WHERE NOT EXISTS (
         AND former.replaced_at >= now() - project.history_retention_seconds * interval '1 second')
 """
 # The least time between two events about history that was removed for want of room.
-BETWEEN_TRIMMINGS = timedelta(hours=1)
+TRIM_EVENT_INTERVAL = timedelta(hours=1)
 WORDS = {
     chain.DISK_FULL: "the disk is nearly full",
     chain.SIZE_LIMIT: "the limit of the branch's size leaves no more room for it",
@@ -97,7 +97,7 @@ def remove_oldest(branch_id: str, chains: list[Chain], running: str | None, reas
     _record_trimming(branch_id, WORDS[reason])
 
 
-def room_of(branch: Branch) -> int | None:
+def allowed_bytes(branch: Branch) -> int | None:
     """Bytes that the limits of the plan and of the project's quota leave for the branch's history
     beside its data; None without a limit."""
     limits = [branch.project.account.branch_size_limit, quota_of(branch.project).get(LOGICAL_SIZE)]
@@ -105,7 +105,7 @@ def room_of(branch: Branch) -> int | None:
     return max(0, min(known) - branch.stored_size) if known else None
 
 
-def hold_to_room(branch_id: str, chains: list[Chain], running: str | None, room: int) -> None:
+def limit_size(branch_id: str, chains: list[Chain], running: str | None, room: int) -> None:
     """Remove the oldest pieces as long as the chains take more than `room` bytes."""
     while sum(one.disk_size() for one in chains) > room:
         remove_oldest(branch_id, chains, running, chain.SIZE_LIMIT)
@@ -114,13 +114,13 @@ def hold_to_room(branch_id: str, chains: list[Chain], running: str | None, room:
 def may_begin(branch_id: str, room: int) -> bool:
     """Whether `room` bytes are enough for a new chain: its base, and so much log that a base is
     seldom taken in vain."""
-    if room < 2 * LOG_PER_BASE:
+    if room < 2 * LOG_BYTES_PER_BASE:
         return False
     data = data_dir(branch_id)
     if shares_blocks(data.parent.parent):
         return True
     base = tree_size(data, skip=NOT_IN_A_BASE)
-    return room >= base + max(2 * LOG_PER_BASE, base // 2)
+    return room >= base + max(2 * LOG_BYTES_PER_BASE, base // 2)
 
 
 def forget_former_passwords(host: Host) -> None:
@@ -135,7 +135,7 @@ def _record_trimming(branch_id: str, why: str) -> None:
     recent = Event.objects.filter(
         branch_id=branch_id,
         type=EventType.HISTORY_TRIMMED,
-        at__gt=clock.now() - BETWEEN_TRIMMINGS,
+        at__gt=clock.now() - TRIM_EVENT_INTERVAL,
     )
     if not recent.exists():
         branch = Branch.objects.select_related("project").get(id=branch_id)

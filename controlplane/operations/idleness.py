@@ -19,13 +19,13 @@ from controlplane.operations import sampling
 from controlplane.operations.catalog_import import import_catalog
 from controlplane.operations.details import SuspendComputeDetails
 from controlplane.operations.locks import left_if_busy, locked_project
-from controlplane.operations.looks import look_into
+from controlplane.operations.looks import look_at_each
 from controlplane.operations.scheduling import Step, schedule
-from controlplane.operations.silence import check_silent, is_silent, listening
+from controlplane.operations.silence import check_silent, counting_silence, is_silent
 
 log = logging.getLogger(__name__)
 
-LONGEST_BETWEEN_LOOKS = 10.0  # seconds
+MAX_LOOK_INTERVAL = 10.0  # seconds
 
 # When this worker last polled each endpoint's compute. A poll costs the compute a connection.
 _looked_at: dict[str, datetime] = {}
@@ -36,12 +36,12 @@ def suspend_idle_endpoints(host: Host) -> None:
     minute, a poll also takes a sample for the endpoint's metrics.
 
     Updates `last_active`. An endpoint is polled three times per timeout, and at least every
-    LONGEST_BETWEEN_LOOKS seconds.
+    MAX_LOOK_INTERVAL seconds.
     """
     now = clock.now()
     # This runs twice a second for all active endpoints, so it reads only these columns. All other
     # columns are read only for the few endpoints that are due.
-    running = _active_endpoints(host).filter(id__in=compute.may_run())
+    running = _active_endpoints(host).filter(id__in=compute.possibly_running())
     timeouts = dict(running.values_list("id", "suspend_timeout_seconds"))
     for gone in _looked_at.keys() - timeouts.keys():
         del _looked_at[gone]
@@ -62,7 +62,7 @@ def suspend_idle_endpoints(host: Host) -> None:
         return observation.look(endpoint_id, since[endpoint_id]), None
 
     changed, samples = [], []
-    for endpoint, (seen, sample) in look_into(due, listening(look), at="activity"):
+    for endpoint, (seen, sample) in look_at_each(due, counting_silence(look), at="activity"):
         _suspend_if_idle(endpoint, seen.last_activity)
         if seen.release != endpoint.pg_release:
             Endpoint.objects.filter(id=endpoint.id).update(pg_release=seen.release)
@@ -76,7 +76,7 @@ def suspend_idle_endpoints(host: Host) -> None:
         with left_if_busy(of_project[endpoint_id]):
             import_catalog(endpoint_id)
 
-    for _ in look_into(changed, read, at="catalog"):
+    for _ in look_at_each(changed, read, at="catalog"):
         pass
     check_silent(due)
     sampling.note(samples, now)
@@ -86,7 +86,7 @@ def _is_due(endpoint_id: str, timeouts: Mapping[str, int], now: datetime) -> boo
     if is_silent(endpoint_id):
         return True
     timeout = timeout_of(timeouts[endpoint_id])
-    between = min(timeout / 3, LONGEST_BETWEEN_LOOKS) if timeout > 0 else LONGEST_BETWEEN_LOOKS
+    between = min(timeout / 3, MAX_LOOK_INTERVAL) if timeout > 0 else MAX_LOOK_INTERVAL
     looked_at = _looked_at.get(endpoint_id)
     return looked_at is None or now - looked_at >= timedelta(seconds=between)
 

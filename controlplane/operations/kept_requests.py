@@ -9,10 +9,10 @@ from django.db import connection
 from controlplane.models import Host
 
 # The most stored answers of one account. Beyond that the oldest are deleted before a day is over.
-MOST_OF_ACCOUNT = 10_000
+MAX_PER_ACCOUNT = 10_000
 # The most rows of each kind that one round deletes, so that no statement takes long; the next round
 # continues.
-AT_ONCE = 20_000
+BATCH_SIZE = 20_000
 
 EXPIRED = """
 DELETE FROM controlplane_idempotentrequest WHERE id IN (
@@ -58,4 +58,4 @@ def forget_requests(host: Host) -> None:
     """Delete answers that no client may ask for again, and rate rows that have no effect."""
     with connection.cursor() as cursor:
         for statement in (EXPIRED, SURPLUS, SLACK):
-            cursor.execute(statement, {"allowed": MOST_OF_ACCOUNT, "most": AT_ONCE})
+            cursor.execute(statement, {"allowed": MAX_PER_ACCOUNT, "most": BATCH_SIZE})

@@ -13,9 +13,9 @@ many operations of some accounts hang, slots are left for the next account. Amon
 be taken, the oldest goes first. An account without a job under way may always take one, so no job
 waits forever.
 
-Of the moves that nobody waits for, only MOVES_AT_ONCE run at once. Each of them copies as fast as
-the machine can, so more would only take longer each, and a client that wants to connect waits for
-the whole move of its project.
+Of the moves that nobody waits for, only MAX_CONCURRENT_MOVES run at once. Each of them copies as
+fast as the machine can, so more would only take longer each, and a client that wants to connect
+waits for the whole move of its project.
 
 If the database fails, the worker tries again to write a job's end, as often as necessary.
 Procrastinate itself would try only once.
@@ -40,12 +40,11 @@ from controlplane.operations.queue_beat import beating
 
 log = logging.getLogger(__name__)
 
-LEAST_SHARE = 2  # slots
-MOVES_AT_ONCE = 2
-# Seconds before a failed write is tried again.
-WRITE_PAUSE = 1.0
+MIN_SHARE = 2  # slots
+MAX_CONCURRENT_MOVES = 2
+WRITE_RETRY_DELAY = 1.0
 # Stands for the account of a job that has none.
-NOBODY = 0
+NO_ACCOUNT = 0
 
 # Like procrastinate_fetch_job_v2, but it leaves out what `_Excluded` names. The lock keeps two jobs
 # of one operation from running at the same time.
@@ -126,7 +125,7 @@ class LaneJobs(JobManager):
         job = Job.from_row(rows[0])
         assert job.id is not None
         account = job.task_kwargs.get("account")
-        account_id = account if isinstance(account, int) else NOBODY
+        account_id = account if isinstance(account, int) else NO_ACCOUNT
         self._under_way[job.id] = _Taken(account_id, action)
         return job
 
@@ -167,12 +166,10 @@ class LaneJobs(JobManager):
     def _excluded(self) -> _Excluded:
         under_way = self._under_way.values()
         free = self._slots - len(under_way)
-        held = Counter(job.account for job in under_way if job.account != NOBODY)
+        held = Counter(job.account for job in under_way if job.account != NO_ACCOUNT)
         moves = sum(job.action == Action.MOVE_PROJECT for job in under_way)
         return _Excluded(
-            accounts=[
-                account for account, slots in held.items() if slots >= max(LEAST_SHARE, free)
-            ],
+            accounts=[account for account, slots in held.items() if slots >= max(MIN_SHARE, free)],
             actions=[Action.MOVE_PROJECT] if moves >= self._moves else [],
         )
 
@@ -207,6 +204,6 @@ async def _until_written(job: Job, write: Callable[[], Awaitable[None]]) -> None
             if not isinstance(error.__cause__, psycopg.OperationalError | psycopg.InterfaceError):
                 raise
             log.warning("job's end not written, tried again", extra=fields)
-            await asyncio.sleep(WRITE_PAUSE)
+            await asyncio.sleep(WRITE_RETRY_DELAY)
         else:
             return

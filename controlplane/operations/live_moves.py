@@ -20,21 +20,21 @@ from django.db.models import F
 from controlplane import clock
 from controlplane.compute import compute
 from controlplane.compute.accounts import own_account
-from controlplane.compute.base_backup import OF_THE_RUNNING
+from controlplane.compute.base_backup import RUNNING_FILES
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.moving.links import Link, LinkBroken
-from controlplane.compute.moving.sending import send_branch, send_what_is_not_in_the_log
+from controlplane.compute.moving.sending import send_branch, send_unlogged_files
 from controlplane.compute.moving.sharing import SentBlocks
 from controlplane.compute.moving.streaming import Stream, streaming
-from controlplane.compute.patience import Cancelled, heed_cancel, patience
+from controlplane.compute.patience import Cancelled, check_cancelled, patience
 from controlplane.compute.process import stop_postgres
 from controlplane.compute.session import socket_dir
 from controlplane.compute.steps import step
 from controlplane.compute.tree import clone_tree, shares_blocks
 from controlplane.models import (
     CATALOG_UNREAD,
-    HOPEFUL,
+    MAY_SUCCEED,
     UNFINISHED,
     Action,
     Branch,
@@ -46,7 +46,7 @@ from controlplane.models import (
 )
 from controlplane.operations.details import MoveProjectDetails, StartComputeDetails
 from controlplane.operations.locks import locked_project
-from controlplane.operations.running import FOR_A_START, start
+from controlplane.operations.running import START_RELATIONS, start
 from controlplane.operations.states import enter
 from controlplane.operations.written import count_written
 
@@ -54,21 +54,21 @@ log = logging.getLogger(__name__)
 
 # Bytes of log that the other host may be behind when the computes are stopped, and for how many
 # seconds it may stay farther behind.
-MOST_BEHIND, CATCH_UP_BOUND = 4 << 20, 600.0
+MAX_BEHIND_BYTES, CATCH_UP_TIMEOUT = 4 << 20, 600.0
 # Seconds between two looks at how far the other host is.
-BETWEEN_LOOKS = 0.1
+POLL_INTERVAL = 0.1
 # Seconds that clients get which are just logging in here: they would wait here for a compute that
 # starts on the other host.
-LOGIN = 0.5
+LOGIN_TIMEOUT = 0.5
 # Seconds that a standby which does not answer is waited for. It answers at the latest once the
 # compute has stopped, so it is not waited for longer.
-UNANSWERED_BOUND = 30.0
+ANSWER_TIMEOUT = 30.0
 # Seconds without progress after which stopped computes run here again.
-HAND_OVER_BOUND = 10.0
+HAND_OVER_TIMEOUT = 10.0
 # Seconds in which no pooled client has left the pooler, before it is stopped anyway.
-STILL_LEAVING = 0.2
+LEAVE_TIMEOUT = 0.2
 # Seconds without progress that computes get to start here again.
-RESUME_BOUND = 60.0
+RESUME_TIMEOUT = 60.0
 NOT_MOVING = StartComputeDetails()
 # The clone of a running compute's files in its branch's directory, from which they are sent.
 CLONE = "moving"
@@ -98,7 +98,7 @@ class Streams:
         branch_id = endpoint.branch_id
         stream = self._held.enter_context(streaming(self._link, branch_id, socket_dir(endpoint.id)))
         self._running.append((endpoint, stream))
-        data = self._clones.enter_context(_steady(branch_id))
+        data = self._clones.enter_context(_stable_files(branch_id))
         send_branch(self._link, branch_id, sent, of_running=(stream, data), between=self.look)
 
     def hand_over(self, tell_clients: Callable[[StartComputeDetails], None]) -> None:
@@ -109,64 +109,64 @@ class Streams:
             # Not before all branches are there: those that are sent later may share blocks with
             # these files, which a standby changes.
             for endpoint, stream in self._running:
-                self._link.tell(start=endpoint.branch_id, needed=stream.settings())
-                self._link.hear()
+                self._link.send(start=endpoint.branch_id, needed=stream.settings())
+                self._link.receive()
             self._catch_up()
             tell_clients(StartComputeDetails(announced=True))
             announced_at = time.monotonic()
             for endpoint, stream in self._running:
                 stream.write_checkpoint()
                 stream.send_new()
-                self._link.tell(checkpoint=endpoint.branch_id)
-                self._link.hear()
-            self._catch_up(until=announced_at + LOGIN)
+                self._link.send(checkpoint=endpoint.branch_id)
+                self._link.receive()
+            self._catch_up(until=announced_at + LOGIN_TIMEOUT)
         subscribes = any(stream.has_subscriptions() for _, stream in self._running)
-        with step("handing_over"), patience(HAND_OVER_BOUND):
+        with step("handing_over"), patience(HAND_OVER_TIMEOUT):
             for endpoint, _ in self._running:
                 count_written(endpoint.id, endpoint.branch_id)
             tell_clients(StartComputeDetails(announced=True, moving=True))
             for endpoint, stream in self._running:
-                compute.let_clients_go(endpoint.branch_id, endpoint.id, still=STILL_LEAVING)
+                compute.disconnect_clients(endpoint.branch_id, endpoint.id, still=LEAVE_TIMEOUT)
                 stream.end_clients()
                 stream.send_new()
             for endpoint, stream in self._running:
                 stop_postgres(data_dir(endpoint.branch_id))
                 begin, end = stream.send_rest()
-                self._link.tell(finish=stream.branch_id, begin=begin, end=end)
-                send_what_is_not_in_the_log(self._link, stream.branch_id)
+                self._link.send(finish=stream.branch_id, begin=begin, end=end)
+                send_unlogged_files(self._link, stream.branch_id)
                 self._link.flush()
             # While the other host is at work.
             for endpoint, _ in self._running:
                 _end(endpoint)
             for _ in self._running:
-                self._link.hear()
+                self._link.receive()
         # A subscription would take changes from its publisher before it is certain where they are
         # to be kept.
         early = [] if subscribes else [endpoint.id for endpoint, _ in self._running]
-        self._link.tell(done=True, start=early)
+        self._link.send(done=True, start=early)
         self._link.flush()
 
     def _catch_up(self, *, until: float = 0) -> None:
         """Return once the other host is little behind all computes, and not before `until`."""
         began = time.monotonic()
         while self._is_behind(began) or time.monotonic() < until:
-            if time.monotonic() > began + CATCH_UP_BOUND:
+            if time.monotonic() > began + CATCH_UP_TIMEOUT:
                 raise LinkBroken("the other host does not keep up with what clients write")
-            heed_cancel()
-            time.sleep(BETWEEN_LOOKS)
+            check_cancelled()
+            time.sleep(POLL_INTERVAL)
 
     def _is_behind(self, began: float) -> bool:
         """Send the new log, and return whether the other host is far behind any compute."""
         behind = 0
         for _, stream in self._running:
             until = stream.send_new()
-            self._link.tell(replayed=stream.branch_id)
-            replayed = int(self._link.hear()["replayed"])
+            self._link.send(replayed=stream.branch_id)
+            replayed = int(self._link.receive()["replayed"])
             if replayed:
                 behind = max(behind, until - replayed)
-            elif time.monotonic() < began + UNANSWERED_BOUND:
+            elif time.monotonic() < began + ANSWER_TIMEOUT:
                 return True
-        return behind > MOST_BEHIND
+        return behind > MAX_BEHIND_BYTES
 
 
 def _end(endpoint: Endpoint) -> None:
@@ -177,7 +177,7 @@ def _end(endpoint: Endpoint) -> None:
 
 
 @contextmanager
-def _steady(branch_id: str) -> Iterator[Path]:
+def _stable_files(branch_id: str) -> Iterator[Path]:
     """The files of a running compute, to be sent. Where the disk shares blocks, it is a clone: a
     block that is told from others by its place must not change meanwhile."""
     data = data_dir(branch_id)
@@ -186,7 +186,7 @@ def _steady(branch_id: str) -> Iterator[Path]:
         return
     clone = branch_dir(branch_id) / CLONE
     try:
-        clone_tree(data, clone, owner=own_account(), skip=OF_THE_RUNNING)
+        clone_tree(data, clone, owner=own_account(), skip=RUNNING_FILES)
         yield clone
     finally:
         remove_tree(clone)
@@ -200,7 +200,7 @@ def forget_clones(branches: Iterable[str]) -> None:
 
 def running_endpoints(operation: Operation) -> Mapping[str, Endpoint]:
     """The active endpoints of the operation's project, by their branches."""
-    found = Endpoint.objects.select_related(*FOR_A_START).filter(
+    found = Endpoint.objects.select_related(*START_RELATIONS).filter(
         project_id=operation.project_id, deleted_at=None, current_state=EndpointState.ACTIVE
     )
     return {endpoint.branch_id: endpoint for endpoint in found}
@@ -240,17 +240,17 @@ def have_them_started(operation: Operation, now: datetime) -> None:
         # What SQL changed last is read from the compute on the other host.
         Branch.objects.filter(id=endpoint.branch_id).update(catalog_mark=CATALOG_UNREAD)
     Operation.objects.filter(
-        chain=operation.chain, action=Action.START_COMPUTE, status__in=HOPEFUL
+        chain=operation.chain, action=Action.START_COMPUTE, status__in=MAY_SUCCEED
     ).update(details={}, lane=Lane.WAKES)
 
 
 def run_again(operation: Operation) -> None:
     """Run the computes of all active endpoints of the project on this host, which it has not left,
     and let their clients in. May be called again after a crash."""
-    with patience(RESUME_BOUND, cancelled=threading.Event()):
+    with patience(RESUME_TIMEOUT, cancelled=threading.Event()):
         for endpoint in running_endpoints(operation).values():
             if compute.running_endpoint(endpoint.branch_id) == endpoint.id:
-                compute.let_clients_in(endpoint.id)
+                compute.accept_clients(endpoint.id)
             else:
                 _start_again(operation, endpoint)
     with locked_project(operation.project_id):

@@ -32,7 +32,7 @@ LOCKED = Reading(
 log = logging.getLogger(__name__)
 
 # Seconds that a round over many projects waits for a lock of one of them.
-ROUND_WITHIN = 0.5
+ROUND_LOCK_TIMEOUT = 0.5
 # What rounds have left for so many seconds is a problem for the operator; what none has left for
 # the second number of seconds is forgotten.
 LEFT_TOO_LONG, LEFT_LATELY = 300.0, 150.0
@@ -72,12 +72,12 @@ def locked_project(project_id: str) -> Iterator[Project]:
 def left_if_busy(busy_id: str) -> Iterator[None]:
     """Leave the block, and so the project or branch with this id for the next round, if the
     project's lock, or another that the block waits for while it holds that, is not free within
-    ROUND_WITHIN seconds. All rounds over several projects use this, so that one never holds up the
+    ROUND_LOCK_TIMEOUT seconds. All rounds over several projects use this, so that one never holds up the
     others:
 
     with left_if_busy(project_id), locked_project(project_id) as project: …
     """
-    token = _within.set(ROUND_WITHIN)
+    token = _within.set(ROUND_LOCK_TIMEOUT)
     try:
         yield
     except OperationalError as error:

@@ -44,24 +44,23 @@ from controlplane.models import (
     LogReceiver,
 )
 from controlplane.operations.history import keep, publish
-from controlplane.operations.looks import look_into
+from controlplane.operations.looks import look_at_each
 from controlplane.operations.lost_receivers import Attached, closing, is_attached, replace, threads
 from controlplane.operations.second_hosts import (
     ask_to_receive,
     forget_reduced,
     note_attached,
     note_lost,
+    record_reduced,
     second_hosts,
-    tell_reduced,
 )
-from controlplane.operations.words import words_of
+from controlplane.operations.words import failure_message
 
 log = logging.getLogger(__name__)
 
 # Seconds that the clients of a starting compute wait for a second host at most.
-ATTACH_WITHIN = 5.0
-# Seconds for the history's lock.
-LOCK_WITHIN = 2.0
+ATTACH_TIMEOUT = 5.0
+LOCK_TIMEOUT = 2.0
 
 
 @dataclass(frozen=True)
@@ -85,18 +84,18 @@ copy_to_store: Callable[[Branch], StoredLog | None] = _no_store
 
 def attach(endpoint: Endpoint) -> None:
     """Let the commits of the running compute wait for a second host, if its project wants that. It
-    goes on without one if there is none within ATTACH_WITHIN seconds; an event says why. The caller
-    holds the branch's lock."""
+    goes on without one if there is none within ATTACH_TIMEOUT seconds; an event says why. The
+    caller holds the branch's lock."""
     if not endpoint.project.waits_for_second_host or is_attached(endpoint.branch_id, endpoint.id):
         return
     with step("attaching_second_host") as part:
         try:
-            with patience(ATTACH_WITHIN):
+            with patience(ATTACH_TIMEOUT):
                 part.detail["host"] = _attach(endpoint)
         except (NotAttached, OutOfPatience, LockTimeout, LinkBroken, MoveRefused) as error:
             _go_on_without(endpoint, str(error))
         except (psycopg.Error, OSError) as error:
-            _go_on_without(endpoint, words_of(error))
+            _go_on_without(endpoint, failure_message(error))
 
 
 def _go_on_without(endpoint: Endpoint, why: str) -> None:
@@ -105,7 +104,7 @@ def _go_on_without(endpoint: Endpoint, why: str) -> None:
         standby.drop_slot(socket_dir(endpoint.id))
     for row in LogReceiver.objects.filter(branch=endpoint.branch_id, lost_at=None):
         note_lost(row.id, why)
-    tell_reduced(endpoint.branch_id, why)
+    record_reduced(endpoint.branch_id, why)
 
 
 def hold_durability(host: Host) -> None:
@@ -125,7 +124,7 @@ def hold_durability(host: Host) -> None:
             if compute.running_endpoint(endpoint.branch_id) == endpoint.id:
                 attach(endpoint)
 
-    for _ in look_into(due, look, at="second host"):
+    for _ in look_at_each(due, look, at="second host"):
         pass
     unwanted = LogReceiver.objects.filter(branch__host=host).exclude(
         branch__project__settings__durability=Durability.REGION
@@ -186,7 +185,7 @@ def _attach(endpoint: Endpoint) -> str:
     sockets, rows = socket_dir(endpoint.id), LogReceiver.objects.filter(branch=endpoint.branch_id)
     for row in rows.filter(attached_at__isnull=False, lost_at=None):
         # An earlier worker has attached it.
-        if walsender := standby.watched(sockets, row.id):
+        if walsender := standby.walsender_descriptor(sockets, row.id):
             replace(endpoint.branch_id, Attached(row.id, endpoint.id, walsender))
             return str(row.host_id)
     # Whatever happens from here on, nobody may wait for a receiver that is gone.
@@ -195,7 +194,7 @@ def _attach(endpoint: Endpoint) -> str:
     start = _begin_to_hold_log(endpoint.branch, sockets)
     try:
         copying = threads.submit(closing(copy_to_store), endpoint.branch)
-        stored = copying.result(ATTACH_WITHIN)
+        stored = copying.result(ATTACH_TIMEOUT)
     except TimeoutError:
         raise NotAttached("the store does not answer in time") from None
     if stored is None or stored.end < start:
@@ -210,7 +209,7 @@ def _begin_to_hold_log(branch: Branch, sockets: Path) -> int:
         # A branch that has not run before has no base copy yet.
         chains, _ = keep(branch.id, branch.project.history_retention_seconds)
         publish(branch.id, chains)
-    with holding_history(branch.id, within=LOCK_WITHIN):
+    with holding_history(branch.id, within=LOCK_TIMEOUT):
         chain = open_chain(branch.id)
         if chain is None:
             raise NotAttached("its history has no base copy yet")
@@ -226,7 +225,7 @@ def _attach_first(endpoint: Endpoint, hosts: list[Host]) -> str:
         try:
             ask_to_receive(row)
             walsender = standby.attach(
-                endpoint.branch_id, socket_dir(endpoint.id), row.id, within=ATTACH_WITHIN
+                endpoint.branch_id, socket_dir(endpoint.id), row.id, within=ATTACH_TIMEOUT
             )
         except Exception as error:
             failure = error

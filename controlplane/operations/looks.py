@@ -13,12 +13,12 @@ from controlplane.models import Endpoint
 
 log = logging.getLogger(__name__)
 
-LOOKS_AT_ONCE = 8
+MAX_CONCURRENT_LOOKS = 8
 
 Seen = TypeVar("Seen")
 
 
-def look_into(
+def look_at_each(
     endpoints: Iterable[Endpoint], look: Callable[[str], Seen], *, at: str
 ) -> Iterator[tuple[Endpoint, Seen]]:
     """Call `look` with the id of each endpoint; yield the endpoint with the result, as results come
@@ -36,7 +36,7 @@ def look_into(
             # The pool does not get back the connection of a thread that has ended.
             connections.close_all()
 
-    with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="look") as threads:
+    with ThreadPoolExecutor(MAX_CONCURRENT_LOOKS, thread_name_prefix="look") as threads:
         looks = {threads.submit(look_and_close, endpoint.id): endpoint for endpoint in endpoints}
         for done in as_completed(looks):
             endpoint = looks[done]

@@ -34,7 +34,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 # Seconds for the note that a receiver was lost, and for a walsender to end after its connection.
-NOTE_WITHIN, END_WITHIN = 1.0, 3.0
+NOTE_TIMEOUT, END_TIMEOUT = 1.0, 3.0
 WHY = "the connection to the second host was lost"
 
 
@@ -42,7 +42,7 @@ WHY = "the connection to the second host was lost"
 class Attached:
     receiver_id: str
     endpoint_id: str
-    # See `standby.watched`.
+    # See `standby.walsender_descriptor`.
     walsender: int
 
 
@@ -74,11 +74,11 @@ def watch_receivers(host: Host) -> None:
 
 def take_out_ended(receiver_id: str) -> None:
     """Take out the receiver if commits wait for it and its walsender has ended, or does so within
-    END_WITHIN seconds. Raises LockTimeout, OSError."""
+    END_TIMEOUT seconds. Raises LockTimeout, OSError."""
     for branch_id, endpoint_id in compute.running_branches().items():
         if endpoint_id is not None and standby.receiver_named(branch_id) == receiver_id:
             try:
-                walsender = standby.watched(socket_dir(endpoint_id), receiver_id)
+                walsender = standby.walsender_descriptor(socket_dir(endpoint_id), receiver_id)
             except psycopg.Error:
                 return  # the compute ends too
             if walsender is None or _ends(walsender):
@@ -128,7 +128,7 @@ def _find_again(branch_id: str, endpoint_id: str) -> None:
     if receiver_id is None:
         return
     try:
-        walsender = standby.watched(socket_dir(endpoint_id), receiver_id)
+        walsender = standby.walsender_descriptor(socket_dir(endpoint_id), receiver_id)
         if walsender is None:
             _go_on_without(branch_id, endpoint_id, receiver_id)
             return
@@ -167,7 +167,7 @@ def _go_on_without(branch_id: str, endpoint_id: str, receiver_id: str) -> None:
         # Before any commit is acknowledged that only this host has, if the database answers.
         noting = threads.submit(closing(note_lost), receiver_id, WHY)
         with suppress(Exception):
-            noting.result(NOTE_WITHIN)
+            noting.result(NOTE_TIMEOUT)
     standby.name_standby(branch_id, None, instead_of=receiver_id)
     if is_serving:
         note_lost(receiver_id, WHY)
@@ -176,6 +176,6 @@ def _go_on_without(branch_id: str, endpoint_id: str, receiver_id: str) -> None:
 def _ends(walsender: int) -> bool:
     """Wait for the end of the process with this descriptor, and close that."""
     try:
-        return bool(select.select([walsender], [], [], END_WITHIN)[0])
+        return bool(select.select([walsender], [], [], END_TIMEOUT)[0])
     finally:
         os.close(walsender)

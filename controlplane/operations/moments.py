@@ -34,8 +34,8 @@ from controlplane.operations.catalog_rows import CatalogRows, wanted
 from controlplane.operations.details import CreateBranchDetails
 from controlplane.operations.history import copy_log, publish
 from controlplane.operations.locks import locked_project
-from controlplane.operations.running import Refused
-from controlplane.operations.words import words_of
+from controlplane.operations.running import StartRefused
+from controlplane.operations.words import failure_message
 
 HandOver = Callable[[Path, Path], None]
 
@@ -62,7 +62,7 @@ def make_from_moment(branch: Branch, source: Branch, details: CreateBranchDetail
             on_recovered=take_catalog,
         )
     except (NoSuchMoment, NotEnoughSpace, OtherMajorVersion) as error:
-        raise Refused(words_of(error)) from error
+        raise StartRefused(failure_message(error)) from error
     # The rows were read from the recovered catalog. The compute has yet to get other passwords, if
     # the roles have any.
     others = source.protected or branch.is_time_travel

@@ -10,7 +10,7 @@ from controlplane.models import Host, Region
 from controlplane.models.host import is_recent
 
 # Seconds between looks whether another place still serves the host.
-LOOK = 0.5
+POLL_INTERVAL = 0.5
 
 
 class HostTaken(Exception):
@@ -105,24 +105,24 @@ def _serve_from_here(host: Host) -> None:
     unchanged.update(state_place=place())
     host.refresh_from_db()
     if not is_own(host):
-        raise HostTaken(_words_of_a_copy(host))
+        raise HostTaken(_copy_message(host))
 
 
 def _wait_until_silent(host: Host) -> None:
     """Return once its worker and proxy are away. Raises HostTaken at a new sign of life."""
     seen = _last_seen(host)
     while seen is not None and is_recent(seen):
-        time.sleep(LOOK)
+        time.sleep(POLL_INTERVAL)
         host.refresh_from_db()
         if _last_seen(host) != seen:
-            raise HostTaken(_words_of_a_copy(host))
+            raise HostTaken(_copy_message(host))
 
 
 def _last_seen(host: Host) -> datetime | None:
     return max(filter(None, (host.worker_seen_at, host.proxy_seen_at)), default=None)
 
 
-def _words_of_a_copy(host: Host) -> str:
+def _copy_message(host: Host) -> str:
     return (
         f'a copy of the state directory {settings.STATE_DIR} serves the host "{host.id}". Stop it '
         "there before you start it here, or make this another host: give it a name of its own in "

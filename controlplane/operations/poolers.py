@@ -6,7 +6,7 @@ import time
 
 from controlplane.compute import compute
 from controlplane.compute.filesystem import LockTimeout, lock_branches, pooler_lock
-from controlplane.compute.pooler import has_pooler, poolers_clients, stop_unused
+from controlplane.compute.pooler import client_counts, has_pooler, stop_unused
 from controlplane.compute.session import socket_dir
 from controlplane.metrics import figures
 from controlplane.models import Endpoint, EndpointState, Host
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 # Seconds that a pooler keeps running without a client, so that a client that makes many short
 # connections does not wait for a pooler's start each time.
-KEPT_UNUSED = 10.0
+UNUSED_TIMEOUT = 10.0
 
 # For each endpoint, since when its pooler has been seen without a client (monotonic clock).
 _unused_since: dict[str, float] = {}
@@ -24,7 +24,7 @@ _unused_since: dict[str, float] = {}
 def end_unused_poolers(host: Host) -> None:
     """Stop the poolers that no client has used for a while. Clients that a proxy has parked are not
     connected to their pooler, so they do not count."""
-    now, clients = time.monotonic(), poolers_clients()
+    now, clients = time.monotonic(), client_counts()
     poolers = {
         endpoint_id: place
         for endpoint_id in compute.endpoints_with_sockets()
@@ -37,7 +37,7 @@ def end_unused_poolers(host: Host) -> None:
         del _unused_since[used]
     for endpoint_id in unused:
         _unused_since.setdefault(endpoint_id, now)
-    due = [one for one, since in _unused_since.items() if now - since >= KEPT_UNUSED]
+    due = [one for one, since in _unused_since.items() if now - since >= UNUSED_TIMEOUT]
     if not due:
         return
     active = Endpoint.objects.filter(

@@ -37,8 +37,8 @@ from controlplane.operations.live_moves import (
 )
 from controlplane.operations.project_host import give_to_host
 from controlplane.operations.reaching_hosts import host_links
-from controlplane.operations.running import Refused
-from controlplane.operations.words import words_of
+from controlplane.operations.running import StartRefused
+from controlplane.operations.words import failure_message
 from controlplane.operations.work import Attempt
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 # Problems that a retry does not solve.
 FINAL = (MoveRefused, NoSuchBranchData, TreeUntrusted)
 # Seconds that the other host gets to remove what it has, before a cancelled move ends without it.
-DISCARD_BOUND = 10.0
+DISCARD_TIMEOUT = 10.0
 
 
 def move_project(attempt: Attempt) -> None:
@@ -63,7 +63,7 @@ def move_project(attempt: Attempt) -> None:
     except Exception as error:
         run_again(operation)
         if isinstance(error, FINAL):
-            raise Refused(words_of(error)) from error
+            raise StartRefused(failure_message(error)) from error
         raise
 
 
@@ -85,9 +85,9 @@ def undo_move(operation: Operation) -> None:
     if host is None:
         return
     try:
-        with patience(DISCARD_BOUND), closing(Link(host_links().connect(host))) as link:
-            link.tell(discard=str(operation.id))
-            link.hear()
+        with patience(DISCARD_TIMEOUT), closing(Link(host_links().connect(host))) as link:
+            link.send(discard=str(operation.id))
+            link.receive()
     except (LinkBroken, MoveRefused, OutOfPatience, OSError) as error:
         fields = {"host": host.id, "error": str(error)}
         log.warning("what was moved is not removed yet", extra=fields)
@@ -113,8 +113,8 @@ def _send(operation: Operation, details: MoveProjectDetails, branches: Sequence[
     with ExitStack() as held:
         with step("connecting"):
             link = held.enter_context(closing(Link(host_links().connect(host))))
-            link.tell(move=str(operation.id))
-            details = replace(details, received_by=str(link.hear()["state_id"]))
+            link.send(move=str(operation.id))
+            details = replace(details, received_by=str(link.receive()["state_id"]))
         for branch_id in sorted(branches):
             held.enter_context(holding_history(branch_id))
         sent, streams = SentBlocks(), held.enter_context(closing(Streams(link)))
@@ -127,6 +127,6 @@ def _send(operation: Operation, details: MoveProjectDetails, branches: Sequence[
         if running:
             streams.hand_over(partial(mark, operation, details))
         else:
-            link.tell(done=True)
+            link.send(done=True)
             link.flush()
             mark(operation, details)

@@ -16,7 +16,7 @@ from controlplane.compute import compute, major_upgrade
 from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.branch_data import NoSuchBranchData, branch_dir
 from controlplane.compute.major_upgrade import upgraded_place
-from controlplane.compute.patience import Cancelled, progressed
+from controlplane.compute.patience import Cancelled, report_progress
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.compute.upgrade_catalogs import UpgradeRefused
@@ -27,8 +27,8 @@ from controlplane.models import Branch, BranchState, Operation, OperationStatus
 from controlplane.operations.details import UpgradeProjectDetails
 from controlplane.operations.locks import locked_project
 from controlplane.operations.moments import replacing_data
-from controlplane.operations.running import Refused
-from controlplane.operations.words import words_of
+from controlplane.operations.running import StartRefused
+from controlplane.operations.words import failure_message
 from controlplane.operations.work import Attempt
 
 # Problems that a retry does not solve.
@@ -48,7 +48,7 @@ def upgrade_project(attempt: Attempt) -> None:
         _mark(operation, details)
     for branch in branches:
         _switch(operation, branch, _key(operation))
-        progressed()
+        report_progress()
 
 
 def undo_upgrade(operation: Operation) -> None:
@@ -78,7 +78,7 @@ def _prepare(
                 compute.stop(branch.id)
             major_upgrade.prepare(branch.id, _key(operation), to=details.to)
         except FINAL as error:
-            raise Refused(f'the branch "{branch.name}": {words_of(error)}') from error
+            raise StartRefused(f'the branch "{branch.name}": {failure_message(error)}') from error
 
 
 def _mark(operation: Operation, details: UpgradeProjectDetails) -> None:

@@ -18,19 +18,18 @@ from psycopg import AsyncConnection
 from psycopg.abc import PQGen
 from psycopg_pool import AsyncConnectionPool
 
-from controlplane.database.connection_counts import QUEUE
+from controlplane.database.connection_counts import QUEUE_CONNECTIONS
 
 Result = TypeVar("Result")
-# Seconds between two attempts to listen again.
-LISTEN_AGAIN = 0.5
+LISTEN_RETRY_DELAY = 0.5
 
 
 def queue_connector() -> PsycopgConnector:
     """Return a connector to Django's database. Its few statements each need no transaction."""
     return _Connector(
         pool_factory=_pool,
-        min_size=QUEUE,
-        max_size=QUEUE,
+        min_size=QUEUE_CONNECTIONS,
+        max_size=QUEUE_CONNECTIONS,
         kwargs={**connector_params(), "prepare_threshold": 0},
         configure=_configure,
     )
@@ -48,7 +47,7 @@ class _Connector(PsycopgConnector):
             try:
                 await super().listen_notify(on_notification, channels)
             except ConnectorException:
-                await asyncio.sleep(LISTEN_AGAIN)
+                await asyncio.sleep(LISTEN_RETRY_DELAY)
 
 
 class _Connection(AsyncConnection[Any]):

@@ -1,8 +1,9 @@
 """Suspends the endpoints of projects that have used up a quota of their settings.
 
-That happens within QUOTA_ROUND seconds after the use is known. Times are known immediately. Sizes
-and written bytes are measured in the same round. Proxies report the bytes that they sent every few
-seconds. A suspended endpoint stays suspended: requests to start it are refused (`services.quotas`).
+That happens within QUOTA_INTERVAL seconds after the use is known. Times are known immediately.
+Sizes and written bytes are measured in the same round. Proxies report the bytes that they sent
+every few seconds. A suspended endpoint stays suspended: requests to start it are refused
+(`services.quotas`).
 """
 
 import logging
@@ -23,7 +24,7 @@ from controlplane.operations.sizes import measure
 
 log = logging.getLogger(__name__)
 
-QUOTA_ROUND = 3.0  # seconds
+QUOTA_INTERVAL = 3.0  # seconds
 
 
 def hold_to_quotas(host: Host) -> None:
@@ -36,7 +37,7 @@ def hold_to_quotas(host: Host) -> None:
         running = _running(host)
     consumed = consumed_by_projects({endpoint.project_id for endpoint in running})
     for project_id, endpoints in groupby(running, key=lambda endpoint: endpoint.project_id):
-        doomed = _doomed(list(endpoints), consumed)
+        doomed = _over_quota(list(endpoints), consumed)
         if doomed:
             _suspend(project_id, doomed)
 
@@ -48,7 +49,7 @@ def _running(host: Host) -> list[Endpoint]:
     )
     return list(
         endpoints.filter(
-            id__in=compute.may_run(),
+            id__in=compute.possibly_running(),
             host=host,
             project__settings__has_key="quota",
             project__deleted_at=None,
@@ -58,7 +59,7 @@ def _running(host: Host) -> list[Endpoint]:
     )
 
 
-def _doomed(
+def _over_quota(
     endpoints: Sequence[Endpoint], consumed: Mapping[str, Consumed]
 ) -> Mapping[str, UsedUp]:
     """Return for each endpoint that may not run, by id, the quota that is used up."""

@@ -8,7 +8,7 @@ from controlplane.compute import receiving_log
 from controlplane.compute.accounts import AccountUnusable
 from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.filesystem import LockTimeout
-from controlplane.compute.moving.links import PIECE, Link, MoveRefused
+from controlplane.compute.moving.links import CHUNK_BYTES, Link, MoveRefused
 from controlplane.compute.space import host_space
 from controlplane.compute.tree import open_directory
 from controlplane.models import Host, LogReceiver
@@ -30,7 +30,7 @@ def answer(link: Link, request: dict[str, Any], sender: str, host_id: str) -> bo
 
 def look_after_received(host: Host) -> None:
     """Remove what no restore needs any more. If the disk has no room, receive no more."""
-    found = receiving_log.receptions()
+    found = receiving_log.reception_ids()
     if not found:
         return
     rows = {one.id: one for one in LogReceiver.objects.filter(id__in=found, host=host)}
@@ -64,7 +64,7 @@ def _receive(link: Link, receiver_id: str, sender: str, host_id: str) -> None:
         )
     except (OSError, PostgresUnusable, AccountUnusable) as error:
         raise MoveRefused(f"it cannot receive the log: {error}") from error
-    link.tell(receiving=True)
+    link.send(receiving=True)
 
 
 def _send_received(link: Link, receiver_id: str, sender: str, host_id: str) -> None:
@@ -79,8 +79,8 @@ def _send_received(link: Link, receiver_id: str, sender: str, host_id: str) -> N
     with open_directory(receiving_log.log_of(receiver_id)) as log:
         for name in receiving_log.segments_in(log):
             with open(name, "rb", opener=lambda path, _: receiving_log.opened(path, log)) as file:
-                link.tell(segment=name)
-                while piece := file.read(PIECE):
-                    link.give(piece)
-                link.give(b"")
-    link.tell(done=True)
+                link.send(segment=name)
+                while piece := file.read(CHUNK_BYTES):
+                    link.send_bytes(piece)
+                link.send_bytes(b"")
+    link.send(done=True)

@@ -24,11 +24,11 @@ from controlplane.compute import compute
 from controlplane.compute.accounts import AccountUnusable
 from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.filesystem import lock_branches
-from controlplane.compute.moving.links import SILENCE, Link, LinkBroken, MoveRefused
+from controlplane.compute.moving.links import SILENCE_TIMEOUT, Link, LinkBroken, MoveRefused
 from controlplane.compute.moving.receiving import (
     Following,
     receive_branch,
-    receive_the_rest,
+    receive_unlogged_files,
     remove_received,
 )
 from controlplane.compute.patience import OutOfPatience, patience, remaining
@@ -48,20 +48,20 @@ from controlplane.operations import receiving_logs
 from controlplane.operations.at_rest import active
 from controlplane.operations.details import MoveProjectDetails
 from controlplane.operations.own_host import is_own
-from controlplane.operations.running import FOR_A_START, Refused, bring_up
-from controlplane.operations.words import words_of
+from controlplane.operations.running import START_RELATIONS, StartRefused, run_compute
+from controlplane.operations.words import failure_message
 
 log = logging.getLogger(__name__)
 
-_LONGEST_NAME = 256
+_MAX_NAME_LENGTH = 256
 # Seconds that a connection waits for the branches, which an earlier one may still hold.
-_LOCK_WAIT = 30.0
+_LOCK_TIMEOUT = 30.0
 # Connections that are served at once.
-_MOST = 16
+_MAX_CONNECTIONS = 16
 # Problems that another attempt would find too. Others may pass: a branch that is busy, a standby
 # that has died.
 _FINAL = (MoveRefused, NotEnoughSpace, AccountUnusable, PostgresUnusable)
-_places = threading.BoundedSemaphore(_MOST)
+_places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
 
 
 def receiver_socket() -> Path:
@@ -77,7 +77,7 @@ def begin_receiving(host: Host) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     os.chmod(path, 0o600)
-    listener.listen(_MOST)
+    listener.listen(_MAX_CONNECTIONS)
     threading.Thread(
         target=_accept, args=(listener, host.id), name="receiving-moves", daemon=True
     ).start()
@@ -104,7 +104,7 @@ def _accept(listener: socket.socket, host_id: str) -> None:
 def _serve(connection: socket.socket, host_id: str) -> None:
     link = Link(connection)
     try:
-        with active(), closing(link), patience(SILENCE):
+        with active(), closing(link), patience(SILENCE_TIMEOUT):
             sender = _line(connection)
             try:
                 _answer(link, sender, host_id)
@@ -115,7 +115,7 @@ def _serve(connection: socket.socket, host_id: str) -> None:
                     log.exception("move not received", extra={"host": sender})
                 kind = "refused" if isinstance(error, _FINAL) else "interrupted"
                 with suppress(LinkBroken):
-                    link.tell(**{kind: words_of(error)})
+                    link.send(**{kind: failure_message(error)})
                     link.flush()
     except (LinkBroken, OutOfPatience, OSError) as error:
         log.warning("move cut off", extra={"error": str(error)})
@@ -136,13 +136,13 @@ def _line(connection: socket.socket) -> str:
         if one == b"\n":
             break
         found += one
-        if not one or len(found) > _LONGEST_NAME:
+        if not one or len(found) > _MAX_NAME_LENGTH:
             raise LinkBroken("the proxy has not said which host it is")
     return found.decode()
 
 
 def _answer(link: Link, sender: str, host_id: str) -> None:
-    request = link.hear()
+    request = link.receive()
     if receiving_logs.answer(link, request, sender, host_id):
         return
     is_discard = "discard" in request
@@ -150,16 +150,16 @@ def _answer(link: Link, sender: str, host_id: str) -> None:
     branches = list(
         Branch.objects.filter(project_id=operation.project_id).values_list("id", flat=True)
     )
-    with lock_branches(*branches, timeout=_LOCK_WAIT):
+    with lock_branches(*branches, timeout=_LOCK_TIMEOUT):
         # An earlier attempt may have held the branches until now.
         _moving(str(operation.id), sender, host_id, is_running=not is_discard)
         if is_discard:
             for branch_id in branches:
                 remove_received(branch_id)
-            link.tell(discarded=True)
+            link.send(discarded=True)
             link.flush()
             return
-        link.tell(state_id=identity())
+        link.send(state_id=identity())
         with closing(Following()) as following:
             done = _receive(link, branches, following)
         _start_early(operation, done)
@@ -169,28 +169,28 @@ def _receive(link: Link, branches: Collection[str], following: Following) -> Map
     """Receive the branches, and follow those whose compute runs, until that has stopped. Returns
     the last message."""
     received: set[str] = set()
-    while "done" not in (message := link.hear()):
+    while "done" not in (message := link.receive()):
         match message:
             case {"branch": str(branch_id)}:
                 if branch_id not in branches or branch_id in received:
                     raise LinkBroken("the other host has sent a branch of another project")
                 receive_branch(link, branch_id, received, following)
                 received.add(branch_id)
-                link.tell(received=branch_id)
+                link.send(received=branch_id)
             case {"log": str()}:
                 following.receive_log(link, message)
             case {"start": str(branch_id), "needed": dict(needed)}:
                 following[branch_id].start(needed)
-                link.tell(started=branch_id)
+                link.send(started=branch_id)
             case {"replayed": str(branch_id)}:
-                link.tell(replayed=following[branch_id].replayed())
+                link.send(replayed=following[branch_id].replayed())
             case {"checkpoint": str(branch_id)}:
                 following[branch_id].write_checkpoint()
-                link.tell(written=branch_id)
+                link.send(written=branch_id)
             case {"finish": str(branch_id), "begin": int(begin), "end": int(end)}:
                 following[branch_id].finish(begin, end)
-                receive_the_rest(link, branch_id)
-                link.tell(whole=branch_id)
+                receive_unlogged_files(link, branch_id)
+                link.send(whole=branch_id)
             case _:
                 raise LinkBroken("the other host has sent an unknown message")
     return message
@@ -200,15 +200,15 @@ def _start_early(operation: Operation, done: Mapping[str, Any]) -> None:
     """Start the computes that ran on the other host, at the moment at which it gives the project to
     this one. Until the rows say so nobody is led to them, and the operations that start them find
     them running. If the project stays there, they are removed with the branches."""
-    endpoints = Endpoint.objects.select_related(*FOR_A_START).filter(
+    endpoints = Endpoint.objects.select_related(*START_RELATIONS).filter(
         project_id=operation.project_id,
         deleted_at=None,
         id__in=[str(one) for one in done.get("start", ())],
     )
     for endpoint in endpoints:
         try:
-            bring_up(endpoint, compute.start)
-        except (Refused, StartFailed, OutOfPatience) as error:
+            run_compute(endpoint, compute.start)
+        except (StartRefused, StartFailed, OutOfPatience) as error:
             # Its own operation tries again.
             log.warning("not started early", extra={"endpoint": endpoint.id, "error": str(error)})
 

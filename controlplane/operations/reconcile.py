@@ -30,7 +30,7 @@ from controlplane.models import (
     Host,
     Operation,
 )
-from controlplane.operations.disk import why_stopped
+from controlplane.operations.disk import start_refusal
 from controlplane.operations.locks import left_if_busy, locked_project
 from controlplane.operations.own_host import is_own
 from controlplane.operations.queue import enqueue_operation
@@ -39,10 +39,10 @@ from controlplane.operations.states import enter
 log = logging.getLogger(__name__)
 
 # Seconds to wait for the lock of a branch whose compute must not run on.
-LOST_BOUND = 30.0
+LOST_LOCK_TIMEOUT = 30.0
 # Seconds between two looks at all rows and directories of the host. The looks between find what has
 # happened to the computes that this release has started.
-BETWEEN_FULL_LOOKS = 10.0
+FULL_LOOK_INTERVAL = 10.0
 # When this process last looked at all rows, by the monotonic clock.
 _looked_at = -math.inf
 
@@ -56,8 +56,8 @@ def reconcile_host(host: Host) -> None:
     """
     global _looked_at
     began = time.monotonic()
-    looks_at_all = began - _looked_at >= BETWEEN_FULL_LOOKS
-    ran = compute.may_run()
+    looks_at_all = began - _looked_at >= FULL_LOOK_INTERVAL
+    ran = compute.possibly_running()
     runs = compute.look_at_all(leased_only=not looks_at_all)
     looks_at = ran | {one for one in runs.values() if one}
     if not (looks_at or runs or looks_at_all):
@@ -131,7 +131,7 @@ def reconcile_branch(branch_id: str, *, timeout: float = 60.0) -> None:
                     now=_ended_at(endpoint, project.host.computes_seen_at),
                     reason=(
                         "it was filling this host's disk"
-                        if why_stopped(branch_id)
+                        if start_refusal(branch_id)
                         else "its compute exited on its own"
                     ),
                     actor=PLATFORM,
@@ -152,7 +152,7 @@ def stop_all_computes() -> None:
     on other hosts."""
     for branch_id in compute.running_branches():
         try:
-            with lock_branches(branch_id, timeout=LOST_BOUND):
+            with lock_branches(branch_id, timeout=LOST_LOCK_TIMEOUT):
                 compute.stop(branch_id)
         except (LockTimeout, StopFailed) as error:
             log.error("compute not stopped", extra={"branch": branch_id, "error": str(error)})
@@ -178,8 +178,8 @@ def _forget_deleted(endpoint_ids: Set[str]) -> None:
     living = Endpoint.objects.filter(id__in=endpoint_ids, deleted_at=None)
     for endpoint_id in endpoint_ids - set(living.values_list("id", flat=True)):
         try:
-            if endpoint_id.startswith(compute.READER):
-                _forget_reader(endpoint_id)
+            if endpoint_id.startswith(compute.INTERNAL_PREFIX):
+                _forget_internal_compute(endpoint_id)
             else:
                 compute.forget_endpoint(endpoint_id)
         except OSError as error:
@@ -187,10 +187,10 @@ def _forget_deleted(endpoint_ids: Set[str]) -> None:
             log.error("sockets not removed", extra=fields)
 
 
-def _forget_reader(endpoint_id: str) -> None:
+def _forget_internal_compute(endpoint_id: str) -> None:
     """Remove what is left of a compute that the platform alone used. It belongs to no endpoint, and
     the holder of the branch's lock may be about to start it."""
-    branch_id = endpoint_id.removeprefix(compute.READER)
+    branch_id = endpoint_id.removeprefix(compute.INTERNAL_PREFIX)
     with suppress(LockTimeout), lock_branches(branch_id, timeout=0):
         if compute.running_endpoint(branch_id) != endpoint_id:
             compute.forget_endpoint(endpoint_id)

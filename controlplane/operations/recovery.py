@@ -33,15 +33,14 @@ from controlplane.operations.scheduling import Step, schedule
 log = logging.getLogger(__name__)
 
 # The most projects that one round handles; the next round continues.
-AT_ONCE = 50
+BATCH_SIZE = 50
 # Bytes that a branch takes in addition to what is measured: an empty cluster, and its log.
-OF_EACH = 48 << 20
-# The time before a failed removal is tried again.
-AGAIN_AFTER = timedelta(minutes=10)
+MIN_BYTES = 48 << 20
+RETRY_DELAY = timedelta(minutes=10)
 # Bytes of branches with their histories, as last measured. Blocks that branches share count for
 # each of them.
-OF_BRANCH = Coalesce(F("logical_size"), 0) + F("auxiliary_size") + F("history_bytes") + OF_EACH
-STORED = Coalesce(Sum(OF_BRANCH), 0)
+BRANCH_SIZE = Coalesce(F("logical_size"), 0) + F("auxiliary_size") + F("history_bytes") + MIN_BYTES
+STORED_SIZE = Coalesce(Sum(BRANCH_SIZE), 0)
 
 
 def remove_unrecovered(host: Host) -> None:
@@ -50,7 +49,7 @@ def remove_unrecovered(host: Host) -> None:
     if not kept.exists():
         return
     over = Q(recoverable_until__lte=clock.now())
-    for project_id in kept.filter(over).values_list("id", flat=True)[:AT_ONCE]:
+    for project_id in kept.filter(over).values_list("id", flat=True)[:BATCH_SIZE]:
         _remove(project_id, over)
     for project_id in _beyond_plans(kept):
         log.warning("deleted project removed early, plan", extra={"project": project_id})
@@ -60,9 +59,9 @@ def remove_unrecovered(host: Host) -> None:
 
 def make_room(host: Host) -> None:
     """Schedule the removal of one deleted project early if the disk is short of space."""
-    if host_space().is_short and not _makes_room(host):
+    if host_space().is_short and not _is_removing(host):
         kept = Project.objects.filter(host=host, recoverable_until__isnull=False)
-        oldest = _first_to_give(host, kept)
+        oldest = _first_to_remove(host, kept)
         if oldest is not None:
             log.warning("disk short, deleted project removed early", extra={"project": oldest})
             _remove(oldest, Q())
@@ -93,7 +92,7 @@ def _beyond_plans(kept: QuerySet[Project]) -> Iterator[str]:
         stored = dict(
             Branch.objects.filter(project__in=ids, deleted_at=None)
             .values("project_id")
-            .annotate(stored=STORED)
+            .annotate(stored=STORED_SIZE)
             .values_list("project_id", "stored")
         )
         within, total = 0, 0
@@ -107,7 +106,7 @@ def _beyond_plans(kept: QuerySet[Project]) -> Iterator[str]:
         yield from reversed(ids[within:])
 
 
-def _first_to_give(host: Host, kept: QuerySet[Project]) -> str | None:
+def _first_to_remove(host: Host, kept: QuerySet[Project]) -> str | None:
     """Return the id of the oldest deleted project of the account that stores most; what it stores
     in its living projects counts too. None if there is no such project."""
     on_disk = Q(project__deleted_at=None) | Q(project__recoverable_until__isnull=False)
@@ -115,7 +114,7 @@ def _first_to_give(host: Host, kept: QuerySet[Project]) -> str | None:
         Branch.objects.filter(on_disk, project__host=host, deleted_at=None)
         .filter(project__account__in=kept.values("account"))
         .values("project__account")
-        .annotate(stored=STORED)
+        .annotate(stored=STORED_SIZE)
         .order_by("-stored")
         .first()
     )
@@ -125,7 +124,7 @@ def _first_to_give(host: Host, kept: QuerySet[Project]) -> str | None:
     return of_account.order_by("deleted_at", "id").values_list("id", flat=True).first()
 
 
-def _makes_room(host: Host) -> bool:
+def _is_removing(host: Host) -> bool:
     """Return whether a removal is still under way: the space that it frees may be enough."""
     return Operation.objects.filter(
         project__host=host, action=Action.DELETE_TENANT, status__in=UNFINISHED
@@ -135,7 +134,7 @@ def _makes_room(host: Host) -> bool:
 def try_removals_again(host: Host) -> None:
     """Schedule failed removals again: no other code would ever remove the data."""
     removals = Operation.objects.filter(project=OuterRef("id"), action=Action.DELETE_TENANT)
-    is_recent = Q(created_at__gt=clock.now() - AGAIN_AFTER)
+    is_recent = Q(created_at__gt=clock.now() - RETRY_DELAY)
     failed = Project.objects.filter(
         Exists(removals.filter(status=OperationStatus.FAILED)),
         ~Exists(removals.filter(Q(status=OperationStatus.FINISHED) | Q(status__in=UNFINISHED))),
@@ -144,7 +143,7 @@ def try_removals_again(host: Host) -> None:
         deleted_at__isnull=False,
         recoverable_until=None,
     )
-    for project_id in failed.values_list("id", flat=True)[:AT_ONCE]:
+    for project_id in failed.values_list("id", flat=True)[:BATCH_SIZE]:
         with left_if_busy(project_id), locked_project(project_id) as project:
             if failed.filter(id=project_id).exists():
                 schedule(project, [Step(Action.DELETE_TENANT, holds_project=True)])

@@ -28,7 +28,7 @@ from controlplane.operations.actions import details_of
 from controlplane.operations.details import CreateBranchDetails
 
 # The fields of a branch that describe its data.
-OF_THE_DATA = (
+DATA_FIELDS = (
     *("catalog_revision", "applied_catalog_revision", "catalog_mark", "logical_size"),
     "auxiliary_size",
     *("init_source", "schema_of", "state_changed_at", "updated_at"),
@@ -71,7 +71,7 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
     _keep(branch, kept, now)
     roles = _copies(source.roles.order_by("id"), branch)
     if source.protected:
-        _give_other_passwords(roles, passwords)
+        _replace_passwords(roles, passwords)
     Role.objects.bulk_create(roles)
     Database.objects.bulk_create(_copies(source.databases.order_by("id"), branch))
     if not source.hidden:
@@ -87,7 +87,7 @@ def enter_replaced(operation: Operation, details: CreateBranchDetails, now: date
     if branch.ttl_interval_seconds:
         until = now.replace(microsecond=0) + timedelta(seconds=branch.ttl_interval_seconds)
         branch.expires_at = until
-    branch.save(update_fields=[*OF_THE_DATA, "parent", "last_reset_at", "expires_at"])
+    branch.save(update_fields=[*DATA_FIELDS, "parent", "last_reset_at", "expires_at"])
     # This write makes the proxy forget the old passwords, even if the source has no role whose row
     # would notify it.
     Endpoint.objects.filter(branch=branch, deleted_at=None).update(branch=branch)
@@ -134,7 +134,7 @@ def _keep(branch: Branch, kept: Branch, now: datetime) -> None:
     kept.catalog_mark = branch.catalog_mark
     kept.logical_size, kept.auxiliary_size = branch.logical_size, branch.auxiliary_size
     kept.state_changed_at = kept.updated_at = now
-    kept.save(update_fields=[*OF_THE_DATA, "parent", "current_state"])
+    kept.save(update_fields=[*DATA_FIELDS, "parent", "current_state"])
     Role.objects.filter(branch=branch).update(branch=kept)
     Database.objects.filter(branch=branch).update(branch=kept)
     if not kept.hidden:
@@ -142,7 +142,7 @@ def _keep(branch: Branch, kept: Branch, now: datetime) -> None:
         children.update(parent=kept)
 
 
-def _give_other_passwords(roles: Iterable[Role], before: Mapping[str, Role]) -> None:
+def _replace_passwords(roles: Iterable[Role], before: Mapping[str, Role]) -> None:
     """Replace the passwords of a protected source, because a copy must not give access to the
     original: each role gets the password that the branch's role of this name had, or none."""
     for role in roles:

@@ -29,7 +29,7 @@ from controlplane.operations.locks import left_if_busy, locked_project
 log = logging.getLogger(__name__)
 
 # The most projects, and the most old operations, that one round handles; the next round continues.
-AT_ONCE = 200
+BATCH_SIZE = 200
 MAX_OLD_OPERATIONS = 5_000
 # By project, because the index begins with it. The operations of a branch that could not be made
 # are kept: when a client connects, it is made again by what they say.
@@ -64,7 +64,7 @@ def forget_deleted(host: Host) -> None:
         host=host,
         recoverable_until=None,
     )
-    for project_id in concerned.values_list("id", flat=True)[:AT_ONCE]:
+    for project_id in concerned.values_list("id", flat=True)[:BATCH_SIZE]:
         _forget_in(project_id, before)
     _forget_accounts(before)
 

@@ -16,18 +16,18 @@ from controlplane.compute.steps import step
 from controlplane.compute.tree import TreeUntrusted
 from controlplane.features import features
 from controlplane.models import BranchState, Endpoint, Operation, PostgresSettings
-from controlplane.operations.catalog import NotApplied, bring_to_catalog
-from controlplane.operations.disk import why_stopped
-from controlplane.operations.words import words_of
+from controlplane.operations.catalog import NotApplied, apply_to_compute
+from controlplane.operations.disk import start_refusal
+from controlplane.operations.words import failure_message
 from controlplane.operations.written import count_written
 
 log = logging.getLogger(__name__)
 
 # The rows that a start of an endpoint reads besides its own.
-FOR_A_START = ("branch__project__account", "branch__meter", "project__host", "project__account")
+START_RELATIONS = ("branch__project__account", "branch__meter", "project__host", "project__account")
 
 
-class Refused(Exception):
+class StartRefused(Exception):
     """The operation cannot succeed however often it is retried; the message says why."""
 
 
@@ -37,11 +37,11 @@ def start(operation: Operation, endpoint: Endpoint) -> None:
     Raises Refused and process.StartFailed. Raises psycopg.Error or filesystem.LockTimeout if the
     catalog could not be read or applied: the compute then runs, but the start has to be retried.
     """
-    bring_up(endpoint, compute.start)
+    run_compute(endpoint, compute.start)
     for feature in features():
         feature.on_start(endpoint)
     try:
-        bring_to_catalog(operation, endpoint)
+        apply_to_compute(operation, endpoint)
     except NotApplied as error:
         if not error.is_final and operation.failures_count == 0:
             raise  # the obstacle may be gone at the next attempt
@@ -60,20 +60,20 @@ def prepare_for_clients(endpoint: Endpoint) -> None:
     begin_counting(endpoint)
 
 
-def bring_up(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
+def run_compute(endpoint: Endpoint, bring_up: Callable[[ComputeSpec], None]) -> None:
     """Run the compute, by calling `compute.start` or `compute.reconfigure`. Raises Refused,
     process.StartFailed."""
     if endpoint.branch.current_state != BranchState.READY:
-        raise Refused(
+        raise StartRefused(
             f"the branch {endpoint.branch_id} was not created: retry the operation that was to "
             "create it, or delete the branch"
         )
-    if reason := why_stopped(endpoint.branch_id):
-        raise Refused(reason)
+    if reason := start_refusal(endpoint.branch_id):
+        raise StartRefused(reason)
     try:
         bring_up(compute_spec(endpoint))
     except (ConfigurationRefused, NoSuchBranchData, OtherMajorVersion) as error:
-        raise Refused(words_of(error)) from error
+        raise StartRefused(failure_message(error)) from error
 
 
 def compute_spec(endpoint: Endpoint) -> ComputeSpec:
@@ -143,4 +143,4 @@ def _hold_to_limit(endpoint: Endpoint) -> None:
     branch.logical_size, branch.auxiliary_size = found.logical_size, found.auxiliary_size
     branch.save(update_fields=["logical_size", "auxiliary_size"])
     if branch.is_over_limit != was_over:
-        bring_up(endpoint, compute.reconfigure)
+        run_compute(endpoint, compute.reconfigure)

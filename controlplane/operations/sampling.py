@@ -14,10 +14,10 @@ from controlplane.compute.samples import Sample, forget_postmaster
 from controlplane.models import Endpoint, EndpointSample, Host, LastSample
 from controlplane.models.endpoint_metrics import COLUMNS, COUNTERS, FIELDS, GAUGES, MERGED
 
-# Seconds of a row: of a new sample, and after KEPT_RECENT.
-MINUTE, STEP = 60, 300
+# Seconds of a row: of a new sample, and after MINUTE_RETENTION.
+MINUTE_SECONDS, MERGED_SECONDS = 60, 300
 # How long rows are kept: of a minute, and at all.
-KEPT_RECENT, KEPT = timedelta(hours=3), timedelta(days=14)
+MINUTE_RETENTION, RETENTION = timedelta(hours=3), timedelta(days=14)
 
 # An account's endpoints may be deleted and created again, so this also bounds an account's rows.
 _sampled_of_account: dict[int, set[str]] = defaultdict(set)
@@ -34,17 +34,17 @@ ADDED = "ON CONFLICT (endpoint_id, at) DO UPDATE SET " + ", ".join(
 # Samples of the same minute become one.
 STORE = f"""
 INSERT INTO controlplane_endpointsample AS s (endpoint_id, at, seconds, {COLUMNS})
-VALUES (%(endpoint)s, %(at)s, {MINUTE}, {", ".join(f"%({name})s" for name in FIELDS)})
+VALUES (%(endpoint)s, %(at)s, {MINUTE_SECONDS}, {", ".join(f"%({name})s" for name in FIELDS)})
 {ADDED}
 """  # noqa: S608 # ours
 # The rows of minutes before a whole step become one of each step.
 MERGE = f"""
 WITH minutes AS (
     DELETE FROM controlplane_endpointsample
-    WHERE seconds = {MINUTE} AND at < date_bin('{STEP} s', %(before)s, 'epoch')
+    WHERE seconds = {MINUTE_SECONDS} AND at < date_bin('{MERGED_SECONDS} s', %(before)s, 'epoch')
     RETURNING *)
 INSERT INTO controlplane_endpointsample AS s (endpoint_id, at, seconds, {COLUMNS})
-SELECT endpoint_id, date_bin('{STEP} s', at, 'epoch'), {STEP}, {MERGED}
+SELECT endpoint_id, date_bin('{MERGED_SECONDS} s', at, 'epoch'), {MERGED_SECONDS}, {MERGED}
 FROM minutes GROUP BY 1, 2
 {ADDED}, samples = s.samples + excluded.samples
 """  # noqa: S608 # ours
@@ -147,13 +147,13 @@ def _added(last: LastSample, sample: Sample, counts: Mapping[str, int]) -> dict[
 def merge_samples(host: Host) -> None:
     """Merge the rows of minutes that are over for long, on all hosts."""
     with connection.cursor() as cursor:
-        cursor.execute(MERGE, {"before": clock.now() - KEPT_RECENT})
+        cursor.execute(MERGE, {"before": clock.now() - MINUTE_RETENTION})
 
 
 def forget_samples(host: Host) -> None:
     """Delete metrics that are too old, and those of deleted endpoints, on all hosts. The
     endpoints of a deleted project come back if it is recovered."""
-    EndpointSample.objects.filter(seconds=STEP, at__lt=clock.now() - KEPT).delete()
+    EndpointSample.objects.filter(seconds=MERGED_SECONDS, at__lt=clock.now() - RETENTION).delete()
     gone = Endpoint.objects.filter(deleted_at__isnull=False, project__recoverable_until=None)
     for model in (EndpointSample, LastSample):
         model._default_manager.filter(endpoint__in=gone).delete()

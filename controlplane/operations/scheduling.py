@@ -36,7 +36,7 @@ from controlplane.operations.queue import enqueue_operation
 
 # The most operations of a project that are dispatched at once in each lane. The others stay
 # `scheduling`, and follow in order as these end.
-MOST_OF_A_PROJECT = 8
+MAX_PER_PROJECT = 8
 
 # What a request is whose last step has the action, unless its caller says more.
 KINDS: Mapping[Action, RequestKind] = {
@@ -165,13 +165,13 @@ def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> list[Operati
     changed, handed_over = [], []
     for place, operation in enumerate(operations):
         if operation.waits_to_be_handed_over:
-            behind = _stands_behind(operation, held)
+            behind = _last_blocker(operation, held)
             if behind is not None:
                 is_news = step_history.wait(operation, operation_id=str(operations[behind].id))
-            elif under_way[operation.lane] >= MOST_OF_A_PROJECT:
-                is_news = step_history.wait(operation, operations_at_once=MOST_OF_A_PROJECT)
+            elif under_way[operation.lane] >= MAX_PER_PROJECT:
+                is_news = step_history.wait(operation, operations_at_once=MAX_PER_PROJECT)
             else:
-                _hand_over(operation)
+                _enqueue(operation)
                 under_way[operation.lane] += 1
                 handed_over.append(operation)
                 is_news = True
@@ -188,7 +188,7 @@ def dispatch(project: Project, *, new: Sequence[Operation] = ()) -> list[Operati
     return handed_over
 
 
-def _hand_over(operation: Operation) -> None:
+def _enqueue(operation: Operation) -> None:
     now = clock.now()
     if operation.status == OperationStatus.SCHEDULING:
         operation.status = OperationStatus.RUNNING
@@ -197,7 +197,7 @@ def _hand_over(operation: Operation) -> None:
     step_history.end_wait(operation, now)
 
 
-def hurry(project: Project, operations: Sequence[Operation], lane: Lane) -> None:
+def expedite(project: Project, operations: Sequence[Operation], lane: Lane) -> None:
     """Move the given unfinished operations, and those that they wait for, to `lane`, unless they
     are in a more urgent one: an operation or client of that lane waits for them now. The caller
     holds the project's lock."""
@@ -229,7 +229,7 @@ def unfinished(project_id: str) -> Sequence[Operation]:
     return UNFINISHED_OPERATIONS.rows(project=project_id)
 
 
-def _stands_behind(operation: Operation, held: Mapping[str, int]) -> int | None:
+def _last_blocker(operation: Operation, held: Mapping[str, int]) -> int | None:
     """Return the index of the last earlier operation that holds something this one needs; None if
     there is none."""
     if operation.project_id in operation.resources:

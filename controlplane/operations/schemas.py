@@ -35,7 +35,7 @@ from controlplane.compute.schema import (
     schema_as_tables,
 )
 from controlplane.models import (
-    HOPEFUL,
+    MAY_SUCCEED,
     Branch,
     Endpoint,
     Host,
@@ -45,8 +45,8 @@ from controlplane.models import (
 )
 from controlplane.operations.actions import STARTS
 from controlplane.operations.moments import read_past
-from controlplane.operations.running import Refused, bring_up
-from controlplane.operations.words import without_paths, words_of
+from controlplane.operations.running import StartRefused, run_compute
+from controlplane.operations.words import failure_message, without_paths
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +54,10 @@ log = logging.getLogger(__name__)
 READINGS = "perch_readings"
 # Seconds that a reading may wait for other work on the branch, and seconds without progress after
 # which the whole reading is given up.
-LOCK_BOUND, BOUND = 30.0, 45.0
-# The most lines of logs that are read.
-MOST_LOG_LINES = 1000
+LOCK_TIMEOUT, STALL_TIMEOUT = 30.0, 45.0
+MAX_LOG_LINES = 1000
 # After this time no request waits for a reading any more.
-FORGOTTEN_AFTER = timedelta(minutes=5)
+READING_RETENTION = timedelta(minutes=5)
 
 
 def read_schema(reading_id: uuid.UUID) -> None:
@@ -73,7 +72,7 @@ def read_schema(reading_id: uuid.UUID) -> None:
         return
     answer = error = ""
     try:
-        with patience(BOUND):
+        with patience(STALL_TIMEOUT):
             answer = _answer(reading)
     except NoSuchMoment as absent:
         error = str(absent)
@@ -83,7 +82,7 @@ def read_schema(reading_id: uuid.UUID) -> None:
         raise  # the metadata database failed: the queue runs the job again
     except Exception as failure:
         log.exception("reading failed", extra={"branch": reading.branch_id})
-        words = str(failure) if isinstance(failure, Refused) else words_of(failure)
+        words = str(failure) if isinstance(failure, StartRefused) else failure_message(failure)
         error = without_paths(f"the {reading.subject} cannot be read: {words}")
     with transaction.atomic():
         SchemaReading.objects.filter(id=reading.id).update(
@@ -95,7 +94,7 @@ def read_schema(reading_id: uuid.UUID) -> None:
 
 def forget_readings(host: Host) -> None:
     """Delete readings whose request died before it got the answer; any worker may."""
-    before = clock.now() - FORGOTTEN_AFTER
+    before = clock.now() - READING_RETENTION
     SchemaReading.objects.filter(created_at__lt=before).delete()
 
 
@@ -115,7 +114,7 @@ def _read_logs(reading: SchemaReading) -> str:
     sources = [reading.database_name] if reading.database_name else SOURCES
     for source in sources:
         flush_log(log_file(reading.branch_id, source))
-    lines = without_passwords(last_lines(reading.branch_id, sources=sources, most=MOST_LOG_LINES))
+    lines = without_passwords(last_lines(reading.branch_id, sources=sources, most=MAX_LOG_LINES))
     shown = [{**line.as_json(), "message": without_paths(line.message)} for line in lines]
     return json.dumps(shown)
 
@@ -131,7 +130,7 @@ def _read(reading: SchemaReading) -> str:
             ):
                 raise
             # The holder of the branch's lock was starting or stopping it.
-    with lock_branches(branch.id, timeout=LOCK_BOUND), _running(branch) as endpoint_id:
+    with lock_branches(branch.id, timeout=LOCK_TIMEOUT), _running(branch) as endpoint_id:
         return _ask(reading, endpoint_id)
 
 
@@ -149,10 +148,10 @@ def _running(branch: Branch) -> Iterator[str]:
         yield running
         return
     endpoint = Endpoint.objects.filter(branch=branch, deleted_at=None, disabled=False).first()
-    runs_for = endpoint or Endpoint(id=compute.reader_of(branch.id))
+    runs_for = endpoint or Endpoint(id=compute.internal_id(branch.id))
     runs_for.project, runs_for.branch = branch.project, branch
     try:
-        bring_up(runs_for, compute.start)
+        run_compute(runs_for, compute.start)
         yield runs_for.id
     finally:
         if not (endpoint and _is_awaited(endpoint)):
@@ -166,5 +165,5 @@ def _is_awaited(endpoint: Endpoint) -> bool:
         project_id=endpoint.project_id,
         endpoint=endpoint,
         action__in=STARTS,
-        status__in=HOPEFUL,
+        status__in=MAY_SUCCEED,
     ).exists()

@@ -49,8 +49,8 @@ def ask_to_receive(row: LogReceiver) -> None:
     """Let the row's host begin to receive. Raises LinkBroken, MoveRefused."""
     link = Link(host_links().connect(row.host))
     try:
-        link.tell(receive=row.id)
-        link.hear()
+        link.send(receive=row.id)
+        link.receive()
     finally:
         link.close()
 
@@ -87,7 +87,7 @@ def note_lost(receiver_id: str, why: str) -> None:
             record(durability_reduced(row.branch.project, row.branch, why))
 
 
-def tell_reduced(branch_id: str, why: str) -> None:
+def record_reduced(branch_id: str, why: str) -> None:
     """Record an event that commits wait for no second host, unless one says so already."""
     if branch_id not in _reduced and not _has_lost_one(branch_id):
         log.warning("commits wait for no second host", extra={"branch": branch_id, "reason": why})

@@ -17,12 +17,12 @@ from controlplane.models import UNFINISHED, Action, Branch, BranchState, Host, O
 log = logging.getLogger(__name__)
 
 # Starts of the last so many seconds are counted. A quarter of failures is a problem.
-STARTS_WITHIN = 600
-FAILED_PART = 0.25
+STARTS_WINDOW_SECONDS = 600
+PROBLEM_FRACTION = 0.25
 # How many branches a round looks at, and how many without data are remembered.
-SAMPLE, MOST_REMEMBERED = 200, 1_000
+SAMPLE_SIZE, MAX_REMEMBERED = 200, 1_000
 # Operations that remove or replace the data of a branch.
-OF_THE_DATA = (
+DATA_ACTIONS = (
     *(Action.CREATE_TIMELINE, Action.CREATE_BRANCH),
     *(Action.DELETE_TIMELINE, Action.DELETE_TENANT, Action.RESTORE_FROM_STORE),
 )
@@ -43,9 +43,9 @@ class Quality:
 
     def problems(self) -> list[Problem]:
         found = []
-        if self.failed and self.failed >= FAILED_PART * self.started:
+        if self.failed and self.failed >= PROBLEM_FRACTION * self.started:
             words = f"the last start failed for {self.failed} of {self.started} endpoints that "
-            words += f"were started within {STARTS_WITHIN // 60} minutes"
+            words += f"were started within {STARTS_WINDOW_SECONDS // 60} minutes"
             found.append(Problem("starts_fail", words))
         if self.missing:
             words = "1 branch has no data on this host; the worker's log names it"
@@ -83,7 +83,7 @@ def count_starts(host: Host) -> None:
     """Count the starts that this worker has ended lately; those of an earlier worker are
     forgotten."""
     with _changing:
-        since = time.monotonic() - STARTS_WITHIN
+        since = time.monotonic() - STARTS_WINDOW_SECONDS
         for endpoint_id in [one for one, (at, _) in _starts.items() if at < since]:
             del _starts[endpoint_id]
         quality.started = len(_starts)
@@ -100,15 +100,15 @@ def sample_branches(host: Host) -> None:
         current_state=BranchState.READY,
     )
     ids = ready.order_by("id").values_list("id", flat=True)
-    sample = list(ids.filter(id__gt=quality.after)[:SAMPLE]) or list(ids[:SAMPLE])
+    sample = list(ids.filter(id__gt=quality.after)[:SAMPLE_SIZE]) or list(ids[:SAMPLE_SIZE])
     without = [branch for branch in {*sample, *quality.missing} if not _has_data(branch)]
     # Since the rows were read, an operation may have deleted a branch. While one replaces the data,
     # there is none for a moment.
     changing = Operation.objects.filter(
-        project=OuterRef("project"), action__in=OF_THE_DATA, status__in=UNFINISHED
+        project=OuterRef("project"), action__in=DATA_ACTIONS, status__in=UNFINISHED
     )
     lost = ready.filter(~Exists(changing), id__in=without)
-    missing = set(lost.values_list("id", flat=True)[:MOST_REMEMBERED])
+    missing = set(lost.values_list("id", flat=True)[:MAX_REMEMBERED])
     for branch in sorted(missing - quality.missing):
         log.error("a branch has no data", extra={"branch": branch})
     quality.missing, quality.sampled = missing, len(sample)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 # After this many unanswered polls in a row a compute is considered hung. Polls after the first
 # unanswered one follow immediately, so this takes at most 30 seconds, including the time between
 # polls and the wait for each answer.
-SILENT_LOOKS = 3
+MAX_SILENT_LOOKS = 3
 
 Seen = TypeVar("Seen")
 
@@ -30,14 +30,14 @@ Seen = TypeVar("Seen")
 _silent_looks: Counter[str] = Counter()
 
 
-def listening(look: Callable[[str], Seen]) -> Callable[[str], Seen]:
+def counting_silence(look: Callable[[str], Seen]) -> Callable[[str], Seen]:
     """Wrap `look`, which takes an endpoint's id, so that unanswered calls are counted."""
 
     def listen(endpoint_id: str) -> Seen:
         try:
             seen = look(endpoint_id)
         except psycopg.Error as error:
-            if observation.is_silence(error):
+            if observation.is_no_answer(error):
                 _silent_looks[endpoint_id] += 1
             else:
                 del _silent_looks[endpoint_id]
@@ -63,7 +63,7 @@ def check_silent(endpoints: Iterable[Endpoint]) -> None:
     for endpoint_id, count in list(_silent_looks.items()):
         if endpoint_id not in present:
             del _silent_looks[endpoint_id]
-        elif count >= SILENT_LOOKS:
+        elif count >= MAX_SILENT_LOOKS:
             del _silent_looks[endpoint_id]
             log.warning("compute silent", extra={"endpoint": endpoint_id, "looks": count})
             _check(present[endpoint_id])

@@ -28,7 +28,7 @@ from controlplane.models import (
     Lane,
 )
 from controlplane.operations.locks import left_if_busy, locked_project
-from controlplane.operations.looks import look_into
+from controlplane.operations.looks import look_at_each
 from controlplane.operations.scheduling import Step, schedule, unfinished
 from controlplane.operations.written import note_written
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 # Parts of a limit: above NEAR a branch is measured more often, above LENIENCY it is suspended.
 NEAR, LENIENCY = 0.8, 1.2
 # Part of a limit: growth that deleting and vacuuming may cause.
-SLACK = 0.01
+SLACK_FRACTION = 0.01
 
 
 def measure_sizes(host: Host) -> None:
@@ -56,7 +56,7 @@ def measure_nearly_full(host: Host) -> None:
 
 
 def _running(host: Host) -> QuerySet[Endpoint]:
-    return _active_endpoints(host).filter(id__in=compute.may_run())
+    return _active_endpoints(host).filter(id__in=compute.possibly_running())
 
 
 def _active_endpoints(host: Host) -> QuerySet[Endpoint]:
@@ -73,7 +73,7 @@ def measure(endpoints: Iterable[Endpoint]) -> None:
     def look(endpoint_id: str) -> observation.Measures:
         return observation.measure(endpoint_id, branches[endpoint_id])
 
-    for endpoint, found in look_into(looked_at, look, at="size"):
+    for endpoint, found in look_at_each(looked_at, look, at="size"):
         meter = endpoint.branch.meter
         # Most running branches are not written to, so most cost no query.
         if (meter.written_data, meter.written_position) != (
@@ -120,7 +120,7 @@ def _consequence(branch: Branch, size: int) -> Action | None:
     limit = branch.project.account.branch_size_limit
     assert limit is not None
     before = branch.stored_size
-    if size > limit * LENIENCY and size > before + limit * SLACK:
+    if size > limit * LENIENCY and size > before + limit * SLACK_FRACTION:
         return Action.SUSPEND_COMPUTE
     if (size > limit) != (before > limit):
         return Action.APPLY_CONFIG

@@ -9,7 +9,7 @@ from controlplane.operations.locks import left_if_busy, locked_project
 from controlplane.operations.scheduling import Step, schedule
 
 # The most snapshots that one round handles; the next round continues.
-AT_ONCE = 50
+BATCH_SIZE = 50
 
 
 def schedule_snapshot_deletion(project: Project, snapshot: Snapshot) -> list[Operation]:
@@ -24,7 +24,7 @@ def expire_snapshots(host: Host) -> None:
     due = Snapshot.objects.filter(
         expires_at__lte=clock.now(), project__host=host, project__deleted_at=None
     )
-    for snapshot_id, project_id in due.values_list("id", "project_id")[:AT_ONCE]:
+    for snapshot_id, project_id in due.values_list("id", "project_id")[:BATCH_SIZE]:
         with left_if_busy(project_id), acting_as(EXPIRY), locked_project(project_id) as project:
             # It may have been deleted or given more time meanwhile, or its project deleted.
             found = due.select_related("data_branch").filter(id=snapshot_id).first()

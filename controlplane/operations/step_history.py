@@ -21,17 +21,17 @@ from typing import Any
 from controlplane.compute.steps import Step, now, recording
 from controlplane.models import UNFINISHED, Host, Operation
 from controlplane.operations.queue import Run, picked_up_at
-from controlplane.operations.words import without_paths, words_of
+from controlplane.operations.words import failure_message, without_paths
 
 # The steps that are not part of the work. A wait for the branches' locks is left out if it was
 # short.
 WAITING, QUEUED, PICKED_UP, PAUSING = "waiting", "queued", "picked_up", "pausing"
-LOCKING, SHORT_WAIT = "locking", timedelta(milliseconds=50)
+LOCKING, MIN_SHOWN_WAIT = "locking", timedelta(milliseconds=50)
 CUT_OFF = "interrupted: its worker exited, or the service's database did not answer"
 # Seconds after which an attempt counts as lasting.
-LASTING = 1.0
+LASTING_AFTER = 1.0
 # The most that the clocks of this host and of the database may differ by.
-CLOCKS = timedelta(seconds=1)
+MAX_CLOCK_DIFFERENCE = timedelta(seconds=1)
 
 Stored = dict[str, Any]
 
@@ -144,7 +144,7 @@ def write_lasting(host: Host) -> None:
     """Write the steps of the attempts that last."""
     for attempt in _under_way.copy():
         steps = attempt.so_far()
-        if time.monotonic() - attempt.began < LASTING or steps == attempt.written:
+        if time.monotonic() - attempt.began < LASTING_AFTER or steps == attempt.written:
             continue
         # An attempt that has ended meanwhile has written all its steps; this filter then excludes
         # its row.
@@ -212,7 +212,7 @@ def _was_short_wait(step: Step) -> bool:
     return (
         step.name == LOCKING
         and step.finished_at is not None
-        and step.finished_at - step.started_at < SHORT_WAIT
+        and step.finished_at - step.started_at < MIN_SHOWN_WAIT
     )
 
 
@@ -220,7 +220,7 @@ def _is_recorded(run: Run, steps: Sequence[Stored]) -> bool:
     """Return whether a run that was cut off managed to write that it had begun."""
     return any(
         step["name"] == PICKED_UP
-        and run.picked_up_at - CLOCKS <= datetime.fromisoformat(step["started_at"])
+        and run.picked_up_at - MAX_CLOCK_DIFFERENCE <= datetime.fromisoformat(step["started_at"])
         and datetime.fromisoformat(step["started_at"]) <= run.put_back_at
         for step in steps
     )
@@ -251,7 +251,7 @@ def _moment(name: str, at: datetime, **detail: Any) -> Step:
 def _stored(step: Step) -> Stored:
     detail = dict(step.detail)
     if isinstance(step.error, Exception):
-        detail.setdefault("error", without_paths(words_of(step.error)))
+        detail.setdefault("error", without_paths(failure_message(step.error)))
     elif step.error is not None:
         detail.setdefault("error", "cancelled before it was done")
     end = step.finished_at

@@ -14,22 +14,22 @@ from controlplane.operations import engine, reconcile, schemas
 from controlplane.operations.at_rest import active
 from controlplane.operations.queue import earlier_runs
 
-AGAIN = RetryStrategy(wait=1)  # seconds
+RETRY_STRATEGY = RetryStrategy(wait=1)  # seconds
 
 
-@app.task(name="controlplane.run_operation", retry=AGAIN, pass_context=True)
+@app.task(name="controlplane.run_operation", retry=RETRY_STRATEGY, pass_context=True)
 def run_operation(context: JobContext, operation_id: str, account: int | None = None) -> None:
     with active():
         engine.run(uuid.UUID(operation_id), runs=earlier_runs(context.job))
 
 
-@app.task(name="controlplane.reconcile_branch", retry=AGAIN)
+@app.task(name="controlplane.reconcile_branch", retry=RETRY_STRATEGY)
 def reconcile_branch(branch_id: str, account: int | None = None) -> None:
     with active():
         reconcile.reconcile_branch(branch_id)
 
 
-@app.task(name="controlplane.read_schema", retry=AGAIN)
+@app.task(name="controlplane.read_schema", retry=RETRY_STRATEGY)
 def read_schema(reading_id: str, account: int | None = None) -> None:
     with active():
         schemas.read_schema(uuid.UUID(reading_id))

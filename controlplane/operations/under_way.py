@@ -15,13 +15,13 @@ from controlplane.compute.patience import Patience
 from controlplane.models import Host, Operation, OperationStatus
 
 # Seconds that an attempt waits for its branches, and between checks whether the worker is ending.
-LOCK_WAIT, LOOK_UP = 60.0, 0.5
+LOCK_TIMEOUT, ENDING_CHECK_INTERVAL = 60.0, 0.5
 # Seconds beyond its patience, for what is not bounded: writing the attempt's end.
-GRACE = 5.0
+GRACE_SECONDS = 5.0
 
 # Seconds without progress after which an attempt is reported as standing still, long before it is
 # given up.
-STILL_AFTER = 15.0
+STANDSTILL_AFTER = 15.0
 
 # Set once the worker is ending.
 ending = threading.Event()
@@ -44,7 +44,7 @@ class UnderWay:
     @property
     def hangs(self) -> bool:
         until = self.patience.deadline if self.patience else self.waits_until
-        return time.monotonic() > until + GRACE
+        return time.monotonic() > until + GRACE_SECONDS
 
     @property
     def stands_still(self) -> bool:
@@ -52,7 +52,7 @@ class UnderWay:
         since = self.began
         if self.patience:
             since = self.patience.deadline - self.patience.bound
-        return time.monotonic() > since + STILL_AFTER
+        return time.monotonic() > since + STANDSTILL_AFTER
 
 
 # The set's own operations are atomic, so any thread may copy it at any time.
@@ -60,9 +60,9 @@ _under_way: set[UnderWay] = set()
 
 
 @contextmanager
-def noted(operation: Operation) -> Iterator[UnderWay]:
+def registered(operation: Operation) -> Iterator[UnderWay]:
     """Keep the attempt in the list of attempts for as long as it is under way."""
-    attempt = UnderWay(operation, waits_until=time.monotonic() + LOCK_WAIT)
+    attempt = UnderWay(operation, waits_until=time.monotonic() + LOCK_TIMEOUT)
     _under_way.add(attempt)
     try:
         yield attempt
@@ -96,14 +96,14 @@ def hear_of_cancels(host: Host) -> None:
 def holding_branches(branches: Collection[str]) -> Iterator[None]:
     """Hold an operation's branches, as `lock_branches` does.
 
-    Raises LockTimeout after LOCK_WAIT seconds. Raises HandedBack once the worker is ending: an
+    Raises LockTimeout after LOCK_TIMEOUT seconds. Raises HandedBack once the worker is ending: an
     attempt that waits here has not begun, and must not delay the worker's exit.
     """
-    deadline = time.monotonic() + LOCK_WAIT
+    deadline = time.monotonic() + LOCK_TIMEOUT
     with ExitStack() as held:
         while not ending.is_set():
             try:
-                held.enter_context(lock_branches(*branches, timeout=LOOK_UP))
+                held.enter_context(lock_branches(*branches, timeout=ENDING_CHECK_INTERVAL))
             except LockTimeout:
                 if time.monotonic() >= deadline:
                     raise

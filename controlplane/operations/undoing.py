@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 # Seconds without progress that a running compute gets to apply its old settings again. If it fails,
 # it is stopped, and its next start uses them.
-RECONFIGURE_BOUND = 10.0
+RECONFIGURE_TIMEOUT = 10.0
 
 
 def undo(operation: Operation, branches: list[str]) -> None:
@@ -33,7 +33,7 @@ def undo(operation: Operation, branches: list[str]) -> None:
     ended.
     """
     for branch_id in branches:
-        _bring_to_rows(branch_id, operation)
+        _restore_to_rows(branch_id, operation)
     rule = rule_of(operation)
     if rule.makes_branch or rule.undo:
         undo_data(operation)
@@ -47,7 +47,7 @@ def undo_data(operation: Operation) -> None:
         return
     replacement = replacement_of(operation)
     if replacement and replacement.kept_as:
-        branch_data.take_back(str(operation.branch_id), kept_as=replacement.kept_as)
+        branch_data.undo_replace(str(operation.branch_id), kept_as=replacement.kept_as)
         note_history(str(operation.branch_id), replacement.kept_as)
         # The branch that was to keep the previous data will never exist.
         forget_lock(replacement.kept_as)
@@ -55,7 +55,7 @@ def undo_data(operation: Operation) -> None:
         _remove_copy(operation)
 
 
-def _bring_to_rows(branch_id: str, operation: Operation) -> None:
+def _restore_to_rows(branch_id: str, operation: Operation) -> None:
     """Stop what runs on the branch, unless it is the compute of an endpoint that is active on it
     and has the endpoint's settings."""
     endpoint = (
@@ -80,7 +80,7 @@ def _has_old_settings(endpoint: Endpoint) -> bool:
     """Make the running compute apply the endpoint's settings again; return whether it did."""
     spec = compute_spec(endpoint)
     try:
-        with patience(RECONFIGURE_BOUND):
+        with patience(RECONFIGURE_TIMEOUT):
             compute.reconfigure(spec)
     except Exception as error:
         # Whatever the reason is, it must not run on with the settings that were cancelled.

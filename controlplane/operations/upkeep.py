@@ -20,7 +20,13 @@ from controlplane.compute.pooler import pgbouncer, pooler_version
 from controlplane.compute.space import host_space
 from controlplane.compute.state_directory import identity, place
 from controlplane.database.version import perch_version
-from controlplane.features import RARELY, REST, SELDOM, Round, features
+from controlplane.features import (
+    LONG_REST_INTERVAL,
+    REST_INTERVAL,
+    SHORT_REST_INTERVAL,
+    Round,
+    features,
+)
 from controlplane.models import Branch, Host, PostgresSettings, Project, Region
 from controlplane.operations import vitals
 from controlplane.operations.availability import check_availability
@@ -160,33 +166,33 @@ def hold_outbound(host: Host) -> None:
 
 
 ROUNDS: Sequence[Round] = (
-    Round(0.2, hear_of_cancels, at_rest=REST),
-    Round(0.5, suspend_idle_endpoints, at_rest=REST),
+    Round(0.2, hear_of_cancels, at_rest=REST_INTERVAL),
+    Round(0.5, suspend_idle_endpoints, at_rest=REST_INTERVAL),
     Round(0.5, guard_disk, at_rest=2),
-    Round(2, reconcile_host, at_rest=REST),
-    Round(10, end_strays, at_rest=SELDOM),
-    Round(2, mend_catalogs, at_rest=REST),
-    Round(5, hold_outbound, at_rest=SELDOM),
+    Round(2, reconcile_host, at_rest=REST_INTERVAL),
+    Round(10, end_strays, at_rest=LONG_REST_INTERVAL),
+    Round(2, mend_catalogs, at_rest=REST_INTERVAL),
+    Round(5, hold_outbound, at_rest=LONG_REST_INTERVAL),
     Round(2, publish),
-    Round(2, end_unused_poolers, at_rest=REST),
-    Round(10, redispatch_lost_operations, at_rest=REST),
-    Round(10, check_availability, at_rest=RARELY),
-    Round(10, count_starts, at_rest=REST),
+    Round(2, end_unused_poolers, at_rest=REST_INTERVAL),
+    Round(10, redispatch_lost_operations, at_rest=REST_INTERVAL),
+    Round(10, check_availability, at_rest=SHORT_REST_INTERVAL),
+    Round(10, count_starts, at_rest=REST_INTERVAL),
     Round(60, sample_branches),
     Round(10, expire_branches, at_rest=20),
-    Round(30, measure_sizes, at_rest=REST),
-    Round(2, measure_nearly_full, at_rest=REST),
-    Round(5, follow_compute_logs, at_rest=REST),
-    Round(1, write_lasting, at_rest=REST),
-    Round(10, remove_unwanted, at_rest=RARELY),
+    Round(30, measure_sizes, at_rest=REST_INTERVAL),
+    Round(2, measure_nearly_full, at_rest=REST_INTERVAL),
+    Round(5, follow_compute_logs, at_rest=REST_INTERVAL),
+    Round(1, write_lasting, at_rest=REST_INTERVAL),
+    Round(10, remove_unwanted, at_rest=SHORT_REST_INTERVAL),
     Round(10, expire_snapshots, at_rest=20),
     Round(10, remove_unrecovered, at_rest=20),
     Round(2, make_room, at_rest=10),
-    Round(60, try_removals_again, at_rest=SELDOM),
+    Round(60, try_removals_again, at_rest=LONG_REST_INTERVAL),
     Round(600, forget_deleted),
     Round(600, forget_operations),
-    Round(60, forget_requests, at_rest=SELDOM),
-    Round(60, forget_readings, at_rest=SELDOM),
+    Round(60, forget_requests, at_rest=LONG_REST_INTERVAL),
+    Round(60, forget_readings, at_rest=LONG_REST_INTERVAL),
     Round(600, forget_events),
 )
 

@@ -5,7 +5,7 @@ from django.db import connection
 from controlplane.models import Host
 
 # The most rows that one round deletes; the next round continues.
-AT_ONCE = 50_000
+BATCH_SIZE = 50_000
 # By account, because the index begins with it.
 OLD_USAGE = """
 DELETE FROM controlplane_usage WHERE id IN (
@@ -25,5 +25,5 @@ DELETE FROM controlplane_trafficreporter WHERE reported_at < now() - interval '7
 def forget_usage(host: Host) -> None:
     """Delete the rows of all hosts, because an account's rows are of several hosts."""
     with connection.cursor() as cursor:
-        cursor.execute(OLD_USAGE, [AT_ONCE])
+        cursor.execute(OLD_USAGE, [BATCH_SIZE])
         cursor.execute(SILENT_REPORTERS)

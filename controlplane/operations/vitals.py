@@ -19,7 +19,7 @@ from controlplane.features import Problem, features
 from controlplane.operations.catalog_mending import endpoints_behind
 from controlplane.operations.locks import LEFT_TOO_LONG, left_for_long
 from controlplane.operations.service_quality import quality
-from controlplane.operations.under_way import STILL_AFTER, hanging, standing_still
+from controlplane.operations.under_way import STANDSTILL_AFTER, hanging, standing_still
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def operations_standing_still() -> list[Problem]:
         Problem(
             "operations_stand_still",
             f"{lane}: {count} of {settings.LANE_SLOTS[lane]} slots are held by operations that "
-            f"have made no progress for {STILL_AFTER:.0f} s",
+            f"have made no progress for {STANDSTILL_AFTER:.0f} s",
         )
         for lane, count in sorted(lanes.items())
         if count >= settings.LANE_SLOTS[lane] / 4

@@ -29,8 +29,8 @@ from controlplane.features import features
 from controlplane.operations.catalog import NotApplied
 
 # Where hosts keep files that Postgres may mention, besides the directories in the settings.
-HOSTS_OWN = ("/dev/shm", "/etc", "/proc", "/usr/lib/postgresql", "/usr/share/postgresql")  # noqa: S108
-LONGEST = 4000
+HOST_DIRECTORIES = ("/dev/shm", "/etc", "/proc", "/usr/lib/postgresql", "/usr/share/postgresql")  # noqa: S108
+MAX_LENGTH = 4000
 UNSHOWABLE = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]")
 OPERATOR = "if this persists, tell this host's operator"
 AGAIN = f"try again; {OPERATOR}"
@@ -62,7 +62,7 @@ ADVICE: Mapping[type[Exception], str] = {
 }
 
 
-def words_of(error: Exception) -> str:
+def failure_message(error: Exception) -> str:
     """Return why an attempt failed, and what to do. Messages of Postgres and of the host are shown;
     Perch's own internal errors are only named."""
     for kind, advice in _advice():
@@ -84,16 +84,16 @@ def _advice() -> list[tuple[type[Exception], str]]:
 def without_paths(text: str) -> str:
     """Return the text with each path of this host shortened to its last name: where files are
     concerns only the operator. The text may come from an untrusted program in a compute, so it is
-    cut to LONGEST characters, and characters that no row can hold or that a terminal would
+    cut to MAX_LENGTH characters, and characters that no row can hold or that a terminal would
     interpret are replaced."""
-    shown = UNSHOWABLE.sub("\ufffd", text[:LONGEST])
+    shown = UNSHOWABLE.sub("\ufffd", text[:MAX_LENGTH])
     return _host_paths().sub(lambda found: Path(found[0]).name or "a directory", shown)
 
 
 @functools.cache
 def _host_paths() -> re.Pattern[str]:
     places = {str(settings.STATE_DIR), str(settings.SOCKET_DIR), str(settings.PROXY_SOCKET_DIR)}
-    places |= {sys.prefix, *HOSTS_OWN}
+    places |= {sys.prefix, *HOST_DIRECTORIES}
     places |= set(filter(None, (settings.POSTGRES_BIN, *settings.POSTGRES_BINS.values())))
     # Postgres follows symbolic links to its own files, and mentions the resolved paths.
     places |= {os.path.realpath(place) for place in places}

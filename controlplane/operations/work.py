@@ -35,7 +35,7 @@ from controlplane.models import (
     InitSource,
     Operation,
 )
-from controlplane.operations.catalog import NotApplied, bring_to_catalog
+from controlplane.operations.catalog import NotApplied, apply_to_compute
 from controlplane.operations.catalog_import import import_before_stop, import_branch_catalog
 from controlplane.operations.details import (
     ApplyConfigDetails,
@@ -52,16 +52,16 @@ from controlplane.operations.moments import (
     note_history,
     replacing_data,
 )
-from controlplane.operations.running import Refused, bring_up, prepare_for_clients, start
+from controlplane.operations.running import StartRefused, prepare_for_clients, run_compute, start
 from controlplane.operations.states import enter
-from controlplane.operations.words import words_of
+from controlplane.operations.words import failure_message
 from controlplane.operations.written import count_written
 
 log = logging.getLogger(__name__)
 
 # How many times in a row an idle endpoint is kept running for pooled clients that do not leave. A
 # use in between, and every stop of the compute, begins the count anew.
-MOST_HELD = 2
+MAX_HELD = 2
 _held: Counter[str] = Counter()
 
 
@@ -89,7 +89,7 @@ class Attempt:
         endpoint = self.operation.endpoint
         assert endpoint is not None
         if endpoint.deleted_at is not None:
-            raise Refused("the endpoint was deleted")
+            raise StartRefused("the endpoint was deleted")
         endpoint.branch = self.branch
         return endpoint
 
@@ -105,7 +105,7 @@ def create_timeline(attempt: Attempt) -> None:
         )
         note_history(attempt.branch.id)
     except (NotEnoughSpace, PostgresUnusable) as error:
-        raise Refused(words_of(error)) from error
+        raise StartRefused(failure_message(error)) from error
 
 
 def create_branch(attempt: Attempt) -> None:
@@ -118,7 +118,7 @@ def create_branch(attempt: Attempt) -> None:
     if details.source_branch_id:
         source = Branch.objects.filter(id=details.source_branch_id).first()
     if source is None:
-        raise Refused(
+        raise StartRefused(
             "the branch that it was to be created from does not exist any more; delete it"
         )
     if details.names_moment:
@@ -133,7 +133,7 @@ def _make_from_present(operation: Operation, branch: Branch, source: Branch) -> 
     try:
         size = _make_from(operation, branch, source)
     except (NoSuchBranchData, NotEnoughSpace, SchemaUnreadable, OtherMajorVersion) as error:
-        raise Refused(words_of(error)) from error
+        raise StartRefused(failure_message(error)) from error
     # The data contains the source's roles and databases as last applied there. If an earlier
     # creation of this branch failed or was cancelled, both branches may have counted changes since,
     # so their revisions cannot be compared: apply everything anew.
@@ -176,7 +176,7 @@ def _replace_data(operation: Operation, branch: Branch, source_id: str, *, kept_
         if source.is_recovered_past:
             forget_lock(source_id)
     except (NoSuchBranchData, NotEnoughSpace) as error:
-        raise Refused(words_of(error)) from error
+        raise StartRefused(failure_message(error)) from error
 
 
 def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
@@ -194,7 +194,7 @@ def _wake_for_a_long_copy(operation: Operation, parent: Branch) -> None:
     fields = {"endpoint": endpoint.id}
     try:
         start(operation, endpoint)
-    except (Refused, StartFailed) as error:
+    except (StartRefused, StartFailed) as error:
         # No client could start it either, so copy it while it is stopped.
         log.warning("parent not started", extra={**fields, "error": str(error)})
         return
@@ -230,11 +230,11 @@ def suspend_compute(attempt: Attempt) -> None:
     only_if_idle = details.if_idle and endpoint.deleted_at is None
     if only_if_idle and _is_wanted(attempt, endpoint):
         # Also undo what an interrupted attempt did: it may have shut the door.
-        compute.let_clients_in(endpoint.id)
+        compute.accept_clients(endpoint.id)
         return
     _held.pop(endpoint.id, None)
     # Do this first: the last reading of the catalog ends every session in the compute.
-    compute.let_clients_go(attempt.branch.id, endpoint.id)
+    compute.disconnect_clients(attempt.branch.id, endpoint.id)
     import_before_stop(attempt.branch)
     if compute.running_endpoint(attempt.branch.id) == endpoint.id:
         count_written(endpoint.id, attempt.branch.id)
@@ -247,17 +247,17 @@ def apply_config(attempt: Attempt) -> None:
     assert isinstance(details, ApplyConfigDetails)
     left = details.from_branch_id
     if left and compute.running_endpoint(left) == endpoint.id:
-        compute.let_clients_go(left, endpoint.id)
+        compute.disconnect_clients(left, endpoint.id)
         import_before_stop(Branch.objects.get(id=left))
         # Count now, as a compute may never run on that branch again.
         count_written(endpoint.id, left)
         compute.stop(left)
-    bring_up(endpoint, compute.reconfigure)
+    run_compute(endpoint, compute.reconfigure)
     try:
-        bring_to_catalog(attempt.operation, endpoint)
+        apply_to_compute(attempt.operation, endpoint)
     except NotApplied as error:
         if error.is_final:
-            raise Refused(words_of(error)) from error
+            raise StartRefused(failure_message(error)) from error
         raise
     prepare_for_clients(endpoint)
 
@@ -273,7 +273,7 @@ def check_availability(attempt: Attempt) -> None:
     try:
         # A start would stop a compute that does not answer in time.
         if not was_running:
-            bring_up(endpoint, compute.start)
+            run_compute(endpoint, compute.start)
         check_data(socket_dir(endpoint.id))
         import_branch_catalog(endpoint.branch)
     finally:
@@ -302,7 +302,7 @@ def _is_wanted(attempt: Attempt, endpoint: Endpoint) -> bool:
     if attempt.is_awaited() or _was_used(attempt, endpoint):
         _held.pop(endpoint.id, None)
         return True
-    if _is_held(attempt.branch.id, endpoint):
+    if _awaits_pooled_client(attempt.branch.id, endpoint):
         return True
     compute.shut_door(attempt.branch.id, endpoint.id)
     return _was_used(attempt, endpoint)
@@ -321,13 +321,13 @@ def _was_used(attempt: Attempt, endpoint: Endpoint) -> bool:
     return last is not None and (noted is None or last > noted)
 
 
-def _is_held(branch_id: str, endpoint: Endpoint) -> bool:
+def _awaits_pooled_client(branch_id: str, endpoint: Endpoint) -> bool:
     """Return whether a pooled client is about to use the endpoint: its statement may have reached
-    the pooler but not the compute yet. After MOST_HELD times in a row this returns False, so that
+    the pooler but not the compute yet. After MAX_HELD times in a row this returns False, so that
     proxies that hang do not keep a compute running forever."""
-    if not compute.let_pooled_clients_go(branch_id, endpoint.id):
+    if not compute.disconnect_pooled_clients(branch_id, endpoint.id):
         _held[endpoint.id] += 1
-        if _held[endpoint.id] <= MOST_HELD:
+        if _held[endpoint.id] <= MAX_HELD:
             return True
     _held.pop(endpoint.id, None)
     return False
@@ -342,6 +342,6 @@ def _end_if_silent(endpoint: Endpoint) -> None:
         is_silent = observation.is_silent(endpoint.id)
     if is_silent:
         compute.stop(endpoint.branch_id)
-        raise Refused(
+        raise StartRefused(
             "the compute ran without answering, and was stopped; the next connection starts it"
         )

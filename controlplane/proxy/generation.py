@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 Run = Callable[[int, Callable[[], object]], None]
 
 # The exit status of a process that cannot serve, however often it is started. All exit with it.
-REFUSED = os.EX_CONFIG
+EXIT_REFUSED = os.EX_CONFIG
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 # Signals for a process that serves clients: another proxy is about to be started, and it has been
 # started. They are blocked until the process has handlers and unblocks them.
@@ -35,8 +35,8 @@ EXPECT_SUCCESSOR, DRAIN = signal.SIGUSR2, signal.SIGUSR1
 LINGERS = b"l"
 
 # A process that dies sooner than this is replaced only after a pause. In seconds.
-_SHORT_LIFE = 5.0
-_RESTART_PAUSE = 1.0
+_MIN_LIFETIME = 5.0
+_RESTART_DELAY = 1.0
 
 
 class _Phase(Enum):
@@ -110,9 +110,9 @@ class Generation:
             # One event at a time, because it may unregister what another one is about.
             for key, _ in self._selector.select(self._seconds_left())[:1]:
                 key.data()
-            self._do_what_is_due()
+            self._run_due_actions()
         if self._refused:
-            raise SystemExit(REFUSED)
+            raise SystemExit(EXIT_REFUSED)
 
     def _seconds_left(self) -> float | None:
         times = [*self._replacements.values()]
@@ -120,7 +120,7 @@ class Generation:
             times.append(self._deadline)
         return max(0.0, min(times) - time.monotonic()) if times else None
 
-    def _do_what_is_due(self) -> None:
+    def _run_due_actions(self) -> None:
         now = time.monotonic()
         for number, due in list(self._replacements.items()):
             if due <= now:
@@ -230,7 +230,7 @@ class Generation:
             if self._handover:
                 self._handover.counts.forget_ended()
             code = os.waitstatus_to_exitcode(status)
-            if code == REFUSED and self._phase is _Phase.SERVING:
+            if code == EXIT_REFUSED and self._phase is _Phase.SERVING:
                 self._refused = True
                 self._stop()
             if code in (0, -signal.SIGTERM) and self._phase is _Phase.LINGERING:
@@ -240,7 +240,7 @@ class Generation:
                 extra = {"pid": pid, "number": child.number, "status": status}
                 log.error("proxy process died", extra=extra)
                 lived = time.monotonic() - child.started
-                pause = _RESTART_PAUSE if lived < _SHORT_LIFE else 0.0
+                pause = _RESTART_DELAY if lived < _MIN_LIFETIME else 0.0
                 self._replacements[child.number] = time.monotonic() + pause
 
     def _start(self, number: int) -> None:
@@ -281,7 +281,7 @@ def exit_after(run: Callable[[], object]) -> NoReturn:
         run()
         status = 0
     except SystemExit as ending:
-        status = REFUSED if ending.code == REFUSED else 1
+        status = EXIT_REFUSED if ending.code == EXIT_REFUSED else 1
     except BaseException:
         log.exception("proxy process failed")
     finally:

@@ -18,10 +18,10 @@ from controlplane.proxy.limits.shared_counts import SharedCounts
 # Of what is passed: the number changes whenever a release could not use an earlier one's.
 FORMAT = 1
 _NAME = "handover.sock"
-_MOST_DESCRIPTORS = 64
-_LONGEST_MESSAGE = 4096
+_MAX_DESCRIPTORS = 64
+_MAX_MESSAGE_BYTES = 4096
 # Seconds in which the previous proxy must pass its descriptors.
-_ANSWER_WITHIN = 10.0
+_ANSWER_TIMEOUT = 10.0
 _READY = b"ready"
 
 
@@ -42,14 +42,14 @@ class Handover:
         listeners. Raises OSError if the previous proxy does not answer."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            connection.settimeout(_ANSWER_WITHIN)
+            connection.settimeout(_ANSWER_TIMEOUT)
             connection.connect(str(self._path))
         except (FileNotFoundError, ConnectionRefusedError):
             connection.close()
             self.counts = SharedCounts()
             return self
         message, descriptors, _, _ = socket.recv_fds(
-            connection, _LONGEST_MESSAGE, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            connection, _MAX_MESSAGE_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
         )
         passed = json.loads(message or b"{}")
         if passed.get("format") != FORMAT:

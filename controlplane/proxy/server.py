@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from controlplane.metrics import figures
-from controlplane.metrics.sampling import SAMPLE_EVERY
+from controlplane.metrics.sampling import SAMPLE_INTERVAL
 from controlplane.proxy.authentication.access_rules import AccessRules
 from controlplane.proxy.authentication.passwords import PasswordChecks
 from controlplane.proxy.directory.interface import Client, Directory
@@ -35,16 +35,16 @@ from controlplane.proxy.wire.tls import TlsIdentity
 
 log = logging.getLogger(__name__)
 
-_ACCEPTS_AT_ONCE = 8
+_ACCEPT_BATCH_SIZE = 8
 # Every process is notified of each new connection, and the first one to accept it serves it. A
 # process that has more sessions than another waits this long before it accepts.
-_YIELD_SECONDS = 0.001
+_YIELD_DELAY = 0.001
 # Without a free descriptor no connection can be accepted. Others will be freed soon.
-_EXHAUSTION_PAUSE_SECONDS = 0.1
+_EXHAUSTION_RETRY_DELAY = 0.1
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _STOP_TIMEOUT = 3.0
 # Seconds between two checks of whether a proxy that drains still has clients.
-_LOOK_EVERY = 0.2
+_DRAIN_CHECK_INTERVAL = 0.2
 _STATES = ("starting", "http", "waiting", "connected", "parked", "passed_on")
 
 
@@ -191,7 +191,7 @@ class Proxy:
             certificate, ends_at = self._context.identity.expires()
             figures.CERTIFICATE_EXPIRY.labels(certificate).set(ends_at.timestamp())
             await asyncio.to_thread(sample)
-            await asyncio.sleep(SAMPLE_EVERY)
+            await asyncio.sleep(SAMPLE_INTERVAL)
 
     def drain(self) -> None:
         """Accepts no more connections: `serve` returns once all clients have left, or after
@@ -218,7 +218,7 @@ class Proxy:
             await self._must_drain.wait()
             deadline = self._loop.time() + self._settings.drain_timeout
             while len(self.sessions) and self._loop.time() < deadline:
-                await asyncio.sleep(_LOOK_EVERY)
+                await asyncio.sleep(_DRAIN_CHECK_INTERVAL)
         finally:
             stopping = asyncio.ensure_future(self.stop())
             while not stopping.done():
@@ -235,17 +235,17 @@ class Proxy:
     def _accept_or_yield(self, listener: socket.socket) -> None:
         if self.sessions.is_fullest:
             self._loop.remove_reader(listener.fileno())
-            self._loop.call_later(_YIELD_SECONDS, self._accept_delayed, listener)
+            self._loop.call_later(_YIELD_DELAY, self._accept_delayed, listener)
         else:
             self._accept(
-                listener, most=1 if self._cancel_forwarder is not None else _ACCEPTS_AT_ONCE
+                listener, most=1 if self._cancel_forwarder is not None else _ACCEPT_BATCH_SIZE
             )
 
     def _accept_delayed(self, listener: socket.socket) -> None:
         """Accepts connections that no sibling has accepted: a sibling may hang or have died."""
         if listener in self._listeners:
             self._resume_accepting(listener)
-            self._accept(listener, most=_ACCEPTS_AT_ONCE)
+            self._accept(listener, most=_ACCEPT_BATCH_SIZE)
 
     def _accept(self, listener: socket.socket, *, most: int) -> None:
         for _ in range(most):
@@ -265,7 +265,7 @@ class Proxy:
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         log.warning("cannot accept connections", extra={"error": str(error)})
         self._loop.remove_reader(listener.fileno())
-        self._loop.call_later(_EXHAUSTION_PAUSE_SECONDS, self._resume_accepting, listener)
+        self._loop.call_later(_EXHAUSTION_RETRY_DELAY, self._resume_accepting, listener)
 
     def _resume_accepting(self, listener: socket.socket) -> None:
         if listener in self._listeners:

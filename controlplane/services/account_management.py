@@ -89,7 +89,7 @@ def disable(account: Account) -> None:
     ).exclude(current_state=EndpointState.IDLE)
     for project_id, endpoint_id in running.values_list("project_id", "id"):
         # Its connections have ended. If it cannot be suspended now, it is when it has been idle.
-        _tried(lambda: suspend_endpoint(account, project_id, endpoint_id))  # noqa: B023
+        _refusal_of(lambda: suspend_endpoint(account, project_id, endpoint_id))  # noqa: B023
 
 
 def enable(account: Account) -> None:
@@ -127,7 +127,7 @@ def delete(account: Account, *, typed: str) -> None:
                 recoverable_until=now + timedelta(hours=hours) if hours > 0 else None,
             )
     living = Project.objects.filter(account=account, deleted_at=None).order_by("id")
-    _with_each(living, lambda project_id: delete_project(account, project_id, even_protected=True))
+    _for_each(living, lambda project_id: delete_project(account, project_id, even_protected=True))
 
 
 def recover(account: Account) -> None:
@@ -142,7 +142,7 @@ def recover(account: Account) -> None:
     with_it = Project.objects.filter(
         account=account, deleted_at__gte=since, recoverable_until__gt=clock.now()
     ).order_by("id")
-    _with_each(with_it, lambda project_id: recover_project(account, project_id))
+    _for_each(with_it, lambda project_id: recover_project(account, project_id))
     with _locked(account) as row:
         _change(
             row,
@@ -179,29 +179,29 @@ def refuse_operator(account: Account) -> None:
 
 def _change(row: Account, kind: EventType, summary: str, **values: object) -> None:
     changes = {
-        name: {"from": _shown(getattr(row, name)), "to": _shown(value)}
+        name: {"from": _table_text(getattr(row, name)), "to": _table_text(value)}
         for name, value in values.items()
     }
     Account.objects.filter(id=row.id).update(**values)
     record(happened(kind, account_id=row.id, summary=summary, changes=changes))
 
 
-def _shown(value: object) -> object:
+def _table_text(value: object) -> object:
     return value if isinstance(value, str | None) else value.isoformat(timespec="seconds")  # type: ignore[attr-defined]
 
 
-def _with_each(projects: QuerySet[Project], do: Callable[[str], object]) -> None:
+def _for_each(projects: QuerySet[Project], do: Callable[[str], object]) -> None:
     """Raises Unfinished at the end if a project was refused."""
     refused = []
     for project_id in list(projects.values_list("id", flat=True)):
-        error = _tried(lambda: do(project_id))  # noqa: B023
+        error = _refusal_of(lambda: do(project_id))  # noqa: B023
         if error:
             refused.append(f"{project_id}: {error}")
     if refused:
         raise Unfinished(f"try again; not all projects are done: {'; '.join(refused[:5])}")
 
 
-def _tried(do: Callable[[], object]) -> str:
+def _refusal_of(do: Callable[[], object]) -> str:
     """Do it. Returns why it was refused; "" if it was not."""
     try:
         do()

@@ -18,7 +18,7 @@ from controlplane.models.reading import Reading
 from controlplane.services.errors import Conflict, Forbidden, Invalid, NotFound, Unprocessable
 from controlplane.services.projects import find_project
 
-LONGEST_NAME = 64
+MAX_NAME_LENGTH = 64
 # `last_used_at` is not written more often than this, because writing it with every request would
 # cost more than the request.
 LAST_USED_PRECISION = timedelta(minutes=1)
@@ -92,7 +92,7 @@ def authenticate(key: str, *, address: str) -> ApiKey | None:
     return row
 
 
-def _in_force(now: datetime) -> QuerySet[ApiKey]:
+def _valid_keys(now: datetime) -> QuerySet[ApiKey]:
     unexpired = Q(expires_at=None) | Q(expires_at__gt=now)
     return ApiKey.objects.filter(unexpired, revoked_at=None, account__disabled_at=None)
 
@@ -118,7 +118,7 @@ def note_refused(key: str, *, address: str) -> None:
 
 def keys_in_force(key_ids: Collection[int]) -> set[int]:
     """Those of the keys that are neither revoked nor expired, and whose account is enabled."""
-    keys = _in_force(clock.now()).filter(id__in=key_ids)
+    keys = _valid_keys(clock.now()).filter(id__in=key_ids)
     return set(keys.values_list("id", flat=True))
 
 
@@ -182,7 +182,7 @@ def check_plan(plan: str) -> None:
 
 
 def _check_name(whose: str, name: str) -> None:
-    if not name.strip() or len(name) > LONGEST_NAME:
+    if not name.strip() or len(name) > MAX_NAME_LENGTH:
         raise Invalid(
-            f"the {whose}'s name must have 1 to {LONGEST_NAME} characters, and not only spaces"
+            f"the {whose}'s name must have 1 to {MAX_NAME_LENGTH} characters, and not only spaces"
         )

@@ -24,9 +24,9 @@ UNKNOWN_CURSOR = (
     "invalid cursor: send the `next` of a page unchanged, with the same sorting or none"
 )
 # The largest number of branches on a page, and the default.
-MOST = 10_000
+MAX_LIMIT = 10_000
 # In characters: a name has up to 256, each of which takes up to 12 in JSON.
-LONGEST_CURSOR = 8192
+MAX_CURSOR_LENGTH = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class BranchFilters:
     search: str = ""
     sort_by: SortBy | None = None
     sort_order: SortOrder | None = None
-    limit: int = MOST
+    limit: int = MAX_LIMIT
     cursor: str | None = None
 
 
@@ -70,7 +70,7 @@ class _Place:
     def read(cls, cursor: str) -> "_Place":
         """Parse a cursor. Raises Invalid if no page can have had it."""
         try:
-            if len(cursor) > LONGEST_CURSOR:
+            if len(cursor) > MAX_CURSOR_LENGTH:
                 raise ValueError
             read = json.loads(base64.b64decode(cursor.translate(STANDARD), validate=True))
             place = cls(**read)
@@ -124,7 +124,7 @@ def list_branches(account: Account, project_id: str, filters: BranchFilters) -> 
     sort_order = filters.sort_order or (place.sort_order if place else "desc")
     # One more row than the page has is read, to know whether another page follows.
     if filters == BranchFilters():
-        rows = BRANCHES.rows(project=project.id, limit=MOST + 1)
+        rows = BRANCHES.rows(project=project.id, limit=MAX_LIMIT + 1)
         operations = unfinished_if_busy(rows[0]) if rows else []
     else:
         branches = _found(project, filters.search)

@@ -18,7 +18,7 @@ from controlplane.events.changes import (
 from controlplane.events.differences import differences
 from controlplane.events.recording import record
 from controlplane.models import (
-    HOPEFUL,
+    MAY_SUCCEED,
     Account,
     Branch,
     BranchState,
@@ -32,7 +32,7 @@ from controlplane.models import (
 from controlplane.models.consumption import with_consumed_branches
 from controlplane.models.reading import Reading
 from controlplane.operations.actions import MAKES_BRANCH
-from controlplane.operations.branch_deletion import deletion_of, schedule_deletion, why_it_stays
+from controlplane.operations.branch_deletion import deletion_of, deletion_refusal, schedule_deletion
 from controlplane.operations.replacing import is_replaced, replacement_of
 from controlplane.operations.scheduling import (
     IS_BUSY,
@@ -47,7 +47,7 @@ from controlplane.services.branch_expiry import (
     refuse_to_depend_on,
     set_expiry,
 )
-from controlplane.services.creation import creation_again, make_branch, make_endpoint
+from controlplane.services.creation import creation_steps, make_branch, make_endpoint
 from controlplane.services.endpoint_attributes import EndpointAttributes
 from controlplane.services.errors import Conflict, Locked, NotFound, Unprocessable, taken_name
 from controlplane.services.history import PRESENT, MomentSpec
@@ -191,7 +191,7 @@ def create_branch(account: Account, project_id: str, spec: BranchSpec) -> NewBra
             annotation=spec.annotation,
             moment=moment,
         )
-        endpoints, steps = [], [*creation_again(parent, earlier), creation]
+        endpoints, steps = [], [*creation_steps(parent, earlier), creation]
         for requested in spec.endpoints:
             endpoint, start = make_endpoint(project, branch, requested)
             endpoints.append(endpoint)
@@ -216,7 +216,7 @@ def update_branch(
     """Change the attributes that were sent. Raises NotFound, Conflict, Locked, Unprocessable."""
     with changing_project(account, project_id) as project:
         branch = find_branch(project, branch_id)
-        before = _told_of(branch)
+        before = _event_fields(branch)
         if changes.name is not None and changes.name != branch.name:
             refuse_taken_name(project, changes.name)
             branch.name = changes.name
@@ -230,13 +230,13 @@ def update_branch(
             refuse_to_depend_on(branch, "protected")
         branch.updated_at = clock.now()
         branch.save(update_fields=[*CHANGED, "updated_at"])
-        if changed := differences(before, _told_of(branch)):
+        if changed := differences(before, _event_fields(branch)):
             record(branch_updated(project, branch, changed))
     with_consumed_branches([branch])
     return branch
 
 
-def _told_of(branch: Branch) -> dict[str, Any]:
+def _event_fields(branch: Branch) -> dict[str, Any]:
     """The attributes of a branch that may be changed, as events show them."""
     return {
         "name": branch.name,
@@ -294,7 +294,7 @@ def delete_branch(
 def refuse_deletion(branch: Branch) -> None:
     """Raises Unprocessable if the branch must not be deleted: it is the default branch, is
     protected or has children."""
-    if reason := why_it_stays(branch):
+    if reason := deletion_refusal(branch):
         raise Unprocessable(reason)
 
 
@@ -336,7 +336,7 @@ def with_pending(
     being_created: set[str | None] = set()
     replaced = set()
     for row in operations:
-        if row.action in MAKES_BRANCH and row.status in HOPEFUL:
+        if row.action in MAKES_BRANCH and row.status in MAY_SUCCEED:
             being_created.add(row.branch_id)
             if details := replacement_of(row):
                 replaced.add(row.branch_id)

@@ -56,7 +56,7 @@ from controlplane.services.projects import changing_project, find_project
 from controlplane.services.reserved_names import check_database_name, check_role_name
 
 # How long a caller may read a password again without another event.
-REVEALED_WITHIN = timedelta(hours=1)
+REVEAL_EVENT_INTERVAL = timedelta(hours=1)
 OF_BRANCH = "WHERE t.branch_id = %(branch)s AND t.deleted_at IS NULL"
 ROLES = Reading(Role, f"{OF_BRANCH} ORDER BY t.name")
 DATABASES = Reading(Database, f"{OF_BRANCH} ORDER BY t.id")
@@ -203,14 +203,14 @@ def reveal_password(account: Account, project_id: str, branch_id: str, name: str
 
 def reveal(project: Project, branch: Branch, role: Role, *, once: bool = False) -> str:
     """The role's password, to be shown to the caller; records that it was revealed. With `once`,
-    nothing is recorded if the same caller was recorded within REVEALED_WITHIN for this password.
-    Raises PasswordNotStored."""
+    nothing is recorded if the same caller was recorded within REVEAL_EVENT_INTERVAL for this
+    password. Raises PasswordNotStored."""
     password = password_of(project, role)
     event = password_revealed(project, branch, role)
     alike = ("account_id", "type", "branch_id", "summary", "actor_type", "api_key_id", "address")
     before = Event.objects.filter(
         **{name: getattr(event, name) for name in alike},
-        at__gt=max(role.updated_at, branch.updated_at, clock.now() - REVEALED_WITHIN),
+        at__gt=max(role.updated_at, branch.updated_at, clock.now() - REVEAL_EVENT_INTERVAL),
     )
     if not (once and before.exists()):
         record(event)

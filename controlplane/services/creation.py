@@ -7,10 +7,10 @@ transaction, and schedules the steps.
 
 from collections.abc import Mapping, Sequence
 
-from controlplane.compute.space import in_words
+from controlplane.compute.space import size_text
 from controlplane.models import (
     ATTRIBUTES,
-    HOPEFUL,
+    MAY_SUCCEED,
     Action,
     Branch,
     BranchState,
@@ -72,7 +72,7 @@ def make_branch(
     HostFull, Unprocessable if the account's plan allows no more or the branch cannot expire, and
     Locked if too many hidden branches wait to be removed.
     """
-    _refuse_without_room(project.host)
+    _require_room(project.host)
     if hidden:
         plan_limits.check_removed_branches(project)
     else:
@@ -115,7 +115,7 @@ def make_kept_branch(project: Project, branch: Branch, *, name: str | None) -> B
 
     The caller has checked that the name is free. Raises HostFull, Unprocessable, Locked.
     """
-    _refuse_without_room(project.host)
+    _require_room(project.host)
     if name is None:
         plan_limits.check_removed_branches(project)
     else:
@@ -132,7 +132,7 @@ def _revision_of_child(parent: Branch, roles: Sequence[Role]) -> int:
     return parent.catalog_revision + any(role.password_is_newer for role in roles)
 
 
-def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step]:
+def creation_steps(branch: Branch, operations: Sequence[Operation]) -> list[Step]:
     """The steps that create a branch again whose creation has failed, and before it those of its
     ancestors whose creation has failed too. There are none if the branch exists, or one of the
     project's unfinished `operations` creates it. If its creation is being cancelled, the new steps
@@ -141,7 +141,9 @@ def creation_again(branch: Branch, operations: Sequence[Operation]) -> list[Step
     The caller holds the project's lock, and schedules the steps before those that need the branch.
     """
     under_way = {
-        row.branch_id for row in operations if row.action in MAKES_BRANCH and row.status in HOPEFUL
+        row.branch_id
+        for row in operations
+        if row.action in MAKES_BRANCH and row.status in MAY_SUCCEED
     }
     steps: list[Step] = []
     missing: Branch | None = branch
@@ -171,13 +173,13 @@ def _take_over_catalog(branch: Branch, source: Branch) -> None:
     Database.objects.bulk_create(databases)
 
 
-def _refuse_without_room(host: Host) -> None:
+def _require_room(host: Host) -> None:
     """Raises HostFull if the disk space that the host's worker has published is too small."""
     if host.is_full:
         raise HostFull(
             f'the host "{host.id}" has no room for new branches: its disk has '
-            f"{in_words(host.disk_free_bytes or 0)} free, less than the reserve of "
-            f"{in_words(host.disk_reserve_bytes or 0)}; delete branches that are not needed, "
+            f"{size_text(host.disk_free_bytes or 0)} free, less than the reserve of "
+            f"{size_text(host.disk_reserve_bytes or 0)}; delete branches that are not needed, "
             "or try again later"
         )
 

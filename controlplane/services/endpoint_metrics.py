@@ -12,19 +12,19 @@ from controlplane import clock
 from controlplane.events.types import EventType
 from controlplane.models import Account, Endpoint, EndpointState, Event, LastSample
 from controlplane.models.endpoint_metrics import FIELDS, GAUGES, MERGED
-from controlplane.operations.sampling import KEPT, KEPT_RECENT, STEP
+from controlplane.operations.sampling import MERGED_SECONDS, MINUTE_RETENTION, RETENTION
 from controlplane.services.endpoints import ENDPOINTS, own_endpoint
 from controlplane.services.errors import Invalid, Unprocessable
 from controlplane.services.projects import find_project
 
 # The most points of an answer: if the request names a step, and if it does not.
-MOST_POINTS, USUAL_POINTS = 1_500, 400
+MAX_POINTS, DEFAULT_POINTS = 1_500, 400
 # The steps among which the default is chosen, in seconds. With the last one, the longest range has
-# at most USUAL_POINTS.
+# at most DEFAULT_POINTS.
 STEPS = (60, 300, 900, 3_600, 14_400)
-# How much older than KEPT `from` may be: a caller who wants everything computes `from` some time
-# before the request is checked.
-LENIENCY = timedelta(hours=1)
+# How much older than RETENTION `from` may be: a caller who wants everything computes `from` some
+# time before the request is checked.
+RETENTION_GRACE = timedelta(hours=1)
 HOUR = timedelta(hours=1)
 SERIES = f"""
 SELECT date_bin(make_interval(secs => %(step)s), at, 'epoch') AS step, {MERGED}
@@ -90,11 +90,12 @@ def get_series(
         raise Unprocessable("from is in the future", fields=["from"])
     if until < since:
         raise Invalid("invalid request: to is before from", fields=["to"])
-    if since < now - KEPT - LENIENCY:
+    if since < now - RETENTION - RETENTION_GRACE:
         raise Unprocessable(
-            f"from is more than {KEPT.days} days ago: older metrics are not kept", fields=["from"]
+            f"from is more than {RETENTION.days} days ago: older metrics are not kept",
+            fields=["from"],
         )
-    seconds = _step(step, since, until, is_coarse=since < now - KEPT_RECENT + HOUR)
+    seconds = _step(step, since, until, is_coarse=since < now - MINUTE_RETENTION + HOUR)
     since, until = _floor(since, seconds), _floor(until, seconds) + timedelta(seconds=seconds)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -118,12 +119,12 @@ def _step(wanted: int | None, since: datetime, until: datetime, *, is_coarse: bo
     """The length of a step in seconds. Raises Unprocessable if there would be too many."""
     length = (until - since).total_seconds()
     if wanted is None:
-        wanted = next(one for one in STEPS if length / one <= USUAL_POINTS)
-    # A multiple of STEP, so that all steps have the same number of samples.
-    step = -(-wanted // STEP) * STEP if is_coarse else wanted
-    if length / step > MOST_POINTS:
+        wanted = next(one for one in STEPS if length / one <= DEFAULT_POINTS)
+    # A multiple of MERGED_SECONDS, so that all steps have the same number of samples.
+    step = -(-wanted // MERGED_SECONDS) * MERGED_SECONDS if is_coarse else wanted
+    if length / step > MAX_POINTS:
         raise Unprocessable(
-            f"there would be {int(length / step)} points, and at most {MOST_POINTS:,} are "
+            f"there would be {int(length / step)} points, and at most {MAX_POINTS:,} are "
             "returned: send a larger step or a shorter time",
             fields=["step"],
         )

@@ -26,13 +26,13 @@ from controlplane.services.placement import fits, largest_endpoint
 
 # The largest object that is stored as JSON, in bytes of UTF-8 without spaces. It is limited because
 # every response contains it.
-MOST_JSON_BYTES = 16 << 10
-MOST_PG_SETTINGS = 200
+MAX_JSON_BYTES = 16 << 10
+MAX_PG_SETTINGS = 200
 # The names that `pgbouncer_settings` may contain.
 POOLER_SETTINGS = tuple(ALLOWED)
-MOST_PG_SETTING_CHARACTERS = 2000
+MAX_PG_SETTING_LENGTH = 2000
 # How many characters of a caller's name an error message shows.
-MOST_NAMED = 200
+MAX_NAME_LENGTH = 200
 MAX_CU = "autoscaling_limit_max_cu"
 
 
@@ -108,18 +108,18 @@ def check_pg_settings(endpoint: Endpoint) -> None:
     Raises Invalid, Unprocessable.
     """
     pg_settings = endpoint.settings.get("pg_settings", {})
-    if len(pg_settings) > MOST_PG_SETTINGS:
+    if len(pg_settings) > MAX_PG_SETTINGS:
         raise Unprocessable(
-            f"pg_settings may have at most {MOST_PG_SETTINGS} settings, got {len(pg_settings)}",
+            f"pg_settings may have at most {MAX_PG_SETTINGS} settings, got {len(pg_settings)}",
             fields=["settings.pg_settings"],
         )
     for name, value in pg_settings.items():
         fields = [f"settings.pg_settings.{name}"]
         if not SETTING_NAME.fullmatch(name):
             raise Invalid(f'"{name}" is not the name of a Postgres setting', fields=fields)
-        if len(value) > MOST_PG_SETTING_CHARACTERS:
+        if len(value) > MAX_PG_SETTING_LENGTH:
             raise Unprocessable(
-                f'the value of "{name}" may have at most {MOST_PG_SETTING_CHARACTERS} '
+                f'the value of "{name}" may have at most {MAX_PG_SETTING_LENGTH} '
                 f"characters, got {len(value)}",
                 fields=fields,
             )
@@ -135,7 +135,7 @@ def check_pgbouncer_settings(endpoint: Endpoint) -> None:
     chosen = endpoint.settings.get("pgbouncer_settings", {})
     size, version = endpoint.autoscaling_limit_max_cu, version_of(host.pooler_version)
     refuse_fields(
-        FieldError(f"settings.pgbouncer_settings.{name[:MOST_NAMED]}", words)
+        FieldError(f"settings.pgbouncer_settings.{name[:MAX_NAME_LENGTH]}", words)
         for name, value in chosen.items()
         if (words := pooler_complaint(name, value, max_cu=size, version=version))
     )
@@ -180,7 +180,7 @@ def _complaints(judge: Callable[..., str | None], endpoint: Endpoint) -> Iterato
 def check_json_size(name: str, value: Mapping[str, Any]) -> None:
     """Raises Unprocessable if the object, as it would be stored, is too large."""
     size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
-    if size > MOST_JSON_BYTES:
+    if size > MAX_JSON_BYTES:
         raise Unprocessable(
-            f"{name} may have at most {MOST_JSON_BYTES} bytes of JSON, got {size}", fields=[name]
+            f"{name} may have at most {MAX_JSON_BYTES} bytes of JSON, got {size}", fields=[name]
         )

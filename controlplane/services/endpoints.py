@@ -38,7 +38,7 @@ from controlplane.operations.queue import enqueue_reconciliation
 from controlplane.operations.scheduling import (
     IS_BUSY,
     Step,
-    hurry,
+    expedite,
     schedule,
     unfinished,
     unfinished_if_busy,
@@ -48,7 +48,7 @@ from controlplane.services.branches import (
     refuse_while_deleting,
     refuse_while_replaced,
 )
-from controlplane.services.creation import creation_again, make_endpoint
+from controlplane.services.creation import creation_steps, make_endpoint
 from controlplane.services.endpoint_attributes import (
     EndpointAttributes,
     assign_attributes,
@@ -166,7 +166,7 @@ def create_endpoint(
         earlier = unfinished(project.id)
         branch = _free_branch(project, branch_id, earlier)
         endpoint, steps = make_endpoint(project, branch, requested)
-        steps = [*creation_again(branch, earlier), *steps] if steps else []
+        steps = [*creation_steps(branch, earlier), *steps] if steps else []
         operations = schedule(project, steps, RequestKind.CREATE_ENDPOINT) if steps else []
         record(endpoint_created(project, endpoint, operations))
         return EndpointChange(endpoint, operations)
@@ -265,14 +265,14 @@ def start_endpoint(account: Account, project_id: str, endpoint_id: str) -> Endpo
         endpoint = find_endpoint(project, endpoint_id)
         if endpoint.disabled:
             raise EndpointDisabled("endpoint is disabled")
-        return head_for(project, endpoint, EndpointState.ACTIVE, Action.START_COMPUTE)
+        return ensure_state(project, endpoint, EndpointState.ACTIVE, Action.START_COMPUTE)
 
 
 def suspend_endpoint(account: Account, project_id: str, endpoint_id: str) -> EndpointChange:
     """Suspend an endpoint. Raises NotFound, Locked."""
     with changing_project(account, project_id) as project:
         endpoint = find_endpoint(project, endpoint_id)
-        return head_for(project, endpoint, EndpointState.IDLE, Action.SUSPEND_COMPUTE)
+        return ensure_state(project, endpoint, EndpointState.IDLE, Action.SUSPEND_COMPUTE)
 
 
 def restart_endpoint(account: Account, project_id: str, endpoint_id: str) -> EndpointChange:
@@ -329,7 +329,7 @@ def refuse_occupied(branch: Branch) -> None:
         )
 
 
-def head_for(
+def ensure_state(
     project: Project,
     endpoint: Endpoint,
     state: EndpointState,
@@ -344,7 +344,7 @@ def head_for(
     pending = pending_state(endpoint, operations)
     if (pending or endpoint.current_state) == state:
         under_way = [row for row in operations if row.endpoint_id == endpoint.id]
-        hurry(project, under_way, lane)
+        expedite(project, under_way, lane)
         endpoint.pending_state = pending
         return EndpointChange(endpoint, under_way)
     refuse_while_deleting(endpoint.branch, operations)
@@ -370,7 +370,7 @@ def _scheduled(
 
     The caller has held the project's lock since before it read these, so they are up to date.
     """
-    again = creation_again(endpoint.branch, earlier)
+    again = creation_steps(endpoint.branch, earlier)
     if again and any(step.action != Action.SUSPEND_COMPUTE for step in steps):
         # The branch's creation has failed; create it again. The chain does not run in the lane of
         # wakes, because the wakes of other clients must not wait for a copy.

@@ -19,7 +19,7 @@ from controlplane.services.errors import Invalid
 
 # By how much the next id is increased when a backup is restored. So new ids are greater than all
 # that were assigned after the backup was taken, which readers may remember.
-LEAP = 1_000_000_000
+ID_LEAP = 1_000_000_000
 
 TAIL = """
 SELECT e.*, e.transaction < pg_snapshot_xmin(pg_current_snapshot()) AS is_settled
@@ -122,7 +122,7 @@ def renumber_events() -> None:
     with transaction.atomic(), wrapper.cursor() as cursor:
         wrapper.bound_statements(math.inf)
         cursor.execute("UPDATE controlplane_event SET transaction = '0' WHERE transaction <> '0'")
-        cursor.execute(LEAP_AHEAD, [LEAP])
+        cursor.execute(LEAP_AHEAD, [ID_LEAP])
         wrapper.bound_statements(wrapper.bound)
 
 

@@ -18,8 +18,8 @@ from controlplane.services.host_problems import problems_of
 from controlplane.services.regions import list_hosts
 
 # Seconds that the oldest job of a lane may wait for a slot before that is reported as a problem.
-MOST_WAIT = {Lane.WAKES: 5, Lane.REQUESTS: 30, Lane.UPKEEP: 600}
-MOST_WAIT_OF_WEBHOOKS = 60
+MAX_WAIT = {Lane.WAKES: 5, Lane.REQUESTS: 30, Lane.UPKEEP: 600}
+MAX_WEBHOOKS_WAIT = 60
 
 # A job has waited since its last event that is not its start, or since its scheduled time if that
 # is later.
@@ -68,9 +68,9 @@ def examine() -> Health:
         return Health(["worker", "proxy"])
     missing = own.silent_processes()
     lanes = lanes_of(own)
-    found = [_slow(lane) for lane in lanes if lane["oldest_seconds"] > MOST_WAIT[lane["lane"]]]
+    found = [_slow(lane) for lane in lanes if lane["oldest_seconds"] > MAX_WAIT[lane["lane"]]]
     webhooks = queues(outbox.QUEUE)[outbox.QUEUE]
-    if webhooks["oldest_seconds"] > MOST_WAIT_OF_WEBHOOKS:
+    if webhooks["oldest_seconds"] > MAX_WEBHOOKS_WAIT:
         seconds = webhooks["oldest_seconds"]
         detail = f"a webhook has waited {seconds:.0f} s for a worker to send to it"
         found.append({"name": "webhooks_wait", "detail": detail})
@@ -87,8 +87,8 @@ def examine() -> Health:
             "history_store": own.history_store,
             "quality": own.quality,
             "backup": {"taken_at": own.backup_taken_at, "verified_at": own.backup_verified_at},
-            "regions": _regions([_described(host) for host in hosts]),
-            "hosts": [_described(host) for host in hosts],
+            "regions": _regions([_host_figures(host) for host in hosts]),
+            "hosts": [_host_figures(host) for host in hosts],
         },
     )
 
@@ -132,7 +132,7 @@ def _slow(lane: dict[str, Any]) -> dict[str, str]:
     return {"name": "lane_waits", "detail": detail}
 
 
-def _described(host: Host) -> dict[str, Any]:
+def _host_figures(host: Host) -> dict[str, Any]:
     now = clock.now()
     seen = {"worker": host.worker_seen_at, "proxy": host.proxy_seen_at}
     return {

@@ -18,7 +18,7 @@ from controlplane.operations.details import CreateBranchDetails
 from controlplane.services.errors import Unprocessable
 
 # Bytes of log that a compute keeps at most until they are copied (`compute.configuration`).
-MOST_AHEAD = 2 << 30
+MAX_UNCOPIED_BYTES = 2 << 30
 CHAINS = Reading(HistoryChain, "WHERE t.branch_id = %(branch)s ORDER BY t.number")
 
 
@@ -196,7 +196,7 @@ def history_of(branch: Branch) -> History:
 
 def _unpublished(chain: HistoryChain) -> int:
     """How many bytes of log the chain may have that its row does not show yet."""
-    return MOST_AHEAD if chain.ended_at is None else 0
+    return MAX_UNCOPIED_BYTES if chain.ended_at is None else 0
 
 
 def _position(text: str, field: str) -> int:

@@ -12,21 +12,21 @@ from controlplane import clock
 from controlplane.models import HostInvitation
 from controlplane.services.errors import Invalid
 
-LASTS = timedelta(minutes=10)
+INVITATION_TTL = timedelta(minutes=10)
 PREFIX = "perchjoin_"
 # Bytes: which invitation, and the key of its content.
-NAME, KEY = 16, 32
+NAME_BYTES, KEY_BYTES = 16, 32
 
 
 def invite(content: bytes) -> str:
-    """Store the content for one reading within `LASTS`. Returns the token."""
+    """Store the content for one reading within `INVITATION_TTL`. Returns the token."""
     now = clock.now()
     HostInvitation.objects.filter(expires_at__lte=now).delete()
-    name, key = secrets.token_bytes(NAME), secrets.token_bytes(KEY)
+    name, key = secrets.token_bytes(NAME_BYTES), secrets.token_bytes(KEY_BYTES)
     HostInvitation.objects.create(
         digest=_digest(name.hex()),
         content=Fernet(urlsafe_b64encode(key)).encrypt(content).decode(),
-        expires_at=now + LASTS,
+        expires_at=now + INVITATION_TTL,
     )
     return PREFIX + urlsafe_b64encode(name + key).decode()
 
@@ -59,9 +59,9 @@ def _parts(token: str) -> tuple[bytes, bytes]:
         raw = urlsafe_b64decode(token.removeprefix(PREFIX))
     except ValueError:
         raw = b""
-    if not token.startswith(PREFIX) or len(raw) != NAME + KEY:
+    if not token.startswith(PREFIX) or len(raw) != NAME_BYTES + KEY_BYTES:
         raise Invalid("this is not a token that `hosts add` has printed, or not all of it")
-    return raw[:NAME], raw[NAME:]
+    return raw[:NAME_BYTES], raw[NAME_BYTES:]
 
 
 def _digest(name: str) -> str:

@@ -36,15 +36,15 @@ def find_host(name: str) -> Any:
 
 
 def drain_host(name: str, *, draining: bool) -> Any:
-    """Place no new projects on the host, or again. Its projects stay (`moving.empty` moves them).
-    Returns the host with its counts. Raises NotFound."""
+    """Place no new projects on the host, or again. Its projects stay (`moving.empty_host` moves
+    them). Returns the host with its counts. Raises NotFound."""
     host = find_host(name)
     Host.objects.filter(id=host.id).update(draining=draining)
     host.draining = draining
     return host
 
 
-def what_is_left(hosts: Sequence[Any]) -> str:
+def remaining_text(hosts: Sequence[Any]) -> str:
     """What keeps the hosts from being removed, in words, or "nothing". `hosts` have their
     counts."""
     unfinished = Operation.objects.filter(project__host__in=hosts, status__in=UNFINISHED).count()
@@ -68,7 +68,7 @@ def remove_host(name: str, *, force: bool = False) -> None:
     NotFound, and Conflict if its worker is alive, or if it is not empty and this is not forced."""
     host = find_host(name)
     refuse_running(host)
-    left = what_is_left([host])
+    left = remaining_text([host])
     if left != "nothing" and not force:
         raise Conflict(
             f"the host {host.id} is not empty: {left}. Delete the projects while its worker runs; "

@@ -29,8 +29,8 @@ from controlplane.models import ApiKey, IdempotentRequest
 from controlplane.services.errors import Conflict, Invalid, Unprocessable
 from controlplane.services.passwords import decrypt, encrypt
 
-KEPT_FOR = timedelta(days=1)
-LONGEST_KEY = 255
+RETENTION = timedelta(days=1)
+MAX_KEY_LENGTH = 255
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,16 @@ def claimed(api_key: ApiKey, key: str, fingerprint: str) -> Iterator[Claim]:
     request; Conflict if a request with the key runs for longer than the statement timeout, or the
     stored answer cannot be decrypted.
     """
-    if not 1 <= len(key) <= LONGEST_KEY or not (key.isascii() and key.isprintable()):
+    if not 1 <= len(key) <= MAX_KEY_LENGTH or not (key.isascii() and key.isprintable()):
         raise Invalid(
-            f"Idempotency-Key must have 1 to {LONGEST_KEY} printable ASCII characters",
+            f"Idempotency-Key must have 1 to {MAX_KEY_LENGTH} printable ASCII characters",
             fields=["Idempotency-Key"],
         )
     with transaction.atomic():
         _lock(lock_of(api_key.id, key))
         # A separate statement after the lock, so that it sees what the previous holder of the lock
         # has committed.
-        since = clock.now() - KEPT_FOR
+        since = clock.now() - RETENTION
         earlier = IdempotentRequest.objects.filter(api_key=api_key, key=key, created_at__gt=since)
         if row := earlier.first():
             raise AnsweredBefore(_answer_of(row, fingerprint))

@@ -14,17 +14,16 @@ from cryptography.fernet import InvalidToken
 from psycopg import sql
 
 from controlplane import encryption
-from controlplane.database.key_locks import HELD, lock_number
-from controlplane.database.secret_keys import CHANGING, ENCRYPTED, Encrypted, keys_in_use
-from controlplane.database.version import CONNECT_BOUND, conninfo
+from controlplane.database.key_locks import LOCK_CLASS, lock_number
+from controlplane.database.secret_keys import ENCRYPTED, FINGERPRINTS_LOCK, Encrypted, keys_in_use
+from controlplane.database.version import CONNECT_TIMEOUT, conninfo
 
 Session = psycopg.Connection[tuple[Any, ...]]
 
-# Values that are read at once.
-BATCH = 500
+BATCH_SIZE = 500
 # Held by the session of the one rotation.
-ROTATING = 0x5EC2E9
-LOOK_EVERY = 0.5  # seconds
+ROTATE_LOCK = 0x5EC2E9
+POLL_INTERVAL = 0.5  # seconds
 
 
 class RotationRefused(Exception):
@@ -67,8 +66,8 @@ def rotate(say: Callable[[str], object]) -> None:
 @contextmanager
 def _session() -> Iterator[Session]:
     # Each value is a transaction of its own, so that no row stays locked.
-    with psycopg.connect(conninfo(), connect_timeout=CONNECT_BOUND, autocommit=True) as session:
-        if session.execute("SELECT pg_try_advisory_lock(%s)", [ROTATING]).fetchone() != (True,):
+    with psycopg.connect(conninfo(), connect_timeout=CONNECT_TIMEOUT, autocommit=True) as session:
+        if session.execute("SELECT pg_try_advisory_lock(%s)", [ROTATE_LOCK]).fetchone() != (True,):
             raise RotationRefused("another rotation is running")
         # What a crash undoes is done again, because the keys are retired after it is on the disk.
         session.execute("SET synchronous_commit = off")
@@ -78,7 +77,7 @@ def _session() -> Iterator[Session]:
             # The server ends a closed session a moment later, and a second rotation would be
             # refused until then. A session that is broken has nothing to release.
             with suppress(psycopg.Error):
-                session.execute("SELECT pg_advisory_unlock(%s)", [ROTATING])
+                session.execute("SELECT pg_advisory_unlock(%s)", [ROTATE_LOCK])
 
 
 def _pass_over(session: Session, values: Encrypted) -> tuple[int, int]:
@@ -94,17 +93,17 @@ def _pass_over(session: Session, values: Encrypted) -> tuple[int, int]:
     while True:
         after = sql.SQL("true" if last is None else "{k} > %(last)s").format(k=key)
         rows = session.execute(
-            read.format(t=table, c=column, k=key, after=after), {"last": last, "most": BATCH}
+            read.format(t=table, c=column, k=key, after=after), {"last": last, "most": BATCH_SIZE}
         ).fetchall()
         for number, value in rows:
             try:
-                anew = encryption.encrypted_anew(value, purpose=values.purpose)
+                anew = encryption.reencrypt(value, purpose=values.purpose)
             except InvalidToken:
                 unreadable += 1
                 continue
             if anew is not None:
                 changed += session.execute(write, [anew, number, value]).rowcount
-        if len(rows) < BATCH:
+        if len(rows) < BATCH_SIZE:
             return changed, unreadable
         last = rows[-1][0]
 
@@ -124,7 +123,7 @@ def _wait_for_older_transactions(session: Session, say: Callable[[str], object])
         if not told:
             told = True
             say("Waiting for the end of transactions that began before …")
-        time.sleep(LOOK_EVERY)
+        time.sleep(POLL_INTERVAL)
 
 
 def _retire_other_keys(session: Session) -> set[str]:
@@ -133,7 +132,7 @@ def _retire_other_keys(session: Session) -> set[str]:
     present = next(iter(known))
     with session.transaction():
         session.execute("SET LOCAL synchronous_commit = on")
-        session.execute("SELECT pg_advisory_xact_lock(%s)", [CHANGING])
+        session.execute("SELECT pg_advisory_xact_lock(%s)", [FINGERPRINTS_LOCK])
         _refuse_older_processes(session)
         others = keys_in_use(session) - {present}
         for fingerprint in others:
@@ -157,7 +156,7 @@ def _refuse_older_processes(session: Session) -> None:
         " WHERE locktype = 'advisory' AND classid::bigint = %s"
         " AND objid::bigint = ANY(%s::bigint[]) AND objsubid = 2"
         " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-        [HELD, numbers],
+        [LOCK_CLASS, numbers],
     ).fetchone()
     if found != (0,):
         raise RotationRefused(

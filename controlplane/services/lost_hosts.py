@@ -52,7 +52,7 @@ from controlplane.services.placement import Placing
 log = logging.getLogger(__name__)
 
 # A host gives a sign of life so often: it may have lived for so long after the last one.
-BETWEEN_SIGNS = timedelta(seconds=2)
+SIGN_INTERVAL = timedelta(seconds=2)
 FORGET_JOBS = "DELETE FROM procrastinate_jobs WHERE lock = ANY(%s)"
 
 
@@ -243,7 +243,7 @@ def _what_ran(branch: Branch, lost: Host, died_at: datetime) -> RestoreFromStore
         return RestoreFromStoreDetails.from_json(pending.details)
     endpoints = Endpoint.objects.filter(branch=branch)
     stops = [
-        died_at + BETWEEN_SIGNS if one.current_state == EndpointState.ACTIVE else one.suspended_at
+        died_at + SIGN_INTERVAL if one.current_state == EndpointState.ACTIVE else one.suspended_at
         for one in endpoints
     ]
     ran_until = max(filter(None, stops), default=None)

@@ -13,7 +13,7 @@ from controlplane.services.errors import NotFound
 
 # Events are committed in another order than that of their times and ids, so the newest one alone
 # would hide one that is committed after it. This many transactions at once are never in progress.
-NEWEST = 64
+NEWEST_EVENTS = 64
 EVENTS = """
     ARRAY(SELECT e.id FROM controlplane_event e
         WHERE e.{owner} = %(owner)s ORDER BY e.at DESC, e.id DESC LIMIT %(newest)s)
@@ -47,7 +47,7 @@ def mark_of_project(account: Account, project_id: str) -> str:
 
 
 def _read(sql: str, **values: Any) -> Sequence[Any]:
-    return cast(DatabaseWrapper, connection).read(sql, {"newest": NEWEST, **values})
+    return cast(DatabaseWrapper, connection).read(sql, {"newest": NEWEST_EVENTS, **values})
 
 
 def _digest(rows: Sequence[Any]) -> str:

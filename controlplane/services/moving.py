@@ -1,5 +1,5 @@
 """Moves projects to other hosts of their region, for operators: one project (`move`), or all of a
-host that is to be emptied (`empty`), which a round goes on with (`go_on_emptying`)."""
+host that is to be emptied (`empty_host`), which a round goes on with (`go_on_emptying`)."""
 
 import logging
 from collections import Counter
@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 
 # How long a drain remembers that a project's move has failed, and how long it waits at most until
 # it tries again: 0 minutes after the first failure, then 1, 3, 7, …
-FAILURES_COUNT_FOR = timedelta(days=1)
-LONGEST_PAUSE = timedelta(hours=1)
+FAILURE_RETENTION = timedelta(days=1)
+MAX_RETRY_DELAY = timedelta(hours=1)
 
 
 @dataclass
-class Emptied:
+class EmptyingResult:
     """What emptying a host has begun: for each project that is being moved, the host that it goes
     to; for each other one, why it stays."""
 
@@ -72,7 +72,7 @@ def move(project_id: str, *, to: str, lane: Lane | None = None) -> list[Operatio
         raise NotFound(f"unknown project {project_id}") from error
 
 
-def empty(host: Host) -> Emptied:
+def empty_host(host: Host) -> EmptyingResult:
     """Schedule the move of every project of the host to the others of its region, each to the one
     with the most room."""
     return _empty(host, list(Project.objects.filter(host=host, deleted_at=None).order_by("id")))
@@ -104,18 +104,18 @@ def _resting(projects: QuerySet[Project]) -> set[str]:
         project__in=projects,
         action=Action.MOVE_PROJECT,
         status=OperationStatus.FAILED,
-        updated_at__gt=now - FAILURES_COUNT_FOR,
+        updated_at__gt=now - FAILURE_RETENTION,
     )
     counted = failures.values_list("project_id").annotate(Count("id"), Max("updated_at"))
     return {
         project_id
         for project_id, count, last in counted
-        if now < last + min(LONGEST_PAUSE, timedelta(minutes=2 ** min(count - 1, 10) - 1))
+        if now < last + min(MAX_RETRY_DELAY, timedelta(minutes=2 ** min(count - 1, 10) - 1))
     }
 
 
-def _empty(host: Host, projects: Sequence[Project]) -> Emptied:
-    result, given = Emptied(), Counter[str]()
+def _empty(host: Host, projects: Sequence[Project]) -> EmptyingResult:
+    result, given = EmptyingResult(), Counter[str]()
     others = list(Host.objects.filter(region_id=host.region_id).exclude(id=host.id))
     for project in projects:
         why = "the region has no other host"

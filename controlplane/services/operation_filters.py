@@ -12,7 +12,7 @@ from controlplane.models.operation_pages import OperationFilter
 from controlplane.services.errors import Invalid
 
 # The largest number of ids in one filter. It is small, because each id is searched separately.
-MOST_IDS = 20
+MAX_IDS = 20
 
 Value = TypeVar("Value")
 
@@ -76,8 +76,8 @@ def _known(name: str, text: str, values: Collection[str]) -> list[str]:
 
 def _ids(name: str, text: str, read: Callable[[str], Value]) -> list[Value]:
     found = _parts(text)
-    if len(found) > MOST_IDS:
-        raise Invalid(f"{name}: at most {MOST_IDS} ids are allowed", fields=[name])
+    if len(found) > MAX_IDS:
+        raise Invalid(f"{name}: at most {MAX_IDS} ids are allowed", fields=[name])
     try:
         return list(dict.fromkeys(read(one) for one in found))
     except ValueError as error:

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import Sum
 
-from controlplane.compute.branch_data import LEAST
+from controlplane.compute.branch_data import MIN_BRANCH_BYTES
 from controlplane.compute.limits import BYTES_PER_CU
 from controlplane.database.version import perch_version
 from controlplane.models import UNFINISHED, EndpointState, Host, LogReceiver, Project, Region
@@ -102,16 +102,16 @@ def weighted_room(host: Host, running_cu: float) -> float:
     run on it: at most 1, and less than 0 if more is promised than the host has."""
     weights: Mapping[str, float] = settings.PLACEMENT
     room = {
-        "disk": _left(
+        "disk": _free(
             (host.disk_free_bytes or 0) - (host.disk_reserve_bytes or 0), host.disk_bytes
         ),
-        "memory": _left((host.memory_bytes or 0) - running_cu * BYTES_PER_CU, host.memory_bytes),
-        "cpu": _left((host.cpus or 0) - (host.cpu_load or 0), host.cpus),
+        "memory": _free((host.memory_bytes or 0) - running_cu * BYTES_PER_CU, host.memory_bytes),
+        "cpu": _free((host.cpus or 0) - (host.cpu_load or 0), host.cpus),
     }
     return sum(weights[name] * part for name, part in room.items()) / sum(weights.values())
 
 
-def _left(free: float, whole: int | None) -> float:
+def _free(free: float, whole: int | None) -> float:
     return free / whole if whole else 0.0
 
 
@@ -168,7 +168,7 @@ class Placing:
         none."""
         branches = project.branches.filter(deleted_at=None)
         sizes = branches.values_list("logical_size", flat=True)
-        bytes_needed = sum(max(size or 0, LEAST) for size in sizes)
+        bytes_needed = sum(max(size or 0, MIN_BRANCH_BYTES) for size in sizes)
         fitting = []
         for host in self._hosts:
             free = (host.disk_free_bytes or 0) - (host.disk_reserve_bytes or 0)

@@ -50,7 +50,7 @@ def update_project(
     """
     with changing_project(account, project_id) as project:
         _refuse_what_stays(project, changes)
-        before, replicated = _told_of(project), project.replicates_logically
+        before, replicated = _event_fields(project), project.replicates_logically
         if changes.name is not None:
             project.name = changes.name
         if changes.endpoint_defaults is not None:
@@ -72,7 +72,7 @@ def update_project(
         operations = []
         if project.replicates_logically and not replicated:
             operations = suspend_for_logical_replication(project)
-        if changed := differences(before, _told_of(project)):
+        if changed := differences(before, _event_fields(project)):
             record(project_updated(project, changed, operations))
     with_consumed_projects([project])
     return project, operations
@@ -108,7 +108,7 @@ def _refuse_what_stays(project: Project, changes: ProjectChanges) -> None:
     )
 
 
-def _told_of(project: Project) -> dict[str, Any]:
+def _event_fields(project: Project) -> dict[str, Any]:
     """The attributes of a project that may be changed, as events show them."""
     return {
         "name": project.name,

@@ -12,7 +12,7 @@ from typing import Any
 from controlplane.models import Durability, Host
 from controlplane.services.errors import refused_field
 
-MOST_ALLOWED_IPS = 200
+MAX_ALLOWED_IPS = 200
 
 
 @dataclass(frozen=True, kw_only=True)

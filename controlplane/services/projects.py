@@ -101,7 +101,7 @@ class NewProject:
 # The refusal of a request that could not get the project's lock.
 BUSY_PROJECT = "other requests are changing the project; try again"
 # Seconds that a request tries to get the project's lock.
-LOCKED_WITHIN = 15.0
+LOCK_TIMEOUT = 15.0
 PROJECT = Reading(
     Project,
     "WHERE t.id = %(project)s AND t.account_id = %(account)s AND t.deleted_at IS NULL",
@@ -149,7 +149,7 @@ def locking_project(account: Account, project_id: str) -> Iterator[Project]:
     The lock is waited for longer than for one statement: if the machine is busy, the worker's
     operations of the project may hold it for seconds in all. Raises NotFound, Locked.
     """
-    until = time.monotonic() + LOCKED_WITHIN
+    until = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
             with ExitStack() as attempt:

@@ -23,7 +23,7 @@ from django.db import connection
 from controlplane.models import Account, ApiKey
 from controlplane.services.errors import ServiceError
 
-PER_ROUTE = 40.0  # requests per second with one key
+REQUESTS_PER_SECOND = 40.0  # requests per second with one key
 # Requests per second with one key at routes that cost more than others.
 SLOWER_ROUTES = {"POST /api_keys": 10.0, "POST /organizations/<org_id>/api_keys": 10.0}
 
@@ -50,13 +50,13 @@ class Rate:
     words: str
 
 
-def take_turn(key: ApiKey, *, route: str) -> None:
+def admit_request(key: ApiKey, *, route: str) -> None:
     """Count a request with the key to the route, such as "GET /projects/<project_id>". Raises
     RateLimited."""
     per_minute = _requests_per_minute(key.account)
     if per_minute is None:
         return
-    per_second = SLOWER_ROUTES.get(route, PER_ROUTE)
+    per_second = SLOWER_ROUTES.get(route, REQUESTS_PER_SECOND)
     # The rows are locked in this order, which must be the same for all requests to avoid deadlocks:
     # the account's before its keys'.
     rates = [

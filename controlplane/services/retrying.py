@@ -31,7 +31,7 @@ from controlplane.operations.details import ApplyConfigDetails
 from controlplane.operations.replacing import replacement_of
 from controlplane.operations.scheduling import Step, unfinished
 from controlplane.services.branches import refuse_deletion, refuse_while_deleting
-from controlplane.services.creation import creation_again
+from controlplane.services.creation import creation_steps
 from controlplane.services.endpoint_attributes import check_endpoint
 from controlplane.services.endpoints import refuse_occupied, refuse_while_configured
 from controlplane.services.errors import Conflict, Unprocessable
@@ -73,7 +73,7 @@ def steps_again(project: Project, operations: Sequence[Operation]) -> list[Step]
     for operation in operations:
         given_up = GivenUp(operation, operations, earlier)
         try:
-            again = AGAIN[Action(operation.action)](given_up)
+            again = RETRY_STEPS[Action(operation.action)](given_up)
         except Conflict:
             if not steps or operations[0].action not in MAKES_BRANCH:
                 raise
@@ -110,7 +110,7 @@ def _create(given_up: GivenUp) -> list[Step]:
         raise Conflict("the snapshot was abandoned; take another one")
     if branch.current_state == BranchState.READY:
         raise Conflict(f"the branch {branch.id} has been created since")
-    steps = creation_again(branch, given_up.earlier)
+    steps = creation_steps(branch, given_up.earlier)
     if not steps:
         raise Conflict(f"the branch {branch.id} is being created")
     *parents, last = steps
@@ -125,7 +125,7 @@ def _start(given_up: GivenUp) -> list[Step]:
     if given_up.heading_for == EndpointState.ACTIVE and not given_up.has(Action.SUSPEND_COMPUTE):
         raise Conflict("the endpoint is active already")
     refuse_used_up(endpoint.project, endpoint.branch)
-    return [*creation_again(endpoint.branch, given_up.earlier), _step(given_up, endpoint)]
+    return [*creation_steps(endpoint.branch, given_up.earlier), _step(given_up, endpoint)]
 
 
 def _suspend(given_up: GivenUp) -> list[Step]:
@@ -156,7 +156,7 @@ def _apply(given_up: GivenUp) -> list[Step]:
         raise Conflict("the endpoint has these settings already")
     endpoint.updated_at = clock.now()
     endpoint.save(update_fields=["branch", *APPLIED, "updated_at"])
-    _tell(endpoint, had)
+    _record_changes(endpoint, had)
     step = Step(
         Action.APPLY_CONFIG,
         branch=endpoint.branch,
@@ -165,10 +165,10 @@ def _apply(given_up: GivenUp) -> list[Step]:
         details=ApplyConfigDetails(from_branch_id=left.id if left else None, before=before),
         retry_of=given_up.operation,
     )
-    return [*creation_again(endpoint.branch, given_up.earlier), step]
+    return [*creation_steps(endpoint.branch, given_up.earlier), step]
 
 
-def _tell(endpoint: Endpoint, had: Mapping[str, Any]) -> None:
+def _record_changes(endpoint: Endpoint, had: Mapping[str, Any]) -> None:
     """Record an event with the attributes of the endpoint that differ from `had`, if any do."""
     changes = {
         name: {"from": value, "to": getattr(endpoint, name)}
@@ -197,7 +197,7 @@ def _apply_catalog(given_up: GivenUp, endpoint: Endpoint) -> list[Step]:
     # Forget the errors that the operation failed for, so that its retry fails again if they remain.
     for rows in (branch.roles, branch.databases):
         rows.filter(catalog_error_of=given_up.operation.created_at).update(catalog_error_of=None)
-    return [*creation_again(branch, given_up.earlier), _step(given_up, endpoint)]
+    return [*creation_steps(branch, given_up.earlier), _step(given_up, endpoint)]
 
 
 def _reassign(given_up: GivenUp, endpoint: Endpoint, left_id: str) -> Branch | None:
@@ -301,7 +301,7 @@ def _move(given_up: GivenUp) -> list[Step]:
 
 # By action, the function that returns the steps of a retry. `delete_tenant` is missing, because an
 # operation of a deleted project cannot be retried.
-AGAIN: Mapping[Action, Callable[[GivenUp], list[Step]]] = {
+RETRY_STEPS: Mapping[Action, Callable[[GivenUp], list[Step]]] = {
     Action.CREATE_TIMELINE: _create,
     Action.CREATE_BRANCH: _create,
     Action.START_COMPUTE: _start,

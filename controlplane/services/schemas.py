@@ -15,7 +15,7 @@ from typing import Any
 from django.db import transaction
 
 from controlplane import clock
-from controlplane.compute.accounts import limited
+from controlplane.compute.accounts import limit_command
 from controlplane.compute.pooler import RESET
 from controlplane.models import (
     UNFINISHED,
@@ -45,7 +45,7 @@ LATE_PAST = (
     "try again, or create a branch of the moment and read its schema"
 )
 # Seconds and bytes that a comparison may take, and lines that its result may have.
-COMPARISON_TIMEOUT, COMPARISON_MEMORY, COMPARISON_LINES = 10, 512 << 20, 50_000
+COMPARISON_TIMEOUT, COMPARISON_MEMORY_BYTES, MAX_COMPARISON_LINES = 10, 512 << 20, 50_000
 
 
 class BranchBeingMade(Unprocessable):
@@ -208,7 +208,7 @@ def difference(base: str, compared: str, *, database_name: str) -> str:
     Another process finds it, with a lower priority, as clients can make schemas for which this
     takes minutes. Raises Unprocessable if they differ too much for this.
     """
-    limits = limited(memory=COMPARISON_MEMORY, file_size=0)
+    limits = limit_command(memory=COMPARISON_MEMORY_BYTES, file_size=0)
     command = [*limits, "timeout", f"{COMPARISON_TIMEOUT}", "nice", "diff", "--text", "--unified"]
     command += [f"--label={side}/{database_name}" for side in "ab"]
     with open(os.memfd_create("base"), "wb", 0) as file:
@@ -221,7 +221,7 @@ def difference(base: str, compared: str, *, database_name: str) -> str:
             pass_fds=[file.fileno()],
         )
     gave_up = done.returncode == 124 or b"memory exhausted" in done.stderr  # 124: timed out
-    if gave_up or done.stdout.count(b"\n") > COMPARISON_LINES:
+    if gave_up or done.stdout.count(b"\n") > MAX_COMPARISON_LINES:
         raise Unprocessable(
             "the schemas differ too much to be compared here; compare the responses of GET "
             "…/schema for each"

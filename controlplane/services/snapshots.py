@@ -45,7 +45,7 @@ from controlplane.services.projects import changing_project, find_project
 from controlplane.services.restoring import replace_data
 
 # The most characters of a branch's or a snapshot's name.
-LONGEST_NAME = 256
+MAX_NAME_LENGTH = 256
 SNAPSHOTS = Reading(
     Snapshot,
     "WHERE t.project_id = %(project)s ORDER BY t.created_at DESC, t.id",
@@ -147,7 +147,7 @@ def create_snapshot(
             project=project,
             data_branch=data,
             source_branch=branch,
-            name=spec.name or f"{branch.name} at {at}"[-LONGEST_NAME:],
+            name=spec.name or f"{branch.name} at {at}"[-MAX_NAME_LENGTH:],
             slug=spec.slug,
             created_at=now,
             expires_at=spec.expires_at,
@@ -166,13 +166,13 @@ def update_snapshot(
         _refuse_past(changes.expires_at, clock.now())
     with changing_project(account, project_id) as project:
         snapshot = find_snapshot(project, snapshot_id)
-        before = _told_of(snapshot)
+        before = _event_fields(snapshot)
         if changes.name is not None:
             snapshot.name = changes.name
         if changes.sets_expiry:
             snapshot.expires_at = changes.expires_at
         snapshot.save(update_fields=["name", "expires_at"])
-        if changed := differences(before, _told_of(snapshot)):
+        if changed := differences(before, _event_fields(snapshot)):
             record(snapshot_updated(project, snapshot, changed))
     return snapshot
 
@@ -235,7 +235,7 @@ def _target(project: Project, snapshot: Snapshot, branch_id: str | None) -> Bran
 def name_of_replaced(branch: Branch) -> str:
     """The name under which the branch's replaced data is kept."""
     ending = clock.now().strftime("_old_%Y-%m-%dT%H:%M:%S.%fZ")
-    return branch.name[: LONGEST_NAME - len(ending)] + ending
+    return branch.name[: MAX_NAME_LENGTH - len(ending)] + ending
 
 
 def _new_branch(
@@ -264,7 +264,7 @@ def _new_branch(
     return branch, operations
 
 
-def _told_of(snapshot: Snapshot) -> dict[str, str | None]:
+def _event_fields(snapshot: Snapshot) -> dict[str, str | None]:
     expires_at = snapshot.expires_at
     return {
         "name": snapshot.name,

@@ -77,17 +77,17 @@ def service_details(account: Account) -> ServiceDetails:
     computes = computes_by_host()
     return ServiceDetails(
         version=perch_version(),
-        hosts=[_described(host, computes.get(host.id, {})) for host in list_hosts()],
+        hosts=[_host_details(host, computes.get(host.id, {})) for host in list_hosts()],
         webhooks=queues(outbox.QUEUE)[outbox.QUEUE],
     )
 
 
 def host_status(host: Host) -> dict[str, Any]:
     """The status of one host, for operators, as `api.responses.status.HostOut` describes it."""
-    return _described(host, computes_by_host().get(host.id, {}))
+    return _host_details(host, computes_by_host().get(host.id, {}))
 
 
-def _described(host: Host, computes: dict[str, int]) -> dict[str, Any]:
+def _host_details(host: Host, computes: dict[str, int]) -> dict[str, Any]:
     now = clock.now()
     replaced = on_replaced_postgres().filter(host=host)
     return {

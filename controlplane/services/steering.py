@@ -7,7 +7,7 @@ from controlplane.actors import Actor, ActorType, acting_as, current_actor
 from controlplane.events.changes import cancelling_requested, operation_retried
 from controlplane.events.recording import record
 from controlplane.models import GIVEN_UP, Account, Operation, Project
-from controlplane.operations.cancelling import GIVING_UP, cancel, why_not
+from controlplane.operations.cancelling import GIVING_UP, cancel, cancel_refusal
 from controlplane.operations.scheduling import schedule
 from controlplane.services.errors import Conflict, NotFound
 from controlplane.services.projects import changing_project
@@ -21,9 +21,9 @@ def cancel_operation(account: Account, project_id: str, operation_id: str) -> li
     with changing_project(account, project_id) as project:
         tail = _from(project, operation_id)
         if tail[0].status not in GIVING_UP:
-            if reason := why_not(tail[0]):
+            if reason := cancel_refusal(tail[0]):
                 raise Conflict(reason)
-            _cancel(project, [tail[0], *(row for row in tail[1:] if not why_not(row))])
+            _cancel(project, [tail[0], *(row for row in tail[1:] if not cancel_refusal(row))])
         return _given_up(tail)
 
 
@@ -35,7 +35,7 @@ def cancel_chain(account: Account, project_id: str, chain_id: str) -> list[Opera
     """
     with changing_project(account, project_id) as project:
         chain = _chain(project, chain_id)
-        reasons = {row.id: why_not(row) for row in chain}
+        reasons = {row.id: cancel_refusal(row) for row in chain}
         if wanted := [row for row in chain if reasons[row.id] is None]:
             _cancel(project, wanted)
         if concerned := _given_up(chain):

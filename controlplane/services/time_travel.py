@@ -49,7 +49,7 @@ def travel(account: Account, project_id: str, branch_id: str, moment: MomentSpec
             moment=past,
             is_time_travel=True,
         )
-        endpoint, start = make_endpoint(project, copy, _like_that_of(branch))
+        endpoint, start = make_endpoint(project, copy, _copied_attributes(branch))
         title = f"Query {branch.name} as of {past.words}"
         steps = [creation, *start]
         operations = schedule(project, steps, RequestKind.READ_PAST, title=title)
@@ -57,7 +57,7 @@ def travel(account: Account, project_id: str, branch_id: str, moment: MomentSpec
     return EndpointChange(endpoint, operations)
 
 
-def _like_that_of(branch: Branch) -> EndpointAttributes:
+def _copied_attributes(branch: Branch) -> EndpointAttributes:
     """As large as the branch's endpoint, and suspended after the same time, unless that is never
     suspended."""
     endpoint = branch.endpoints.filter(deleted_at=None).first()

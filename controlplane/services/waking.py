@@ -11,10 +11,10 @@ from controlplane.operations.effects import LIVING, living_endpoint
 from controlplane.operations.locks import locked_project
 from controlplane.operations.reconcile import reconcile_branch
 from controlplane.operations.scheduling import HostAway
-from controlplane.services.endpoints import head_for
+from controlplane.services.endpoints import ensure_state
 from controlplane.services.errors import EndpointDisabled, NotFound, ServiceError
 
-LONGEST_PAUSE = 300  # seconds
+MAX_RETRY_DELAY = 300  # seconds
 # A cancelled start does not show whether the endpoint can start, so it is ignored.
 TELLS_NOTHING = [OperationStatus.CANCELLING, OperationStatus.CANCELLED]
 
@@ -68,7 +68,7 @@ def start_for_client(endpoint_id: str) -> Sequence[Operation]:
         if endpoint.current_state != EndpointState.ACTIVE and endpoint.__dict__["failed_last"]:
             _refuse_too_early(endpoint)
         try:
-            change = head_for(
+            change = ensure_state(
                 project, endpoint, EndpointState.ACTIVE, Action.START_COMPUTE, lane=Lane.WAKES
             )
         except HostAway as error:
@@ -100,7 +100,7 @@ def _refuse_too_early(endpoint: Endpoint) -> None:
         failures.append(operation)
     if not failures:
         return
-    pause = timedelta(seconds=min(2 ** len(failures), LONGEST_PAUSE))
+    pause = timedelta(seconds=min(2 ** len(failures), MAX_RETRY_DELAY))
     wait = failures[0].updated_at + pause - clock.now()
     if wait > timedelta(0):
         raise WakePostponed(

@@ -7,7 +7,7 @@ from controlplane.events import outbox
 from controlplane.events.recording import happened
 from controlplane.events.types import EventType
 from controlplane.models import Account, DeliveryStatus, Webhook, WebhookDelivery
-from controlplane.models.webhook import DELIVERY_PREFIX, TRIED_FOR
+from controlplane.models.webhook import DELIVERY_PREFIX, DELIVERY_TIMEOUT
 from controlplane.services.errors import Conflict, Invalid, NotFound
 from controlplane.services.webhooks import changing_webhook, get_webhook
 
@@ -57,8 +57,8 @@ def test_webhook(account: Account, webhook_id: str) -> WebhookDelivery:
 
 
 def resend(account: Account, webhook_id: str, delivery_id: str) -> WebhookDelivery:
-    """Send the delivery at once, before other pending ones, and retry it for up to TRIED_FOR. A
-    delivery that has succeeded is sent once more.
+    """Send the delivery at once, before other pending ones, and retry it for up to
+    DELIVERY_TIMEOUT. A delivery that has succeeded is sent once more.
 
     Raises NotFound, Conflict if the webhook is switched off.
     """
@@ -67,7 +67,7 @@ def resend(account: Account, webhook_id: str, delivery_id: str) -> WebhookDelive
         now = clock.now()
         delivery.status = DeliveryStatus.PENDING
         delivery.asked_for = True
-        delivery.next_attempt_at, delivery.gives_up_at = now, now + TRIED_FOR
+        delivery.next_attempt_at, delivery.gives_up_at = now, now + DELIVERY_TIMEOUT
         delivery.ended_at = None
         delivery.save()
         _send_now(webhook)

@@ -13,7 +13,7 @@ from controlplane.events import outbox
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.models import Account, Webhook
-from controlplane.models.webhook import ALL_EVENTS, TURNING
+from controlplane.models.webhook import ALL_EVENTS, OVERLAP_TTL
 from controlplane.services import plan_limits
 from controlplane.services.errors import (
     Invalid,
@@ -24,7 +24,7 @@ from controlplane.services.errors import (
 )
 from controlplane.services.projects import find_project
 from controlplane.webhooks import signing
-from controlplane.webhooks.noting import begin_anew
+from controlplane.webhooks.noting import reset_failures
 from controlplane.webhooks.urls import NotAllowed, target_of
 
 # The types that a webhook may select. Test events are not among these, because they are sent only
@@ -120,7 +120,7 @@ def update_webhook(account: Account, webhook_id: str, wanted: WebhookChanges) ->
             raise refused_field(
                 "project_id", "a webhook stays with its project; create another one"
             )
-        before = _shown(webhook)
+        before = _event_fields(webhook)
         if wanted.url is not None:
             webhook.url = _checked_url(wanted.url)
         if wanted.event_types is not None:
@@ -129,14 +129,14 @@ def update_webhook(account: Account, webhook_id: str, wanted: WebhookChanges) ->
             webhook.description = wanted.description
         if wanted.enabled is not None:
             webhook.enabled = wanted.enabled
-        changes = _differences(before, _shown(webhook))
+        changes = _differences(before, _event_fields(webhook))
         if not changes:
             return webhook
         if webhook.enabled and changes.keys() & {"enabled", "url"}:
             # The receiver is another one or was probably repaired, so earlier failures do not count
             # any more.
             webhook.disabled_reason = ""
-            begin_anew(webhook)
+            reset_failures(webhook)
             outbox.enqueue_sending(webhook)
         webhook.updated_at = clock.now()
         webhook.save()
@@ -168,7 +168,7 @@ def rotate_secret(
     secret = _checked_secret(wanted)
     with changing_webhook(account, webhook_id) as webhook:
         now = clock.now()
-        webhook.previous_secret, webhook.previous_secret_until = webhook.secret, now + TURNING
+        webhook.previous_secret, webhook.previous_secret_until = webhook.secret, now + OVERLAP_TTL
         webhook.secret = signing.encrypt(secret)
         webhook.updated_at = now
         webhook.save()
@@ -216,7 +216,7 @@ def _checked_secret(secret: str | None) -> str:
     return secret
 
 
-def _shown(webhook: Webhook) -> Mapping[str, Any]:
+def _event_fields(webhook: Webhook) -> Mapping[str, Any]:
     """For each attribute that may be changed: what events show of it, and its value. Of the URL,
     which may contain a secret of the receiver, events show only the scheme and host."""
     parts = urlsplit(webhook.url)

@@ -15,21 +15,21 @@ from controlplane.models import DeliveryStatus, Webhook, WebhookDelivery
 from controlplane.webhooks.posting import Outcome
 
 # A webhook whose receiver has failed all attempts for this long is disabled.
-SWITCHED_OFF_AFTER = timedelta(days=7)
+DISABLE_AFTER = timedelta(days=7)
 GONE = 410
 # The columns of a webhook that an attempt may change.
-OF_A_NOTE = (
+NOTE_FIELDS = (
     *("failures", "failing_since", "last_error", "held_until"),
     *("enabled", "disabled_reason", "updated_at"),
 )
 # Characters of a response that are stored. Only the webhook's owner can read them.
-LONGEST_EXCERPT = 1024
+MAX_EXCERPT_LENGTH = 1024
 # Characters that Postgres cannot store or a page cannot show.
 UNSHOWABLE = re.compile(r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\uffff\U00010000-\U0010ffff]")
 
 # The pause after the first failed attempt, after the second and so on. The last one repeats. A day
 # has about 15 attempts.
-PAUSES = [
+RETRY_DELAYS = [
     timedelta(seconds=5),
     timedelta(seconds=10),
     timedelta(seconds=20),
@@ -43,11 +43,11 @@ PAUSES = [
 ]
 # Pauses vary at random by this share, so that receivers that failed at the same time are not all
 # called again at the same time.
-SPREAD = 0.2
+JITTER_FRACTION = 0.2
 # How long a failed delivery delays the deliveries behind it at most. So this is the interval at
 # which a receiver that is down is called, and the time for which one delivery that the receiver
 # always refuses delays others.
-LONGEST_HOLD = timedelta(minutes=1)
+MAX_HOLD = timedelta(minutes=1)
 
 
 def note(delivery: WebhookDelivery, outcome: Outcome, *, sender: uuid.UUID) -> bool:
@@ -74,16 +74,16 @@ def note(delivery: WebhookDelivery, outcome: Outcome, *, sender: uuid.UUID) -> b
             _delivered(webhook, fresh, now)
         if fresh.asked_for and not delivery.asked_for:
             # A request has asked to send it again since the attempt began, so try again at once.
-            _go_on(fresh, at=now)
+            _retry_at(fresh, at=now)
         else:
             fresh.asked_for = False
         fresh.save()
-        webhook.save(update_fields=OF_A_NOTE)
+        webhook.save(update_fields=NOTE_FIELDS)
     return True
 
 
 def _describe(delivery: WebhookDelivery, outcome: Outcome, now: datetime) -> None:
-    answered = outcome.body.decode(errors="replace")[:LONGEST_EXCERPT]
+    answered = outcome.body.decode(errors="replace")[:MAX_EXCERPT_LENGTH]
     delivery.attempts += 1
     delivery.attempted_at = now
     delivery.duration_ms = round(outcome.duration * 1000)
@@ -96,21 +96,21 @@ def _delivered(webhook: Webhook, delivery: WebhookDelivery, now: datetime) -> No
     _end(delivery, DeliveryStatus.DELIVERED, now)
     if webhook.failures > 1:
         # The receiver was down and works again. The caller saves this delivery as delivered.
-        begin_anew(webhook)
+        reset_failures(webhook)
     elif webhook.failures:
-        _fares_well(webhook)
+        _clear_failures(webhook)
 
 
-def begin_anew(webhook: Webhook) -> None:
+def reset_failures(webhook: Webhook) -> None:
     """Clear the webhook's failures, and make all its pending deliveries due. The caller holds the
     lock on the webhook's row, and saves it."""
     now = clock.now()
     pending = webhook.deliveries.filter(status=DeliveryStatus.PENDING, next_attempt_at__gt=now)
     pending.update(next_attempt_at=now)
-    _fares_well(webhook)
+    _clear_failures(webhook)
 
 
-def _fares_well(webhook: Webhook) -> None:
+def _clear_failures(webhook: Webhook) -> None:
     webhook.failures = 0
     webhook.failing_since = webhook.held_until = None
     webhook.last_error = ""
@@ -120,23 +120,23 @@ def _failed(webhook: Webhook, delivery: WebhookDelivery, outcome: Outcome, now: 
     webhook.failures += 1
     webhook.failing_since = webhook.failing_since or now
     webhook.last_error = outcome.error
-    pause = pause_after(delivery.attempts)
+    pause = retry_delay(delivery.attempts)
     retry_at = now + pause
-    # Hold the webhook at least as long as this delivery's own pause, up to LONGEST_HOLD. This keeps
+    # Hold the webhook at least as long as this delivery's own pause, up to MAX_HOLD. This keeps
     # later deliveries behind it.
-    hold = max(pause, pause_after(webhook.failures))
-    webhook.held_until = now + min(hold, LONGEST_HOLD)
+    hold = max(pause, retry_delay(webhook.failures))
+    webhook.held_until = now + min(hold, MAX_HOLD)
     if outcome.status == GONE or retry_at > delivery.gives_up_at:
         _end(delivery, DeliveryStatus.FAILED, now)
     else:
-        _go_on(delivery, at=retry_at)
+        _retry_at(delivery, at=retry_at)
     if outcome.status == GONE:
         _switch_off(webhook, "the receiver has answered 410 Gone", now)
-    elif now - webhook.failing_since >= SWITCHED_OFF_AFTER:
+    elif now - webhook.failing_since >= DISABLE_AFTER:
         _switch_off(webhook, "the receiver has accepted nothing for a week", now)
 
 
-def _go_on(delivery: WebhookDelivery, *, at: datetime) -> None:
+def _retry_at(delivery: WebhookDelivery, *, at: datetime) -> None:
     delivery.status = DeliveryStatus.PENDING
     delivery.next_attempt_at = at
     delivery.ended_at = None
@@ -168,7 +168,7 @@ def _switch_off(webhook: Webhook, reason: str, now: datetime) -> None:
         )
 
 
-def pause_after(failures: int) -> timedelta:
+def retry_delay(failures: int) -> timedelta:
     """The pause after this number of failed attempts, which is at least 1."""
-    pause = PAUSES[min(failures, len(PAUSES)) - 1]
-    return pause * random.uniform(1 - SPREAD, 1 + SPREAD)  # noqa: S311 # keeps no secret
+    pause = RETRY_DELAYS[min(failures, len(RETRY_DELAYS)) - 1]
+    return pause * random.uniform(1 - JITTER_FRACTION, 1 + JITTER_FRACTION)  # noqa: S311 # keeps no secret

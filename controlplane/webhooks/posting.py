@@ -27,22 +27,22 @@ from controlplane.webhooks.lines import Line
 from controlplane.webhooks.urls import NotAllowed, Target, target_of
 
 # Seconds for resolving a name, and for connecting to one address; the TLS handshake has its own
-# CONNECT_WITHIN.
-RESOLVE_WITHIN, CONNECT_WITHIN = 5.0, 5.0
+# CONNECT_TIMEOUT.
+RESOLVE_TIMEOUT, CONNECT_TIMEOUT = 5.0, 5.0
 # Seconds by which a socket's timeout exceeds the time that its line has left, so that the line is
 # cut first. The socket's timeout applies to each read only.
-CUT_FIRST = 1.0
+CUT_MARGIN = 1.0
 # Addresses of one name that are tried. Many names have an IPv6 and an IPv4 address, and for some
 # receivers one of them does not work.
-MOST_ADDRESSES = 3
+MAX_ADDRESSES = 3
 # The redirects that are followed, and how many. These statuses keep the method and the body; other
 # redirects would lose the body.
-FOLLOWED, MOST_REDIRECTS = (307, 308), 3
+REDIRECT_STATUSES, MAX_REDIRECTS = (307, 308), 3
 # Bytes that are read of a response's body, and the seconds for it. Only the status matters.
-LONGEST_BODY, BODY_WITHIN = 4096, 2.0
+MAX_BODY_BYTES, BODY_TIMEOUT = 4096, 2.0
 # Bytes that are read of a response in all, including interim responses (1xx), its head and the
 # framing of chunks. A receiver that sends more is trying to exhaust memory or time.
-LONGEST_ANSWER = 256 << 10
+MAX_READ_BYTES = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ def post(url: str, headers: Mapping[str, str], body: bytes, *, within: float) ->
         # Python's HTTP parser raises ValueError for malformed numbers.
         except (NotAllowed, OSError, http.client.HTTPException, ValueError) as error:
             line.check()
-            return Outcome(_words_of(error, line, within), None, b"", time.monotonic() - began)
-    return Outcome(_judge(status), status, answered, time.monotonic() - began)
+            return Outcome(_error_message(error, line, within), None, b"", time.monotonic() - began)
+    return Outcome(_status_error(status), status, answered, time.monotonic() - began)
 
 
 def _follow(url: str, headers: Mapping[str, str], body: bytes, line: Line) -> tuple[int, bytes]:
     """Post the body, following redirects. Returns the status of the last response and the beginning
     of its body. Raises NotAllowed, OSError, HTTPException, ValueError."""
-    for _ in range(MOST_REDIRECTS + 1):
+    for _ in range(MAX_REDIRECTS + 1):
         target = target_of(url)
         with _connected(target, line) as connected:
             connection = http.client.HTTPConnection(target.host, target.port)
@@ -87,22 +87,22 @@ def _follow(url: str, headers: Mapping[str, str], body: bytes, line: Line) -> tu
             # TimeoutError in that case.
             line.left()
             leads_to = answer.headers.get("Location", "")
-            if answer.status not in FOLLOWED or not leads_to:
-                return answer.status, _beginning(answer, line)
-            url = _joined(url, leads_to)
-    raise NotAllowed(f"more than {MOST_REDIRECTS} redirects")
+            if answer.status not in REDIRECT_STATUSES or not leads_to:
+                return answer.status, _read_body(answer, line)
+            url = _redirect_url(url, leads_to)
+    raise NotAllowed(f"more than {MAX_REDIRECTS} redirects")
 
 
 class AnswerTooLong(http.client.HTTPException):
-    """The response has more than LONGEST_ANSWER bytes."""
+    """The response has more than MAX_READ_BYTES."""
 
 
 class _Bounded(io.RawIOBase):
-    """The first LONGEST_ANSWER bytes that a socket receives; then reading raises AnswerTooLong."""
+    """The first MAX_READ_BYTES that a socket receives; then reading raises AnswerTooLong."""
 
     def __init__(self, source: io.RawIOBase) -> None:
         self._source = source
-        self._left = LONGEST_ANSWER
+        self._left = MAX_READ_BYTES
 
     def readable(self) -> bool:
         return True
@@ -125,17 +125,17 @@ class _Answer(http.client.HTTPResponse):
         self.fp = io.BufferedReader(_Bounded(self.fp.detach()))
 
 
-def _joined(url: str, location: str) -> str:
+def _redirect_url(url: str, location: str) -> str:
     try:
         return urljoin(url, location)
     except ValueError:
         raise NotAllowed("redirected to an invalid URL") from None
 
 
-def _beginning(answer: http.client.HTTPResponse, line: Line) -> bytes:
-    line.shorten(BODY_WITHIN)
+def _read_body(answer: http.client.HTTPResponse, line: Line) -> bytes:
+    line.shorten(BODY_TIMEOUT)
     try:
-        return answer.read(LONGEST_BODY)
+        return answer.read(MAX_BODY_BYTES)
     except http.client.IncompleteRead as error:
         return error.partial
     except (OSError, http.client.HTTPException, ValueError):
@@ -154,9 +154,9 @@ def _connected(target: Target, line: Line) -> Iterator[socket.socket]:
                 connected, server_hostname=target.host, do_handshake_on_connect=False
             )
             line.hold(secure)
-            secure.settimeout(min(CONNECT_WITHIN, line.left() + CUT_FIRST))
+            secure.settimeout(min(CONNECT_TIMEOUT, line.left() + CUT_MARGIN))
             secure.do_handshake()
-        connected.settimeout(line.left() + CUT_FIRST)
+        connected.settimeout(line.left() + CUT_MARGIN)
         yield connected
     finally:
         line.let_go()
@@ -167,10 +167,10 @@ def _dial(target: Target, line: Line) -> socket.socket:
     """A connection to the first of the target's addresses that accepts one. Raises NotAllowed, and
     the last OSError if none does."""
     failed: OSError | None = None
-    for address in _addresses(target, line)[:MOST_ADDRESSES]:
+    for address in _addresses(target, line)[:MAX_ADDRESSES]:
         try:
             connected = socket.create_connection(
-                (address, target.port), timeout=min(CONNECT_WITHIN, line.left())
+                (address, target.port), timeout=min(CONNECT_TIMEOUT, line.left())
             )
         except OSError as error:
             failed = error
@@ -184,7 +184,7 @@ def _dial(target: Target, line: Line) -> socket.socket:
 def _addresses(target: Target, line: Line) -> list[str]:
     """The addresses of the target's host that may be called, at least one. Raises NotAllowed if
     there are none, and what `_resolve` raises."""
-    found = list(dict.fromkeys(_resolve(target, within=min(RESOLVE_WITHIN, line.left()))))
+    found = list(dict.fromkeys(_resolve(target, within=min(RESOLVE_TIMEOUT, line.left()))))
     callable_ones = [address for address in found if may_be_called(address)]
     if not callable_ones:
         raise NotAllowed(f"{target.host} has no public address")
@@ -226,7 +226,7 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-def _judge(status: int) -> str:
+def _status_error(status: int) -> str:
     if 200 <= status < 300:
         return ""
     if 300 <= status < 400:
@@ -234,7 +234,7 @@ def _judge(status: int) -> str:
     return f"answered {status}"
 
 
-def _words_of(error: Exception, line: Line, within: float) -> str:
+def _error_message(error: Exception, line: Line, within: float) -> str:
     """The error message that the webhook's owner reads."""
     if isinstance(error, NotAllowed):
         return f"not called: {error}"

@@ -41,7 +41,7 @@ from controlplane.webhooks.posting import Outcome, post
 log = logging.getLogger(__name__)
 
 # Deliveries, and seconds, after which a job ends, to free its slot for waiting jobs.
-MOST_AT_ONCE, LONGEST = 50, 20.0
+MAX_DELIVERIES, MAX_JOB_SECONDS = 50, 20.0
 
 
 @app.task(name=outbox.TASK, retry=RetryStrategy(wait=1))  # seconds
@@ -51,11 +51,11 @@ def send_deliveries(webhook_id: str, account: int | None = None) -> None:
     Raises `lines.BrokenOff` if this process is to exit meanwhile. The job is then run again.
     """
     sender = uuid.uuid4()
-    outbox.take_back(webhook_id)
+    outbox.remove_waiting_jobs(webhook_id)
     if not Webhook.objects.filter(id=webhook_id, enabled=True).update(sender=sender):
         return
-    until = time.monotonic() + LONGEST
-    for _ in range(MOST_AT_ONCE):
+    until = time.monotonic() + MAX_JOB_SECONDS
+    for _ in range(MAX_DELIVERIES):
         delivery = _next_due(webhook_id, sender)
         if delivery is None or time.monotonic() > until:
             break
@@ -63,7 +63,7 @@ def send_deliveries(webhook_id: str, account: int | None = None) -> None:
         if not note(delivery, outcome, sender=sender):
             log.warning("delivery not recorded, as another job has taken over")
             return
-    _provide_for_the_rest(webhook_id, sender)
+    _schedule_rest(webhook_id, sender)
 
 
 def _next_due(webhook_id: str, sender: uuid.UUID) -> WebhookDelivery | None:
@@ -112,7 +112,7 @@ def _headers(delivery: WebhookDelivery, body: bytes, now: datetime) -> dict[str,
     }
 
 
-def _provide_for_the_rest(webhook_id: str, sender: uuid.UUID) -> None:
+def _schedule_rest(webhook_id: str, sender: uuid.UUID) -> None:
     """Enqueue a job for when the next pending delivery is due. If it is due already, the job waits
     behind the jobs that wait for a slot. Deliveries that are written later enqueue their own
     job."""

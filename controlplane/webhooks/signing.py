@@ -10,23 +10,23 @@ from controlplane import encryption
 
 PREFIX = "whsec_"
 # Bytes of a secret: of a generated one, and the least and most of one that an account sends.
-OUR_LENGTH, SHORTEST, LONGEST = 32, 24, 64
+SECRET_BYTES, MIN_BYTES, MAX_BYTES = 32, 24, 64
 
 
 def new_secret() -> str:
-    return PREFIX + base64.b64encode(secrets.token_bytes(OUR_LENGTH)).decode()
+    return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
 def key_of(secret: str) -> bytes:
     """The bytes that a secret stands for. Raises ValueError if it is not a valid secret."""
-    words = f"a secret is {PREFIX} and the base64 of {SHORTEST} to {LONGEST} random bytes"
+    words = f"a secret is {PREFIX} and the base64 of {MIN_BYTES} to {MAX_BYTES} random bytes"
     if not secret.startswith(PREFIX):
         raise ValueError(words)
     try:
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError(words) from None
-    if not SHORTEST <= len(key) <= LONGEST:
+    if not MIN_BYTES <= len(key) <= MAX_BYTES:
         raise ValueError(words)
     return key
 

@@ -10,14 +10,14 @@ from django.db.models import Exists, OuterRef, Q
 from controlplane import clock
 from controlplane.events import outbox
 from controlplane.models import DeliveryStatus, Host, Webhook, WebhookDelivery
-from controlplane.models.webhook import TRIED_FOR
+from controlplane.models.webhook import DELIVERY_TIMEOUT
 
 log = logging.getLogger(__name__)
 
 # Rows that one round handles. The next round continues.
-AT_ONCE = 5000
+BATCH_SIZE = 5000
 # How long a delivery is due before the round checks whether there is a job for it.
-OVERDUE = timedelta(minutes=1)
+OVERDUE_AFTER = timedelta(minutes=1)
 
 
 def look_after_webhooks(host: Host) -> None:
@@ -27,20 +27,20 @@ def look_after_webhooks(host: Host) -> None:
     _forget_deleted_webhooks()
     _give_up_overdue()
     _forget_previous_secrets()
-    _send_what_was_lost()
+    _enqueue_lost()
 
 
 def _forget_old() -> None:
     before = clock.now() - timedelta(days=settings.WEBHOOK_RETENTION)
     old = WebhookDelivery.objects.filter(ended_at__lt=before).order_by("ended_at")
-    WebhookDelivery.objects.filter(id__in=old.values("id")[:AT_ONCE]).delete()
+    WebhookDelivery.objects.filter(id__in=old.values("id")[:BATCH_SIZE]).delete()
 
 
 def _forget_deleted_webhooks() -> None:
     """Delete the deliveries that were recorded while their webhook was being deleted."""
     webhooks = Webhook.objects.filter(id=OuterRef("webhook_id"))
     left = WebhookDelivery.objects.filter(~Exists(webhooks), status=DeliveryStatus.PENDING)
-    WebhookDelivery.objects.filter(id__in=left.values("id")[:AT_ONCE]).delete()
+    WebhookDelivery.objects.filter(id__in=left.values("id")[:BATCH_SIZE]).delete()
 
 
 def _give_up_overdue() -> None:
@@ -51,11 +51,11 @@ def _give_up_overdue() -> None:
     """
     now = clock.now()
     overdue = WebhookDelivery.objects.filter(
-        Q(webhook__enabled=False) | Q(webhook__failing_since__lt=now - TRIED_FOR),
+        Q(webhook__enabled=False) | Q(webhook__failing_since__lt=now - DELIVERY_TIMEOUT),
         status=DeliveryStatus.PENDING,
         gives_up_at__lt=now,
     )
-    ids = list(overdue.values_list("id", flat=True)[:AT_ONCE])
+    ids = list(overdue.values_list("id", flat=True)[:BATCH_SIZE])
     WebhookDelivery.objects.filter(
         id__in=ids, status=DeliveryStatus.PENDING, gives_up_at__lt=now
     ).update(
@@ -74,13 +74,13 @@ def _forget_previous_secrets() -> None:
     )
 
 
-def _send_what_was_lost() -> None:
+def _enqueue_lost() -> None:
     """Enqueue a job for each webhook that has due deliveries and no job.
 
     Jobs and deliveries are written in the same transaction, so there are such webhooks only after
     an operator has emptied the queue by hand.
     """
-    before = clock.now() - OVERDUE
+    before = clock.now() - OVERDUE_AFTER
     due = WebhookDelivery.objects.filter(
         webhook=OuterRef("id"), status=DeliveryStatus.PENDING, next_attempt_at__lt=before
     )

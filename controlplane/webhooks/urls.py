@@ -9,7 +9,7 @@ from django.conf import settings
 
 from controlplane.webhooks.addresses import may_be_called
 
-LONGEST = 2048
+MAX_URL_LENGTH = 2048
 DEFAULT_PORTS = {"http": 80, "https": 443}
 # The characters that a URL may contain. All others must be escaped.
 ALLOWED = re.compile(r"[!-~]+")
@@ -40,8 +40,8 @@ def target_of(url: str) -> Target:
 
     The addresses of a host name are checked when it is called, because they may change.
     """
-    if len(url) > LONGEST:
-        raise NotAllowed(f"a URL may have at most {LONGEST} characters")
+    if len(url) > MAX_URL_LENGTH:
+        raise NotAllowed(f"a URL may have at most {MAX_URL_LENGTH} characters")
     if not ALLOWED.fullmatch(url):
         raise NotAllowed("a URL must be ASCII without spaces; escape other characters")
     try:

@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from console.pages.live_regions import BETWEEN_MARKS, WITHOUT_MARKS
+from console.pages.live_regions import MARKLESS_POLL_INTERVAL_MS, POLL_INTERVAL_MS
 
 
 class _Reader(HTMLParser):
@@ -93,7 +93,7 @@ class Page:
     @property
     def polls(self) -> bool:
         """True if the live region is read again although its mark may be the same."""
-        return self.pause not in (0, BETWEEN_MARKS, WITHOUT_MARKS)
+        return self.pause not in (0, POLL_INTERVAL_MS, MARKLESS_POLL_INTERVAL_MS)
 
 
 def _plain(text: str) -> str:

@@ -10,9 +10,15 @@ from django.test import RequestFactory
 
 from console.api.resources.branches import Branch
 from console.api.resources.endpoints import Endpoint
-from console.branches.index import ROWS_A_PAGE, BranchList, branch_list
-from console.branches.picture import MOST_NAMED, NARROW, WIDE, Drawn, Picture, describe, draw
-from console.branches.rows import DEEPEST_DRAWN, TREE_WIDTH, BranchRow, branch_rows, with_tree_lines
+from console.branches.index import PAGE_SIZE, BranchList, branch_list
+from console.branches.picture import MAX_NAMED, NARROW, WIDE, Drawn, Picture, describe, draw
+from console.branches.rows import (
+    MAX_DRAWN_DEPTH,
+    MAX_TREE_WIDTH,
+    BranchRow,
+    branch_rows,
+    with_tree_lines,
+)
 from console.endpoints.rows import endpoint_row
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
@@ -79,7 +85,7 @@ def test_every_page_links_to_the_first_the_last_and_its_neighbours(
     page: int, numbers: list[int]
 ) -> None:
     request = RequestFactory().get(f"/?sort=name&page={page}")
-    found = branch_list(request, rows(star(20 * ROWS_A_PAGE + 1))).listing
+    found = branch_list(request, rows(star(20 * PAGE_SIZE + 1))).listing
     assert [number for number, _ in found.numbers] == numbers
     assert (21, "sort=name&page=21") in found.numbers
 
@@ -90,15 +96,15 @@ def test_each_level_below_six_has_its_own_indentation() -> None:
     widths = [row.tree_lines.width for row in drawn if row.tree_lines]
     assert widths == sorted(set(widths))
     assert len(widths) == 19
-    assert widths[-1] <= TREE_WIDTH + 2
+    assert widths[-1] <= MAX_TREE_WIDTH + 2
 
 
 def test_a_level_that_cannot_be_drawn_is_given_in_words() -> None:
-    drawn = with_tree_lines(rows(chain(DEEPEST_DRAWN + 5)))
-    assert not drawn[DEEPEST_DRAWN].is_too_deep_to_draw
+    drawn = with_tree_lines(rows(chain(MAX_DRAWN_DEPTH + 5)))
+    assert not drawn[MAX_DRAWN_DEPTH].is_too_deep_to_draw
     assert drawn[-1].is_too_deep_to_draw
     assert drawn[-1].tree_lines
-    assert drawn[-1].tree_lines.width <= TREE_WIDTH + 2
+    assert drawn[-1].tree_lines.width <= MAX_TREE_WIDTH + 2
 
 
 def test_a_line_continues_while_siblings_follow() -> None:
@@ -124,9 +130,9 @@ def listed(rows: Sequence[BranchRow], **asked: str) -> BranchList:
 
 def test_pages_are_short_and_keep_the_line_to_the_parent() -> None:
     found = listed(rows(chain(60)), page="2")
-    assert len(found.rows) == ROWS_A_PAGE
-    assert found.rows[0].branch.name == f"b{ROWS_A_PAGE}"
-    assert [row.branch.name for row in found.above][-1] == f"b{ROWS_A_PAGE - 1}"
+    assert len(found.rows) == PAGE_SIZE
+    assert found.rows[0].branch.name == f"b{PAGE_SIZE}"
+    assert [row.branch.name for row in found.above][-1] == f"b{PAGE_SIZE - 1}"
     assert found.rows[0].tree_lines
     assert not found.is_first_of_all
     assert listed(rows(chain(60))).is_first_of_all
@@ -170,7 +176,7 @@ def test_a_picture_of_any_tree_stays_small_and_within_its_frame(
 ) -> None:
     picture = draw(drawn(rows(family)), "p", width=width)
     assert all_drawn(picture) == len(family)
-    assert len(picture.perches) <= MOST_NAMED
+    assert len(picture.perches) <= MAX_NAMED
     for perch in picture.perches:
         assert 0 < perch.x < perch.end <= width
         assert 20 <= perch.y <= picture.height

@@ -27,7 +27,7 @@ def operations(count: int, *own: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_operations, "A_PAGE", 10)
+    monkeypatch.setattr(endpoint_operations, "PAGE_SIZE", 10)
 
 
 def answer_with(api: Misbehaving, rows: list[dict[str, Any]]) -> None:

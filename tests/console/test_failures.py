@@ -180,7 +180,7 @@ def test_an_api_that_sends_its_answer_byte_by_byte(
 def test_an_api_that_answers_without_end(
     dave: Person, bad_api: Misbehaving, monkeypatch: pytest.MonkeyPatch, packed: bool
 ) -> None:
-    monkeypatch.setattr("console.api.bounded_http.LONGEST_ANSWER", 1 << 20)
+    monkeypatch.setattr("console.api.bounded_http.MAX_RESPONSE_BYTES", 1 << 20)
     bad_api.body = b"[" + b" " * (1 << 20) + b"]"
     if packed:
         bad_api.body = gzip.compress(bad_api.body)

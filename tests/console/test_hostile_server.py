@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client as Browser
 
-from console.api.bounded_http import MOST_VALUES, read_json
+from console.api.bounded_http import MAX_JSON_VALUES, read_json
 from tests.console.test_outages import IDS, addresses
 from tests.support.hostile_answers import VALUES, HostileAnswers
 from tests.support.neon_document import serving
@@ -78,6 +78,6 @@ def test_json_has_a_bounded_number_of_values() -> None:
     assert read_json(b'["\\ud83d\\udc26 \\ud800"]') == ["🐦 \ufffd"]
     for empty in (b"[],", b"{},", b"1,"):
         with pytest.raises(ValueError, match="too many"):
-            read_json(b"[" + empty * MOST_VALUES + b"1]")
+            read_json(b"[" + empty * MAX_JSON_VALUES + b"1]")
     with pytest.raises(RecursionError):
         read_json(b"[" * 100_000)

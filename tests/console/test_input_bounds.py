@@ -11,7 +11,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client as Browser
 
-from console.api.answers import LONGEST_MESSAGE
+from console.api.answers import MAX_MESSAGE_LENGTH
 from console.api.bounded_http import read_json
 from console.api.errors import BrokenOff, NonsenseAnswer, Unprocessable, Unreachable
 from console.api.fields import Page as Listed
@@ -84,7 +84,7 @@ def test_the_length_of_an_error_message_is_bounded(misbehaving: Misbehaving) -> 
     misbehaving.refuse(422, "invalid: " + "a (" * 8000)
     with pytest.raises(Unprocessable) as refused:
         Transport("key", Server("", misbehaving.url)).get("projects")
-    assert len(refused.value.message) == LONGEST_MESSAGE
+    assert len(refused.value.message) == MAX_MESSAGE_LENGTH
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ def test_it_works(carol: Person, still_shop: Shop) -> None:
 def test_older_runs_come_by_cursor_and_no_run_is_split(
     carol: Person, still_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "OPERATIONS_A_PAGE", 2)
+    monkeypatch.setattr(operations, "PAGE_SIZE", 2)
     first = carol.get(f"{still_shop.url}/operations")
     # Of the second run, the API's page has one operation; the console shows all of them.
     assert [row.title for row in first.context["runs"]] == [

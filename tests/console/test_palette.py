@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from console.account.palette import PROJECTS_SEARCHED
+from console.account.palette import MAX_SEARCHED_PROJECTS
 from tests.console.conftest import Misbehaving, Person
 from tests.console.pages import Page
 
@@ -67,12 +67,12 @@ def test_other_projects_are_read_once_somebody_types(
 def test_only_so_many_projects_are_read(
     dave: Person, misbehaving: Misbehaving, projects: list[dict[str, str]]
 ) -> None:
-    many = [{"id": f"x{number}", "name": "x"} for number in range(3 * PROJECTS_SEARCHED)]
+    many = [{"id": f"x{number}", "name": "x"} for number in range(3 * MAX_SEARCHED_PROJECTS)]
     tell(misbehaving, "/projects", projects=projects + many)
     misbehaving.body = b'{"branches": [], "endpoints": []}'
     assert "br-q" in Page(dave.htmx_get("/go?elsewhere=1&project=p", target="goals")).html
-    assert misbehaving.asked_for("/branches") == PROJECTS_SEARCHED
-    assert misbehaving.asked_for("/endpoints") == PROJECTS_SEARCHED
+    assert misbehaving.asked_for("/branches") == MAX_SEARCHED_PROJECTS
+    assert misbehaving.asked_for("/endpoints") == MAX_SEARCHED_PROJECTS
 
 
 def test_a_project_that_cannot_be_read_is_left_out(

@@ -9,10 +9,10 @@ from django.test import Client as Browser
 from console.api.errors import ServerError
 from console.api.servers import Server
 from console.query import authority, sql_over_http
-from console.query.results import MOST_ROWS
+from console.query.results import MAX_ROWS
 from console.query.schema_tree import by_schema, read_table
 from console.query.sql_over_http import Result, SqlFailed
-from console.query.statements import MOST_STATEMENTS
+from console.query.statements import MAX_STATEMENTS
 from console.query.views import QueryForm
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
@@ -172,8 +172,8 @@ def test_a_server_that_breaks_is_described_in_a_sentence(
 
 def test_only_the_first_of_many_rows_are_shown(run_sql: Any) -> None:
     page = run_sql("SELECT n FROM generate_series(1, 1200) n")
-    assert f"1200 rows, of which the first {MOST_ROWS} are shown" in page.text
-    assert str(MOST_ROWS) in page.rows()[-1]
+    assert f"1200 rows, of which the first {MAX_ROWS} are shown" in page.text
+    assert str(MAX_ROWS) in page.rows()[-1]
 
 
 def test_a_long_value_is_cut(run_sql: Any) -> None:
@@ -185,7 +185,7 @@ def test_a_long_value_is_cut(run_sql: Any) -> None:
 def test_an_answer_that_is_too_large_is_refused_with_a_reason(
     run_sql: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql_over_http, "LONGEST_ANSWER", 1 << 20)
+    monkeypatch.setattr(sql_over_http, "MAX_RESULT_BYTES", 1 << 20)
     page = run_sql("SELECT repeat('x', 1000) FROM generate_series(1, 3000)")
     assert "larger than 1 MiB. Select fewer rows, with LIMIT" in page.text
 
@@ -287,8 +287,8 @@ class TestConnection:
 
 
 def test_the_statements_of_one_query_are_limited(run_sql: Any) -> None:
-    page = run_sql("SELECT 1;" * (MOST_STATEMENTS + 1))
-    assert f"At most {MOST_STATEMENTS} statements" in page.text
+    page = run_sql("SELECT 1;" * (MAX_STATEMENTS + 1))
+    assert f"At most {MAX_STATEMENTS} statements" in page.text
 
 
 def test_htmx_gets_a_refusal_in_place(run_sql: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from console.query import table_imports
 from console.query.csv_text import MAX_FIELDS, UnreadableCsv
-from console.query.results import LEAST_CELL, MOST_CHARACTERS, all_shown, mark_of
+from console.query.results import MAX_PAGE_LENGTH, MIN_CELL_LENGTH, mark_of, shown_results
 from console.query.schema_tree import Table
 from console.query.sql_over_http import Column, Result, SqlFailed
 from console.query.statements import Statement, split
@@ -103,7 +103,7 @@ class TestMarks:
 
 def test_rows_of_any_shape_are_shown() -> None:
     result = Result("SELECT", None, [Column("a", "")], [["x", "more"], [None], []])
-    (shown,) = all_shown([result])
+    (shown,) = shown_results([result])
     assert [[cell.text for cell in row] for row in shown.rows] == [["x"], ["NULL"], []]
 
 
@@ -111,9 +111,9 @@ def test_the_results_shown_fit_on_one_page() -> None:
     """However small the cells are, and however many results there are."""
     columns = [Column(f"c{n}", "") for n in range(1600)]
     wide = Result("SELECT", 500, columns, [[""] * 1600] * 500)
-    results = all_shown([wide] * 5)
+    results = shown_results([wide] * 5)
     cells = sum(len(row) for one in results for row in one.rows)
-    assert 1600 < cells <= MOST_CHARACTERS / LEAST_CELL
+    assert 1600 < cells <= MAX_PAGE_LENGTH / MIN_CELL_LENGTH
     assert [one.received for one in results] == [500] * 5
 
 
@@ -127,7 +127,7 @@ DESCRIBED = Description(
 
 
 def test_a_file_of_too_many_values_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_imports, "MOST_VALUES", 20_000)
+    monkeypatch.setattr(table_imports, "MAX_VALUES", 20_000)
 
     def seconds(lines: int) -> float:
         began = time.process_time()

@@ -11,7 +11,7 @@ from django.utils import timezone
 from console.api.resources.operations import Operation
 from console.operations.run_rows import things
 from console.operations.runs import Run, runs_of
-from console.operations.timeline import MOST_LANES, timeline
+from console.operations.timeline import MAX_LANES, timeline
 from console.operations.timescale import Scale
 from console.pages.addresses import Existing
 
@@ -162,9 +162,9 @@ def test_the_table_of_a_timeline_has_also_the_lanes_that_are_not_drawn() -> None
     now = datetime.now(UTC).isoformat()
     runs = [
         operation("start_compute", created_at=now, endpoint_id=f"ep-{n}", chain_id=f"c-{n}")
-        for n in range(MOST_LANES + 2)
+        for n in range(MAX_LANES + 2)
     ]
     found = timeline("p", runs, 1, {}, Existing.of([], []))
-    assert (len(found.drawn_lanes), found.left_out) == (MOST_LANES, 2)
+    assert (len(found.drawn_lanes), found.left_out) == (MAX_LANES, 2)
     page = render_to_string("_timeline_page.html", {"timeline": found, "project": {"id": "p"}})
-    assert all(page.count(f"<code>ep-{n}</code>") == (n < MOST_LANES) + 1 for n in range(12))
+    assert all(page.count(f"<code>ep-{n}</code>") == (n < MAX_LANES) + 1 for n in range(12))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from console.branches.schema import MOST_LINES, read_diff
+from console.branches.schema import MAX_LINES, read_diff
 from tests.console.conftest import Misbehaving, Person, Shop
 from tests.console.pages import Page
 
@@ -85,7 +85,7 @@ def test_text_that_is_not_a_diff_has_no_lines(text: str) -> None:
 
 
 def test_a_long_diff_is_cut() -> None:
-    found = read_diff("@@ -1 +1 @@\n" + "+x\n" * (MOST_LINES + 9))
-    assert len(found.lines) == MOST_LINES
+    found = read_diff("@@ -1 +1 @@\n" + "+x\n" * (MAX_LINES + 9))
+    assert len(found.lines) == MAX_LINES
     assert found.left_out == 10
-    assert found.added == MOST_LINES + 9
+    assert found.added == MAX_LINES + 9

@@ -251,7 +251,7 @@ class TestIdleSessions:
         """Another tab may have switched, signed in or signed out meanwhile."""
         misbehaving.body = b'{"projects": []}'
         self.age(dave.browser, 7200)
-        monkeypatch.setattr("console.middleware.AT_ONCE", 0.0)
+        monkeypatch.setattr("console.middleware.MAX_RENEWAL_SECONDS", 0.0)
         assert COOKIE not in dave.get("/").cookies
         # Neither does an answer that shows a message, or finds that a sign-in has ended.
         dave.post("/switch", {"sign_in": "x"})

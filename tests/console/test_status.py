@@ -172,7 +172,7 @@ class TestServiceNotice:
     def test_a_renewal_brings_the_notice(
         self, alice: Person, shop: Shop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(service_notice, "_words", lambda server: ["Down."])
+        monkeypatch.setattr(service_notice, "_messages", lambda server: ["Down."])
         html = alice.htmx_get(f"{shop.url}/live").content.decode()
         assert 'id="service"' in html
         assert "Down." in html

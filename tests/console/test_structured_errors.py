@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from django import forms
 
-from console.api.answers import MOST_FIELDS, _field_errors
+from console.api.answers import MAX_FIELD_ERRORS, _field_errors
 from console.api.errors import Conflict, FieldError, Unprocessable
 from console.api.message_parsing import field_errors
 from console.api.resources.events import Event, OfOperation
@@ -70,7 +70,7 @@ def test_without_structured_errors_the_message_is_parsed(errors: object) -> None
 
 def test_invalid_structured_errors_are_left_out() -> None:
     found = _field_errors({"errors": [7, None, *[{"field": 3}] * 1000]}, "")
-    assert len(found) == MOST_FIELDS - 2
+    assert len(found) == MAX_FIELD_ERRORS - 2
     assert set(found) == {FieldError("", "")}
 
 

@@ -17,7 +17,7 @@ from console.query.table_pages import (
     page_query,
     read_row_name,
     row_query,
-    still_there,
+    unchanged_row_condition,
     update_sql,
 )
 from tests.support.project import Project
@@ -218,7 +218,7 @@ def check(connection: psycopg.Connection[Any], table: Description, one: str, oth
         keyed = described(connection, table.table.name)
         assert [column.name for column in keyed.key] == ["v"]
         assert sorted(names_of(connection, keyed, PageOf())) == ["1", "2"]
-        where = still_there(keyed, [before], [])
+        where = unchanged_row_condition(keyed, [before], [])
         found = ask(connection, Query(f"SELECT id FROM {table.table.quoted} WHERE {where}"))
         assert found == [["1"]]
 
@@ -234,7 +234,7 @@ def change(
 ) -> None:
     """Change the first row, if its value is `before`."""
     changed = [(column, before, after)]
-    sql = update_sql(table, changed, still_there(table, ["1"], changed))
+    sql = update_sql(table, changed, unchanged_row_condition(table, ["1"], changed))
     assert connection.execute(sql.encode()).rowcount == is_made, sql
 
 

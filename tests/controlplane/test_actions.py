@@ -21,14 +21,14 @@ from controlplane.models import (
 )
 from controlplane.operations import words as of_operations
 from controlplane.operations.actions import actions, details_of
-from controlplane.operations.cancelling import why_not
+from controlplane.operations.cancelling import cancel_refusal
 from controlplane.operations.details import (
     ApplyConfigDetails,
     Details,
     StartComputeDetails,
     SuspendComputeDetails,
 )
-from controlplane.operations.words import without_paths, words_of
+from controlplane.operations.words import failure_message, without_paths
 
 BEFORE: Configuration = {
     "settings": {"pg_settings": {"work_mem": "9MB"}},
@@ -106,7 +106,7 @@ def test_the_suspend_of_a_restore_keeps_clients_out_once_it_has_begun(status: st
 def test_an_operation_of_the_platform_cannot_be_cancelled(action: Action) -> None:
     """Such operations come from quotas and, for example, from the removal of projects."""
     operation = Operation(action=action, status="running", initiator_type=ActorType.PLATFORM)
-    assert why_not(operation) == (
+    assert cancel_refusal(operation) == (
         "the platform scheduled this operation itself, so it cannot be cancelled by request"
     )
 
@@ -124,7 +124,7 @@ def test_an_operation_of_the_platform_cannot_be_cancelled(action: Action) -> Non
     ],
 )
 def test_errors_say_what_happened_and_what_to_do(error: Exception, words: str) -> None:
-    assert words_of(error).startswith(words)
+    assert failure_message(error).startswith(words)
 
 
 def test_errors_name_no_path_of_the_host() -> None:

@@ -32,7 +32,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """No compute runs here, and nothing has been under way for long."""
     monkeypatch.setattr(compute, "_may_run", set())
     monkeypatch.setattr(compute, "_working", frozenset())
-    monkeypatch.setattr(at_rest, "_active_at", time.monotonic() - at_rest.QUIET - 1)
+    monkeypatch.setattr(at_rest, "_active_at", time.monotonic() - at_rest.AT_REST_AFTER - 1)
     # Each test that waits has an event loop of its own.
     for name, fresh in (("_loop", None), ("_is_waited_for", False), ("_ended", asyncio.Event())):
         monkeypatch.setattr(at_rest, name, fresh)
@@ -56,7 +56,7 @@ class TestIsAtRest:
             monkeypatch.setattr(at_rest, "_active_at", time.monotonic() - LONG)
             assert not is_at_rest()
         assert not is_at_rest()
-        monkeypatch.setattr(at_rest, "_active_at", time.monotonic() - at_rest.QUIET - 1)
+        monkeypatch.setattr(at_rest, "_active_at", time.monotonic() - at_rest.AT_REST_AFTER - 1)
         assert is_at_rest()
 
     @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_rows_are_compared_in_full_now_and_then(
         reconcile.reconcile_host(host)
     # An endpoint whose compute this process has never seen.
     Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
-    monkeypatch.setattr(reconcile, "BETWEEN_FULL_LOOKS", 0)
+    monkeypatch.setattr(reconcile, "FULL_LOOK_INTERVAL", 0)
     reconcile.reconcile_host(host)
     assert Endpoint.objects.get(project=project).current_state == EndpointState.IDLE
 
@@ -174,4 +174,4 @@ def test_a_start_during_a_look_is_not_forgotten(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(compute, "running_branches", look)
     compute.look_at_all()
-    assert compute.may_run() == {"ep-runs", "ep-started"}
+    assert compute.possibly_running() == {"ep-runs", "ep-started"}

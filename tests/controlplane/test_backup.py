@@ -22,7 +22,7 @@ from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.filesystem import LockTimeout, lock_branches
 from controlplane.compute.idle_data import DataInUse, idle_data
 from controlplane.compute.occupants import lease
-from controlplane.compute.patience import progressed
+from controlplane.compute.patience import report_progress
 from controlplane.compute.tree import clone_tree
 from controlplane.models import Account, Action, Branch, Host, Operation, Snapshot, Span, Usage
 from controlplane.models import Project as ProjectRow
@@ -283,14 +283,14 @@ class TestACopyOfAnIdleBranch:
                 (data_dir(branch.id) / "global" / "pg_control").write_text(str(attempt))
 
         copy, attempts = self.copied_while(branch, work, monkeypatch)
-        assert (copy.size, attempts) == (1, branch_copy.ATTEMPTS)
+        assert (copy.size, attempts) == (1, branch_copy.MAX_ATTEMPTS)
 
     def test_what_a_process_works_on_is_not_idle(self, branch: Branch) -> None:
         """Such as a Postgres of ours, which no endpoint leads to."""
         with lease(branch.id), pytest.raises(DataInUse), idle_data(branch.id):
             pass
         with pytest.raises(DataInUse), idle_data(branch.id), lease(branch.id):
-            progressed()
+            report_progress()
 
 
 def test_a_restore_adapts_the_rows_to_the_copied_branches(account: Account, host: Host) -> None:

@@ -94,7 +94,7 @@ def test_each_step_on_disk_can_be_continued_and_undone(
             (branches / ".br-target.br-kept").rename(branches / "br-target")
 
     crashed()
-    branch_data.take_back("br-target", kept_as="br-kept")
+    branch_data.undo_replace("br-target", kept_as="br-kept")
     source = set() if takes_source and crash_after else {"br-source"}
     assert {place.name for place in branches.iterdir()} == {*source, "br-target"}
     assert text_of("br-target") == "old"

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from controlplane.models import Account, Branch, Endpoint, Event, Host, Operation, Project
 from controlplane.operations.branch_deletion import schedule_deletion
-from controlplane.operations.expiry import AT_ONCE, MOST_WAITING, expire_branches
+from controlplane.operations.expiry import BATCH_SIZE, MAX_WAITING, expire_branches
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
 from tests.controlplane.rows import make_host, make_project
@@ -220,24 +220,24 @@ class TestRound:
     def test_an_account_with_many_expiring_branches_delays_no_other(
         self, account: Account, host: Host
     ) -> None:
-        for _ in range(AT_ONCE + 5):
+        for _ in range(BATCH_SIZE + 5):
             make_due(*spare(make_project(account, host, size=2)), ago=3600)
-        crowded = make_project(account, host, size=MOST_WAITING + 5)
+        crowded = make_project(account, host, size=MAX_WAITING + 5)
         make_due(*spare(crowded), ago=7200)
         other = Account.objects.create(name="bob")
         hers = make_project(other, host, size=2)
         make_due(*spare(hers), ago=1)
         expire_branches(host)
         assert len(deletions(hers)) == 1
-        assert len(deletions(crowded)) == MOST_WAITING
-        assert len(deletions()) == MOST_WAITING + AT_ONCE - 1
+        assert len(deletions(crowded)) == MAX_WAITING
+        assert len(deletions()) == MAX_WAITING + BATCH_SIZE - 1
         expire_branches(host)
-        assert len(deletions(crowded)) == MOST_WAITING
-        assert len(deletions()) == MOST_WAITING + 1 + AT_ONCE + 5
+        assert len(deletions(crowded)) == MAX_WAITING
+        assert len(deletions()) == MAX_WAITING + 1 + BATCH_SIZE + 5
         Operation.objects.filter(project=crowded).update(status="finished")
         Branch.objects.filter(id__in=deletions(crowded)).update(deleted_at=timezone.now())
         expire_branches(host)
-        assert len(set(deletions(crowded))) == MOST_WAITING + 4
+        assert len(set(deletions(crowded))) == MAX_WAITING + 4
 
     def test_a_project_whose_deletions_fail_delays_no_other(
         self, account: Account, host: Host, monkeypatch: pytest.MonkeyPatch

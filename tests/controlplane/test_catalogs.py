@@ -47,7 +47,7 @@ def applying(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
     def bring(*args: Any) -> None:
         raise raised[0]
 
-    monkeypatch.setattr(running, "bring_to_catalog", bring)
+    monkeypatch.setattr(running, "apply_to_compute", bring)
     for name in ("bring_up", "prepare_for_clients", "_hold_to_limit"):
         monkeypatch.setattr(running, name, lambda *args: None)
     return raised
@@ -88,7 +88,7 @@ class TestRound:
         endpoint.current_state = EndpointState.ACTIVE
         endpoint.save()
         # No compute is needed.
-        monkeypatch.setattr(compute, "may_run", lambda: {endpoint.id})
+        monkeypatch.setattr(compute, "possibly_running", lambda: {endpoint.id})
         return endpoint
 
     @staticmethod
@@ -165,7 +165,7 @@ class TestRound:
         monkeypatch.setattr(f"{catalog_mending.__name__}.time.monotonic", lambda: now)
         mend_catalogs(host)
         assert (self.mendings(), catalog_mending.endpoints_behind()) == (0, 0)
-        now += catalog_mending.PAUSE_OF_REFUSED
+        now += catalog_mending.REFUSED_RETRY_DELAY
         mend_catalogs(host)
         assert self.mendings() == 1
 

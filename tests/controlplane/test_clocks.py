@@ -137,7 +137,7 @@ def test_a_process_asks_for_the_time_regularly(bare_cluster: BarePostgres) -> No
         clock._asked_at = clock.running_for()
         check_good(kept)
         assert clock._offset == wrong
-        clock._asked_at -= clock.GOOD_FOR + 1
+        clock._asked_at -= clock.OFFSET_TTL + 1
         check_good(kept)
         assert abs(clock.now().timestamp() - time.time()) < 1
         assert kept.info.transaction_status == psycopg.pq.TransactionStatus.IDLE

@@ -51,7 +51,7 @@ class FakeSupervisor:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coming_up, "STILL_BOUND", STILL)
+    monkeypatch.setattr(coming_up, "STALL_TIMEOUT", STILL)
     monkeypatch.setattr(coming_up, "LOOK_INTERVAL", 0.05)
 
 
@@ -104,7 +104,7 @@ def test_a_dead_supervisor_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_long_start_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coming_up, "SAY_INTERVAL", 0.1)
+    monkeypatch.setattr(coming_up, "MESSAGE_INTERVAL", 0.1)
     said: list[str] = []
     with supervising(SLOW, tmp_path) as supervisor:
         assert waiting(supervisor, said).wait_for(lambda: len(said) > 1, "Postgres")

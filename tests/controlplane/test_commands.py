@@ -19,7 +19,7 @@ from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.management import host_figures
 from controlplane.management.commands import migrate
-from controlplane.management.commands.metrics import named, parsed
+from controlplane.management.commands.metrics import address_text, parsed
 from controlplane.management.commands.pg_restore import Command as PgRestore
 from controlplane.management.host_figures import HostFigures
 from controlplane.management.postgres_programs import Way, environment_for
@@ -150,7 +150,7 @@ def test_unknown_accounts_and_types_of_events(arguments: tuple[str, str]) -> Non
 )
 def test_the_address_of_the_metrics_is_read(listen: str, host: str, port: int) -> None:
     assert parsed(listen) == (host, port)
-    assert named(host, port) == listen
+    assert address_text(host, port) == listen
 
 
 @pytest.mark.parametrize("listen", ["9464", ":9464", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x"])
@@ -206,7 +206,7 @@ def test_the_password_file_is_for_this_host_and_role_only() -> None:
     ],
 )
 def test_pg_restore_restores_by_default(arguments: list[str], told: list[str]) -> None:
-    assert list(PgRestore().told(WAY, arguments)) == told
+    assert list(PgRestore().extra_arguments(WAY, arguments)) == told
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
             raise OperationalError from ends.pop(0)
 
     monkeypatch.setattr(django_migrate.Command, "handle", handle)
-    monkeypatch.setattr(migrate, "PAUSE", 0)
+    monkeypatch.setattr(migrate, "RETRY_DELAY", 0)
     return ends
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from controlplane.compute.logs import LONGEST, flush_log, follow_logs, open_log
+from controlplane.compute.logs import MAX_LOG_BYTES, flush_log, follow_logs, open_log
 from tests.controlplane.branch_directories import coming_and_going
 from tests.support.processes import processes_of
 from tests.support.project import Project
@@ -66,14 +66,14 @@ def say(project: Project, words: str) -> None:
 def test_a_log_is_rotated_and_the_previous_one_removed(tmp_path: Path) -> None:
     log_file = tmp_path / "postgres.log"
     descriptor = open_log(log_file)
-    lines = 3 * LONGEST // 60_000
+    lines = 3 * MAX_LOG_BYTES // 60_000
     for number in range(lines):
         assert os.write(descriptor, f"line {number} ".encode().ljust(60_000, b".")) == 60_000
         flush_log(log_file)
     os.close(descriptor)
     sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir() if path.is_file()}
     assert set(sizes) == {"postgres.log", "postgres.log.1"}
-    assert max(sizes.values()) <= LONGEST
+    assert max(sizes.values()) <= MAX_LOG_BYTES
     assert f"line {lines - 1} ".encode() in log_file.read_bytes()
 
 

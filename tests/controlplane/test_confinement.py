@@ -16,7 +16,7 @@ from django.conf import settings
 
 from controlplane.compute import compute
 from controlplane.compute.accounts import account_of
-from controlplane.compute.confinement import landlock_version, started_within
+from controlplane.compute.confinement import landlock_version, start_confined
 from controlplane.compute.occupants import StopFailed, end_lease, is_leased, lease, processes_in
 from controlplane.compute.pooler import PoolerUnavailable, ensure_pooler, pgbouncer
 from controlplane.compute.session import socket_dir
@@ -90,7 +90,7 @@ def run(place: Path, port: int) -> set[str]:
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
         )
 
-    process = started_within(
+    process = start_confined(
         start, read=libraries, written=[inside, Path("/dev/null")], executed=programs
     )
     said, complaints = process.communicate(timeout=60)
@@ -115,7 +115,7 @@ def test_without_landlock_it_still_has_no_sockets(
 
 
 def test_the_caller_stays_free(tmp_path: Path) -> None:
-    name = started_within(lambda: threading.current_thread().name, read=[], written=[], executed=[])
+    name = start_confined(lambda: threading.current_thread().name, read=[], written=[], executed=[])
     assert name != threading.current_thread().name
     (tmp_path / "new").write_text("written")
     socket.socket(socket.AF_INET).close()

@@ -16,12 +16,12 @@ import pytest
 
 from controlplane.compute import base_backup, branch_data, compute
 from controlplane.compute.accounts import own_account
-from controlplane.compute.base_backup import OF_THE_PROCESS
+from controlplane.compute.base_backup import PROCESS_FILES
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.configuration import PLATFORM_ROLE, ComputeSpec
 from controlplane.compute.filesystem import sync_tree
 from controlplane.compute.history.log import lsn_text, segment_name
-from controlplane.compute.observation import LOG_OF_ITS_OWN, measure
+from controlplane.compute.observation import POSTGRES_LOG_BYTES, measure
 from controlplane.compute.session import socket_dir
 from controlplane.compute.state_directory import prepare_state_directory
 from controlplane.compute.tree import SEGMENT_SIZE, clone_tree, shares_blocks, tree_size
@@ -142,7 +142,7 @@ def test_a_copy_leaves_out_recycled_log_segments(state_dir: Callable[[Path], Non
             newest = str(one(connection, "SELECT pg_walfile_name(pg_current_wal_lsn())"))
         recycled = {name for name in segments(PARENT) if name > newest}
         assert len(recycled) >= 3
-        expected = tree_size(branch_data.data_dir(PARENT), skip=OF_THE_PROCESS)
+        expected = tree_size(branch_data.data_dir(PARENT), skip=PROCESS_FILES)
         branch_data.create_from_parent(CHILD, PARENT)
         assert segments(CHILD) == segments(PARENT) - recycled
         assert tree_size(branch_data.data_dir(CHILD)) == expected
@@ -244,7 +244,7 @@ def test_data_of_clients_outside_databases_is_measured(state_dir: Callable[[Path
                 os.truncate(_touched(data / name), 30 * MIB)
                 assert auxiliary() > before + 25 * MIB, name
                 (data / name).unlink()
-            os.truncate(_touched(data / "pg_wal" / "large"), LOG_OF_ITS_OWN)
+            os.truncate(_touched(data / "pg_wal" / "large"), POSTGRES_LOG_BYTES)
             assert auxiliary() > before + 15 * MIB
 
 

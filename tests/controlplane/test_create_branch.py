@@ -7,7 +7,7 @@ import pytest
 from controlplane.compute.tree import shares_blocks
 from controlplane.models import Account, Branch, Host, Role
 from controlplane.operations.locks import locked_project
-from controlplane.services.creation import creation_again
+from controlplane.services.creation import creation_steps
 from tests.controlplane import fields
 from tests.controlplane.fields import assert_fields
 from tests.controlplane.rows import make_project
@@ -238,7 +238,7 @@ def test_roles_of_a_protected_source_get_their_own_passwords(
     child = Branch.objects.create(project=project, parent=source, name="child")
     Role.objects.create(branch=source, name="late", verifier="the source's")
     with locked_project(project.id):
-        (step,) = creation_again(Branch.objects.get(id=child.id), [])
+        (step,) = creation_steps(Branch.objects.get(id=child.id), [])
     assert step.branch is not None
     taken = Role.objects.get(branch=child, name="late")
     assert (taken.verifier == "the source's") != protected

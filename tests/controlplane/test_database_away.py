@@ -19,7 +19,7 @@ import requests
 from django.db import OperationalError, connection
 from django.test import override_settings
 
-from controlplane.database.connection_counts import most_connections, needed
+from controlplane.database.connection_counts import most_connections, needed_connections
 from controlplane.features import Round
 from controlplane.management.commands import worker
 from controlplane.models import Account, Host
@@ -259,7 +259,7 @@ def test_no_process_has_more_than_documented(project: Project) -> None:
 
 @override_settings(PROXY_PROCESSES=4)
 def test_two_hosts_fit_debians_limit() -> None:
-    assert needed(hosts=2) == 97
+    assert needed_connections(hosts=2) == 97
     with override_settings(PROXY_PROCESSES=2):
         assert {f"perch-{name}": most for name, most in most_connections().items()} == DOCUMENTED
 

@@ -14,7 +14,7 @@ from controlplane.compute.log_lines import (
     Follower,
     LogLine,
     last_lines,
-    lines_in,
+    parse_lines,
     without_passwords,
 )
 from tests.support.client import Client
@@ -134,7 +134,7 @@ def test_the_worker_writes_the_logs_to_its_output(state_dir: Path) -> None:
     ],
 )
 def test_redaction_keeps_only_what_the_server_says_of_itself(message: str, left: Any) -> None:
-    (line,) = lines_in(PREFIX + message + "\n", "postgres")
+    (line,) = parse_lines(PREFIX + message + "\n", "postgres")
     assert (line.pid, line.level) == (77, message.partition(":")[0])
     expected = message.partition(":  ")[2] if left is ... else left
     assert line.redacted().message == expected
@@ -166,17 +166,17 @@ HIDDEN = "[not shown, as it may hold a password]"
     ],
 )
 def test_no_statement_that_may_hold_a_password_is_shown(written: str, messages: list[str]) -> None:
-    lines = without_passwords(lines_in(written, "postgres"))
+    lines = without_passwords(parse_lines(written, "postgres"))
     assert [line.message for line in lines] == messages
 
 
 def test_a_line_without_the_usual_form_is_kept_and_redacted() -> None:
     for text in ("lost beginning secret", "9999-99-99 99:99:99.999 UTC [1] LOG:  checkpoint x"):
-        (line,) = lines_in(text, "postgres")
+        (line,) = parse_lines(text, "postgres")
         assert line == LogLine("postgres", text)
         assert line.redacted().message == "[redacted]"
     # Other characters that some call line breaks do not begin a line.
-    (line,) = lines_in(f"{PREFIX}ERROR:  a\u2028{PREFIX}LOG:  checkpoint b", "postgres")
+    (line,) = parse_lines(f"{PREFIX}ERROR:  a\u2028{PREFIX}LOG:  checkpoint b", "postgres")
     assert line.redacted().message == "[redacted]"
 
 

@@ -7,12 +7,12 @@ import time
 import pytest
 from django.db import connection
 
-from controlplane.api.event_tail import MOST_WAITING, Reader
+from controlplane.api.event_tail import MAX_WAITING, Reader
 from controlplane.models import Account, Event, Host
 from controlplane.models import Project as Rows
 from controlplane.services.event_filters import EventFilter
 from controlplane.services.event_tail import (
-    LEAP,
+    ID_LEAP,
     NOTHING,
     Position,
     missed,
@@ -230,7 +230,7 @@ def test_a_reader_that_does_not_read_is_disconnected() -> None:
     reader = Reader(
         account_id=1, project_id=None, key_id=None, wanted=everything, has_left=lambda: False
     )
-    for number in range(MOST_WAITING):
+    for number in range(MAX_WAITING):
         reader.give(Position(1, number), b"")
     assert not reader.has_ended
     reader.give(Position(2, 0), b"")
@@ -291,7 +291,7 @@ class TestReadingOrder:
         lost_id = backed_up.id + 40
         renumber_events()
         new = of_transaction(write(rows), 5)
-        assert new.id > LEAP
+        assert new.id > ID_LEAP
         for known in (f"900-{backed_up.id}", f"950-{lost_id}"):
             start = resumption(known)
             assert missed(Event.objects.all(), start, until=position_now(), limit=9) == [new]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.compute import branch_data, compute
-from controlplane.compute.accounts import Account, account_of, give
+from controlplane.compute.accounts import Account, account_of, set_owner
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.moving import following
 from controlplane.compute.moving.following import Follower, NotFollowed
@@ -39,7 +39,7 @@ def follower(branch: Path) -> Iterator[Follower]:
     account = account_of(branch_dir(COPY))
     signal = data_dir(COPY) / STANDBY
     signal.touch()
-    give(signal, account)
+    set_owner(signal, account)
     with closing(Follower(COPY, branch_dir(COPY), account)) as made:
         yield made
     compute.remove(COPY)
@@ -62,12 +62,12 @@ def test_a_segment_has_its_name_only_once_the_standby_may_read_it(
 
     def give_unseen(file: Path | int, account: Account) -> None:
         assert not place.exists()
-        give(file, account)
+        set_owner(file, account)
         given.append(account)
 
-    monkeypatch.setattr(following, "give", give_unseen)
+    monkeypatch.setattr(following, "set_owner", give_unseen)
     for at in (0, PIECE):
-        there.give(b"x" * PIECE)
+        there.send_bytes(b"x" * PIECE)
         there.flush()
         follower.receive_log(here, SEGMENT, at, PIECE)
     found = place.stat()
@@ -90,7 +90,7 @@ def test_a_standby_that_has_ended_is_noticed_at_once(follower: Follower) -> None
 def test_a_standby_that_gets_no_farther_is_waited_for_within_bounds(
     follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "REPLAY_BOUND", 0.2)
+    monkeypatch.setattr(following, "REPLAY_TIMEOUT", 0.2)
     follower.start({})
     with pytest.raises(OutOfPatience):
         follower.finish(1, NEVER)

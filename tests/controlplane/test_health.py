@@ -21,7 +21,7 @@ from controlplane.events.outbox import enqueue_sending
 from controlplane.features import Problem
 from controlplane.models import Account, Endpoint, Host, Operation
 from controlplane.operations import vitals
-from controlplane.operations.under_way import noted
+from controlplane.operations.under_way import registered
 from controlplane.operations.vitals import Rounds
 from controlplane.services.health import examine
 from controlplane.services.waking import start_for_client
@@ -112,12 +112,12 @@ class TestProblems:
     def test_an_operation_that_hangs(self, healthy: Host, account: Account) -> None:
         make_project(account, healthy)
         operation = Operation.objects.get()
-        with noted(operation) as attempt:
+        with registered(operation) as attempt:
             assert vitals.problems() == []
             attempt.waits_until = time.monotonic() - 10
             Host.objects.update(problems=vitals.problems())
         # Once it has begun, the bound of its attempt applies instead.
-        with noted(operation) as attempt, patience(-1) as attempt.patience:
+        with registered(operation) as attempt, patience(-1) as attempt.patience:
             assert not attempt.hangs
             attempt.patience.deadline -= 10
             assert attempt.hangs
@@ -154,7 +154,7 @@ class TestProblems:
     def test_many_operations_without_progress(self, healthy: Host, account: Account) -> None:
         make_project(account, healthy, size=8)
         with ExitStack() as held:
-            attempts = [held.enter_context(noted(one)) for one in Operation.objects.all()]
+            attempts = [held.enter_context(registered(one)) for one in Operation.objects.all()]
             assert vitals.problems() == []
             for attempt in attempts:
                 attempt.began -= 20

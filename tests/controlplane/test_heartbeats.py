@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from controlplane.compute import compute
-from controlplane.compute.observation import MOST_DATABASES, look, read_sessions
+from controlplane.compute.observation import MAX_DATABASES, look, read_sessions
 from controlplane.compute.session import session, socket_dir
 from tests.controlplane.local_compute import ENDPOINT, SPEC, branch, computes
 from tests.support.waiting import wait_for
@@ -145,7 +145,7 @@ def test_busy_sessions_are_activity(client: Client) -> None:
 def test_too_many_databases_make_every_statement_activity(client: Client) -> None:
     before = settle(client)
     others: list[Client] = []
-    for number in range(MOST_DATABASES):
+    for number in range(MAX_DATABASES):
         client.execute(f"CREATE DATABASE d{number}".encode())
         others.append(connect(f"d{number}"))
         others[-1].execute("SELECT 1")

@@ -15,7 +15,7 @@ import pytest
 from controlplane.compute import branch_data
 from controlplane.compute.configuration import PLATFORM_ROLE
 from controlplane.compute.history.bases import (
-    LOG_PER_BASE,
+    LOG_BYTES_PER_BASE,
     base_of_running,
     base_of_stopped,
     begin_with_template,
@@ -106,7 +106,7 @@ def test_a_base_is_taken_at_a_suspend_after_enough_log_where_blocks_are_shared(
                 "CREATE TABLE large AS SELECT repeat(md5(i::text), 30) AS words"
                 " FROM generate_series(1, 200_000) i"
             )
-            write_log(connection, LOG_PER_BASE)
+            write_log(connection, LOG_BYTES_PER_BASE)
             written.write(connection, 3)
         free = synced(place)
         _, base = kept().bases()
@@ -120,7 +120,7 @@ def test_a_base_is_taken_at_a_suspend_after_enough_log_where_blocks_are_shared(
         assert len(kept().bases()) == 2
         with holding_history(PARENT):
             last = found(PARENT, written.held[-1].since)
-        assert (last.base.end, last.bytes_to_replay < LOG_PER_BASE) == (base.end, True)
+        assert (last.base.end, last.bytes_to_replay < LOG_BYTES_PER_BASE) == (base.end, True)
         for held in (written.held[2], written.held[-1]):
             for moment in (held.since, held.last_lsn):
                 assert rows_at(PARENT, moment, dbname="postgres") == held.rows
@@ -133,7 +133,7 @@ def test_a_crashed_compute_has_its_log_copied_and_a_base(state_dir: UseState) ->
         written = recorder()
         with writing(written) as connection:
             kept()
-            write_log(connection, LOG_PER_BASE)
+            write_log(connection, LOG_BYTES_PER_BASE)
             written.write(connection, 3)
             postmaster_in(branch_data.data_dir(PARENT)).kill()
             wait_for(lambda: connection_ended(connection), "the end of the compute")

@@ -15,8 +15,8 @@ from controlplane.compute.history.chain import ACTIVITY, Base, Chain
 from controlplane.compute.history.commits import (
     END_OF_LOG,
     EPOCH,
+    MAX_SPANS,
     MICROSECOND,
-    MOST_SPANS,
     activity,
     commits_around,
     first_later,
@@ -187,7 +187,7 @@ def test_any_times_are_counted_by_few_spans(tmp_path: Path) -> None:
         assert (chain.log / f"{name}{ACTIVITY}").stat().st_size < 16_000
     commits = indexed(chain)
     found = activity(chain)
-    assert len(found.commits) <= MOST_SPANS
+    assert len(found.commits) <= MAX_SPANS
     assert sum(count for _, count in found.commits) == len(commits)
     since = commits[100].at
     base = Base(0, BEGIN, 1, since, Record(0, 0, 0, 0), size=0)

@@ -21,11 +21,11 @@ from controlplane.compute import compute, door, observation, pooler, recovery, s
 from controlplane.compute.catalog_reading import Wanted, read_catalog, read_mark
 from controlplane.compute.filesystem import lock_branches, remove_tree
 from controlplane.compute.foreign_files import read_regular
-from controlplane.compute.process import last_words
-from controlplane.compute.progress import LABOURER, children_of, title_of
+from controlplane.compute.process import last_errors
+from controlplane.compute.progress import WORKING, children_of, cmdline_of
 from controlplane.models import Host
 from controlplane.operations import reconcile
-from controlplane.operations.words import LONGEST, without_paths
+from controlplane.operations.words import MAX_LENGTH, without_paths
 from tests.support.bare_postgres import BarePostgres
 from tests.support.hostile_compute import (
     INT8,
@@ -161,7 +161,7 @@ class TestFiles:
         (other / "global/pg_control").write_bytes(control)
         title = f"postgres: startup recovering {segment}".encode()
         monkeypatch.setattr(recovery, "children_of", lambda pid: [pid])
-        monkeypatch.setattr(recovery, "title_of", lambda pid: title)
+        monkeypatch.setattr(recovery, "cmdline_of", lambda pid: title)
         assert recovery.bytes_to_redo(other, 1) == 100
         assert not recovery.is_to_recover(other)
         for name in ("pg_wal", "global"):
@@ -246,7 +246,7 @@ class TestAnswers:
     def test_an_endless_answer_is_aborted(
         self, sockets: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(session, "LONGEST_ANSWER", 1 << 20)
+        monkeypatch.setattr(session, "MAX_ANSWER_BYTES", 1 << 20)
         row = message(b"D", struct.pack("!hI", 1, 10) + b"x" * 10)
         with (
             hostile_compute(sockets, without_end(row * 1000)),
@@ -258,7 +258,7 @@ class TestAnswers:
     def test_an_endless_greeting_is_aborted(
         self, sockets: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(session, "LONGEST_ANSWER", 1 << 20)
+        monkeypatch.setattr(session, "MAX_ANSWER_BYTES", 1 << 20)
         notices = message(b"N", b"SWARNING\0C01000\0Mno\0\0") * 1000
         greeting = functools.partial(itertools.repeat, notices)
         with (
@@ -272,7 +272,7 @@ class TestAnswers:
 def test_messages_of_a_compute_can_be_stored_and_shown() -> None:
     said = without_paths("FATAL: \0\x1b[2J\x9b\ud800 ü 漢 🙂\n" + "x" * 10_000)
     assert said.startswith("FATAL: \ufffd\ufffd[2J\ufffd\ufffd ü 漢 🙂\n")
-    assert len(said) == LONGEST
+    assert len(said) == MAX_LENGTH
 
 
 def test_a_failing_branch_does_not_stop_the_reconciling_of_others(
@@ -310,8 +310,8 @@ def test_a_clients_backend_is_not_taken_for_a_process_of_postgres(
     bare_cluster.execute(f'CREATE DATABASE "{database}"')
     try:
         with bare_cluster.connect(user=role, dbname=database) as connection:
-            titles = {pid: title_of(pid) for pid in children_of(bare_cluster.pid)}
-            found = {title for title in titles.values() if LABOURER.match(title)}
+            titles = {pid: cmdline_of(pid) for pid in children_of(bare_cluster.pid)}
+            found = {title for title in titles.values() if WORKING.match(title)}
             assert connection.info.backend_pid in titles
             assert [b"checkpointer" in title for title in found] == [True]
             assert titles[connection.info.backend_pid] not in found
@@ -331,4 +331,6 @@ def test_what_a_client_wrote_is_not_taken_for_words_of_postgres(tmp_path: Path) 
         f"{at}STATEMENT:  SELECT 'a\n\tFATAL:  give up'\n"
         f"{at}FATAL:  could not map memory\n"
     )
-    assert last_words(log) == ('no such table "x FATAL:  send your password"; could not map memory')
+    assert last_errors(log) == (
+        'no such table "x FATAL:  send your password"; could not map memory'
+    )

@@ -75,7 +75,7 @@ def test_a_compute_of_a_busy_host_has_more_time_to_answer(
 ) -> None:
     processors = len(os.sched_getaffinity(0))
     monkeypatch.setattr(os, "getloadavg", lambda: (load * processors,) * 3)
-    monkeypatch.setattr(observation, "ANSWER_BOUND", 2.0)
+    monkeypatch.setattr(observation, "ANSWER_TIMEOUT", 2.0)
     with private_directory() as scratch, bare_postgres(Programs(scratch)) as server:
         monkeypatch.setattr(observation, "socket_dir", lambda _: server.directory)
         server.start()

@@ -16,7 +16,7 @@ from django.utils import timezone
 from controlplane.models import Account, ApiKey, Host, IdempotentRequest
 from controlplane.operations import kept_requests
 from controlplane.operations.kept_requests import forget_requests
-from controlplane.services.idempotency import KEPT_FOR, lock_of
+from controlplane.services.idempotency import RETENTION, lock_of
 from tests.controlplane.test_request_limits import locked_row, wait_for_tries
 from tests.support.another_api import AnotherApi, another_api, kill
 from tests.support.client import Client
@@ -234,7 +234,7 @@ class TestStoredAnswers:
 
     def test_after_a_day_a_key_can_be_used_again(self, api: DjangoClient) -> None:
         first = self.post(api, "k")
-        nearly = timezone.now() - KEPT_FOR + timedelta(minutes=1)
+        nearly = timezone.now() - RETENTION + timedelta(minutes=1)
         IdempotentRequest.objects.update(created_at=nearly)
         assert self.post(api, "k").content == first.content
         IdempotentRequest.objects.update(created_at=nearly - timedelta(minutes=2))
@@ -253,7 +253,7 @@ class TestStoredAnswers:
     def test_a_round_removes_old_answers_and_those_beyond_the_limit(
         self, account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(kept_requests, "MOST_OF_ACCOUNT", 3)
+        monkeypatch.setattr(kept_requests, "MAX_PER_ACCOUNT", 3)
         other, _ = ApiKey.issue(Account.objects.create(name="bob"), "x")
         ours = [ApiKey.issue(account, name)[0] for name in "ab"]
         now = timezone.now()

@@ -9,16 +9,16 @@ from controlplane.compute import compute, observation
 from controlplane.models import Action, Branch, Endpoint, Operation
 from controlplane.operations import work
 from controlplane.operations.details import SuspendComputeDetails
-from controlplane.operations.work import MOST_HELD, Attempt, suspend_compute
+from controlplane.operations.work import MAX_HELD, Attempt, suspend_compute
 
 
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The list of branches whose compute was stopped. Its pooled clients never leave."""
     branches: list[str] = []
-    for name in ("shut_door", "let_clients_in", "let_clients_go"):
+    for name in ("shut_door", "accept_clients", "disconnect_clients"):
         monkeypatch.setattr(compute, name, lambda *ids: None)
-    monkeypatch.setattr(compute, "let_pooled_clients_go", lambda *ids: False)
+    monkeypatch.setattr(compute, "disconnect_pooled_clients", lambda *ids: False)
     monkeypatch.setattr(compute, "running_endpoint", lambda branch_id: None)
     monkeypatch.setattr(compute, "stop", branches.append)
     monkeypatch.setattr(work, "import_before_stop", lambda branch: None)
@@ -45,7 +45,7 @@ def suspend(*, if_idle: bool = True, used_since: bool = False) -> None:
 def test_pooled_clients_that_never_leave_delay_the_suspend_for_some_rounds(
     stopped: list[str],
 ) -> None:
-    for _ in range(MOST_HELD):
+    for _ in range(MAX_HELD):
         suspend()
     assert not stopped
     suspend()
@@ -53,19 +53,19 @@ def test_pooled_clients_that_never_leave_delay_the_suspend_for_some_rounds(
 
 
 def test_use_in_between_resets_the_count(stopped: list[str]) -> None:
-    for _ in range(MOST_HELD):
+    for _ in range(MAX_HELD):
         suspend()
     suspend(used_since=True)
-    for _ in range(MOST_HELD):
+    for _ in range(MAX_HELD):
         suspend()
     assert not stopped
 
 
 def test_a_requested_suspend_resets_the_count(stopped: list[str]) -> None:
-    for _ in range(MOST_HELD):
+    for _ in range(MAX_HELD):
         suspend()
     suspend(if_idle=False)
     assert stopped == ["br-1"]
-    for _ in range(MOST_HELD):
+    for _ in range(MAX_HELD):
         suspend()
     assert stopped == ["br-1"]

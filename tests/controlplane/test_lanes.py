@@ -260,8 +260,8 @@ class TestShareOfAProject:
     ) -> None:
         operations = [schedule(endpoint, Action.START_COMPUTE) for endpoint in endpoints]
         assert [operation.status for operation in operations] == [
-            *["running"] * scheduling.MOST_OF_A_PROJECT,
-            *["scheduling"] * (len(endpoints) - scheduling.MOST_OF_A_PROJECT),
+            *["running"] * scheduling.MAX_PER_PROJECT,
+            *["scheduling"] * (len(endpoints) - scheduling.MAX_PER_PROJECT),
         ]
         # Each lane has a share of its own.
         assert Counter(lane_of_job(operation) for operation in operations)[Lane.REQUESTS] == 8

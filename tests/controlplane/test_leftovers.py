@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from controlplane.compute import compute, pooler, process
-from controlplane.compute.accounts import account_of, give
+from controlplane.compute.accounts import account_of, set_owner
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.door import SOCKET
 from controlplane.compute.occupants import is_alive, is_leased, kill, owner_of, processes_in
@@ -42,7 +42,7 @@ CLIENT = "client"
 
 def write(path: Path, text: str) -> None:
     path.write_text(text)
-    give(path, account_of(branch_dir(BRANCH)))
+    set_owner(path, account_of(branch_dir(BRANCH)))
 
 
 class TestFindingProcesses:

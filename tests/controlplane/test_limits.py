@@ -13,7 +13,7 @@ from controlplane.compute.limits import (
     end_group,
     forget_limits,
     limit_compute,
-    most_processes,
+    max_processes,
 )
 from tests.support.stack import Stack
 
@@ -111,7 +111,7 @@ def test_after_a_group_was_ended_the_next_compute_can_fork(tmp_path: Path) -> No
     end_group(endpoint_id, root=tmp_path)
     assert (group / "pids.max").read_text() == "0"
     assert not limit_compute(endpoint_id, 4711, max_cu=1, root=tmp_path)
-    assert (group / "pids.max").read_text() == str(most_processes(1))
+    assert (group / "pids.max").read_text() == str(max_processes(1))
     assert (group / "memory.max").exists()
     assert (group / "cgroup.procs").read_text() == "4711"
 

@@ -22,7 +22,7 @@ def listener(
     bare_cluster: BarePostgres, django_db_modify_db_settings: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Listener]:
     monkeypatch.setitem(connections["default"].settings_dict, "NAME", "postgres")
-    monkeypatch.setattr(notifications, "CONNECT_AGAIN", 0.1)
+    monkeypatch.setattr(notifications, "CONNECT_RETRY_DELAY", 0.1)
     made = Listener()
     yield made
     made.stop()

@@ -25,7 +25,7 @@ from controlplane.operations.locks import locked_project
 from controlplane.operations.moved_away import has_moved_away
 from controlplane.operations.project_host import HostNotReady, give_to_host
 from controlplane.services.errors import Conflict, HostAway, NotFound, Unprocessable
-from controlplane.services.moving import empty, go_on_emptying, move
+from controlplane.services.moving import empty_host, go_on_emptying, move
 from controlplane.services.projects import lock_project
 from tests.controlplane.rows import make_host, make_project
 from tests.support.client import Client
@@ -109,7 +109,7 @@ def test_a_drained_host_has_its_projects_moved(project: Project, two: Host) -> N
     assert "Projects that are being moved: 1." in out.getvalue()
     assert Operation.objects.get(action="move_project").lane == "upkeep"
     Host.objects.filter(id="two").update(draining=True)
-    stays = empty(Host.objects.get(id="local")).stay
+    stays = empty_host(Host.objects.get(id="local")).stay
     assert "is being moved by the operation" in stays[project.id]
 
 
@@ -147,7 +147,7 @@ def test_a_branch_that_is_busy_on_the_other_host_only_interrupts_the_move(
 ) -> None:
     monkeypatch.setattr(settings, "STATE_DIR", tmp_path)
     monkeypatch.setattr(receiving_moves, "is_own", lambda host: True)
-    monkeypatch.setattr(receiving_moves, "_LOCK_WAIT", 0.1)
+    monkeypatch.setattr(receiving_moves, "_LOCK_TIMEOUT", 0.1)
     (tmp_path / "branches" / project.branches.get().id).mkdir(parents=True)
     (moving,) = move(project.id, to="two")
 
@@ -155,11 +155,11 @@ def test_a_branch_that_is_busy_on_the_other_host_only_interrupts_the_move(
         ours, theirs = socket.socketpair()
         with closing(Link(ours)) as link:
             ours.sendall(b"local\n")
-            link.tell(move=operation_id)
+            link.send(move=operation_id)
             link.flush()
             receiving_moves._places.acquire()
             receiving_moves._serve(theirs, "two")
-            link.hear()
+            link.receive()
 
     with lock_branches(project.branches.get().id), pytest.raises(MoveInterrupted, match="busy"):
         answer(str(moving.id))

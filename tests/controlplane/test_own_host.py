@@ -18,7 +18,7 @@ from controlplane.models import Account, Endpoint, Host, Operation
 from controlplane.models.host import AWAY_AFTER
 from controlplane.operations import engine
 from controlplane.operations import own_host as own_host_module
-from controlplane.operations.own_host import LOOK, HostTaken, adopt_host, is_own, own_host
+from controlplane.operations.own_host import POLL_INTERVAL, HostTaken, adopt_host, is_own, own_host
 from controlplane.operations.reconcile import reconcile_branch
 from controlplane.operations.upkeep import publish, publish_region_address
 from controlplane.services.waking import start_for_client
@@ -76,7 +76,7 @@ class TestCopies:
         publish(own_host())
         began = time.monotonic()
         publish(own_host())
-        assert time.monotonic() - began < LOOK
+        assert time.monotonic() - began < POLL_INTERVAL
 
     def test_a_copy_beside_a_living_original_is_refused(self, copy: Path, settings: Any) -> None:
         original = own_host()

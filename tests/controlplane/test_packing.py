@@ -13,7 +13,7 @@ import pytest
 from controlplane.compute.tree import TreeUntrusted, open_directory
 from controlplane.history_store import trees
 from controlplane.history_store.packing import (
-    BLOCK,
+    BLOCK_BYTES,
     HEADER,
     Damaged,
     Keyring,
@@ -35,7 +35,9 @@ def unpacked(found: bytes, name: str = "a/b", keyring: Keyring = KEYRING) -> byt
     return b"".join(unpack(name, [found], keyring))
 
 
-@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 17])
+@pytest.mark.parametrize(
+    "size", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES + 17]
+)
 def test_content_comes_back(size: int) -> None:
     content = os.urandom(size)
     assert unpacked(packed(content)) == content
@@ -61,7 +63,7 @@ def test_a_passphrase_opens_what_another_host_wrote() -> None:
 
 
 def test_an_object_that_was_cut_short_is_an_error() -> None:
-    found = packed(os.urandom(2 * BLOCK))
+    found = packed(os.urandom(2 * BLOCK_BYTES))
     ends = [0, 10, HEADER.size, HEADER.size + 2, len(found) // 2, len(found) - 1]
     for end in ends:
         with pytest.raises(Damaged):
@@ -70,12 +72,12 @@ def test_an_object_that_was_cut_short_is_an_error() -> None:
 
 def test_an_object_without_its_last_frames_is_an_error() -> None:
     """Cut between two frames, all that is left is authentic."""
-    content = os.urandom(2 * BLOCK)
+    content = os.urandom(2 * BLOCK_BYTES)
     found = packed(content)
     length = int.from_bytes(found[HEADER.size : HEADER.size + 4], "little")
     first = HEADER.size + 4 + length
     parts = unpack("a/b", [found[:first]], KEYRING)
-    assert next(parts) == content[:BLOCK]
+    assert next(parts) == content[:BLOCK_BYTES]
     with pytest.raises(Damaged, match="cut short"):
         next(parts)
 
@@ -99,7 +101,7 @@ def test_another_object_under_its_name_is_an_error() -> None:
 def test_large_content_takes_little_memory() -> None:
     def content() -> Iterator[bytes]:
         for _ in range(64):
-            yield os.urandom(BLOCK)
+            yield os.urandom(BLOCK_BYTES)
 
     tracemalloc.start()
     try:
@@ -107,8 +109,8 @@ def test_large_content_takes_little_memory() -> None:
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert total == 64 * BLOCK
-    assert most < 16 * BLOCK
+    assert total == 64 * BLOCK_BYTES
+    assert most < 16 * BLOCK_BYTES
 
 
 @pytest.fixture(params=["as now", "as before Python 3.11.4"])

@@ -88,7 +88,7 @@ def test_an_undone_restore_stays_undone(
     with running(CHILD) as connection:
         connection.execute("UPDATE kept SET number = 8")
     branch_data.replace(CHILD, PARENT, kept_as=KEPT, must_keep=True)
-    branch_data.take_back(CHILD, kept_as=KEPT)
+    branch_data.undo_replace(CHILD, kept_as=KEPT)
     with after_power_cut(*disk) as found:
         state_dir(found)
         assert not branch_data.data_dir(KEPT).exists()

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from controlplane.models import Account, ApiKey, Host, Plan, RequestRate
 from controlplane.operations.kept_requests import forget_requests
-from controlplane.services.request_rates import PER_ROUTE, RateLimited, take_turn
+from controlplane.services.request_rates import REQUESTS_PER_SECOND, RateLimited, admit_request
 from tests.support.another_api import AnotherApi, another_api
 from tests.support.client import Client
 from tests.support.project import refusal
@@ -101,7 +101,7 @@ class TestCounting:
         refused = []
         for _ in range(times):
             try:
-                take_turn(key, route=route)
+                admit_request(key, route=route)
             except RateLimited as error:
                 refused.append(error.retry_after)
         assert set(refused) <= {1}, "no rate here is slower than one request a second"
@@ -110,8 +110,8 @@ class TestCounting:
     def test_a_burst_at_one_route_leaves_room_for_others(self, key: ApiKey) -> None:
         began = time.monotonic()
         served = self.served(key, "GET /projects", times=100)
-        most = PER_ROUTE + PER_ROUTE * (time.monotonic() - began) + 1
-        assert PER_ROUTE <= served <= most
+        most = REQUESTS_PER_SECOND + REQUESTS_PER_SECOND * (time.monotonic() - began) + 1
+        assert REQUESTS_PER_SECOND <= served <= most
         assert self.served(key, "GET /regions", times=10) == 10
         other, _ = ApiKey.issue(key.account, "other")
         assert self.served(other, "GET /projects", times=10) == 10
@@ -131,12 +131,12 @@ class TestCounting:
         assert not RequestRate.objects.exists()
 
     def test_a_round_removes_rows_that_limit_nobody(self, key: ApiKey, host: Host) -> None:
-        take_turn(key, route="GET /old")
+        admit_request(key, route="GET /old")
         with connection.cursor() as cursor:
             cursor.execute(
                 "UPDATE controlplane_requestrate SET free_at = free_at - interval '2 minutes'"
             )
-        take_turn(key, route="GET /new")
+        admit_request(key, route="GET /new")
         forget_requests(host)
         names = {f"account {key.account_id}", f"key {key.id} GET /new"}
         assert set(RequestRate.objects.values_list("name", flat=True)) == names

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from controlplane.compute import compute
-from controlplane.compute.accounts import account_of, give
+from controlplane.compute.accounts import account_of, set_owner
 from controlplane.compute.branch_data import branch_dir
 from controlplane.compute.filesystem import lock_branches
 from controlplane.compute.moving.links import Link, LinkBroken
-from controlplane.compute.moving.receiving import Following, receive_branch, receive_the_rest
+from controlplane.compute.moving.receiving import Following, receive_branch, receive_unlogged_files
 from tests.support.own_compute import own_branch
 
 BRANCH, OTHER = "br-received-000001", "br-bystander-00001"
@@ -46,9 +46,9 @@ def links(*messages: Message) -> tuple[Link, Link]:
     ends = [Link(end) for end in socket.socketpair()]
     for message in (*messages, {"complete": BRANCH}):
         if isinstance(message, bytes):
-            ends[0].give(message)
+            ends[0].send_bytes(message)
         else:
-            ends[0].tell(**message)
+            ends[0].send(**message)
     ends[0].flush()
     return ends[1], ends[0]
 
@@ -56,7 +56,7 @@ def links(*messages: Message) -> tuple[Link, Link]:
 def receive(*messages: Message) -> None:
     link, other = links(*messages)
     with closing(link), closing(other):
-        receive_the_rest(link, BRANCH)
+        receive_unlogged_files(link, BRANCH)
 
 
 def tree(place: Path) -> dict[str, tuple[int, int, int, bytes]]:
@@ -74,7 +74,7 @@ def replace_by_link(path: Path, target: Path) -> None:
     """As a process of the branch's account does."""
     shutil.rmtree(path)
     path.symlink_to(target)
-    give(path, account_of(branch_dir(BRANCH)))
+    set_owner(path, account_of(branch_dir(BRANCH)))
 
 
 @pytest.mark.parametrize("linked", ["global", "base/1", "base", "pg_stat", "pg_wal"])

@@ -8,7 +8,7 @@ import pytest
 from django.db import OperationalError
 
 from controlplane.events import refusals as module
-from controlplane.events.refusals import MOST_A_DAY, MOST_APART, MOST_ENTRIES, Refusal, Refusals
+from controlplane.events.refusals import MAX_ENTRIES, MAX_PER_DAY, MAX_SEPARATE, Refusal, Refusals
 from controlplane.events.types import EventType
 from controlplane.models import Account, Endpoint, Event, Host
 from tests.controlplane.rows import make_project
@@ -51,48 +51,48 @@ def test_it_works(refusals: Refusals, account: Account, host: Host) -> None:
 
 
 def test_many_refusals_are_recorded_together(refusals: Refusals, account: Account) -> None:
-    for number in range(10 * MOST_APART):
+    for number in range(10 * MAX_SEPARATE):
         refusals.note(
             Refusal(CONNECTION, account.id, "bob", f"10.0.{number // 256}.{number % 256}")
         )
     refusals.write()
     events = written()
-    assert len(events) == MOST_APART + 1
-    assert sum(event.changes["count"]["to"] for event in events) == 10 * MOST_APART
+    assert len(events) == MAX_SEPARATE + 1
+    assert sum(event.changes["count"]["to"] for event in events) == 10 * MAX_SEPARATE
     assert events[-1].summary.startswith("450 connections were refused: with wrong passwords or ")
 
 
 def test_memory_is_limited_however_many_sources_there_are(refusals: Refusals) -> None:
-    for number in range(5 * MOST_ENTRIES):
+    for number in range(5 * MAX_ENTRIES):
         refusals.note(Refusal(KEY, number % 1500, str(number), "x" * 10_000))
-    assert len(refusals._tallies) <= MOST_ENTRIES + 1
-    assert sum(tally.count for tally in refusals._tallies.values()) == 5 * MOST_ENTRIES
+    assert len(refusals._tallies) <= MAX_ENTRIES + 1
+    assert sum(tally.count for tally in refusals._tallies.values()) == 5 * MAX_ENTRIES
 
 
 def test_refusals_per_day_are_limited_for_each_account(
     refusals: Refusals, account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bob = Account.objects.create(name="bob")
-    for round_of_ten_seconds in range(MOST_A_DAY // MOST_APART + 5):
-        for number in range(MOST_APART):
+    for round_of_ten_seconds in range(MAX_PER_DAY // MAX_SEPARATE + 5):
+        for number in range(MAX_SEPARATE):
             name = f"{round_of_ten_seconds} {number}"
             refusals.note(Refusal(KEY, account.id, name, "10.0.0.1"))
         refusals.write()
-    assert Event.objects.filter(account=account).count() == MOST_A_DAY
+    assert Event.objects.filter(account=account).count() == MAX_PER_DAY
     refusals.note(Refusal(KEY, bob.id, "ci", "10.0.0.1"))
     refusals.write()
     assert Event.objects.filter(account=bob).count() == 1
     # Those beyond the limit are recorded together an hour later, or when the process stops.
     monkeypatch.setattr(module, "LATE_AFTER", timedelta(0))
     refusals.write()
-    assert Event.objects.filter(account=account).count() == MOST_A_DAY + 1
+    assert Event.objects.filter(account=account).count() == MAX_PER_DAY + 1
     counts = [event.changes["count"]["to"] for event in Event.objects.filter(account=account)]
-    assert sum(counts) == MOST_A_DAY + 5 * MOST_APART
+    assert sum(counts) == MAX_PER_DAY + 5 * MAX_SEPARATE
     monkeypatch.undo()
     refusals.note(Refusal(KEY, account.id, "ci", "10.0.0.1"))
     refusals.write()
     refusals.write(is_last=True)
-    assert Event.objects.filter(account=account).count() == MOST_A_DAY + 2
+    assert Event.objects.filter(account=account).count() == MAX_PER_DAY + 2
 
 
 def test_refusals_that_cannot_be_written_are_kept(

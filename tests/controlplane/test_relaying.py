@@ -13,7 +13,7 @@ import pytest
 
 from controlplane.compute.accounts import Account
 from controlplane.compute.door import SOCKET
-from controlplane.compute.relaying import PREFIX, relayed
+from controlplane.compute.relaying import PREFIX, relay_directory
 from tests.support.stack import new_directory
 
 US = Account(os.geteuid(), os.getegid())
@@ -45,7 +45,7 @@ def connected(relay: Path) -> socket.socket:
 def test_it_carries_bytes_both_ways_and_leaves_nothing(compute: Path) -> None:
     with (
         listener_in(compute, backlog=1) as listener,
-        relayed(compute, US) as relay,
+        relay_directory(compute, US) as relay,
         connected(relay) as client,
         listener.accept()[0] as server,
     ):
@@ -67,7 +67,7 @@ def test_a_compute_that_accepts_or_reads_nothing_holds_no_thread(
             waiting = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             waiting.connect(str(compute / SOCKET))
         began = time.monotonic()
-        with relayed(compute, US) as relay:
+        with relay_directory(compute, US) as relay:
             client = held.enter_context(connected(relay))
             client.setblocking(False)
             # More than fits, which nobody reads.

@@ -220,8 +220,8 @@ def test_events_are_removed_after_the_days(
 def test_events_are_removed_in_batches(
     account: Account, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_retention, "AT_ONCE", 10)
-    monkeypatch.setattr(event_retention, "MOST_BATCHES", 3)
+    monkeypatch.setattr(event_retention, "BATCH_SIZE", 10)
+    monkeypatch.setattr(event_retention, "MAX_BATCHES", 3)
     write(account, 45, days_ago=100)
     with CaptureQueriesContext(connection) as captured:
         forget_events(host)

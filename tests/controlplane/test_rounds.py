@@ -141,7 +141,7 @@ def all_run(account: Account, host: Host, monkeypatch: pytest.MonkeyPatch) -> No
     project = make_project(account, host, size=MANY)
     Endpoint.objects.filter(project=project).update(current_state=EndpointState.ACTIVE)
     ids = set(Endpoint.objects.values_list("id", flat=True))
-    monkeypatch.setattr(compute, "may_run", lambda: ids)
+    monkeypatch.setattr(compute, "possibly_running", lambda: ids)
 
 
 @pytest.mark.usefixtures("all_run")

@@ -25,7 +25,7 @@ from controlplane.models import (
 )
 from controlplane.models.endpoint_metrics import COUNTERS, GAUGES
 from controlplane.operations import sampling
-from controlplane.operations.looks import LOOKS_AT_ONCE, look_into
+from controlplane.operations.looks import MAX_CONCURRENT_LOOKS, look_at_each
 from controlplane.operations.sampling import forget_samples, merge_samples, note, to_sample
 from tests.controlplane.rows import make_project
 
@@ -216,7 +216,7 @@ ANYTHING = (
 def test_a_failed_query_is_unknown_and_the_others_have_answers(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    endpoints = [Endpoint(id=f"ep-{number}") for number in range(3 * LOOKS_AT_ONCE)]
+    endpoints = [Endpoint(id=f"ep-{number}") for number in range(3 * MAX_CONCURRENT_LOOKS)]
     failing = {endpoint.id for endpoint in endpoints[::2]}
 
     def look(endpoint_id: str) -> Any:
@@ -225,7 +225,7 @@ def test_a_failed_query_is_unknown_and_the_others_have_answers(
         return endpoint_id.upper()
 
     with caplog.at_level("INFO", logger="controlplane.operations.looks"):
-        found = {endpoint.id: seen for endpoint, seen in look_into(endpoints, look, at="size")}
+        found = {endpoint.id: seen for endpoint, seen in look_at_each(endpoints, look, at="size")}
     assert found == {e.id: e.id.upper() for e in endpoints if e.id not in failing}
     told = {record.__dict__["endpoint"]: record.__dict__["unknown"] for record in caplog.records}
     assert told == dict.fromkeys(failing, "size")
@@ -240,6 +240,6 @@ def test_looks_give_their_connections_back() -> None:
         Endpoint.objects.exists()
         used.append(connection.connection)
 
-    assert len(list(look_into([Endpoint(id="ep-1")], look, at="size"))) == 1
+    assert len(list(look_at_each([Endpoint(id="ep-1")], look, at="size"))) == 1
     # Django closes a connection, or gives it back to its pool, by letting go of it.
     assert [one.closed for one in used] == [True]

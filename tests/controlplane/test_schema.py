@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.compute.accounts import limited
-from controlplane.compute.schema import LONGEST, _without_passwords
+from controlplane.compute.accounts import limit_command
+from controlplane.compute.schema import MAX_SCHEMA_BYTES, _without_passwords
 from controlplane.services import schemas
 from controlplane.services.errors import Unprocessable
 from controlplane.services.schemas import difference
@@ -279,7 +279,7 @@ def test_what_only_looks_like_an_option_is_kept(kept: str) -> None:
     ],
 )
 def test_reading_a_hostile_schema_takes_time_by_its_length_only(part: str) -> None:
-    dump = "".join(part.replace("{}", str(n)) for n in range(LONGEST // 4 // len(part)))
+    dump = "".join(part.replace("{}", str(n)) for n in range(MAX_SCHEMA_BYTES // 4 // len(part)))
     began = time.process_time()
     _without_passwords(dump)
     assert time.process_time() - began < 10
@@ -292,7 +292,7 @@ def test_a_program_ends_that_needs_too_much_memory_or_writes_too_much(
     tmp_path: Path, output: str, block: int, status: int
 ) -> None:
     program = ["dd", "if=/dev/zero", f"of={output}", f"bs={block}", "count=16"]
-    limits = limited(memory=32 << 20, file_size=16384)
+    limits = limit_command(memory=32 << 20, file_size=16384)
     done = subprocess.run([*limits, *program], cwd=tmp_path, capture_output=True)
     assert done.returncode == status, done.stderr
     assert {path.stat().st_size for path in tmp_path.iterdir()} <= {16384}

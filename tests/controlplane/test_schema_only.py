@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controlplane.compute.schema import SchemaUnreadable
-from controlplane.compute.schema_only import LONGEST_ARCHIVE, read_archive
+from controlplane.compute.schema_only import MAX_ARCHIVE_BYTES, read_archive
 from tests.controlplane.test_step_history import names, steps
 from tests.support.project import Project
 from tests.support.traps import TRAPS, sprung
@@ -193,8 +193,8 @@ def test_an_archive_that_others_made_longer_is_refused(tmp_path: Path) -> None:
     # A program of the compute's account can take pg_dump's descriptor (pidfd_getfd).
     dump = tmp_path / "dump"
     dump.touch()
-    os.truncate(dump, LONGEST_ARCHIVE)
-    assert len(read_archive(dump)) == LONGEST_ARCHIVE
+    os.truncate(dump, MAX_ARCHIVE_BYTES)
+    assert len(read_archive(dump)) == MAX_ARCHIVE_BYTES
     os.truncate(dump, 1 << 40)
     with pytest.raises(SchemaUnreadable, match="longer than 64 MiB"):
         read_archive(dump)

@@ -21,7 +21,7 @@ from controlplane.compute.schema_restoring import (
     create_schema,
     restorer,
 )
-from controlplane.operations.words import words_of
+from controlplane.operations.words import failure_message
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
 from tests.support.majors import debians_postgres
 from tests.support.traps import LITERALS, SPRUNG
@@ -306,4 +306,6 @@ def test_a_lost_session_is_distinguished_from_a_refused_statement(
         schema_restoring._running(bare_cluster.directory, "postgres") as session,
     ):
         schema_restoring._create(session, [entry])
-    assert ("try again" in words_of(failure.value)) == (raised is schema_restoring.CopyInterrupted)
+    assert ("try again" in failure_message(failure.value)) == (
+        raised is schema_restoring.CopyInterrupted
+    )

@@ -9,11 +9,11 @@ from django.db import connection
 from django.test import Client as DjangoClient
 
 from controlplane import encryption
-from controlplane.database.key_locks import HELD, hold_present_key
+from controlplane.database.key_locks import LOCK_CLASS, hold_present_key
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import conninfo
 from controlplane.environment import envsecret
-from controlplane.history_store.objects import the_store
+from controlplane.history_store.objects import configured_store
 from controlplane.history_store.packing import WrongKey
 from controlplane.models import FormerPassword, SecretKey
 from controlplane.services.key_rotation import RotationRefused, rotate
@@ -181,13 +181,14 @@ class TestRotation:
 
 def _is_current(row: FormerPassword) -> bool:
     purpose = encryption.ROLE_PASSWORDS
-    return encryption.encrypted_anew(row.encrypted_password, purpose=purpose) is None
+    return encryption.reencrypt(row.encrypted_password, purpose=purpose) is None
 
 
 def _is_held_by_others() -> bool:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT 1 FROM pg_locks WHERE classid::bigint = %s AND pid <> pg_backend_pid()", [HELD]
+            "SELECT 1 FROM pg_locks WHERE classid::bigint = %s AND pid <> pg_backend_pid()",
+            [LOCK_CLASS],
         )
         return cursor.fetchone() is not None
 
@@ -195,31 +196,31 @@ def _is_held_by_others() -> bool:
 def test_the_history_in_the_store_is_read_after_a_rotation(tmp_path: Path, settings: Any) -> None:
     settings.HISTORY_STORE, settings.HISTORY_KEY = f"file://{tmp_path}/store", ""
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = OLD, []
-    store = the_store()
+    store = configured_store()
     assert store is not None
     store.put("regions/a", b"content")
     settings.SECRET_KEY = NEW
-    stranger = the_store()
+    stranger = configured_store()
     assert stranger is not None
     with pytest.raises(WrongKey):
         b"".join(stranger.get("regions/a"))
     # With the old key as a fallback, and then with what the worker has kept in the store.
     settings.SECRET_KEY_FALLBACKS = [OLD]
-    turned = the_store()
+    turned = configured_store()
     assert turned is not None
     assert b"".join(turned.get("regions/a")) == b"content"
     turned.keep_former_keys(encryption.history_keys()[1:])
     settings.SECRET_KEY_FALLBACKS = []
-    later = the_store()
+    later = configured_store()
     assert later is not None
     assert b"".join(later.get("regions/a")) == b"content"
     # Another rotation keeps both.
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "the third key", [NEW]
-    third = the_store()
+    third = configured_store()
     assert third is not None
     third.keep_former_keys(encryption.history_keys()[1:])
     settings.SECRET_KEY_FALLBACKS = []
-    last = the_store()
+    last = configured_store()
     assert last is not None
     assert b"".join(last.get("regions/a")) == b"content"
 

@@ -10,7 +10,7 @@ import pytest
 import requests
 from django.utils import timezone
 
-from controlplane.backup.notes import note_taken, note_verified
+from controlplane.backup.notes import record_backup, record_verification
 from controlplane.models import Account, Action, Branch, Host, Operation, OperationStatus, Project
 from controlplane.operations import service_quality, vitals
 from controlplane.operations.engine import withdraw
@@ -36,7 +36,6 @@ def quality(monkeypatch: pytest.MonkeyPatch) -> Quality:
     checks = [quality.problems if check == own else check for check in vitals.CHECKS]
     monkeypatch.setattr(vitals, "CHECKS", checks)
     monkeypatch.setattr(service_quality, "quality", quality)
-    monkeypatch.setattr(vitals, "quality", quality)
     return quality
 
 
@@ -145,7 +144,7 @@ class TestBranches:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(service_quality, "SAMPLE", 2)
+        monkeypatch.setattr(service_quality, "SAMPLE_SIZE", 2)
         first, *_, last = project.branches.order_by("id")
         self.lose(tmp_path, last)
         for known in (set(), {last.id}, {last.id}):
@@ -158,19 +157,19 @@ class TestBranches:
 class TestBackups:
     def test_an_old_one_is_a_problem(self, host: Host, project: Project) -> None:
         old = timezone.now() - timedelta(hours=48)
-        note_taken(host.id, old - timedelta(minutes=1))
+        record_backup(host.id, old - timedelta(minutes=1))
         assert examine().problems == ["backup_old"]
-        note_taken(host.id, old + timedelta(minutes=1))
+        record_backup(host.id, old + timedelta(minutes=1))
         assert examine().problems == []
 
     def test_one_that_was_never_verified_becomes_a_problem(
         self, host: Host, project: Project
     ) -> None:
         old = timezone.now() - timedelta(days=30)
-        note_taken(host.id, old - timedelta(minutes=1))
-        note_taken(host.id, timezone.now())
+        record_backup(host.id, old - timedelta(minutes=1))
+        record_backup(host.id, timezone.now())
         assert examine().problems == ["backup_unverified"]
-        note_verified(host.id, old + timedelta(minutes=1))
+        record_verification(host.id, old + timedelta(minutes=1))
         assert examine().problems == []
 
     def test_a_service_without_backups_has_no_problem(self, project: Project) -> None:

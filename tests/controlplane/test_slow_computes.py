@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from controlplane.compute import compute, process
-from controlplane.compute.accounts import account_of, give, running_as
+from controlplane.compute.accounts import account_of, running_as, set_owner
 from controlplane.compute.binaries import postgres_bin
 from controlplane.compute.limits import CGROUPS
 from controlplane.compute.occupants import is_alive, kill, lease, processes_in
@@ -41,15 +41,15 @@ class TestHangingStart:
         settings_file = branch / "data" / "postgresql.auto.conf"
         kept = settings_file.rename(settings_file.with_name("kept.conf"))
         os.mkfifo(settings_file)
-        give(settings_file, account_of(branch))
+        set_owner(settings_file, account_of(branch))
         yield branch
         settings_file.unlink()
         kept.rename(settings_file)
 
     @pytest.mark.thorough
     def test_it_leaves_no_process(self, hanging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(process, "STILL_START", 0.5)
-        monkeypatch.setattr(process, "CHECK_BOUND", 0.5)
+        monkeypatch.setattr(process, "START_TIMEOUT", 0.5)
+        monkeypatch.setattr(process, "CHECK_TIMEOUT", 0.5)
         with pytest.raises(process.StartFailed, match="did not"):
             compute.start(SPEC)
         assert processes_in(hanging) == []
@@ -108,7 +108,7 @@ class TestStops:
     def test_a_long_shutdown_gets_enough_time(
         self, branch: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(process, "STILL_STOPS", ((signal.SIGINT, 0.3), (signal.SIGQUIT, 0.3)))
+        monkeypatch.setattr(process, "STOP_TIMEOUTS", ((signal.SIGINT, 0.3), (signal.SIGQUIT, 0.3)))
         compute.start(SPEC)
         with session(socket_dir(ENDPOINT)) as connection:
             connection.execute("CREATE TABLE public.dirty (text text)")
@@ -128,7 +128,7 @@ class TestRecovery:
     def test_recovery_may_take_longer_than_the_bound(
         self, branch: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(process, "STILL_START", 0.5)
+        monkeypatch.setattr(process, "START_TIMEOUT", 0.5)
         compute.start(SPEC)
         with session(socket_dir(ENDPOINT)) as connection:
             connection.execute("CREATE TABLE public.kept (number int PRIMARY KEY)")

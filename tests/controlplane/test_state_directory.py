@@ -84,7 +84,7 @@ def test_no_other_account_can_lock_the_list_of_account_numbers(
     for existing in (False, True):
         if existing:
             claims.chmod(0o755)
-        account_numbers.is_of(place / "branches", 50_000)
+        account_numbers.is_owned_by(place / "branches", 50_000)
         assert stat.S_IMODE(claims.stat().st_mode) == 0o700
 
 

@@ -103,8 +103,8 @@ def test_a_log_that_is_redone_between_two_looks_is_told_of(
     postmaster().kill()
     wait_for(lambda: processes_in(branch) == [], "its processes to end")
     # The first look comes too early, and the next one when it has long been ready.
-    monkeypatch.setattr(progress, "POLL_INTERVAL", 3.0)
-    monkeypatch.setattr(progress, "LONGEST_POLL_INTERVAL", 3.0)
+    monkeypatch.setattr(progress, "MIN_POLL_INTERVAL", 3.0)
+    monkeypatch.setattr(progress, "MAX_POLL_INTERVAL", 3.0)
     told: list[Step] = []
     with recording(told):
         compute.start(SPEC)

@@ -19,12 +19,16 @@ import pytest
 from django.conf import settings
 
 from controlplane.compute import account_numbers, account_processes, compute, limits
-from controlplane.compute.account_numbers import new_account, noted_for, processes_by_number
+from controlplane.compute.account_numbers import (
+    new_account,
+    processes_by_number,
+    recorded_directory,
+)
 from controlplane.compute.account_processes import end_stray_accounts
 from controlplane.compute.accounts import Account, AccountUnusable, account_of, running_as
 from controlplane.compute.configuration import ComputeSpec
 from controlplane.compute.filesystem import lock_branches
-from controlplane.compute.limits import CGROUPS, most_processes
+from controlplane.compute.limits import CGROUPS, max_processes
 from controlplane.compute.session import session, socket_dir
 from tests.controlplane.test_limits import group_of
 from tests.selection import first_of
@@ -194,7 +198,7 @@ class TestRounds:
     @pytest.mark.thorough
     def test_processes_of_a_removed_branch_are_ended(self, branch: Path) -> None:
         gone = new_account(branch.parent)
-        assert noted_for(gone.uid) == branch.parent
+        assert recorded_directory(gone.uid) == branch.parent
         with process_of(gone):
             end_stray_accounts()
             assert gone.uid not in processes_by_number()
@@ -259,7 +263,7 @@ class TestAccountNumbers:
 def test_the_number_of_a_computes_processes_is_limited(branch: Path) -> None:
     compute.start(SPEC)
     pid = postmaster_of(BRANCH).pid
-    most = most_processes(SPEC.max_cu)
+    most = max_processes(SPEC.max_cu)
     assert f"Max processes             {most} " in Path(f"/proc/{pid}/limits").read_text()
     if (CGROUPS / "pids" / "perch").exists():
         group = group_of(pid, "pids")

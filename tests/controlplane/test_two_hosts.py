@@ -274,8 +274,8 @@ def test_what_was_received_is_given_to_no_host_but_the_projects(
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connection.connect(str(directory / SOCKET))
             with closing(Link(connection)) as link:
-                link.tell(received=receiver_id)
-                return link.hear()
+                link.send(received=receiver_id)
+                return link.receive()
 
     with pytest.raises(MoveRefused, match="a branch that lives on yours"):
         asked()

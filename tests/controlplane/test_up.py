@@ -19,7 +19,7 @@ import requests
 from django.core.management.base import CommandError
 
 from controlplane.management import host_resources
-from controlplane.management.commands.up import stop_by_signals
+from controlplane.management.commands.up import stop_on_signals
 from controlplane.management.host_resources import raise_file_limit, refuse_few_processes
 from controlplane.management.supervision import MARK, Program, Supervisor, end_leftovers
 from tests.support.client import Client
@@ -211,7 +211,7 @@ def test_under_nohup_closing_the_terminal_ends_nothing() -> None:
         for first, ends in ((signal.SIG_IGN, False), (signal.SIG_DFL, True)):
             signal.signal(signal.SIGHUP, first)
             stopped = threading.Event()
-            stop_by_signals(stopped)
+            stop_on_signals(stopped)
             signal.raise_signal(signal.SIGHUP)
             assert stopped.is_set() == ends
     finally:
@@ -271,7 +271,7 @@ class TestLowLimits:
         )
         supervisor.start()
         wait_for(lambda: not supervisor.is_running(), "its end")
-        assert "nobody-of-that-name" in supervisor.last_words()
+        assert "nobody-of-that-name" in supervisor.last_error()
 
 
 def test_a_proxy_that_has_not_forked_yet_is_ended_with_what_an_earlier_up_has_left(

@@ -11,8 +11,13 @@ import pytest
 from controlplane.compute import pg_upgrade
 from controlplane.compute.binaries import MAJOR
 from controlplane.compute.configuration import PLATFORM_ROLE
-from controlplane.compute.pg_upgrade import LONGEST_REPORT, LONGEST_WORDS
-from controlplane.compute.upgrade_catalogs import UpgradeFailed, UpgradeRefused, disarm, rearm
+from controlplane.compute.pg_upgrade import MAX_OUTPUT_BYTES, MAX_REPORT_BYTES
+from controlplane.compute.upgrade_catalogs import (
+    UpgradeFailed,
+    UpgradeRefused,
+    restore_client_code,
+    strip_client_code,
+)
 from controlplane.operations.words import without_paths
 from tests.support.bare_postgres import BarePostgres, Programs, bare_postgres, private_directory
 from tests.support.majors import debians_postgres
@@ -86,32 +91,32 @@ def server(request: pytest.FixtureRequest) -> Iterator[BarePostgres]:
 def test_what_is_taken_comes_back_without_being_evaluated_with_rights(server: BarePostgres) -> None:
     with server.connect() as session:
         before = session.execute(STATE).fetchall()
-    found = disarm(server.directory)
+    found = strip_client_code(server.directory)
     with server.connect() as session:
         assert session.execute(TAKEN).fetchall() == [(0,)]
         assert session.execute("SELECT trap.snap('x')").fetchall() == [(0,)]
         assert session.execute("SELECT 1 OPERATOR(trap.#+) 2").fetchall() == [(0,)]
-    rearm(server.directory, found)
+    restore_client_code(server.directory, found)
     with server.connect() as session:
         assert session.execute(STATE).fetchall() == before
         assert session.execute(SPRUNG).fetchall() == []
 
 
 def test_rights_that_were_gained_meanwhile_are_refused(server: BarePostgres) -> None:
-    found = disarm(server.directory)
+    found = strip_client_code(server.directory)
     with server.connect() as session:
         session.execute("GRANT pg_execute_server_program TO neondb_owner")
     with pytest.raises(UpgradeFailed, match="memberships: pg_execute_server_program neondb_owner"):
-        rearm(server.directory, found)
+        restore_client_code(server.directory, found)
 
 
 def test_a_database_that_lets_no_owner_in_is_named(server: BarePostgres) -> None:
-    found = disarm(server.directory)
+    found = strip_client_code(server.directory)
     with server.connect() as session:
         session.execute("ALTER DATABASE postgres CONNECTION LIMIT 0")
     reason = 'in the database "postgres" cannot be restored: too many connections for database'
     with pytest.raises(UpgradeRefused, match=reason):
-        rearm(server.directory, found)
+        restore_client_code(server.directory, found)
 
 
 @pytest.mark.parametrize("kept", range(1, 60, 10))
@@ -124,7 +129,7 @@ def test_a_path_that_is_cut_off_is_not_shown(tmp_path: Path, settings: Any, kept
         """Text of which the last `limit` bytes begin within the path."""
         return f'a cluster "{path[:-kept]}'.encode() + b"x" * kept + b" " + b"w" * (limit - 61)
 
-    (place / "loadable_libraries.txt").write_bytes(ending(LONGEST_REPORT))
-    said = pg_upgrade._words(io.BytesIO(ending(LONGEST_WORDS)), tmp_path)
+    (place / "loadable_libraries.txt").write_bytes(ending(MAX_REPORT_BYTES))
+    said = pg_upgrade._output(io.BytesIO(ending(MAX_OUTPUT_BYTES)), tmp_path)
     assert "www" in said
     assert not any(part in without_paths(said) for part in ("/", "br-grey", "branches"))

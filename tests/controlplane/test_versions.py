@@ -18,7 +18,7 @@ from controlplane.database.version import (
     RUNS_BESIDE,
     OtherVersion,
     is_too_old,
-    note_runs_beside,
+    record_compatibility,
     refuse_other_version,
     refuse_unknown,
 )
@@ -124,7 +124,7 @@ def test_a_database_of_a_newer_version_that_runs_beside_this_one(
     db: None, monkeypatch: pytest.MonkeyPatch, beside: str | None, is_refused: bool
 ) -> None:
     """During a rolling upgrade. `migrate` notes beside which older versions the new one runs."""
-    note_runs_beside()
+    record_compatibility()
     with connection.cursor() as cursor:
         if beside != RUNS_BESIDE:
             words = "NULL" if beside is None else f"'runs beside {beside}'"
@@ -133,7 +133,7 @@ def test_a_database_of_a_newer_version_that_runs_beside_this_one(
             "INSERT INTO django_migrations VALUES (-1, 'controlplane', '9999_future', now())"
         )
         # Migrating with this version must not change what the newer one has noted.
-        note_runs_beside()
+        record_compatibility()
     within_the_test(monkeypatch)
     if is_refused:
         for accepts in (refuse_unknown, lambda: refuse_other_version(beside=True)):

@@ -17,7 +17,7 @@ from controlplane.events.outbox import QUEUE, TASK
 from controlplane.events.recording import happened, record
 from controlplane.events.types import EventType
 from controlplane.models import Account, Event, Host, WebhookDelivery
-from controlplane.models.webhook import TRIED_FOR
+from controlplane.models.webhook import DELIVERY_TIMEOUT
 from controlplane.services.webhooks import delete_webhook
 from controlplane.webhooks.upkeep import look_after_webhooks
 from tests.controlplane.rows import make_project, make_webhook
@@ -76,7 +76,7 @@ def test_events_of_one_statement_keep_their_order_and_have_one_job(account: Acco
     arguments = {"webhook_id": one.id, "account": account.id}
     assert jobs() == [(QUEUE, TASK, one.id, arguments)]
     assert {one.gives_up_at - one.next_attempt_at for one in deliveries if one.next_attempt_at} == {
-        TRIED_FOR
+        DELIVERY_TIMEOUT
     }
 
 

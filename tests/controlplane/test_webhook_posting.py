@@ -78,7 +78,7 @@ def test_failure(receiver: Receiver, status: int) -> None:
 
 def test_only_the_beginning_of_an_answer_is_read(receiver: Receiver) -> None:
     receiver.answers = lambda message: Answer(body=b"x" * 10_000_000)
-    assert posted(receiver.url).body == b"x" * posting.LONGEST_BODY
+    assert posted(receiver.url).body == b"x" * posting.MAX_BODY_BYTES
 
 
 class TestRedirects:
@@ -182,7 +182,7 @@ class TestLimits:
     def test_a_receiver_that_sends_its_body_byte_by_byte_has_answered(
         self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(posting, "BODY_WITHIN", 1.0)
+        monkeypatch.setattr(posting, "BODY_TIMEOUT", 1.0)
         head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
         receiver.answers = lambda message: None
         receiver.holds = lambda connection: drip(receiver, connection, head, b"z")
@@ -211,7 +211,7 @@ class TestLimits:
             (b"-1\r\n", b""),
             (b"-5\r\n", b""),
             (b"zz\r\n", b""),
-            (b"fffffffffffffffff\r\n", b"z" * posting.LONGEST_BODY),
+            (b"fffffffffffffffff\r\n", b"z" * posting.MAX_BODY_BYTES),
             (b"1;" + b"x" * 9 + b"\r\nz\r\n1\r\nz\r\n-1\r\n", b""),
         ],
     )
@@ -232,7 +232,7 @@ class TestLimits:
         receiver.holds = lambda connection: flood(receiver, connection, head + body, b"z" * 1000)
         outcome = posted(receiver.url)
         assert (outcome.error, outcome.status, outcome.body) == ("", 200, read)
-        assert taken[0] <= posting.LONGEST_ANSWER
+        assert taken[0] <= posting.MAX_READ_BYTES
 
     def test_a_receiver_that_does_not_speak_http(self, receiver: Receiver) -> None:
         receiver.answers = lambda message: None

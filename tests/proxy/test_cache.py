@@ -156,7 +156,7 @@ def test_an_unknown_name_is_not_served_while_changes_are_not_received() -> None:
 def test_many_unknown_names_do_not_displace_known_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cache, "_MOST_TEMPORARY", 3)
+    monkeypatch.setattr(cache, "_MAX_TEMPORARY", 3)
 
     async def go() -> None:
         strangers = UnknownNames()

@@ -17,7 +17,7 @@ from tests.support.bare_postgres import BarePostgres
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_database, "ANSWER_WITHIN", 0.4)
+    monkeypatch.setattr(control_database, "ANSWER_TIMEOUT", 0.4)
 
 
 async def pid_of(connection: psycopg.AsyncConnection[Any]) -> int:

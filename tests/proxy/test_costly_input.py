@@ -180,7 +180,7 @@ def test_an_answer_takes_memory_until_the_client_has_read_it(
 def test_a_body_without_progress_is_not_waited_for(
     proxy: RunningProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_BODY_WITHIN", 0.5)
+    monkeypatch.setattr(connection, "_BODY_TIMEOUT", 0.5)
     with RawHttp(proxy) as http:
         http.post(b" " * 1_000_000, length=2_000_000)
         assert http.answer()[0] == 408

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.proxy.wire.message_stream import LONGEST, Message, MessageStream
+from controlplane.proxy.wire.message_stream import MAX_MESSAGE_BYTES, Message, MessageStream
 from controlplane.proxy.wire.messages import MalformedMessage, message
 
 MESSAGES = st.lists(
@@ -48,7 +48,7 @@ def test_an_incomplete_message_is_not_returned(payload: bytes, cut: int) -> None
     assert stream.is_between
 
 
-@pytest.mark.parametrize("length", [0, 3, LONGEST + 1, 0xFFFF_FFFF])
+@pytest.mark.parametrize("length", [0, 3, MAX_MESSAGE_BYTES + 1, 0xFFFF_FFFF])
 def test_an_invalid_length_is_refused(length: int) -> None:
     with pytest.raises(MalformedMessage):
         MessageStream(WANTED).feed(b"D" + length.to_bytes(4, "big"))
@@ -56,7 +56,7 @@ def test_an_invalid_length_is_refused(length: int) -> None:
 
 def test_a_huge_message_uses_little_memory() -> None:
     stream = MessageStream(WANTED)
-    stream.feed(b"Q" + LONGEST.to_bytes(4, "big"))
+    stream.feed(b"Q" + MAX_MESSAGE_BYTES.to_bytes(4, "big"))
     for _ in range(4):
         stream.feed(bytes(65536))
     assert len(stream._kept) == WANTED[b"Q"[0]]

@@ -146,9 +146,9 @@ def test_a_region_on_another_host_has_a_certificate_for_its_own_address(
 def test_certificates_for_unknown_names_are_limited_and_displace_no_endpoints(
     authority: Path, directory: MemoryDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certificates, "_MOST_UNPROVEN", 5)
-    monkeypatch.setattr(certificates, "_BURST", 20.0)
-    monkeypatch.setattr(certificates, "_PACE", 0.0)
+    monkeypatch.setattr(certificates, "_MAX_UNPROVEN", 5)
+    monkeypatch.setattr(certificates, "_MAX_BURST", 20.0)
+    monkeypatch.setattr(certificates, "_NEW_NAMES_PER_SECOND", 0.0)
     identity = IssuingIdentity(load_or_create_authority(authority.parent), "localhost")
     with running_proxy(identity, directory) as proxy:
         proxy.connect(ENDPOINT, **ALICE).close()

@@ -12,7 +12,7 @@ from console.api.resources.endpoints import Endpoint
 from console.api.transport import Transport, may_be_missing
 
 # The most items of each kind that are read of one history. No window has as many.
-MOST = 1000
+MAX_ITEMS = 1000
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class History:
 def _timed(data: JSONObject, name: str, time: str) -> list[tuple[datetime, JSONObject]]:
     """Return the items of an optional list with their times, the oldest first. Items without a
     readable time are left out."""
-    items = objects(data, name)[-MOST:] if data.get(name) else []
+    items = objects(data, name)[-MAX_ITEMS:] if data.get(name) else []
     timed = [(at, item) for item in items if (at := moment(item, time))]
     return sorted(timed, key=lambda found: found[0])
 

@@ -8,7 +8,7 @@ from console.api.errors import NonsenseAnswer
 from console.api.fields import JSONObject, moment, number, objects, whole
 
 # The most points that are read of one answer. Perch returns no more.
-MOST = 1500
+MAX_POINTS = 1500
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Metrics:
             raise NonsenseAnswer("The response has no valid “from”, “to” and “step”.")
         read = [
             Point(at, whole(item, "samples") or 0, item)
-            for item in objects(data, "points")[-MOST:]
+            for item in objects(data, "points")[-MAX_POINTS:]
             if (at := moment(item, "at")) and since <= at < until
         ]
         return cls(since, until, step, sorted(read, key=lambda point: point.at))

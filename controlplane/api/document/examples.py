@@ -25,7 +25,7 @@ def example_of(schema: Any, schemas: Schemas, *, whose: str = "", field: str = "
     for options in ("anyOf", "oneOf", "allOf"):
         if options in schema:
             return _of_options(schema[options], schemas, whose, field)
-    if schema.get("type") == "array" and _is_made_of_others(schema["items"]):
+    if schema.get("type") == "array" and _is_composite(schema["items"]):
         return [example_of(schema["items"], schemas, whose=whose, field=field)]
     if "const" in schema:
         return schema["const"]
@@ -51,12 +51,12 @@ def _object(schema: Any, schemas: Schemas, whose: str) -> dict[str, Any]:
 def _of_options(options: list[Any], schemas: Schemas, whose: str, field: str) -> Any:
     known = entry_of(whose, field)
     real = [one for one in options if one.get("type") != "null"]
-    if known is not None and not any(map(_is_made_of_others, real)):
+    if known is not None and not any(map(_is_composite, real)):
         return known[1]
     if known is not None and known[1] in (NOT_THERE, None):
         return known[1]
     return example_of(real[0], schemas, whose=whose, field=field)
 
 
-def _is_made_of_others(schema: Any) -> bool:
+def _is_composite(schema: Any) -> bool:
     return "$ref" in schema or "properties" in schema or "$ref" in schema.get("items", ())

@@ -171,7 +171,7 @@ def failures(method: str, path: str, *, wrapper: str | None) -> Iterator[Failure
             "The account does not operate the service, or the key is limited.",
             "only the accounts named in PERCH_OPERATORS may manage other accounts",
         )
-    elif _out_of_reach(method, path):
+    elif _needs_full_key(method, path):
         yield Failure(
             403,
             "The key is limited and does not permit this.",
@@ -227,7 +227,7 @@ def _unreadable(wrapper: str | None) -> Failure:
     return Failure(400, meaning, message, field_error=at_fault)
 
 
-def _out_of_reach(method: str, path: str) -> bool:
+def _needs_full_key(method: str, path: str) -> bool:
     return method != "GET" or path.replace("{", "<").replace("}", ">") not in BESIDE_THE_PROJECT
 
 

@@ -15,7 +15,7 @@ def links(call: Call, fields: Mapping[str, Any], calls: list[Call]) -> dict[str,
     _, method, path = call
     if method == "get":
         return {}
-    found = dict(_to_what_was_made(call, fields, calls)) if method == "post" else {}
+    found = dict(_links_to_created(call, fields, calls)) if method == "post" else {}
     if "operations" in fields:
         project = (
             "$request.path.project_id" if "{project_id}" in path else "$response.body#/project/id"
@@ -31,7 +31,7 @@ def links(call: Call, fields: Mapping[str, Any], calls: list[Call]) -> dict[str,
     return found
 
 
-def _to_what_was_made(
+def _links_to_created(
     call: Call, fields: Mapping[str, Any], calls: list[Call]
 ) -> Iterator[tuple[str, Any]]:
     _, _, path = call

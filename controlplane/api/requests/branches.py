@@ -17,7 +17,7 @@ from controlplane.services.restoring import RestoreSpec
 OF_PARENT = ("parent_timestamp", "parent_lsn")
 OF_SOURCE = ("source_timestamp", "source_lsn")
 # A hundred years.
-LONGEST_LIFE = 100 * 366 * 86400  # seconds
+MAX_TTL_SECONDS = 100 * 366 * 86400  # seconds
 ENDS = {"expires_at", "ttl_interval_seconds"}
 TWO_ENDS = "expires_at and ttl_interval_seconds both set the branch's expiry: send only one of them"
 
@@ -31,7 +31,7 @@ class BranchAttributes(Attributes):
         description="When the branch is deleted automatically: RFC 3339, with a time zone, in "
         "the future.",
     )
-    ttl_interval_seconds: Annotated[int, Field(ge=1, le=LONGEST_LIFE), WHOLE] | None = Field(
+    ttl_interval_seconds: Annotated[int, Field(ge=1, le=MAX_TTL_SECONDS), WHOLE] | None = Field(
         default=None, description="The same, as a number of seconds from now."
     )
     archived: Annotated[

@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 
 from controlplane.api.fields import PointInTime, Stated, Text, several
 
-MOST_PROJECTS = 100
+MAX_PROJECTS = 100
 METRICS = (
     "compute_unit_seconds",
     "root_branch_bytes_month",
@@ -31,8 +31,8 @@ def _separated(values: list[str]) -> list[str]:
     """Split the values at commas. A list may be sent as one value with commas, as several values,
     or both. Raises ValueError for too many."""
     parts = [part for value in values for part in value.split(",") if part]
-    if len(parts) > MOST_PROJECTS:
-        raise ValueError(f"at most {MOST_PROJECTS} are allowed")
+    if len(parts) > MAX_PROJECTS:
+        raise ValueError(f"at most {MAX_PROJECTS} are allowed")
     return parts
 
 
@@ -48,18 +48,18 @@ def _some_of(names: Sequence[str]) -> Callable[[list[str]], list[str]]:
     return known
 
 
-Several = Annotated[list[Text], AfterValidator(_separated), Stated(maxItems=MOST_PROJECTS)]
+Several = Annotated[list[Text], AfterValidator(_separated), Stated(maxItems=MAX_PROJECTS)]
 Metrics = Annotated[
     list[Annotated[Text, Stated(pattern=f"^{several(METRICS)}$")]],
     AfterValidator(_separated),
     AfterValidator(_some_of(METRICS)),
-    Stated(minItems=1, maxItems=MOST_PROJECTS),
+    Stated(minItems=1, maxItems=MAX_PROJECTS),
 ]
 Totals = Annotated[
     list[Annotated[Text, Stated(pattern=f"^{several((*TOTALS, *MORE_TOTALS))}$")]],
     AfterValidator(_separated),
     AfterValidator(_some_of((*TOTALS, *MORE_TOTALS))),
-    Stated(minItems=1, maxItems=MOST_PROJECTS),
+    Stated(minItems=1, maxItems=MAX_PROJECTS),
 ]
 
 
@@ -116,7 +116,7 @@ class ProjectsPageQuery(HistoryQuery):
     limit: int = Field(10, ge=1, le=100, description="The maximum number of projects.")
     project_ids: Several = Field(
         default_factory=list,
-        description=f"At most {MOST_PROJECTS}, separated by commas or repeated; by default all.",
+        description=f"At most {MAX_PROJECTS}, separated by commas or repeated; by default all.",
     )
 
     def as_arguments(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from controlplane.api.endpoint_fields import asks_for, chosen_in
+from controlplane.api.endpoint_fields import sent_attributes, with_request_fields
 from controlplane.api.fields import JsonObject, Stated, Text, TextMap
 from controlplane.api.requests.attributes import Attributes
 from controlplane.api.requests.unsupported import NotOffered
@@ -49,14 +49,14 @@ class EndpointSettings(Attributes):
         )
 
 
-@asks_for(ATTRIBUTES.values())
+@with_request_fields(ATTRIBUTES.values())
 class EndpointAttributes(Attributes):
     settings: EndpointSettings | None = None
     region_id: Text | None = None
 
     def attributes(self) -> endpoint_attributes.EndpointAttributes:
         return endpoint_attributes.EndpointAttributes(
-            chosen=chosen_in(self),
+            chosen=sent_attributes(self),
             settings=self.settings.sent() if self.settings else None,
             region_id=self.region_id,
         )

@@ -11,7 +11,7 @@ from controlplane.api.requests.endpoints import LIBRARIES
 from controlplane.api.requests.unsupported import NotOffered
 from controlplane.models import Durability
 from controlplane.services import project_settings
-from controlplane.services.project_settings import MOST_ALLOWED_IPS
+from controlplane.services.project_settings import MAX_ALLOWED_IPS
 
 
 def _range_of_addresses(text: str) -> str:
@@ -39,7 +39,7 @@ class AllowedIps(Attributes):
     """The addresses from which Postgres clients may connect. With `ips`, it replaces the former
     value as a whole."""
 
-    ips: Annotated[list[AddressRange], Field(max_length=MOST_ALLOWED_IPS)] | None = Field(
+    ips: Annotated[list[AddressRange], Field(max_length=MAX_ALLOWED_IPS)] | None = Field(
         default=None,
         description=(
             "IPv4 or IPv6: addresses, CIDR ranges, or a first and a last address such as "

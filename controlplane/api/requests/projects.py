@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from controlplane.api.endpoint_fields import asks_for, chosen_in
+from controlplane.api.endpoint_fields import sent_attributes, with_request_fields
 from controlplane.api.fields import (
     HistoryRetention,
     Identifier,
@@ -35,7 +35,7 @@ AS_IT_IS = (
 )
 
 
-@asks_for(one for one in ATTRIBUTES.values() if one.in_defaults)
+@with_request_fields(one for one in ATTRIBUTES.values() if one.in_defaults)
 class DefaultEndpointSettings(Attributes):
     pg_settings: TextMap | None = None
     pgbouncer_settings: PoolerSettings | None = None
@@ -44,7 +44,7 @@ class DefaultEndpointSettings(Attributes):
         """The defaults. `beside` are attributes that the request has outside of this object; they
         take precedence."""
         return EndpointAttributes(
-            chosen={**chosen_in(self), **beside},
+            chosen={**sent_attributes(self), **beside},
             settings=EndpointSettings(
                 pg_settings=self.pg_settings, pgbouncer_settings=self.pgbouncer_settings
             ),
@@ -61,7 +61,7 @@ class FirstBranch(Attributes):
     ] = None
 
 
-@asks_for(ATTRIBUTES[name] for name in (*LIMITS, "provisioner"))
+@with_request_fields(ATTRIBUTES[name] for name in (*LIMITS, "provisioner"))
 class NewProject(Attributes):
     name: Name | None = None
     region_id: Text | None = None
@@ -76,7 +76,7 @@ class NewProject(Attributes):
     org_id: Text | None = Field(None, description=ORG_ID_DESCRIPTION)
 
     def spec(self) -> ProjectSpec:
-        chosen = chosen_in(self)
+        chosen = sent_attributes(self)
         return ProjectSpec(
             name=self.name,
             region_id=self.region_id,

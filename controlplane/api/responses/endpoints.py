@@ -2,7 +2,7 @@
 
 from ninja import Field, Schema
 
-from controlplane.api.endpoint_fields import answers_with
+from controlplane.api.endpoint_fields import with_response_fields
 from controlplane.api.fields import Moment, Timestamp
 from controlplane.api.responses.operations import OperationsOut
 from controlplane.models import ATTRIBUTES, Endpoint
@@ -13,7 +13,7 @@ class EndpointSettingsOut(Schema):
     pgbouncer_settings: dict[str, str] | None = None
 
 
-@answers_with(ATTRIBUTES.values())
+@with_response_fields(ATTRIBUTES.values())
 class EndpointOut(Schema):
     host: str
     id: str

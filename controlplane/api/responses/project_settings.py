@@ -5,7 +5,7 @@ from typing import Any
 
 from ninja import Schema
 
-from controlplane.api.endpoint_fields import answers_with
+from controlplane.api.endpoint_fields import with_response_fields
 from controlplane.models import ATTRIBUTES, Durability
 
 
@@ -35,7 +35,7 @@ class ProjectSettingsOut(Schema):
     durability: Durability | None = None
 
 
-@answers_with((one for one in ATTRIBUTES.values() if one.in_defaults), always=False)
+@with_response_fields((one for one in ATTRIBUTES.values() if one.in_defaults), always=False)
 class DefaultEndpointSettingsOut(Schema):
     pg_settings: dict[str, str] | None = None
     pgbouncer_settings: dict[str, str] | None = None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from controlplane import clock, durable
 from controlplane.compute.accounts import own_account
-from controlplane.compute.base_backup import OF_THE_BRANCH, back_up, positions_in
+from controlplane.compute.base_backup import BRANCH_FILES, back_up, positions_in
 from controlplane.compute.branch_data import data_dir, require_space
 from controlplane.compute.filesystem import remove_tree, sync_tree
 from controlplane.compute.foreign_files import read_regular
@@ -33,10 +33,10 @@ from controlplane.compute.recovery import read_control
 from controlplane.compute.tree import clone_tree, open_directory, tree_size
 
 # Names in a data directory that a base of a stopped compute leaves out.
-NOT_IN_A_BASE = (*OF_THE_BRANCH, "pg_wal", "pg_wal/archive_status", "pg_wal/summaries")
+NOT_IN_A_BASE = (*BRANCH_FILES, "pg_wal", "pg_wal/archive_status", "pg_wal/summaries")
 # Bytes of log after which a further base is taken, where disks share blocks.
-LOG_PER_BASE = 32 << 20
-LONGEST_LABEL = 4096  # bytes
+LOG_BYTES_PER_BASE = 32 << 20
+MAX_LABEL_BYTES = 4096  # bytes
 
 
 class NoBase(Exception):
@@ -108,11 +108,11 @@ def _base_in(data: Path, at: datetime, *, end: int | None = None) -> tuple[Base,
     at `end`; None if that is to be found out. Raises NoBase, LogUnreadable, OSError."""
     control = read_control(data)
     # The copy of a running branch has the checkpoint that the copy began with.
-    label = read_regular(data / "backup_label", LONGEST_LABEL).decode()
+    label = read_regular(data / "backup_label", MAX_LABEL_BYTES).decode()
     redo, lsn = positions_in(label) if label else (control.redo, control.checkpoint)
     with open_directory(data) as inside, open_directory("pg_wal", within=inside) as log:
         checkpoint = record_at(log, control.timeline, lsn)
-        end = end or pulling.end_of_stopped(data, log, since=redo)
+        end = end or pulling.end_of_stopped_log(data, log, since=redo)
     if checkpoint is None or end is None or end < checkpoint.end:
         raise NoBase("the log of the data is not complete")
     size = tree_size(data, skip=NOT_IN_A_BASE)

@@ -251,10 +251,10 @@ def chains_in(history: Path) -> list[Chain]:
 
 def open_chain(branch_id: str) -> Chain | None:
     """The chain that goes on; None if there is none."""
-    return open_of(chains_of(branch_id))
+    return open_chain_of(chains_of(branch_id))
 
 
-def open_of(chains: Sequence[Chain]) -> Chain | None:
+def open_chain_of(chains: Sequence[Chain]) -> Chain | None:
     """The one of a branch's chains that goes on; None if there is none."""
     return chains[-1] if chains and chains[-1].ended_at is None else None
 

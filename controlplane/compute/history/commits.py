@@ -36,7 +36,7 @@ from controlplane.compute.history.log import (
     segment_header,
     segment_name,
     segment_start,
-    write_beside,
+    write_sidecar,
 )
 from controlplane.compute.tree import SEGMENT_SIZE, open_directory, start_of
 
@@ -65,11 +65,11 @@ AT_THE_END = (b"error in WAL record", b"could not find a valid record")
 # Seconds of the spans by which commits are counted: the first that gives few enough spans. The last
 # does for any times.
 SPANS = (60, 300, 900, 3600, 86400, 86400 << 14)
-MOST_SPANS, MOST_REMOVALS = 300, 20
+MAX_SPANS, MAX_REMOVALS = 300, 20
 # Only a forged log has more segments with commits both before and after the first base.
-MOST_CUT = 8
+MAX_CUT_SEGMENTS = 8
 # Seconds for reading one pull's log: half a gigabyte a second is usual.
-WALDUMP_BOUND = 120.0
+WALDUMP_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ def index_commits(chain: Chain, since: int) -> datetime:
                     latest = commit[0]
                 commit = next(commits, None)
             segment = chain.log / segment_name(chain.timeline, start)
-            write_beside(segment, COMMITS, packed)
+            write_sidecar(segment, COMMITS, packed)
             summary = _summary(ENTRY.iter_unpack(packed))
-            write_beside(segment, ACTIVITY, json.dumps(summary).encode())
+            write_sidecar(segment, ACTIVITY, json.dumps(summary).encode())
             packed = bytearray()
     return EPOCH + latest * MICROSECOND
 
@@ -133,7 +133,7 @@ def activity(chain: Chain) -> Activity:
         found = _stored_summary(chain, name)
         if found["latest"] < since:
             continue
-        if found["earliest"] < since and cut < MOST_CUT:
+        if found["earliest"] < since and cut < MAX_CUT_SEGMENTS:
             cut += 1
             entries = ENTRY.iter_unpack(_packed(chain, name))
             found = _summary(entry for entry in entries if entry[0] >= since)
@@ -142,17 +142,17 @@ def activity(chain: Chain) -> Activity:
         removals += [
             Commit(datetime.fromisoformat(at), lsn, files) for at, lsn, files in found["removals"]
         ]
-    return Activity(seconds, sorted(map(list, spans.items())), removals[-MOST_REMOVALS:])
+    return Activity(seconds, sorted(map(list, spans.items())), removals[-MAX_REMOVALS:])
 
 
 def _summary(entries: Iterable[tuple[int, ...]]) -> dict[str, Any]:
     """What a segment's second file says of its commits: how many were made in each minute, or, if
-    those are more than MOST_SPANS, in the `seconds` that begin with it."""
+    those are more than MAX_SPANS, in the `seconds` that begin with it."""
     seconds, spans, earliest, latest = SPANS[0], Counter[int](), END_OF_TIME, -1
-    removals: deque[list[Any]] = deque(maxlen=MOST_REMOVALS)
+    removals: deque[list[Any]] = deque(maxlen=MAX_REMOVALS)
     for at, lsn, removed in entries:
         spans[at // SECOND // seconds * seconds] += 1
-        if len(spans) > MOST_SPANS:
+        if len(spans) > MAX_SPANS:
             seconds, spans = _merged(spans, seconds)
         if at < earliest:
             earliest = at
@@ -178,12 +178,12 @@ def _stored_summary(chain: Chain, segment: str) -> dict[str, Any]:
 
 def _merged(spans: Counter[int], seconds: int) -> tuple[int, Counter[int]]:
     """The counts of spans, which are named by their first seconds since 1970, by the first of SPANS
-    from `seconds` on that gives at most MOST_SPANS."""
+    from `seconds` on that gives at most MAX_SPANS."""
     for length in SPANS[SPANS.index(seconds) :]:
         merged = Counter[int]()
         for begin, count in spans.items():
             merged[begin // length * length] += count
-        if len(merged) <= MOST_SPANS:
+        if len(merged) <= MAX_SPANS:
             break
     return length, merged
 
@@ -259,7 +259,7 @@ def end_of_log(log: int, timeline: int, since: int, major: int, account: Account
             stdin=subprocess.DEVNULL,
             capture_output=True,
             pass_fds=[log],
-            timeout=WALDUMP_BOUND,
+            timeout=WALDUMP_TIMEOUT,
             **launched,
         )
     # It is an error for pg_waldump that the log ends in the middle of a record, or that no record

@@ -33,13 +33,13 @@ CONTINUATION = struct.Struct("<2xH12xI")
 RECORD_HEADER = struct.Struct("<IIQBB2xI")
 # Bytes of the length, and where the resource manager is.
 LENGTH, MANAGER = 4, 17
-LONGEST_RECORD = 1 << 30  # bytes; Postgres writes none of more
+MAX_RECORD_BYTES = 1 << 30  # bytes; Postgres writes none of more
 BEGINNING = 1 << 20  # bytes of a record
 # Records begin at multiples of this many bytes.
 ALIGNMENT = 8
 SEGMENTS_PER_FILE_ID = (1 << 32) // SEGMENT_SIZE
 SEGMENT_NAME = 24  # characters
-LONGEST_TIMELINE = 64 << 10  # bytes
+MAX_TIMELINE_BYTES = 64 << 10  # bytes
 # A line of a timeline's file: an earlier timeline, and where it was left.
 LEFT = re.compile(rb"^(\d{1,10})\t([0-9A-F]{1,8}/[0-9A-F]{1,8})\t", re.MULTILINE)
 LSN = re.compile("([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
@@ -112,7 +112,7 @@ def is_header_of(directory: int, header: SegmentHeader, timeline: int, system_id
         return False
     if header.timeline == timeline:
         return True
-    content = read_regular(timeline_file(timeline), LONGEST_TIMELINE, within=directory)
+    content = read_regular(timeline_file(timeline), MAX_TIMELINE_BYTES, within=directory)
     return any(
         int(left[1]) == header.timeline
         and segment_start(parse_lsn(left[2].decode())) == header.address
@@ -214,7 +214,7 @@ def records_of(
         if any(page[at : at + LENGTH]):
             begun, content = address + at, bytearray(page[at:])
             missing = int.from_bytes(content[:LENGTH], "little") - len(content)
-            if missing > LONGEST_RECORD:
+            if missing > MAX_RECORD_BYTES:
                 raise LogUnreadable(f"the record at {lsn_text(begun)} is damaged")
 
 
@@ -268,10 +268,10 @@ def bytes_at(directory: int, timeline: int, position: int, count: int) -> bytes:
 def write_sum(segment: Path) -> None:
     """Note the checksum of a segment that was copied. The log of another branch that was created
     from the same template has segments of the same names, identifiers and positions."""
-    write_beside(segment, SUM, _sum_of(segment).encode())
+    write_sidecar(segment, SUM, _sum_of(segment).encode())
 
 
-def write_beside(segment: Path, suffix: str, content: bytes | bytearray) -> None:
+def write_sidecar(segment: Path, suffix: str, content: bytes | bytearray) -> None:
     """Write what is known of the segment to the file with the segment's name and the suffix, which
     is replaced as a whole."""
     draft = segment.with_name(f"{segment.name}{suffix}.new")
@@ -279,7 +279,7 @@ def write_beside(segment: Path, suffix: str, content: bytes | bytearray) -> None
     draft.replace(segment.with_name(segment.name + suffix))
 
 
-def is_as_copied(segment: Path) -> bool:
+def matches_checksum(segment: Path) -> bool:
     """Whether the segment has its noted checksum."""
     try:
         return segment.with_name(segment.name + SUM).read_text() == _sum_of(segment)

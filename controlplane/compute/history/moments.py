@@ -18,9 +18,9 @@ from controlplane.compute.history.chain import (
 )
 from controlplane.compute.history.commits import Commit, commits_around, first_later
 from controlplane.compute.history.log import (
-    is_as_copied,
     is_segment_of,
     lsn_text,
+    matches_checksum,
     record_at,
     segment_name,
 )
@@ -81,7 +81,7 @@ def find_lsn(branch_id: str, lsn: int) -> Moment:
     Raises NoSuchMoment."""
     chains = {chain.number: chain for chain in chains_of(branch_id) if chain.bases()}
     begins = 0
-    for chain, until, gap in _present_line(chains):
+    for chain, until, gap in _ancestor_chains(chains):
         if chain.bases()[0].end <= lsn <= until:
             return _moment_at(chain, lsn)
         if gap and until < lsn < begins:
@@ -103,7 +103,7 @@ def find_lsn(branch_id: str, lsn: int) -> Moment:
     return found[0]
 
 
-def _present_line(chains: dict[int, Chain]) -> Iterator[tuple[Chain, int, str]]:
+def _ancestor_chains(chains: dict[int, Chain]) -> Iterator[tuple[Chain, int, str]]:
     """The chains that the branch's present data descends from, the last first. With each comes the
     position up to which it does, and why the log between that and the next chain is missing."""
     chain = chains[max(chains)] if chains else None
@@ -132,7 +132,7 @@ def check_log(moment: Moment) -> list[str]:
         for name in names:
             if not is_segment_of(log, name, base.timeline, chain.system_id):
                 raise NoSuchMoment(f"{LOG_LOST}: the segment {name} is missing or damaged")
-            if not is_as_copied(chain.log / name):
+            if not matches_checksum(chain.log / name):
                 raise NoSuchMoment(f"the segment {name} of the log is not what was copied")
         if record_at(log, base.timeline, base.checkpoint.lsn) != base.checkpoint:
             raise NoSuchMoment("the log is not that of the base copy")

@@ -24,9 +24,9 @@ FIEMAP = 0xC020660B  # linux/fs.h
 REQUEST = struct.Struct("<QQIIII")
 # Logical and physical begin, length, flags.
 EXTENT = struct.Struct("<QQQ16xI12x")
-AT_ONCE = 256
+BATCH_SIZE = 256
 # Flags of requests and of extents.
-SYNC, LAST = 0x1, 0x1
+FLAG_SYNC, EXTENT_LAST = 0x1, 0x1
 # Extents without a place on the disk yet.
 NOT_PLACED = 0x2 | 0x4
 
@@ -45,12 +45,12 @@ def measure_bases(chain: Chain, branch_id: str) -> None:
         if base.end in known:
             chain.beside_next[base.end] = known[base.end]
         else:
-            taken = _taken_beside(chain.data_of(base), chain.data_of(following))
+            taken = _bytes_not_shared(chain.data_of(base), chain.data_of(following))
             chain.beside_next[base.end] = taken
-    chain.beside_branch = _taken_beside(chain.data_of(bases[-1]), data) if bases else 0
+    chain.beside_branch = _bytes_not_shared(chain.data_of(bases[-1]), data) if bases else 0
 
 
-def _taken_beside(tree: Path, other: Path) -> int:
+def _bytes_not_shared(tree: Path, other: Path) -> int:
     """Bytes of the disk that the tree has and the other tree has not."""
     others = list(_extents(other))
     return _length([*_extents(tree), *others]) - _length(others)
@@ -75,11 +75,11 @@ def _extents(tree: Path) -> Iterator[tuple[int, int]]:
 
 def extents_of(file: int, *, request: int = 0) -> Iterator[tuple[int, int, int, int]]:
     """Where the file is: for each extent its begin in the file and on the disk, its length, and its
-    flags. `request` is 0 or SYNC, which writes the file to the disk first. Raises OSError."""
+    flags. `request` is 0 or FLAG_SYNC, which writes the file to the disk first. Raises OSError."""
     position, is_last = 0, os.fstat(file).st_size == 0
     while not is_last:
-        answer = bytearray(REQUEST.size + AT_ONCE * EXTENT.size)
-        REQUEST.pack_into(answer, 0, position, 2**64 - 1 - position, request, 0, AT_ONCE, 0)
+        answer = bytearray(REQUEST.size + BATCH_SIZE * EXTENT.size)
+        REQUEST.pack_into(answer, 0, position, 2**64 - 1 - position, request, 0, BATCH_SIZE, 0)
         fcntl.ioctl(file, FIEMAP, answer)
         count = REQUEST.unpack_from(answer)[3]
         is_last = count == 0
@@ -88,4 +88,4 @@ def extents_of(file: int, *, request: int = 0) -> Iterator[tuple[int, int, int, 
                 answer, REQUEST.size + number * EXTENT.size
             )
             yield logical, begin, length, flags
-            position, is_last = logical + length, bool(flags & LAST)
+            position, is_last = logical + length, bool(flags & EXTENT_LAST)

@@ -29,7 +29,7 @@ from controlplane.compute.history.chain import (
 )
 from controlplane.compute.history.commits import end_of_log, index_commits
 from controlplane.compute.history.log import (
-    LONGEST_TIMELINE,
+    MAX_TIMELINE_BYTES,
     PAGE,
     bytes_at,
     is_header_of,
@@ -61,7 +61,7 @@ SLOT = "perch_history"
 # what the slot holds.
 MAX_PULL = 64 * SEGMENT_SIZE
 # The first version that can flush a message without a commit.
-FLUSHES_MESSAGES = 170000
+MESSAGE_FLUSH_SINCE = 170000
 
 
 class LogLost(Exception):
@@ -98,7 +98,7 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
             _hold_slot(connection)
             most = segment_start(chain.copied) + MAX_PULL
             until = flushed if whole else min(segment_start(flushed), most)
-            with _log_of(branch_id) as source:
+            with _open_log_directory(branch_id) as source:
                 complete_at = at if whole else None
                 # Postgres soon overwrites a recycled segment, which is slow if the disk must first
                 # copy each of its blocks.
@@ -115,15 +115,15 @@ def pull_running(chain: Chain, branch_id: str, sockets: Path, *, whole: bool = F
 
 
 def pull_stopped(chain: Chain, branch_id: str) -> bool:
-    """Copy the log of a branch whose compute is stopped, up to its end (`end_of_stopped`). Returns
-    whether there was any.
+    """Copy the log of a branch whose compute is stopped, up to its end (`end_of_stopped_log`).
+    Returns whether there was any.
 
     The caller holds the branch's history lock. If the log does not continue the chain, the chain is
     ended. Raises LogUnreadable, NotEnoughSpace, OSError.
     """
     at = clock.now()
-    with _log_of(branch_id) as source:
-        until = end_of_stopped(data_dir(branch_id), source, since=chain.copied)
+    with _open_log_directory(branch_id) as source:
+        until = end_of_stopped_log(data_dir(branch_id), source, since=chain.copied)
         if until is None:
             return False
         flushed_logs[branch_id] = Flushed(chain.number, until, at)
@@ -134,7 +134,7 @@ def pull_stopped(chain: Chain, branch_id: str) -> bool:
             return False
 
 
-def end_of_stopped(data: Path, log: int, *, since: int) -> int | None:
+def end_of_stopped_log(data: Path, log: int, *, since: int) -> int | None:
     """Where the log in the open directory of a stopped branch ends: after its shutdown checkpoint,
     or after its last valid record behind `since` if the compute did not shut down in order, as the
     next start recovers to there. None if the log is lost. Raises LogUnreadable, OSError."""
@@ -163,7 +163,7 @@ def read_flushed(chain: Chain, branch_id: str, start: int, stop: int) -> bytes:
     chain, OSError.
     """
     name = segment_name(chain.timeline, start)
-    with _log_of(branch_id) as source, open_directory(chain.log) as target:
+    with _open_log_directory(branch_id) as source, open_directory(chain.log) as target:
         _check_continues(chain, source, target)
         _check(chain, source, name)
         found = bytes_at(source, chain.timeline, start, stop - start)
@@ -177,7 +177,7 @@ def read_flushed(chain: Chain, branch_id: str, start: int, stop: int) -> bytes:
 def read_timeline(chain: Chain) -> str:
     """The file in the chain that tells where its timeline began; "" for the first timeline."""
     with open_directory(chain.log) as log:
-        return read_regular(timeline_file(chain.timeline), LONGEST_TIMELINE, within=log).decode()
+        return read_regular(timeline_file(chain.timeline), MAX_TIMELINE_BYTES, within=log).decode()
 
 
 def drop_slot(sockets: Path) -> None:
@@ -193,7 +193,7 @@ def drop_slot(sockets: Path) -> None:
 def _flush(connection: Session) -> None:
     """Flush the log up to here: also the commits whose clients did not wait for that
     (`synchronous_commit`)."""
-    if connection.info.server_version >= FLUSHES_MESSAGES:
+    if connection.info.server_version >= MESSAGE_FLUSH_SINCE:
         connection.execute("SELECT pg_logical_emit_message(false, 'perch_history', '', true)")
     else:
         # A message that belongs to its transaction makes the commit one to be flushed.
@@ -230,7 +230,7 @@ def _advance(connection: Session, lsn: int) -> None:
 
 
 @contextmanager
-def _log_of(branch_id: str) -> Iterator[int]:
+def _open_log_directory(branch_id: str) -> Iterator[int]:
     """The descriptor of the compute's directory of log, which its account can write to."""
     with (
         open_directory(data_dir(branch_id)) as data,
@@ -286,7 +286,7 @@ def _copy_timeline(chain: Chain, source: int, target: int) -> None:
     """Copy the file that tells where the chain's timeline began, which the first has not: Postgres
     recovers along no timeline that it does not know."""
     name = timeline_file(chain.timeline)
-    if content := read_regular(name, LONGEST_TIMELINE, within=source):
+    if content := read_regular(name, MAX_TIMELINE_BYTES, within=source):
         with suppress(FileExistsError):
             file = os.open(name, NEW_FILE, 0o600, dir_fd=target)
             with os.fdopen(file, "wb") as opened:

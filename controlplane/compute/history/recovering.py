@@ -29,7 +29,12 @@ from controlplane.compute.tree import (
     open_directory,
     start_of,
 )
-from controlplane.compute.workshop import PREPARED, end_workshop, serving, sockets_of
+from controlplane.compute.workshop import (
+    MAX_PREPARED_TRANSACTIONS,
+    end_workshop,
+    serving,
+    sockets_of,
+)
 
 # The staging directory is flushed as a whole before it is put in place.
 SETTINGS = {
@@ -43,7 +48,7 @@ SETTINGS = {
     "recovery_target_timeline": "current",
     # Clients' connections of the time, whose number would have to be allowed, do not matter.
     "hot_standby": "off",
-    "max_prepared_transactions": str(PREPARED),
+    "max_prepared_transactions": str(MAX_PREPARED_TRANSACTIONS),
 }
 
 
@@ -120,7 +125,7 @@ def _recovered(
         moment = find()
         _copy(moment, staging, account)
     refuse_other_major(staging / "data")
-    branch_data.let_in(staging, account)
+    branch_data.grant_access(staging, account)
     with serving(branch_data.staging_id(branch_id), sockets_of(branch_id), SETTINGS) as sockets:
         _check_reached(moment, sockets)
         yield sockets

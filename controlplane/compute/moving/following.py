@@ -18,14 +18,14 @@ from pathlib import Path
 
 import psycopg
 
-from controlplane.compute.accounts import Account, give
+from controlplane.compute.accounts import Account, set_owner
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.foreign_files import remove_from
 from controlplane.compute.history.log import parse_lsn
 from controlplane.compute.moving.links import Link, LinkBroken
 from controlplane.compute.moving.streaming import NEEDED_BY_A_STANDBY
-from controlplane.compute.patience import patience, progressed, remaining
-from controlplane.compute.process import last_words, running_postmaster
+from controlplane.compute.patience import patience, remaining, report_progress
+from controlplane.compute.process import last_errors, running_postmaster
 from controlplane.compute.recovery import STANDBY, read_control
 from controlplane.compute.session import session, values_of
 from controlplane.compute.space import require_reserve
@@ -45,9 +45,9 @@ _NUMBER = re.compile("[0-9]{1,7}")
 _SEGMENT_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = ".new"
 # Seconds without progress that a standby gets to replay what it has, while everybody waits for it.
-REPLAY_BOUND = 30.0
+REPLAY_TIMEOUT = 30.0
 # Seconds between two looks at how far the standby is, while everybody waits for it.
-_LOOK = 0.005
+_POLL_INTERVAL = 0.005
 
 
 class NotFollowed(Exception):
@@ -80,7 +80,7 @@ class Follower:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
                 raise LinkBroken(f"the log's segment {name} is another file here")
-            link.take_into(file, at, length)
+            link.receive_into(file, at, length)
             os.fdatasync(file)
         finally:
             os.close(file)
@@ -123,14 +123,14 @@ class Follower:
     def finish(self, checkpoint: int, end: int) -> None:
         """Stop the standby once it has replayed the compute's last checkpoint, which lies there in
         the log. Raises NotFollowed, OutOfPatience."""
-        with patience(REPLAY_BOUND):
+        with patience(REPLAY_TIMEOUT):
             before = 0
             while (replayed := self.replayed()) < end:
                 if replayed > before:
                     before = replayed
-                    progressed()
+                    report_progress()
                 remaining()
-                time.sleep(_LOOK)
+                time.sleep(_POLL_INTERVAL)
         self._running.close()
         data = data_dir(self._branch_id)
         if read_control(data).checkpoint != checkpoint:
@@ -148,7 +148,7 @@ class Follower:
         try:
             require_reserve(file)
             os.ftruncate(file, SEGMENT_SIZE)
-            give(file, self._account)
+            set_owner(file, self._account)
             os.rename(name + _NEW, name, src_dir_fd=self._log, dst_dir_fd=self._log)
             os.fsync(self._log)
         except BaseException:
@@ -158,7 +158,7 @@ class Follower:
 
     def _require_standby(self) -> None:
         if running_postmaster(data_dir(self._branch_id)) is None:
-            words = last_words(branch_dir(self._branch_id) / f"{NAME}.log")
+            words = last_errors(branch_dir(self._branch_id) / f"{NAME}.log")
             raise NotFollowed(f"the standby on the other host has ended: {words}")
 
 

@@ -8,16 +8,16 @@ import socket
 import time
 from typing import Any
 
-from controlplane.compute.patience import progressed, remaining
+from controlplane.compute.patience import remaining, report_progress
 
 # Bytes of the longest message, and of those of files.
-LONGEST = 1 << 20
-PIECE = 256 << 10
+MAX_MESSAGE_BYTES = 1 << 20
+CHUNK_BYTES = 256 << 10
 # Seconds between two looks whether the work was cancelled, and the longest silence of a peer that
 # must not be silent.
-_LOOK, SILENCE = 0.5, 120.0
+_CANCEL_CHECK_INTERVAL, SILENCE_TIMEOUT = 0.5, 120.0
 _JSON, _BYTES = b"J", b"B"
-_HEAD = 5
+_HEADER_BYTES = 5
 
 
 class LinkBroken(Exception):
@@ -40,7 +40,7 @@ class Link:
         self._connection = connection
         # What was told and given, and is sent when there is enough of it or an answer is awaited.
         self._unsent = bytearray()
-        connection.settimeout(_LOOK)
+        connection.settimeout(_CANCEL_CHECK_INTERVAL)
 
     def close(self) -> None:
         self._connection.close()
@@ -48,7 +48,7 @@ class Link:
     def flush(self) -> None:
         """Send at once what was told and given. Raises LinkBroken."""
         unsent, self._unsent = memoryview(self._unsent), bytearray()
-        deadline = time.monotonic() + SILENCE
+        deadline = time.monotonic() + SILENCE_TIMEOUT
         while unsent:
             remaining()
             try:
@@ -59,15 +59,15 @@ class Link:
             except OSError as error:
                 raise LinkBroken(f"the connection to the other host has ended: {error}") from error
 
-    def tell(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         """Send an object. Raises LinkBroken."""
         self._send(_JSON, json.dumps(message).encode())
 
-    def give(self, piece: bytes) -> None:
-        """Send bytes of a file, at most LONGEST. Raises LinkBroken."""
+    def send_bytes(self, piece: bytes) -> None:
+        """Send bytes of a file, at most MAX_MESSAGE_BYTES. Raises LinkBroken."""
         self._send(_BYTES, piece)
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """Receive an object. Raises LinkBroken; and MoveInterrupted or MoveRefused if it says
         so."""
         kind, content = self._receive()
@@ -82,18 +82,18 @@ class Link:
             raise MoveRefused(str(message["refused"]))
         return message
 
-    def take(self) -> bytes:
+    def receive_bytes(self) -> bytes:
         """Receive bytes of a file. Raises LinkBroken."""
         kind, content = self._receive()
         if kind != _BYTES:
             raise LinkBroken("the other host has sent no bytes of a file")
         return content
 
-    def take_into(self, file: int, at: int, length: int) -> None:
+    def receive_into(self, file: int, at: int, length: int) -> None:
         """Receive that many bytes of a file and write them at `at`. Raises LinkBroken, OSError."""
         end = at + length
         while at < end:
-            piece = self.take()
+            piece = self.receive_bytes()
             if not 0 < len(piece) <= end - at:
                 raise LinkBroken("the other host has sent more bytes than it has announced")
             written = 0
@@ -102,19 +102,19 @@ class Link:
             at += len(piece)
 
     def _send(self, kind: bytes, content: bytes) -> None:
-        self._unsent += kind + len(content).to_bytes(_HEAD - 1, "big") + content
-        if len(self._unsent) >= PIECE:
+        self._unsent += kind + len(content).to_bytes(_HEADER_BYTES - 1, "big") + content
+        if len(self._unsent) >= CHUNK_BYTES:
             self.flush()
-        progressed()
+        report_progress()
 
     def _receive(self) -> tuple[bytes, bytes]:
         self.flush()
-        head = self._read(_HEAD)
+        head = self._read(_HEADER_BYTES)
         size = int.from_bytes(head[1:], "big")
-        if size > LONGEST:
+        if size > MAX_MESSAGE_BYTES:
             raise LinkBroken("the other host has sent a message that is too long")
         content = self._read(size)
-        progressed()
+        report_progress()
         return head[:1], content
 
     def _read(self, size: int) -> bytes:
@@ -136,5 +136,5 @@ class Link:
         pending = getattr(self._connection, "pending", None)
         while not (pending and pending()):
             remaining()
-            if select.select([self._connection], [], [], _LOOK)[0]:
+            if select.select([self._connection], [], [], _CANCEL_CHECK_INTERVAL)[0]:
                 return

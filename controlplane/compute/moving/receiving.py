@@ -16,8 +16,8 @@ from typing import Any
 
 from controlplane import durable
 from controlplane.compute import compute
-from controlplane.compute.accounts import Account, account_of, give, own_account
-from controlplane.compute.branch_data import LEAST, branch_dir, new_branch
+from controlplane.compute.accounts import Account, account_of, own_account, set_owner
+from controlplane.compute.branch_data import MIN_BRANCH_BYTES, branch_dir, new_branch
 from controlplane.compute.filesystem import remove_tree
 from controlplane.compute.moving.following import Follower, end_following
 from controlplane.compute.moving.links import Link, LinkBroken
@@ -27,12 +27,12 @@ from controlplane.compute.tree import NEW_FILE, NO_REFLINK, REGULAR, open_direct
 
 _FICLONERANGE = 0x4020940D  # linux/fs.h: source, its offset, length, the target's offset
 _RANGE = struct.Struct("=qQQQ")
-_COPIED_AT_ONCE = 1 << 20
-_DEEPEST = 16
+_COPY_CHUNK_BYTES = 1 << 20
+_MAX_DEPTH = 16
 # Files are at most so large: a message cannot make a larger one.
-_LARGEST = 1 << 40
+_MAX_FILE_BYTES = 1 << 40
 # Bytes after which the disk's space is checked again.
-_LOOK_AFTER = 64 << 20
+_SPACE_CHECK_BYTES = 64 << 20
 # What ALTER SYSTEM writes, which no client may. So it holds nothing, or what a compute that was
 # taken over has put there to override the platform's settings.
 _SETTINGS_OF_THE_CLUSTER = f"{DATA}/postgresql.auto.conf"
@@ -76,11 +76,11 @@ def receive_branch(
     end_following(branch_id)
     compute.clear(branch_id)
     with new_branch(branch_id) as (staging, account):
-        require(LEAST, at=staging, what="the branch")
+        require(MIN_BRANCH_BYTES, at=staging, what="the branch")
         _Receiver(link, branch_id, received, staging, account, following).receive()
 
 
-def receive_the_rest(link: Link, branch_id: str) -> None:
+def receive_unlogged_files(link: Link, branch_id: str) -> None:
     """Receive, durably, what the log of a followed compute did not have. Raises LinkBroken,
     MoveRefused, NotEnoughSpace, OSError."""
     place = branch_dir(branch_id)
@@ -124,7 +124,7 @@ class _Receiver:
 
     def receive(self) -> None:
         while True:
-            message = self._link.hear()
+            message = self._link.receive()
             if "directory" in message:
                 self._make_directory(str(message["directory"]))
             elif "file" in message:
@@ -149,12 +149,12 @@ class _Receiver:
             with suppress(FileExistsError):
                 os.mkdir(last, 0o700, dir_fd=place)
             with open_directory(last, within=place) as made:
-                give(made, self._owner_of(name))
+                set_owner(made, self._owner_of(name))
                 if last == "log" and not _is_data(name):
                     os.fchmod(made, 0o755)
 
     def _receive_file(self, name: str, *, size: int, mode: int) -> None:
-        if not 0 <= size <= _LARGEST:
+        if not 0 <= size <= _MAX_FILE_BYTES:
             raise LinkBroken("the other host has sent a file that is too large")
         with _directory_of(self._staging, name) as (place, last):
             if self.is_in_place:
@@ -164,7 +164,7 @@ class _Receiver:
             file = os.open(last, NEW_FILE & ~os.O_WRONLY | os.O_RDWR, 0o600, dir_fd=place)
         try:
             os.ftruncate(file, size)
-            while "end" not in (message := self._link.hear()):
+            while "end" not in (message := self._link.receive()):
                 self._receive_part(
                     file,
                     int(message["at"]),
@@ -175,7 +175,7 @@ class _Receiver:
                 )
             if name == _SETTINGS_OF_THE_CLUSTER:
                 os.ftruncate(file, 0)
-            give(file, self._owner_of(name))
+            set_owner(file, self._owner_of(name))
             os.fchmod(file, 0o600 if _is_data(name) else mode & 0o755)
         finally:
             os.close(file)
@@ -185,16 +185,16 @@ class _Receiver:
     ) -> None:
         if not 0 <= at <= at + length <= size:
             raise LinkBroken("the other host has sent a part outside of its file")
-        self._look(file, length)
+        self._check_space(file, length)
         if like:
             with self._opened(like) as source:
                 _share(source, of, file, at, length)
             return
-        self._link.take_into(file, at, length)
+        self._link.receive_into(file, at, length)
 
-    def _look(self, file: int, length: int) -> None:
+    def _check_space(self, file: int, length: int) -> None:
         self._unlooked += length
-        if self._unlooked >= _LOOK_AFTER:
+        if self._unlooked >= _SPACE_CHECK_BYTES:
             self._unlooked = 0
             require_reserve(file)
 
@@ -236,7 +236,7 @@ def _directory_of(branch: Path, name: str) -> Iterator[tuple[int, str]]:
     link."""
     path = PurePosixPath(name)
     parts = path.parts
-    if path.is_absolute() or not 0 < len(parts) <= _DEEPEST or ".." in parts or "\0" in name:
+    if path.is_absolute() or not 0 < len(parts) <= _MAX_DEPTH or ".." in parts or "\0" in name:
         raise LinkBroken("the other host has sent a path that leads out of the branch")
     with ExitStack() as opened:
         place = opened.enter_context(open_directory(branch))
@@ -255,7 +255,7 @@ def _share(source: int, offset: int, target: int, at: int, length: int) -> None:
     else:
         return
     while length > 0:
-        piece = os.pread(source, min(_COPIED_AT_ONCE, length), offset)
+        piece = os.pread(source, min(_COPY_CHUNK_BYTES, length), offset)
         if not piece:
             raise LinkBroken("the other host shares blocks behind the end of a file")
         written = os.pwrite(target, piece, at)

@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from controlplane.compute.base_backup import OF_THE_PROCESS, OF_THE_RUNNING
+from controlplane.compute.base_backup import PROCESS_FILES, RUNNING_FILES
 from controlplane.compute.branch_data import branch_dir, data_dir
 from controlplane.compute.history.bases import NOT_IN_A_BASE
 from controlplane.compute.history.chain import Base, Chain, chains_of, history_dir
-from controlplane.compute.moving.links import PIECE, Link
+from controlplane.compute.moving.links import CHUNK_BYTES, Link
 from controlplane.compute.moving.sharing import Part, SentBlocks
 from controlplane.compute.moving.streaming import Stream
 from controlplane.compute.recovery import STANDBY
@@ -27,7 +27,7 @@ DATA = "data"
 # What is in no log: directories, which are sent whole, and a file.
 _DIRECTORIES = ("pg_logical", "pg_replslot", "pg_stat", "pg_twophase")
 _CONTROL = "global/pg_control"
-NOT_SENT_AGAIN = (*OF_THE_PROCESS, "pg_wal")
+NOT_SENT_AGAIN = (*PROCESS_FILES, "pg_wal")
 _TIMELINE = re.compile("[0-9A-F]{8}[.]history")
 _INIT = "_init"
 # A file of a table or index: its main part, another fork, or a further gigabyte of one.
@@ -39,7 +39,7 @@ def size_of(branch_id: str) -> int:
     OSError."""
     history = history_dir(branch_id)
     kept = tree_size(history) if history.exists() else 0
-    return tree_size(data_dir(branch_id), skip=OF_THE_PROCESS) + kept
+    return tree_size(data_dir(branch_id), skip=PROCESS_FILES) + kept
 
 
 def send_branch(
@@ -55,16 +55,16 @@ def send_branch(
     If its compute runs, `of_running` is the stream of its log, and its data directory or a clone of
     it. `between` is called between two files. Raises LinkBroken, MoveRefused, TreeUntrusted,
     OSError, and of a running compute what its stream raises."""
-    link.tell(branch=branch_id)
+    link.send(branch=branch_id)
     sender = _Sender(link, branch_id, sent, between)
     if of_running is None:
-        sender.tree(data_dir(branch_id), DATA, skip=OF_THE_PROCESS)
+        sender.tree(data_dir(branch_id), DATA, skip=PROCESS_FILES)
     else:
         stream, data = of_running
         for name in (DATA, f"{DATA}/pg_wal"):
-            link.tell(directory=name)
-        link.tell(follow=branch_id)
-        sender.tree(data, DATA, skip=OF_THE_RUNNING)
+            link.send(directory=name)
+        link.send(follow=branch_id)
+        sender.tree(data, DATA, skip=RUNNING_FILES)
         # What its timeline goes back to.
         log = data_dir(branch_id) / "pg_wal"
         sender.tree(log, f"{DATA}/pg_wal", wanted=_TIMELINE.fullmatch)
@@ -76,11 +76,11 @@ def send_branch(
     for path in sorted(branch_dir(branch_id).glob("*.log*")):
         if path.is_file() and not path.is_symlink():
             sender.own_file(path, path.name)
-    link.tell(complete=branch_id)
-    link.hear()
+    link.send(complete=branch_id)
+    link.receive()
 
 
-def send_what_is_not_in_the_log(link: Link, branch_id: str) -> None:
+def send_unlogged_files(link: Link, branch_id: str) -> None:
     """Send the files of a stopped compute that no replay of its log makes: unlogged tables, slots,
     statistics and the state of the cluster. Raises LinkBroken, TreeUntrusted, OSError."""
     data, sender = data_dir(branch_id), _Sender(link, branch_id, SentBlocks())
@@ -100,8 +100,8 @@ def send_what_is_not_in_the_log(link: Link, branch_id: str) -> None:
         if file is not None:
             sender.file(file, f"{DATA}/{path}")
         elif path.partition("/")[0] in _DIRECTORIES:
-            link.tell(directory=f"{DATA}/{path}")
-    link.tell(complete=branch_id)
+            link.send(directory=f"{DATA}/{path}")
+    link.send(complete=branch_id)
 
 
 class _Sender:
@@ -126,10 +126,10 @@ class _Sender:
         wanted: Callable[[str], object] = lambda path: True,
     ) -> None:
         """Send the tree `source` as the directory `name` of the branch, with the `wanted` files."""
-        self._link.tell(directory=name)
+        self._link.send(directory=name)
         for inner, file in entries_in(source, skip=skip, wanted=wanted):
             if file is None:
-                self._link.tell(directory=f"{name}/{inner}")
+                self._link.send(directory=f"{name}/{inner}")
             else:
                 self.file(file, f"{name}/{inner}")
 
@@ -137,7 +137,7 @@ class _Sender:
         """Send a chain of the history. Its log is first made up of whole directories."""
         name = f"{chain.place.parent.name}/{chain.place.name}"
         for directory in (chain.place.parent.name, name, f"{name}/bases", f"{name}/log"):
-            self._link.tell(directory=directory)
+            self._link.send(directory=directory)
         for base in chain.bases():
             self._base(chain, base, f"{name}/bases/{chain.place_of(base).name}")
         for path in sorted(chain.log.iterdir()):
@@ -147,7 +147,7 @@ class _Sender:
         self.content(json.dumps(stored).encode(), f"{name}/chain.json")
 
     def _base(self, chain: Chain, base: Base, name: str) -> None:
-        self._link.tell(directory=name)
+        self._link.send(directory=name)
         data, stored = chain.data_of(base), base.as_json()
         if base.template:
             # The other host's template is another cluster: the base is sent as a copy.
@@ -166,27 +166,27 @@ class _Sender:
     def file(self, file: int, name: str) -> None:
         # A running compute may write more to it, which is also in its log.
         found = os.fstat(file)
-        self._link.tell(file=name, size=found.st_size, mode=found.st_mode & 0o777)
+        self._link.send(file=name, size=found.st_size, mode=found.st_mode & 0o777)
         for part in self._sent.parts(file, found.st_size, f"{self._branch_id}/{name}"):
             if part.like:
-                self._link.tell(at=part.offset, length=part.length, like=part.like, of=part.at)
+                self._link.send(at=part.offset, length=part.length, like=part.like, of=part.at)
                 add_bytes(part.length)
             else:
                 self._part(file, part)
-        self._link.tell(end=name)
+        self._link.send(end=name)
         self._between()
 
     def content(self, content: bytes, name: str) -> None:
-        self._link.tell(file=name, size=len(content), mode=0o600)
-        self._link.tell(at=0, length=len(content))
-        for start in range(0, len(content), PIECE):
-            self._link.give(content[start : start + PIECE])
-        self._link.tell(end=name)
+        self._link.send(file=name, size=len(content), mode=0o600)
+        self._link.send(at=0, length=len(content))
+        for start in range(0, len(content), CHUNK_BYTES):
+            self._link.send_bytes(content[start : start + CHUNK_BYTES])
+        self._link.send(end=name)
 
     def _part(self, file: int, part: Part) -> None:
-        self._link.tell(at=part.offset, length=part.length)
+        self._link.send(at=part.offset, length=part.length)
         for piece in _pieces(file, part):
-            self._link.give(piece)
+            self._link.send_bytes(piece)
             add_bytes(len(piece))
 
 
@@ -194,7 +194,7 @@ def _pieces(file: int, part: Part) -> Iterator[bytes]:
     """The bytes of the part; zeros for those that the file has lost meanwhile."""
     offset, end = part.offset, part.offset + part.length
     while offset < end:
-        wanted = min(PIECE, end - offset)
+        wanted = min(CHUNK_BYTES, end - offset)
         piece = os.pread(file, wanted, offset).ljust(wanted, b"\0")
         yield piece
         offset += wanted

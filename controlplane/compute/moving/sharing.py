@@ -9,14 +9,14 @@ import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from controlplane.compute.history.occupied import SYNC, extents_of
+from controlplane.compute.history.occupied import FLAG_SYNC, extents_of
 
 # linux/fiemap.h
 _UNWRITTEN, _SHARED = 0x800, 0x2000
 # Extents whose place on the disk does not tell what is in them.
 _UNKNOWN = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400
 # Shorter pieces are sent: they cost less than the sharing.
-_LEAST = 4096
+_MIN_SHARED_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SentBlocks:
         """The parts that the first `size` bytes of a file consist of, without its holes; those that
         were not sent before count as sent from now on, as the file `name`."""
         try:
-            extents = list(extents_of(file, request=SYNC))
+            extents = list(extents_of(file, request=FLAG_SYNC))
         except OSError:
             # The disk does not tell, as most of those that share no blocks.
             extents = [(0, 0, size, _UNKNOWN)] if size else []
@@ -64,7 +64,7 @@ class SentBlocks:
                 known_end, like, offset = self._rest[place]
                 until = min(end, known_end)
                 shift = at - self._begins[place]
-                if until - at >= _LEAST:
+                if until - at >= _MIN_SHARED_BYTES:
                     yield Part(logical + at - physical, until - at, like, offset + shift)
                 else:
                     yield Part(logical + at - physical, until - at)

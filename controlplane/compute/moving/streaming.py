@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from controlplane.compute.base_backup import CHECKPOINT_BOUND, begin_backup, end_backup
+from controlplane.compute.base_backup import CHECKPOINT_TIMEOUT, begin_backup, end_backup
 from controlplane.compute.branch_data import data_dir
 from controlplane.compute.catalog_reading import end_clients
 from controlplane.compute.history.log import (
@@ -19,14 +19,14 @@ from controlplane.compute.history.log import (
     segment_name,
     segment_start,
 )
-from controlplane.compute.moving.links import PIECE, Link
+from controlplane.compute.moving.links import CHUNK_BYTES, Link
 from controlplane.compute.recovery import is_to_recover, read_control
 from controlplane.compute.session import Session, session, values_of
 from controlplane.compute.steps import add_bytes
 from controlplane.compute.tree import REGULAR, SEGMENT_SIZE, open_directory, start_of
 
 # Seconds between two looks at the log while files are copied.
-BETWEEN_LOOKS = 0.25
+LOOK_INTERVAL = 0.25
 # A standby needs at least as much of these as the Postgres that wrote its log.
 NEEDED_BY_A_STANDBY = (
     "max_connections",
@@ -47,7 +47,7 @@ def streaming(link: Link, branch_id: str, sockets: Path) -> "Iterator[Stream]":
     """Follow the log of the branch's compute, which listens in `sockets`. Begins a backup, which
     the caller ends. Raises psycopg.Error, OSError."""
     with (
-        session(sockets, bound=CHECKPOINT_BOUND) as connection,
+        session(sockets, bound=CHECKPOINT_TIMEOUT) as connection,
         open_directory(data_dir(branch_id)) as data,
         open_directory("pg_wal", within=data) as log,
     ):
@@ -104,7 +104,7 @@ class Stream:
 
     def look(self) -> None:
         """Send new log, unless that was done a moment ago. Raises what `send_new` raises."""
-        if time.monotonic() - self._looked_at >= BETWEEN_LOOKS:
+        if time.monotonic() - self._looked_at >= LOOK_INTERVAL:
             self.send_new()
 
     def send_new(self) -> int:
@@ -146,15 +146,15 @@ class Stream:
 
     def _send_part(self, name: str, at: int, length: int) -> None:
         self._check(name)
-        self._link.tell(log=self.branch_id, segment=name, at=at, length=length)
+        self._link.send(log=self.branch_id, segment=name, at=at, length=length)
         file = os.open(name, REGULAR, dir_fd=self._log)
         try:
-            for position in range(at, at + length, PIECE):
-                wanted = min(PIECE, at + length - position)
+            for position in range(at, at + length, CHUNK_BYTES):
+                wanted = min(CHUNK_BYTES, at + length - position)
                 piece = os.pread(file, wanted, position)
                 if len(piece) < wanted:
                     raise LogCutOff(f"the log's segment {name} is too short")
-                self._link.give(piece)
+                self._link.send_bytes(piece)
                 add_bytes(len(piece))
         finally:
             os.close(file)

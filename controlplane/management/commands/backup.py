@@ -14,7 +14,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from controlplane.backup.manifest import Manifest, NoBackup, read_manifest, verify
 from controlplane.backup.metadata_copy import DumpFailed, database_answers, metadata_database
-from controlplane.backup.notes import note_taken, note_verified
+from controlplane.backup.notes import record_backup, record_verification
 from controlplane.backup.restoring import RestoreRefused
 from controlplane.backup.room import NoRoom
 from controlplane.backup.taking import BackupRefused, take_backup
@@ -30,7 +30,7 @@ from controlplane.management.supervision import MARK, end_leftovers
 # The exit status of a backup that lacks a branch.
 INCOMPLETE = 2
 # How many branches `--verify` starts.
-SAMPLE = 3
+SAMPLE_SIZE = 3
 
 
 class Command(ServiceCommand):
@@ -55,9 +55,9 @@ class Command(ServiceCommand):
         parser.add_argument(
             "--sample",
             type=int,
-            default=SAMPLE,
+            default=SAMPLE_SIZE,
             metavar="COUNT",
-            help=f"how many branches --verify starts, chosen at random; {SAMPLE} by default",
+            help=f"how many branches --verify starts, chosen at random; {SAMPLE_SIZE} by default",
         )
         parser.add_argument(
             "--scratch",
@@ -87,7 +87,7 @@ class Command(ServiceCommand):
             refuse_other_key()
             manifest = take_backup(target, self._say)
             if not manifest.not_copied:
-                note_taken(manifest.host_name, manifest.rows_at)
+                record_backup(manifest.host_name, manifest.rows_at)
         self._say(
             f"{target} holds {len(manifest.branches)} branches, {manifest.size / 1e6:,.0f} MB, "
             f"after {time.monotonic() - began:.1f} s.\n"
@@ -146,7 +146,7 @@ class Command(ServiceCommand):
         try:
             if database_answers():
                 refuse_other_version()
-                note_verified(manifest.host_name, manifest.rows_at)
+                record_verification(manifest.host_name, manifest.rows_at)
                 return
         except OtherVersion:
             pass

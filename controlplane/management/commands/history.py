@@ -11,11 +11,11 @@ from django.core.management.base import CommandError, CommandParser
 from controlplane.compute.accounts import AccountUnusable
 from controlplane.compute.binaries import PostgresUnusable
 from controlplane.compute.filesystem import LockTimeout
-from controlplane.compute.space import in_words
+from controlplane.compute.space import size_text
 from controlplane.compute.state_directory import StateDirectoryUnusable, check_ours, identity
 from controlplane.history_store.drills import verify
 from controlplane.history_store.layout import BranchList, branch_folder, host_folder, read_list
-from controlplane.history_store.objects import Store, StoreFails, StoreMisnamed, the_store
+from controlplane.history_store.objects import Store, StoreFails, StoreMisnamed, configured_store
 from controlplane.history_store.packing import Damaged, WrongKey
 from controlplane.history_store.signs import last_sign
 from controlplane.management.service_command import ServiceCommand
@@ -49,7 +49,7 @@ class Command(ServiceCommand):
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         try:
-            store = the_store()
+            store = configured_store()
             if store is None:
                 raise CommandError("set PERCH_HISTORY_STORE to the store that has the history")
             if action == "list":
@@ -75,7 +75,7 @@ class Command(ServiceCommand):
             return
         sign = last_sign(store, folder)
         self.stdout.write(
-            f"region {region}, host {host}: {in_words(sum(sizes.values()))}, "
+            f"region {region}, host {host}: {size_text(sum(sizes.values()))}, "
             f"last sign {_text(sign.at if sign else None)}, "
             f"rows of {_rows_at(name for name in sizes if '/metadata/' in name)}"
         )
@@ -84,7 +84,7 @@ class Command(ServiceCommand):
             branch = read_list(store, place)
             size = sum(size for name, size in sizes.items() if name.startswith(f"{place}/"))
             if branch is not None:
-                self.stdout.write(f"  {_described(branch)}, {in_words(size)}")
+                self.stdout.write(f"  {_described(branch)}, {size_text(size)}")
 
     def _verify(self, store: Store, branches: Sequence[str], sample: int) -> None:
         check_ours()

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from controlplane.compute.accounts import AccountUnusable
-from controlplane.compute.space import in_words
+from controlplane.compute.space import size_text
 from controlplane.compute.state_directory import StateDirectoryUnusable
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_other_version
@@ -21,7 +21,7 @@ from controlplane.services.errors import ServiceError
 from controlplane.services.host_invitations import invite
 from controlplane.services.hosts import counted, drain_host, find_host, refuse_running, remove_host
 from controlplane.services.lost_hosts import declare_lost
-from controlplane.services.moving import empty, move
+from controlplane.services.moving import empty_host, move
 
 COLUMNS = (
     *("host", "region", "address", "worker seen", "proxy seen", "version", "load", "disk free"),
@@ -159,7 +159,7 @@ def _moved(project_id: str, to: str) -> str:
 
 def _drained(name: str) -> str:
     host = drain_host(name, draining=True)
-    emptied = empty(host)
+    emptied = empty_host(host)
     lines = [f"{name} gets no new projects. Projects that are being moved: {len(emptied.moved)}."]
     lines += [f"{project} stays: {why}." for project, why in emptied.stay.items()]
     return "\n".join(lines)
@@ -186,7 +186,7 @@ def _list() -> str:
     waiting = jobs_by_host()
     rows = [COLUMNS]
     for host in counted(Host.objects.order_by("-region__default", "region", "id")):
-        disk = "" if host.disk_free_bytes is None else in_words(host.disk_free_bytes)
+        disk = "" if host.disk_free_bytes is None else size_text(host.disk_free_bytes)
         load = "" if host.cpu_load is None else f"{host.cpu_load:.1f} of {host.cpus}"
         rows.append(
             (

@@ -16,7 +16,7 @@ from controlplane.management.service_command import ServiceCommand
 from controlplane.models import Endpoint
 
 # Seconds between two looks at files that are followed.
-LOOK_EVERY = 0.25
+POLL_INTERVAL = 0.25
 
 
 class Command(ServiceCommand):
@@ -56,7 +56,7 @@ class Command(ServiceCommand):
                 for follower in followers:
                     new = follower.new_lines()
                     self._show(new, whole=options["whole"], as_json=options["json"])
-                time.sleep(LOOK_EVERY)
+                time.sleep(POLL_INTERVAL)
 
     def _show(self, lines: Iterable[LogLine], *, whole: bool, as_json: bool) -> None:
         for line in lines:

@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 PATH = "/metrics"
 # How many ports are tried if the operator has not named one.
-MOST_PORTS = 100
+MAX_PORTS = 100
 # Seconds that a client may take to send its request or read its answer.
-TAKEN_WITHIN = 10
+CLIENT_TIMEOUT = 10
 
 
 class Command(BaseCommand):
@@ -35,13 +35,13 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if settings.METRICS_LISTEN == "off":
             raise CommandError("PERCH_METRICS_LISTEN is off: no figures are kept")
-        server = listening()
+        server = listening_server()
         sampling.begin_in_thread("metrics")
         registry = CollectorRegistry()
         registry.register(HostFigures(settings.METRICS_DIR))
-        server.set_app(only_figures(make_wsgi_app(registry)))
+        server.set_app(only_metrics_path(make_wsgi_app(registry)))
         host, port = server.socket.getsockname()[:2]
-        address = f"http://{named(host, port)}{PATH}"
+        address = f"http://{address_text(host, port)}{PATH}"
         log.info("listening", extra={"address": address})
         try:
             durable.write(address_file(), f"{address}\n".encode(), 0o644)
@@ -71,7 +71,7 @@ def address_file() -> Path:
 
 
 class Handler(WSGIRequestHandler):
-    timeout = TAKEN_WITHIN
+    timeout = CLIENT_TIMEOUT
 
     def log_message(self, *values: Any) -> None:
         log.debug("answered", extra={"client": self.client_address[0]})
@@ -89,18 +89,18 @@ class Server6(Server):
     address_family = socket.AF_INET6
 
 
-def listening() -> Server:
+def listening_server() -> Server:
     """A server at the address in the settings; without one, at the first free port. Raises
     CommandError."""
     wanted = settings.METRICS_LISTEN
     host, port = parsed(wanted) if wanted else ("127.0.0.1", settings.METRICS_PORT)
     kind = Server6 if ":" in host else Server
-    for number in range(port, port + (1 if wanted else MOST_PORTS)):
+    for number in range(port, port + (1 if wanted else MAX_PORTS)):
         try:
             return kind((host, number), Handler)
         except OSError as error:
             if wanted or error.errno != errno.EADDRINUSE:
-                message = f"cannot listen on {named(host, number)}: {error.strerror}"
+                message = f"cannot listen on {address_text(host, number)}: {error.strerror}"
                 raise CommandError(message) from error
     raise CommandError(f"no port from {port} to {number} is free")
 
@@ -117,11 +117,11 @@ def parsed(listen: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def named(host: str, port: int) -> str:
+def address_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def only_figures(application: Any) -> Any:
+def only_metrics_path(application: Any) -> Any:
     """Answer 404 at every path but PATH."""
 
     def answering(environ: dict[str, Any], start_response: Any) -> Any:

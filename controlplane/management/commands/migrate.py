@@ -14,7 +14,7 @@ from django.db import OperationalError
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 # Seconds: between two attempts, and after which the last error is raised.
-PAUSE, GIVEN_UP_AFTER = 0.2, 300.0
+RETRY_DELAY, RETRY_TIMEOUT = 0.2, 300.0
 
 
 class Command(migrate.Command):
@@ -27,8 +27,8 @@ class Command(migrate.Command):
                 super().handle(*args, **options)
             except OperationalError as error:
                 is_in_use = isinstance(error.__cause__, LockNotAvailable | DeadlockDetected)
-                if not is_in_use or time.monotonic() - began > GIVEN_UP_AFTER:
+                if not is_in_use or time.monotonic() - began > RETRY_TIMEOUT:
                     raise
             else:
                 return
-            time.sleep(PAUSE)
+            time.sleep(RETRY_DELAY)

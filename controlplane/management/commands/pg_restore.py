@@ -12,7 +12,7 @@ class Command(PostgresProgram):
     help = "Runs pg_restore, of the version that computes have, into an endpoint's database."
     program = "pg_restore"
 
-    def told(self, way: Way, arguments: Sequence[str]) -> Sequence[str]:
+    def extra_arguments(self, way: Way, arguments: Sequence[str]) -> Sequence[str]:
         """Name the database; without one, pg_restore would print the archive as SQL."""
         if any(argument.startswith(ELSEWHERE) for argument in arguments):
             return ()

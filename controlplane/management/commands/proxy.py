@@ -24,7 +24,7 @@ from controlplane.compute.accounts import AccountUnusable
 from controlplane.database.secret_keys import OtherSecretKey
 from controlplane.database.version import OtherVersion, conninfo, refuse_other_version
 from controlplane.features import features
-from controlplane.management.proxy_account import Given, given, sockets_directory
+from controlplane.management.proxy_account import ProxyInputs, proxy_inputs, sockets_directory
 from controlplane.management.supervision import MARK
 from controlplane.metrics import sampling
 from controlplane.models.connecting import ServedHost
@@ -32,7 +32,7 @@ from controlplane.operations.own_host import HostTaken, own_host
 from controlplane.proxy.directory.database_directory import DatabaseDirectory
 from controlplane.proxy.directory.host_calls import HostCalls
 from controlplane.proxy.directory.usage_reports import ServedElsewhere
-from controlplane.proxy.generation import DRAIN, EXPECT_SUCCESSOR, REFUSED
+from controlplane.proxy.generation import DRAIN, EXIT_REFUSED, EXPECT_SUCCESSOR
 from controlplane.proxy.handover import Handover
 from controlplane.proxy.listeners import open_listeners
 from controlplane.proxy.processes import run_processes
@@ -46,7 +46,7 @@ from controlplane.services.regions import publish_certificate_authority, publish
 log = logging.getLogger(__name__)
 
 # Seconds after the start of the next proxy in which the worker has started too.
-RESTART_ENDS_WITHIN = 20.0
+RESTART_TIMEOUT = 20.0
 # Seconds. Python's own 5 ms would let one large request over HTTP delay all clients tenfold.
 _SWITCH_INTERVAL = 0.0005
 
@@ -63,7 +63,7 @@ class Command(BaseCommand):
         try:
             # The proxy's account could not make it.
             state_directory.identity()
-            needed = given()
+            needed = proxy_inputs()
             chosen, identity = proxy_settings(needed.secret), tls_identity(needed)
             peer_address()
             directory = sockets_directory(settings.PROXY_PORT)
@@ -83,14 +83,14 @@ class Command(BaseCommand):
             own = replace(chosen, siblings=siblings)
             serve(own, identity, needed, handover.listeners, ready)
 
-        lingers = partial(keep_logging, needed.host)
+        lingers = partial(log_to_file, needed.host)
         run_processes(count, run, handover=handover, lingers=lingers)
 
 
 def serve(
     chosen: ProxySettings,
     identity: TlsIdentity,
-    needed: Given,
+    needed: ProxyInputs,
     listeners: Sequence[socket.socket],
     ready: Callable[[], object],
 ) -> None:
@@ -105,7 +105,7 @@ def serve(
 async def serve_when_ready(
     chosen: ProxySettings,
     identity: TlsIdentity,
-    needed: Given,
+    needed: ProxyInputs,
     listeners: Sequence[socket.socket],
     ready: Callable[[], object],
 ) -> None:
@@ -128,11 +128,11 @@ async def serve_when_ready(
     proxy = Proxy(chosen, directory, identity, needed.peer)
 
     def expect_successor() -> None:
-        keep_logging(host)
+        log_to_file(host)
         directory.expect_restart(within=settings.PROXY_HANDOVER_TIMEOUT)
 
     def drain() -> None:
-        directory.expect_restart(within=RESTART_ENDS_WITHIN)
+        directory.expect_restart(within=RESTART_TIMEOUT)
         proxy.drain()
 
     for number, handler in (
@@ -150,7 +150,7 @@ async def serve_when_ready(
             counting = tasks.create_task(proxy.keep_figures(sampling.begin("proxy")))
             try:
                 await directory.ready()
-                await asyncio.to_thread(introduce_itself, identity, needed)
+                await asyncio.to_thread(publish_identity, identity, needed)
                 await proxy.serve(listeners, started=ready)
             finally:
                 counting.cancel()
@@ -158,7 +158,7 @@ async def serve_when_ready(
     except* ServedElsewhere as errors:
         words = f'the host "{settings.HOST_NAME}" is served from elsewhere now'
         log.critical("host lost", extra={"error": words})
-        raise SystemExit(REFUSED) from errors
+        raise SystemExit(EXIT_REFUSED) from errors
 
 
 def problems_of(identity: TlsIdentity) -> list[dict[str, str]]:
@@ -167,7 +167,7 @@ def problems_of(identity: TlsIdentity) -> list[dict[str, str]]:
     return [{"name": problem[0], "detail": problem[1]}] if problem else []
 
 
-def introduce_itself(identity: TlsIdentity, needed: Given) -> None:
+def publish_identity(identity: TlsIdentity, needed: ProxyInputs) -> None:
     """Publish the certificate authority that clients should trust, and what other hosts must know
     of this proxy. Raises SystemExit if this proxy must not serve: the database is of another
     version, encrypted with another key, or another state directory serves this host."""
@@ -180,7 +180,7 @@ def introduce_itself(identity: TlsIdentity, needed: Given) -> None:
         publish_peer(host_id, address=name, port=port, certificate=needed.peer.certificate)
     except (OtherVersion, OtherSecretKey, HostTaken) as error:
         log.critical("cannot serve", extra={"error": str(error)})
-        raise SystemExit(REFUSED) from error
+        raise SystemExit(EXIT_REFUSED) from error
     finally:
         close_old_connections()
 
@@ -216,7 +216,7 @@ def peer_address() -> tuple[str, int]:
         raise OSError(f"PERCH_PEER_ADDRESS is not HOST or HOST:PORT: {given}") from error
 
 
-def keep_logging(host: HostCalls) -> None:
+def log_to_file(host: HostCalls) -> None:
     """Write to the log file itself if this process's output goes to the supervisor of `up`, which
     reads it only while the main process runs."""
     if MARK in os.environ:
@@ -227,7 +227,7 @@ def keep_logging(host: HostCalls) -> None:
             os.close(output)
 
 
-def tls_identity(needed: Given) -> TlsIdentity:
+def tls_identity(needed: ProxyInputs) -> TlsIdentity:
     """The operator's certificate, or certificates issued by our own authority."""
     if needed.authority is None:
         certificate, key = Path(settings.TLS_CERTIFICATE), Path(settings.TLS_KEY)

@@ -12,7 +12,7 @@ from controlplane.management.service_command import ServiceCommand
 from controlplane.models import Host, Region
 from controlplane.operations.own_host import adopt_host
 from controlplane.services.errors import ServiceError
-from controlplane.services.hosts import counted, refuse_running, remove_host, what_is_left
+from controlplane.services.hosts import counted, refuse_running, remaining_text, remove_host
 
 COLUMNS = ("region", "address", "worker seen", "proxy seen", "projects", "active", "jobs", "")
 
@@ -78,7 +78,7 @@ class Command(ServiceCommand):
         region = find_region(name)
         Host.objects.filter(region=region).update(draining=draining)
         if draining:
-            left = what_is_left(_hosts_of(region))
+            left = remaining_text(_hosts_of(region))
             self.stdout.write(f"{name} accepts no new projects. Left in it: {left}.")
         else:
             self.stdout.write(f"{name} accepts new projects again.")

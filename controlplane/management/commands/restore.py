@@ -13,7 +13,7 @@ from django.core.management.base import CommandParser
 from controlplane.backup.restoring import RestoreRefused, restore, restore_host
 from controlplane.compute.space import NotEnoughSpace
 from controlplane.compute.tree import TreeUntrusted
-from controlplane.history_store.objects import StoreFails, StoreMisnamed, the_store
+from controlplane.history_store.objects import StoreFails, StoreMisnamed, configured_store
 from controlplane.history_store.packing import Damaged, WrongKey
 from controlplane.history_store.restoring import Restored, restore_from_store
 from controlplane.management.commands import backup
@@ -88,7 +88,7 @@ class Command(ServiceCommand):
             self.stderr.write(f"The branch {branch_id} has no data: {reason}")
 
     def _restore_from_store(self, host: str | None, *, with_rows: bool) -> None:
-        store = the_store()
+        store = configured_store()
         if store is None:
             raise RestoreRefused("set PERCH_HISTORY_STORE to the store that has the history")
         restored = restore_from_store(

@@ -28,9 +28,9 @@ from controlplane.compute.accounts import AccountUnusable, service_account
 from controlplane.compute.binaries import PostgresUnusable, check_programs, majors
 from controlplane.compute.branch_data import template, template_place
 from controlplane.compute.filesystem import LockTimeout
-from controlplane.compute.space import LAST, host_space
+from controlplane.compute.space import CRITICAL_BYTES, host_space
 from controlplane.compute.state_directory import StateDirectoryUnusable, prepare_state_directory
-from controlplane.database.connection_counts import shortage
+from controlplane.database.connection_counts import connection_shortage
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, refuse_unknown
 from controlplane.management.coming_up import ComingUp
@@ -71,7 +71,7 @@ SECRETS = ("PERCH_SECRET_KEY", "PERCH_SECRET_KEY_FALLBACKS")
 # Errors of Django's connection, and of a connection without Django.
 DATABASE_LOST = (OperationalError, psycopg.OperationalError)
 # Seconds: on a busy host an answer takes long, and asking again would add to the load.
-ANSWERS_WITHIN = 10.0
+ANSWER_TIMEOUT = 10.0
 # About how much is written while the template is made: its files, and a copy of them.
 TEMPLATE_BYTES = 80 << 20
 # How often the first start may fail because the supervisor or the database was lost. A service that
@@ -123,7 +123,7 @@ class Command(ServiceCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         stopped = threading.Event()
-        stop_by_signals(stopped)
+        stop_on_signals(stopped)
 
         def make_room(*_: object) -> None:
             self.makes_room.set()
@@ -162,7 +162,7 @@ class Command(ServiceCommand):
                     self._make_room(supervisor)
                 else:
                     self._stop(supervisor, was_asked=stopped.is_set())
-                drop_what_nobody_reads()
+                redirect_lost_output()
 
     def _run(
         self, supervisor: Supervisor, host: str, ports: dict[str, int], stopped: threading.Event
@@ -200,7 +200,7 @@ class Command(ServiceCommand):
             if not stopped.is_set():
                 what = "Not everything has started"
                 if not supervisor.is_running():
-                    words = supervisor.last_words()
+                    words = supervisor.last_error()
                     what = (
                         f"The supervisor has exited ({words})"
                         if words
@@ -233,7 +233,7 @@ class Command(ServiceCommand):
         # An earlier run's signs of life say nothing about this one. Other hosts keep theirs.
         host_id = own_host().id
         Host.objects.filter(id=host_id).update(worker_seen_at=None, proxy_seen_at=None)
-        if words := shortage(hosts=Host.objects.count()):
+        if words := connection_shortage(hosts=Host.objects.count()):
             self._say(f"Warning: {words}.")
         connections.close_all()
         self._make_template()
@@ -325,14 +325,14 @@ class Command(ServiceCommand):
         processes of the same account can read that, and the key gives access to all passwords."""
         if "PERCH_SECRET_KEY" not in os.environ:
             return Path(os.environ.get("PERCH_SECRET_KEY_FILE", settings.STATE_DIR / "secret-key"))
-        return _given_file("secret-key.given", settings.SECRET_KEY)
+        return _private_file("secret-key.given", settings.SECRET_KEY)
 
     def _fallbacks_file(self) -> Path:
         """The file from which the processes read the secret keys before this one."""
         if "PERCH_SECRET_KEY_FALLBACKS_FILE" in os.environ:
             return Path(os.environ["PERCH_SECRET_KEY_FALLBACKS_FILE"])
         if "PERCH_SECRET_KEY_FALLBACKS" in os.environ:
-            return _given_file(
+            return _private_file(
                 "secret-key-fallbacks.given", "\n".join(settings.SECRET_KEY_FALLBACKS)
             )
         path: Path = settings.STATE_DIR / "secret-key-fallbacks"
@@ -348,7 +348,7 @@ class Command(ServiceCommand):
         if ApiKey.objects.filter(digest=ApiKey.digest_of(known), revoked_at=None).exists():
             return
         _, key = create_key(account, KeySpec(name="up"))
-        _given_file("api-key", key + "\n")
+        _private_file("api-key", key + "\n")
 
     def _make_template(self) -> None:
         """Make each template now that does not exist yet, rather than when it is first needed."""
@@ -384,7 +384,7 @@ class Command(ServiceCommand):
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):
             self.stdout.write(text)
-        drop_what_nobody_reads()
+        redirect_lost_output()
 
 
 def stop_programs(supervisor: Supervisor) -> None:
@@ -394,7 +394,7 @@ def stop_programs(supervisor: Supervisor) -> None:
         list(threads.map(supervisor.stop_program, names))
 
 
-def _given_file(name: str, content: str) -> Path:
+def _private_file(name: str, content: str) -> Path:
     """A new file in the state directory, which only its owner can read."""
     path: Path = settings.STATE_DIR / name
     path.unlink(missing_ok=True)
@@ -403,7 +403,7 @@ def _given_file(name: str, content: str) -> Path:
     return path
 
 
-def drop_what_nobody_reads() -> None:
+def redirect_lost_output() -> None:
     """Redirect output to /dev/null if its terminal is gone. Otherwise errors in writing would keep
     `up` from stopping the rest, or make its end look like a failure."""
     for stream in (sys.stdout, sys.stderr):
@@ -415,7 +415,7 @@ def drop_what_nobody_reads() -> None:
             os.close(nowhere)
 
 
-def stop_by_signals(stopped: threading.Event) -> None:
+def stop_on_signals(stopped: threading.Event) -> None:
     """Make Ctrl-C, SIGTERM and the closing of the terminal set `stopped`. Under nohup, SIGHUP is
     already ignored and stays so."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -426,7 +426,7 @@ def stop_by_signals(stopped: threading.Event) -> None:
 def _answers(url: str) -> bool:
     try:
         # The service is on this host: use no HTTP proxy of the environment.
-        return requests.get(url, timeout=ANSWERS_WITHIN, proxies={"http": ""}).ok
+        return requests.get(url, timeout=ANSWER_TIMEOUT, proxies={"http": ""}).ok
     except requests.RequestException:
         return False
 
@@ -443,4 +443,4 @@ def _is_free(host: str, port: int) -> bool:
 
 def _metrics_are_served() -> bool:
     # On a full disk the address cannot be written.
-    return bool(settings.METRICS_ADDRESS_FILE.exists() or host_space().free < LAST)
+    return bool(settings.METRICS_ADDRESS_FILE.exists() or host_space().free < CRITICAL_BYTES)

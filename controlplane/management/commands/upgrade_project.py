@@ -13,7 +13,7 @@ from controlplane.operations.scheduling import HostAway
 from controlplane.services import upgrading
 from controlplane.services.errors import ServiceError
 
-LOOK_EVERY = 0.5  # seconds
+POLL_INTERVAL = 0.5  # seconds
 
 
 class Command(ServiceCommand):
@@ -62,4 +62,4 @@ class Command(ServiceCommand):
                 shown = step
                 self.stdout.write(f"  {step.replace('_', ' ')}")
                 self.stdout.flush()
-            time.sleep(LOOK_EVERY)
+            time.sleep(POLL_INTERVAL)

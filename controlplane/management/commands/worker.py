@@ -28,7 +28,7 @@ from controlplane.compute import patience
 from controlplane.compute.binaries import PostgresUnusable, check_programs
 from controlplane.compute.state_directory import prepare_state_directory, sole_holder
 from controlplane.database.base import release_connection
-from controlplane.database.connection_counts import shortage
+from controlplane.database.connection_counts import connection_shortage
 from controlplane.database.secret_keys import OtherSecretKey, refuse_other_key
 from controlplane.database.version import OtherVersion, perch_version, refuse_other_version
 from controlplane.events import outbox
@@ -37,7 +37,7 @@ from controlplane.logs import context
 from controlplane.metrics import figures, sampling
 from controlplane.models import Host, Lane
 from controlplane.operations import at_rest, under_way, vitals
-from controlplane.operations.lane_jobs import MOVES_AT_ONCE, LaneJobs
+from controlplane.operations.lane_jobs import MAX_CONCURRENT_MOVES, LaneJobs
 from controlplane.operations.own_host import HostTaken, own_host, was_declared_lost
 from controlplane.operations.queue_beat import beat
 from controlplane.operations.queue_connector import queue_connector
@@ -54,13 +54,13 @@ from controlplane.process_accounts import manage_files_as_root
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT = 2.0  # seconds
+HEARTBEAT_INTERVAL = 2.0  # seconds
 # Seconds between two looks of a queue that has heard of nothing.
-POLL = 60.0
+POLL_INTERVAL = 60.0
 # Seconds without a heartbeat after which a worker counts as dead and its jobs are retried.
 DEAD_AFTER = 8.0
 # Seconds before a queue's worker is started again after the database failed it.
-QUEUE_PAUSE = 0.5
+QUEUE_RETRY_DELAY = 0.5
 
 
 class Outage:
@@ -107,7 +107,7 @@ class Command(BaseCommand):
                 # Its projects run on other hosts.
                 stop_all_computes()
             raise SystemExit(1) from error
-        if words := shortage(hosts=Host.objects.count()):
+        if words := connection_shortage(hosts=Host.objects.count()):
             log.warning("too few connections", extra={"detail": words})
         publish_settings(host)
         publish_region_address(host)
@@ -185,13 +185,13 @@ async def run_queue(app: App, queue: str, name: str, slots: int) -> None:
             await run_jobs(app, queue, name, slots)
         except ConnectorException as error:
             outage.begins(error.__cause__)
-        await asyncio.sleep(QUEUE_PAUSE)
+        await asyncio.sleep(QUEUE_RETRY_DELAY)
 
 
 async def run_jobs(app: App, queue: str, name: str, slots: int) -> None:
     of_queue = app.with_connector(app.connector)
     of_queue.job_manager = LaneJobs(
-        app.connector, slots=slots, moves=MOVES_AT_ONCE if name == Lane.UPKEEP else slots
+        app.connector, slots=slots, moves=MAX_CONCURRENT_MOVES if name == Lane.UPKEEP else slots
     )
     await of_queue.run_worker_async(
         queues=[queue],
@@ -199,8 +199,8 @@ async def run_jobs(app: App, queue: str, name: str, slots: int) -> None:
         concurrency=slots,
         delete_jobs="always",
         # New jobs are notified, and so are those that become due (`queue_beat`).
-        fetch_job_polling_interval=POLL,
-        update_heartbeat_interval=POLL,
+        fetch_job_polling_interval=POLL_INTERVAL,
+        update_heartbeat_interval=POLL_INTERVAL,
         stalled_worker_timeout=DEAD_AFTER,
         shutdown_graceful_timeout=60,
         install_signal_handlers=False,
@@ -260,7 +260,7 @@ async def revive_stalled_jobs(app: App, host: Host) -> None:
                 await revive_jobs(app, queues, silent_for=DEAD_AFTER)
         except ConnectorException as error:
             outage.begins(error.__cause__)
-        await asyncio.sleep(HEARTBEAT)
+        await asyncio.sleep(HEARTBEAT_INTERVAL)
 
 
 def queues_of(host: Host) -> list[str]:

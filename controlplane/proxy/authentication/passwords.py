@@ -27,11 +27,11 @@ from controlplane.address_ranges import parse_address
 from controlplane.proxy.authentication.scram import Verifier, parse_verifier
 from controlplane.proxy.wire.errors import PasswordFailed
 
-_MOST_KNOWN = 10_000
+_MAX_KNOWN = 10_000
 _NICENESS = 5
 # A check costs as many hashes as the verifier's iteration count, which a role's owner can choose.
 # This many take half a second, and are more than anybody recommends.
-MOST_ITERATIONS = 1_000_000
+MAX_ITERATIONS = 1_000_000
 
 _PROHIBITED = (
     stringprep.in_table_a1,
@@ -76,7 +76,7 @@ class PasswordChecks:
         if not fits:
             raise PasswordFailed(role)
         self._known[digest] = None
-        if len(self._known) > _MOST_KNOWN:
+        if len(self._known) > _MAX_KNOWN:
             self._known.popitem(last=False)
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ def check_password(verifier: Verifier | str | None, password: str | bytes) -> bo
     """
     if isinstance(verifier, str):
         verifier = parse_verifier(verifier)
-    if verifier is None or verifier.iterations > MOST_ITERATIONS:
+    if verifier is None or verifier.iterations > MAX_ITERATIONS:
         return False
     prepared = _prepared(password)
     salted = hashlib.pbkdf2_hmac("sha256", prepared, verifier.salt, verifier.iterations)

@@ -7,8 +7,8 @@ from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.errors import PasswordFailed, ProtocolViolation
 
 # Postgres's own limits for the messages of a client that has not authenticated, in bytes.
-_MAX_SASL_MESSAGE = 1024 + 64
-_MAX_PASSWORD = 8192
+_MAX_SASL_BYTES = 1024 + 64
+_MAX_PASSWORD_BYTES = 8192
 _PASSWORD_MESSAGE = b"p"
 
 
@@ -54,13 +54,13 @@ async def ask_for_password(channel: Channel, *, preamble: bytes = b"") -> bytes:
     Raises ProtocolViolation or ConnectionLost.
     """
     await channel.write(preamble + messages.authentication_cleartext_password())
-    password, end, rest = (await _read_password(channel, most=_MAX_PASSWORD)).partition(b"\0")
+    password, end, rest = (await _read_password(channel, most=_MAX_PASSWORD_BYTES)).partition(b"\0")
     if not end or rest:
         raise ProtocolViolation("invalid password packet size")
     return password
 
 
-async def _read_password(channel: Channel, *, most: int = _MAX_SASL_MESSAGE) -> bytes:
+async def _read_password(channel: Channel, *, most: int = _MAX_SASL_BYTES) -> bytes:
     header = await channel.read(messages.HEADER_SIZE)
     kind, size = header[:1], int.from_bytes(header[1:], "big") - 4
     if kind != _PASSWORD_MESSAGE:

@@ -10,13 +10,13 @@ from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
 Entry = TypeVar("Entry")
 
-_MOST_PERMANENT = 50_000
+_MAX_PERMANENT = 50_000
 # For names that do not exist, of which anybody may ask for any number.
-_MOST_TEMPORARY = 5_000
-_LONGEST_TEMPORARY_NAME = 63
+_MAX_TEMPORARY = 5_000
+_MAX_TEMPORARY_LENGTH = 63
 # Seconds. If the database does not answer, nobody can change anything, so what was known stays
 # true. But it may be this host that is cut off, so a password must not stay valid for ever.
-_USABLE_WHILE_UNAVAILABLE = 300.0
+_UNAVAILABLE_TTL = 300.0
 
 
 @dataclass(eq=False, slots=True)
@@ -73,9 +73,9 @@ class EndpointCache(Generic[Entry]):
     ) -> None:
         """`is_unavailable` tells whether the database failed to answer the last time."""
         self._is_unavailable = is_unavailable
-        self._known: _BoundedStore[Entry] = _BoundedStore(_MOST_PERMANENT)
+        self._known: _BoundedStore[Entry] = _BoundedStore(_MAX_PERMANENT)
         self._temporary: _BoundedStore[Entry] | None = (
-            _BoundedStore(_MOST_TEMPORARY) if keeps_temporary else None
+            _BoundedStore(_MAX_TEMPORARY) if keeps_temporary else None
         )
         self._readings: dict[str, set[_Reading]] = {}
         self._is_tracking = False
@@ -147,7 +147,7 @@ class EndpointCache(Generic[Entry]):
         if not reading.is_outdated:
             if is_permanent(read):
                 self._known.put(endpoint_id, name, read)
-            elif self._temporary is not None and len(name) <= _LONGEST_TEMPORARY_NAME:
+            elif self._temporary is not None and len(name) <= _MAX_TEMPORARY_LENGTH:
                 self._temporary.put(endpoint_id, name, read)
         return read
 
@@ -158,7 +158,7 @@ class EndpointCache(Generic[Entry]):
         return known
 
     def _is_usable_while_unavailable(self) -> bool:
-        return asyncio.get_running_loop().time() - self._untracked_since < _USABLE_WHILE_UNAVAILABLE
+        return asyncio.get_running_loop().time() - self._untracked_since < _UNAVAILABLE_TTL
 
     def _finish(self, endpoint_id: str, reading: _Reading) -> None:
         readings = self._readings[endpoint_id]

@@ -15,15 +15,15 @@ from controlplane.models.connecting import CHANGES, RoleState, find_roles, find_
 from controlplane.proxy.authentication.access_rules import AccessRules, parse_rules
 from controlplane.proxy.directory.cache import EndpointCache
 from controlplane.proxy.directory.compute_states import why_compute_stops
-from controlplane.proxy.directory.control_database import ControlDatabase, bounded
+from controlplane.proxy.directory.control_database import ControlDatabase, answer_by_deadline
 from controlplane.proxy.directory.interface import Client, Clients
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
 log = logging.getLogger(__name__)
 
 # Seconds after which a silent connection is tested. A server that hangs closes no connection.
-_HEARTBEAT = 4.0
-_CONNECT_AGAIN = 1.0
+_HEARTBEAT_INTERVAL = 4.0
+_CONNECT_RETRY_DELAY = 1.0
 
 
 class ChangeListener:
@@ -69,21 +69,21 @@ class ChangeListener:
             except (psycopg.Error, ControlPlaneUnavailable, TimeoutError, OSError) as error:
                 reason = str(error) or type(error).__name__
                 log.warning("cannot receive changes from the database", extra={"error": reason})
-            await asyncio.sleep(_CONNECT_AGAIN)
+            await asyncio.sleep(_CONNECT_RETRY_DELAY)
 
     async def _listen(self, clients: Clients) -> None:
         connection = await self._database.connect()
         try:
-            await bounded(connection, connection.execute(f"LISTEN {CHANGES}".encode()))
+            await answer_by_deadline(connection, connection.execute(f"LISTEN {CHANGES}".encode()))
             self._notifications_began()
             # Changes may have been missed until now.
             self._checked_by.clear()
             for endpoint_id in list(self._served):
                 await self._check(endpoint_id, clients)
             while True:
-                async for notification in connection.notifies(timeout=_HEARTBEAT):
+                async for notification in connection.notifies(timeout=_HEARTBEAT_INTERVAL):
                     await self._on_change(notification.payload, clients)
-                await bounded(connection, connection.execute("SELECT 1"))
+                await answer_by_deadline(connection, connection.execute("SELECT 1"))
         finally:
             self._notifications_ended()
             await connection.close()

@@ -18,7 +18,7 @@ from controlplane.compute.accounts import is_served_by
 from controlplane.compute.catalog_reading import LOGIN, MARK
 from controlplane.compute.session import Result, of_bounded_length, parameters, socket_dir
 from controlplane.models.connecting import find_catalog_mark
-from controlplane.proxy.directory.control_database import ControlDatabase, bounded
+from controlplane.proxy.directory.control_database import ControlDatabase, answer_by_deadline
 from controlplane.proxy.directory.host_calls import HostCalls
 from controlplane.proxy.directory.interface import Clients
 from controlplane.proxy.directory.role_logins import RoleLogin
@@ -28,16 +28,16 @@ from controlplane.proxy.wire.errors import LoginUnknown
 log = logging.getLogger(__name__)
 
 # Seconds.
-CHECK_EVERY = 2.0
-KEPT_UNUSED = 15.0
-_UNAVAILABLE_FOR = 1.0
-_ANSWER_WITHIN = 2.0
-_SYNCHRONIZE_WITHIN = 15.0
+CHECK_INTERVAL = 2.0
+UNUSED_TIMEOUT = 15.0
+_RETRY_DELAY = 1.0
+_ANSWER_TIMEOUT = 2.0
+_SYNC_TIMEOUT = 15.0
 # Seconds between two synchronizations that unauthenticated clients can cause.
-_SYNCHRONIZE_EVERY = 1.0
+_SYNC_INTERVAL = 1.0
 
 # The most bytes of an answer, which is one row. The event loop of all clients reads it.
-_LONGEST_ANSWER = 1 << 20
+_MAX_ANSWER_BYTES = 1 << 20
 
 
 class _Connection(psycopg.AsyncConnection[Any]):
@@ -45,12 +45,12 @@ class _Connection(psycopg.AsyncConnection[Any]):
 
     @classmethod
     def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
-        return of_bounded_length(super()._connect_gen(conninfo), longest=_LONGEST_ANSWER)
+        return of_bounded_length(super()._connect_gen(conninfo), longest=_MAX_ANSWER_BYTES)
 
     async def wait(
         self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
     ) -> Result:
-        waited = of_bounded_length(gen, self.fileno(), longest=_LONGEST_ANSWER)
+        waited = of_bounded_length(gen, self.fileno(), longest=_MAX_ANSWER_BYTES)
         return await super().wait(waited, interval, timeout)
 
 
@@ -122,9 +122,7 @@ class _CatalogSession:
             finally:
                 self._lock.release()
         except (psycopg.Error, TimeoutError, OSError) as error:
-            self.unavailable_until = loop.time() + (
-                _UNAVAILABLE_FOR if loop.time() >= deadline else 0
-            )
+            self.unavailable_until = loop.time() + (_RETRY_DELAY if loop.time() >= deadline else 0)
             raise LoginUnknown from error
 
     async def _execute(
@@ -140,7 +138,7 @@ class _CatalogSession:
                 self._connection = await self._connect(deadline)
             cursor = self._connection.cursor(row_factory=row_factory)
             executed = cursor.execute(statement, values, prepare=True)
-            await bounded(self._connection, executed, deadline=deadline)
+            await answer_by_deadline(self._connection, executed, deadline=deadline)
             return await cursor.fetchone()
         except BaseException as error:
             await self.close()
@@ -157,7 +155,7 @@ class _CatalogSession:
         within = max(0.0, deadline - asyncio.get_running_loop().time())
         async with asyncio.timeout_at(deadline):
             connection = await _Connection.connect(
-                **parameters(place, "postgres", bound=max(within, _ANSWER_WITHIN)),
+                **parameters(place, "postgres", bound=max(within, _ANSWER_TIMEOUT)),
                 autocommit=True,
             )
         if not is_served_by(connection.fileno(), place):
@@ -195,7 +193,7 @@ class ComputeLogins:
     def synchronize_soon(self, endpoint_id: str) -> None:
         """Starts to update the rows from the compute's catalog, unless that was just done."""
         now = asyncio.get_running_loop().time()
-        if now - self._synchronized_at.get(endpoint_id, -_SYNCHRONIZE_EVERY) >= _SYNCHRONIZE_EVERY:
+        if now - self._synchronized_at.get(endpoint_id, -_SYNC_INTERVAL) >= _SYNC_INTERVAL:
             self._synchronize(endpoint_id)
 
     async def synchronize(self, endpoint_id: str) -> bool:
@@ -216,7 +214,7 @@ class ComputeLogins:
     async def _call_synchronize(self, endpoint_id: str) -> bool:
         try:
             import_catalog = partial(self._host.call, "import_catalog")
-            await self._calls.call(import_catalog, endpoint_id, within=_SYNCHRONIZE_WITHIN)
+            await self._calls.call(import_catalog, endpoint_id, within=_SYNC_TIMEOUT)
         except Exception as error:
             # An error of the compute or the database; the next look tries again.
             log.warning(
@@ -233,7 +231,7 @@ class ComputeLogins:
         checks: set[asyncio.Task[None]] = set()
         try:
             while True:
-                await asyncio.sleep(CHECK_EVERY)
+                await asyncio.sleep(CHECK_INTERVAL)
                 under_way = {task.get_name() for task in checks}
                 for endpoint_id in self._sessions.keys() - under_way:
                     check = partial(self._check_catalog, self._sessions[endpoint_id], clients)
@@ -253,7 +251,7 @@ class ComputeLogins:
         if is_used:
             session.used_at = now
         try:
-            mark = await session.ask(MARK, (), scalar_row, within=_ANSWER_WITHIN)
+            mark = await session.ask(MARK, (), scalar_row, within=_ANSWER_TIMEOUT)
             if session.mark is None:
                 ask = partial(find_catalog_mark, branch_id=session.branch_id)
                 session.mark = await self._database.ask(ask)
@@ -266,7 +264,7 @@ class ComputeLogins:
             fields = {"endpoint": session.endpoint_id, "error": repr(error)}
             log.info("cannot check the catalog", extra=fields)
         if (
-            now - session.used_at >= KEPT_UNUSED
+            now - session.used_at >= UNUSED_TIMEOUT
             and self._sessions.get(session.endpoint_id) is session
         ):
             del self._sessions[session.endpoint_id]

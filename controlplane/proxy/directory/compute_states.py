@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from controlplane.models import HOPEFUL, Action, EndpointState
+from controlplane.models import MAY_SUCCEED, Action, EndpointState
 from controlplane.models.connecting import StateRow, UnfinishedOperation, find_state
 from controlplane.operations.actions import actions, details_of
 from controlplane.proxy.directory.cache import EndpointCache
@@ -94,6 +94,8 @@ def _state_after(unfinished: Sequence[UnfinishedOperation]) -> str | None:
     """Returns the endpoint's state once all of the operations, oldest first, are done. None if they
     do not change it. An operation that is being cancelled is ignored."""
     states = [
-        actions()[Action(one.action)].endpoint_after for one in unfinished if one.status in HOPEFUL
+        actions()[Action(one.action)].endpoint_after
+        for one in unfinished
+        if one.status in MAY_SUCCEED
     ]
     return next((state for state in reversed(states) if state), None)

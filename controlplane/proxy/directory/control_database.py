@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 import psycopg
 
-from controlplane.database.connection_counts import PROXY_QUESTIONS
+from controlplane.database.connection_counts import PROXY_QUERY_CONNECTIONS
 from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
 log = logging.getLogger(__name__)
@@ -21,16 +21,16 @@ Answer = TypeVar("Answer")
 Connection = psycopg.AsyncConnection[Any]
 
 # Seconds from the question to the answer, including a new connection.
-ANSWER_WITHIN = 3.0
+ANSWER_TIMEOUT = 3.0
 # Extra seconds before the caller goes on, in case shutting down the socket has had no effect.
-_GRACE = 0.2
+_GRACE_SECONDS = 0.2
 # How many times a question is asked again if this process itself stood still.
-_MOST_STANDSTILLS = 3
-_CONNECT_WITHIN = 2  # seconds; libpq's minimum
+_MAX_STANDSTILLS = 3
+_CONNECT_TIMEOUT = 2  # seconds; libpq's minimum
 # Seconds between two timers, and their total lateness that counts as a standstill. The timers of a
 # busy loop are less late.
-_EVERY = 0.25
-_LATE = 0.5
+_TIMER_INTERVAL = 0.25
+_MAX_LATENESS = 0.5
 
 
 class StallDetector:
@@ -55,10 +55,10 @@ class StallDetector:
         self._next.cancel()
 
     def has_stalled(self) -> bool:
-        return self._lost + self._lateness() > _LATE
+        return self._lost + self._lateness() > _MAX_LATENESS
 
     def _expect(self) -> None:
-        self._due = self._loop.time() + _EVERY
+        self._due = self._loop.time() + _TIMER_INTERVAL
         self._next = self._loop.call_at(self._due, self._note)
 
     def _note(self) -> None:
@@ -76,7 +76,7 @@ class ControlDatabase:
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
         self._idle: list[Connection] = []
-        self._slots = asyncio.Semaphore(PROXY_QUESTIONS)
+        self._slots = asyncio.Semaphore(PROXY_QUERY_CONNECTIONS)
         self._asking: set[asyncio.Task[object]] = set()
         self.is_unavailable = False
 
@@ -88,7 +88,7 @@ class ControlDatabase:
         Cancelling a query takes another connection, and longer than the query itself. Raises
         ControlPlaneUnavailable.
         """
-        for _ in range(_MOST_STANDSTILLS):
+        for _ in range(_MAX_STANDSTILLS):
             with StallDetector() as standstill:
                 try:
                     return await self._ask(question)
@@ -99,12 +99,12 @@ class ControlDatabase:
 
     async def _ask(self, question: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + ANSWER_WITHIN
+        deadline = loop.time() + ANSWER_TIMEOUT
         asking = loop.create_task(self._answer(question, deadline))
         self._asking.add(asking)
         asking.add_done_callback(self._forget_task)
         try:
-            async with asyncio.timeout_at(deadline + 2 * _GRACE):
+            async with asyncio.timeout_at(deadline + 2 * _GRACE_SECONDS):
                 answer = await asyncio.shield(asking)
         except (TimeoutError, psycopg.Error) as error:
             log.error(
@@ -118,11 +118,11 @@ class ControlDatabase:
     async def connect(self, *, deadline: float | None = None) -> Connection:
         """Opens a connection for the caller alone. Raises TimeoutError, psycopg.Error."""
         if deadline is None:
-            deadline = asyncio.get_running_loop().time() + ANSWER_WITHIN
+            deadline = asyncio.get_running_loop().time() + ANSWER_TIMEOUT
         try:
             async with asyncio.timeout_at(deadline):
                 connection = await psycopg.AsyncConnection.connect(
-                    self._conninfo, autocommit=True, connect_timeout=_CONNECT_WITHIN
+                    self._conninfo, autocommit=True, connect_timeout=_CONNECT_TIMEOUT
                 )
         except (TimeoutError, psycopg.Error):
             self.is_unavailable = True
@@ -158,7 +158,7 @@ class ControlDatabase:
     ) -> Answer:
         connection = self._idle.pop() if self._idle else await self.connect(deadline=deadline)
         try:
-            answer = await bounded(connection, question(connection), deadline=deadline)
+            answer = await answer_by_deadline(connection, question(connection), deadline=deadline)
         except BaseException:
             await connection.close()
             raise
@@ -175,7 +175,7 @@ class ControlDatabase:
             asking.exception()  # marks it as retrieved: every caller may have been cancelled
 
 
-async def bounded(
+async def answer_by_deadline(
     connection: Connection, answer: Awaitable[Answer], *, deadline: float | None = None
 ) -> Answer:
     """Returns the connection's answer. At the deadline the connection's socket is shut down, as if
@@ -185,10 +185,10 @@ async def bounded(
     """
     loop = asyncio.get_running_loop()
     if deadline is None:
-        deadline = loop.time() + ANSWER_WITHIN
+        deadline = loop.time() + ANSWER_TIMEOUT
     alarm = loop.call_at(deadline, _shut_down, connection)
     try:
-        async with asyncio.timeout_at(deadline + _GRACE):
+        async with asyncio.timeout_at(deadline + _GRACE_SECONDS):
             return await answer
     finally:
         alarm.cancel()

@@ -45,14 +45,14 @@ Answer = TypeVar("Answer")
 
 # Seconds after its start in which a proxy waits for the worker that may be starting too, and after
 # which it asks again.
-_START_OF_WORKER = 20.0
-_ASK_AGAIN = 0.2
+_WORKER_START_TIMEOUT = 20.0
+_RETRY_DELAY = 0.2
 # Seconds that a client waits while its endpoint is stopped on one host and started on another, and
 # after which the rows are read again even without a notification.
-_MOVE_WITHIN = 10.0
-_LOOK_AGAIN = 1.0
+_MOVE_TIMEOUT = 10.0
+_POLL_INTERVAL = 1.0
 # Seconds that writing the last refusals may take when the proxy exits.
-_LAST_WRITE_WITHIN = 2.0
+_LAST_WRITE_TIMEOUT = 2.0
 
 
 class DatabaseDirectory:
@@ -69,7 +69,7 @@ class DatabaseDirectory:
         """`problems` returns the proxy's own problems, which it publishes."""
         self._loop = asyncio.get_running_loop()
         # Until when the worker and the database are restarted together with the proxy.
-        self._worker_starts_until = self._loop.time() + _START_OF_WORKER
+        self._worker_starts_until = self._loop.time() + _WORKER_START_TIMEOUT
         self._restarts_until = 0.0
         self._host = host
         self._database = ControlDatabase(conninfo)
@@ -106,7 +106,7 @@ class DatabaseDirectory:
             with contextlib.suppress(ControlPlaneUnavailable):
                 await self._traffic_reports.report()
             with contextlib.suppress(ControlPlaneUnavailable):
-                await self._calls.call(_write_refusals, "", within=_LAST_WRITE_WITHIN)
+                await self._calls.call(_write_refusals, "", within=_LAST_WRITE_TIMEOUT)
             self._calls.close()
             self._waker.close()
             self._compute_runs.close()
@@ -122,7 +122,7 @@ class DatabaseDirectory:
         the next `within` seconds: an upgrade restarts both."""
         self._restarts_until = self._loop.time() + within
 
-    async def _patiently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _retry_through_restart(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Returns what `ask` returns. Calls it again while what it needs is being restarted."""
         while True:
             try:
@@ -133,7 +133,7 @@ class DatabaseDirectory:
                     until = max(until, self._worker_starts_until)
                 if self._loop.time() >= until:
                     raise
-            await asyncio.sleep(_ASK_AGAIN)
+            await asyncio.sleep(_RETRY_DELAY)
 
     async def ready(self) -> None:
         """Returns once the database has answered and its change notifications are received."""
@@ -159,15 +159,15 @@ class DatabaseDirectory:
 
     async def route(self, endpoint_id: str, role: str) -> Route | None:
         """See `Directory.route`. Raises ControlPlaneUnavailable."""
-        find = partial(self._patiently, partial(self._routes.find, endpoint_id, role))
-        until = self._loop.time() + _MOVE_WITHIN
+        find = partial(self._retry_through_restart, partial(self._routes.find, endpoint_id, role))
+        until = self._loop.time() + _MOVE_TIMEOUT
         route = await find()
         while route is not None and route.is_moving and self._loop.time() < until:
             # The client is led to the host that the project moves to.
             changed = self._changes.next_change(endpoint_id)
             if (route := await find()) is not None and route.is_moving:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), _LOOK_AGAIN)
+                    await asyncio.wait_for(changed.wait(), _POLL_INTERVAL)
                 route = await find()
         return route
 
@@ -213,14 +213,14 @@ class DatabaseDirectory:
 
     async def rules(self, endpoint_id: str, role: str) -> AccessRules | None:
         """See `Directory.rules`. Raises ControlPlaneUnavailable."""
-        return await self._patiently(partial(self._routes.rules, endpoint_id, role))
+        return await self._retry_through_restart(partial(self._routes.rules, endpoint_id, role))
 
     async def confirm(
         self, route: Route, role: str, address: ComputeAddress, *, pooled: bool
     ) -> RoleIdentity:
         """See `Directory.confirm`. Raises ControlPlaneUnavailable as well."""
         confirm = partial(self._routes.confirm, route, role, address, pooled=pooled)
-        return await self._patiently(confirm)
+        return await self._retry_through_restart(confirm)
 
     async def wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None = None
@@ -228,7 +228,7 @@ class DatabaseDirectory:
         """See `Directory.wake`. Raises DisabledEndpointRefused, QuotaUsedUp, WakeFailed."""
         self._activity_reports.note_use(endpoint_id)
         wake = partial(self._waker.wake, endpoint_id, pooled=pooled, refused=refused)
-        return await self._patiently(wake)
+        return await self._retry_through_restart(wake)
 
     async def waited_for(self, endpoint_id: str) -> tuple[str, bool]:
         """See `Directory.waited_for`."""

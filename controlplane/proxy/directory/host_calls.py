@@ -43,12 +43,12 @@ from controlplane.services import waking
 log = logging.getLogger(__name__)
 
 # Calls that are under way at once; those of a hung compute or database take their places for long.
-_MOST_AT_ONCE = 64
+_MAX_CONCURRENT_CALLS = 64
 # Seconds that a caller waits, if it does not give up before.
-_ANSWER_WITHIN = 60.0
-_POOLER_LOCK_WITHIN = 10.0
-_LONGEST_MESSAGE = 4096  # bytes
-_LONGEST_WORDS = 500  # characters
+_ANSWER_TIMEOUT = 60.0
+_POOLER_LOCK_TIMEOUT = 10.0
+_MAX_MESSAGE_BYTES = 4096  # bytes
+_MAX_ERROR_LENGTH = 500  # characters
 _NAME = re.compile("(br|ep|lr)(-[a-z0-9]{1,40}){1,6}")
 
 
@@ -58,11 +58,11 @@ class ComputeStopped(Exception):
 
 def _start_pooler(endpoint_id: str, branch_id: str) -> Version:
     # The roles are read under the locks, so that an older list never replaces a newer one.
-    lock = lock_branches(pooler_lock(branch_id), timeout=_POOLER_LOCK_WITHIN)
+    lock = lock_branches(pooler_lock(branch_id), timeout=_POOLER_LOCK_TIMEOUT)
     with lock, holding_catalog(branch_id):
-        if not compute.lets_clients_in(branch_id, endpoint_id):
+        if not compute.accepts_clients(branch_id, endpoint_id):
             raise ComputeStopped
-        directory, roles = socket_dir(endpoint_id), Role.that_may_connect(branch_id)
+        directory, roles = socket_dir(endpoint_id), Role.login_names(branch_id)
         return ensure_pooler(branch_id, directory, roles=roles)
 
 
@@ -137,9 +137,9 @@ class HostCalls:
                 with theirs:
                     request = json.dumps([name, *arguments]).encode()
                     socket.send_fds(self._requests, [request], [theirs.fileno()])
-                ours.settimeout(_ANSWER_WITHIN)
+                ours.settimeout(_ANSWER_TIMEOUT)
                 answer, descriptors, _, _ = socket.recv_fds(
-                    ours, _LONGEST_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
+                    ours, _MAX_MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC
                 )
             except OSError as error:
                 log.error("host process does not answer", extra={"error": str(error)})
@@ -186,10 +186,10 @@ def _keep_answering(requests: socket.socket, become: Callable[[], object]) -> No
 
 def _answer_all(requests: socket.socket) -> None:
     """Answer calls until no process is left that could make one."""
-    threads = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="host")
+    threads = ThreadPoolExecutor(_MAX_CONCURRENT_CALLS, thread_name_prefix="host")
     while True:
         request, descriptors, _, _ = socket.recv_fds(
-            requests, _LONGEST_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
+            requests, _MAX_MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC
         )
         if not request:
             return
@@ -215,7 +215,7 @@ def _answer(request: bytes, caller: socket.socket) -> None:
             answer = {"error": _UNAVAILABLE, "words": []}
         except Exception as error:
             known = next((n for n, one in _ERRORS.items() if isinstance(error, one)), _UNAVAILABLE)
-            words = [] if known == _UNAVAILABLE else [str(error)[:_LONGEST_WORDS]]
+            words = [] if known == _UNAVAILABLE else [str(error)[:_MAX_ERROR_LENGTH]]
             answer = {"error": known, "words": words}
             if not words:
                 fields = {"call": request.decode(errors="replace"), "error": repr(error)}

@@ -14,8 +14,8 @@ from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 log = logging.getLogger(__name__)
 
 # Seconds between two reads, and the least between two reads that somebody asked for.
-_READ_EVERY = 10.0
-_JUST_READ = 0.5
+_READ_INTERVAL = 10.0
+_MIN_READ_INTERVAL = 0.5
 
 
 class PeerHosts:
@@ -33,12 +33,12 @@ class PeerHosts:
         """Reads them again and again until cancelled."""
         while True:
             await self.read()
-            await asyncio.sleep(_READ_EVERY)
+            await asyncio.sleep(_READ_INTERVAL)
 
     async def read(self) -> None:
         """See `Directory.read_peers`."""
         async with self._reading:
-            if self._read_at and self._loop.time() - self._read_at < _JUST_READ:
+            if self._read_at and self._loop.time() - self._read_at < _MIN_READ_INTERVAL:
                 return
             self._read_at = self._loop.time()
             try:

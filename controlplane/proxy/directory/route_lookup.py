@@ -25,8 +25,8 @@ from controlplane.proxy.wire.errors import LoginUnknown, PasswordFailed, WakeFai
 
 # Seconds within which a compute must answer whether a role may log in. Before the client has
 # authenticated, the rows are used if the compute does not answer. Afterwards, the proxy retries.
-_BEFORE_PASSWORD = 1.0
-_AFTER_PASSWORD = 5.0
+_BEFORE_PASSWORD_TIMEOUT = 1.0
+_AFTER_PASSWORD_TIMEOUT = 5.0
 # What is read for a client that has not named its role yet. No role has this name.
 _NO_ROLE = ""
 
@@ -67,7 +67,7 @@ class RouteLookup:
             state = await self._states.find(endpoint_id)
             if state.run is None:
                 return by_row
-            row, login = await self._ask_compute(row, role, within=_BEFORE_PASSWORD)
+            row, login = await self._ask_compute(row, role, within=_BEFORE_PASSWORD_TIMEOUT)
         except (LoginUnknown, WakeFailed):
             return by_row  # `confirm` asks the compute again after the password
         known = is_in_rows(row, login)
@@ -107,7 +107,7 @@ class RouteLookup:
         is_same = _identity_of(row, oid) == route.identity and oid not in row.doomed
         if was_confirmed and is_same:
             return route.identity
-        row, login = await self._ask_compute(row, role, within=_AFTER_PASSWORD)
+        row, login = await self._ask_compute(row, role, within=_AFTER_PASSWORD_TIMEOUT)
         if not is_in_rows(row, login):
             if pooled:
                 await self._logins.synchronize(route.endpoint_id)

@@ -14,12 +14,12 @@ from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 
 Result = TypeVar("Result")
 
-_MOST_AT_ONCE = 16
+_MAX_CONCURRENT_CALLS = 16
 
 
 class ServiceCalls:
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="service")
+        self._threads = ThreadPoolExecutor(_MAX_CONCURRENT_CALLS, thread_name_prefix="service")
 
     async def call(
         self, function: Callable[[str], Result], argument: str, *, within: float

@@ -17,8 +17,8 @@ from controlplane.proxy.wire.errors import ControlPlaneUnavailable
 # As {name, detail}.
 Problems = Sequence[Mapping[str, str]]
 # Seconds. A process that is killed loses the traffic that it has not reported.
-_ACTIVITY_EVERY = 2.0
-TRAFFIC_EVERY = 5.0
+_ACTIVITY_INTERVAL = 2.0
+TRAFFIC_INTERVAL = 5.0
 
 
 class TrafficReports:
@@ -36,7 +36,7 @@ class TrafficReports:
     async def run(self) -> None:
         """Reports until cancelled."""
         while True:
-            await asyncio.sleep(TRAFFIC_EVERY)
+            await asyncio.sleep(TRAFFIC_INTERVAL)
             with contextlib.suppress(ControlPlaneUnavailable):
                 await self.report()
 
@@ -94,4 +94,4 @@ class ActivityReports:
                     del used[endpoint_id]
             except ControlPlaneUnavailable:
                 self._used = {**used, **self._used}
-            await asyncio.sleep(_ACTIVITY_EVERY)
+            await asyncio.sleep(_ACTIVITY_INTERVAL)

@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 
 # Seconds. A notification may be lost with its connection, so a waiting call reads the state again
 # after this time.
-_LOOK_AGAIN = 1.0
+_POLL_INTERVAL = 1.0
 # Time limits of the calls below, in seconds. A start is requested in its call, not awaited.
-_ASK_WITHIN = 4.0
-_POOLER_WITHIN, _POOLER_AGAIN = 16.0, 0.05
-_DEATH_WITHIN = 10.0
-_LOOK_WITHIN = 5.0
+_ASK_TIMEOUT = 4.0
+_POOLER_TIMEOUT, _POOLER_RETRY_DELAY = 16.0, 0.05
+_DEATH_NOTICE_TIMEOUT = 10.0
+_LOOK_TIMEOUT = 5.0
 
 
 class Waker:
@@ -72,7 +72,7 @@ class Waker:
             # A suspend or a restart happened between the wake and the pooler's start, or is about
             # to be called off.
             self._states.cache.invalidate(endpoint_id)
-            await asyncio.sleep(_POOLER_AGAIN)
+            await asyncio.sleep(_POOLER_RETRY_DELAY)
 
     async def _wake(
         self, endpoint_id: str, *, pooled: bool, refused: ComputeAddress | None
@@ -139,7 +139,7 @@ class Waker:
         """Requests a start. Returns the operations that lead to it. Raises DisabledEndpointRefused,
         QuotaUsedUp, HostUnavailable, WakeFailed."""
         try:
-            return await self._calls.call(waking.start_for_client, endpoint_id, within=_ASK_WITHIN)
+            return await self._calls.call(waking.start_for_client, endpoint_id, within=_ASK_TIMEOUT)
         except EndpointDisabled as error:
             raise DisabledEndpointRefused from error
         except QuotaExceeded as error:
@@ -175,14 +175,14 @@ class Waker:
             return self._host.call(name, *arguments)
         *others, last = arguments
         call = partial(self._host.call, name, *others)
-        return await self._calls.call(call, last, within=_LOOK_WITHIN)
+        return await self._calls.call(call, last, within=_LOOK_TIMEOUT)
 
     async def _check_compute(self, endpoint_id: str) -> ComputeState:
         """Returns the endpoint's state after its compute, which did not answer, was checked."""
         self._compute_runs.forget_pooler(endpoint_id)
         try:
             notice = partial(self._host.call, "notice_death")
-            await self._calls.call(notice, endpoint_id, within=_DEATH_WITHIN)
+            await self._calls.call(notice, endpoint_id, within=_DEATH_NOTICE_TIMEOUT)
         except LockTimeout:
             log.info(
                 "compute does not answer, and its branch is locked", extra={"endpoint": endpoint_id}
@@ -191,7 +191,7 @@ class Waker:
 
     async def _wait_for(self, changed: asyncio.Event) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), _LOOK_AGAIN)
+            await asyncio.wait_for(changed.wait(), _POLL_INTERVAL)
 
     async def _address(
         self, endpoint_id: str, state: ComputeState, *, pooled: bool
@@ -205,7 +205,7 @@ class Waker:
         if version is None:
             start = partial(self._host.call, "start_pooler", endpoint_id)
             try:
-                found = await self._calls.call(start, state.branch_id, within=_POOLER_WITHIN)
+                found = await self._calls.call(start, state.branch_id, within=_POOLER_TIMEOUT)
                 version = (found[0], found[1])
             except (PoolerUnavailable, LockTimeout) as error:
                 raise WakeFailed(str(error)) from error

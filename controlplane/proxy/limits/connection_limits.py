@@ -8,7 +8,7 @@ from controlplane.proxy.limits.shared_counts import OwnCounts
 from controlplane.proxy.wire.errors import TooManyConnections
 
 # No account has this id.
-NOBODY = 0
+NO_ACCOUNT = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Admission:
     def unproved(cls, endpoint_id: str) -> "Admission":
         """Returns what a client counts as that is passed on unread to the endpoint's host, which
         admits it: one of the proxy's clients, and nobody's in particular."""
-        return cls(NOBODY, endpoint_id, "")
+        return cls(NO_ACCOUNT, endpoint_id, "")
 
 
 class ConnectionCounts:

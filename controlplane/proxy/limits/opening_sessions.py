@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
 # In each process of the proxy.
-MAX_AT_ONCE = 4
+MAX_OPENING_SESSIONS = 4
 # Seconds after which a session no longer counts: its compute is slow or hangs, and must not keep
 # the account's clients from other computes.
 COUNTS_FOR = 0.25
@@ -23,7 +23,7 @@ class OpeningSessions:
     @asynccontextmanager
     async def counted(self, account_id: int) -> AsyncIterator[None]:
         """Waits until the account may open another session, and counts the block as its opening."""
-        places = self._by_account.setdefault(account_id, asyncio.Semaphore(MAX_AT_ONCE))
+        places = self._by_account.setdefault(account_id, asyncio.Semaphore(MAX_OPENING_SESSIONS))
         await places.acquire()
         release_once = functools.cache(places.release)
         expiry = asyncio.get_running_loop().call_later(COUNTS_FOR, release_once)

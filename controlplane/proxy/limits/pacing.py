@@ -9,22 +9,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 _FREE_FAILURES = 3
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 2.0
+_MIN_DELAY = 0.1
+_MAX_DELAY = 2.0
 _FORGET_AFTER = 60.0
 _MAX_ADDRESSES = 10_000
 
 # The shortest and longest delay for a lookup, in seconds. Most lookups take half of the shortest.
 # If the longest were longer, unauthenticated clients could slow down everybody.
-_SHORTEST_LOOKUP = 0.001
-_LONGEST_LOOKUP = 0.02
+_MIN_LOOKUP_SECONDS = 0.001
+_MAX_LOOKUP_SECONDS = 0.02
 # The event loop's timers count in milliseconds, so they may be early by one.
 _TICK = 0.001
-# The usual time is exceeded by a tenth of the last _LOOKUPS lookups, without those that ended more
-# than _LOOKUPS_COUNT_FOR seconds ago. If they are fewer than _FEWEST_LOOKUPS, two exceed it.
-_LOOKUPS = 100
-_FEWEST_LOOKUPS = 20
-_LOOKUPS_COUNT_FOR = 60.0
+# The usual time is exceeded by a tenth of the last _MAX_LOOKUPS lookups, without those that ended
+# more than _LOOKUP_WINDOW seconds ago. If they are fewer than _MIN_LOOKUPS, two exceed it.
+_MAX_LOOKUPS = 100
+_MIN_LOOKUPS = 20
+_LOOKUP_WINDOW = 60.0
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class FailurePace:
         if len(self._records) > _MAX_ADDRESSES:
             self._records.popitem(last=False)
         beyond = min(record.failures - _FREE_FAILURES, 16)
-        return min(_FIRST_PAUSE * 2.0 ** (beyond - 1), _LONGEST_PAUSE) if beyond > 0 else 0.0
+        return min(_MIN_DELAY * 2.0 ** (beyond - 1), _MAX_DELAY) if beyond > 0 else 0.0
 
 
 class LookupTimes:
@@ -63,7 +63,7 @@ class LookupTimes:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         # For each lookup: when it ended, and how many seconds it took.
-        self._times: deque[tuple[float, float]] = deque(maxlen=_LOOKUPS)
+        self._times: deque[tuple[float, float]] = deque(maxlen=_MAX_LOOKUPS)
         self._usual = 0.0
 
     @contextmanager
@@ -79,14 +79,14 @@ class LookupTimes:
     @property
     def usual(self) -> float:
         """The seconds within which most lookups end; 0 if too few lookups are known."""
-        if self._times and self._times[0][0] < self._clock() - _LOOKUPS_COUNT_FOR:
-            while self._times and self._times[0][0] < self._clock() - _LOOKUPS_COUNT_FOR:
+        if self._times and self._times[0][0] < self._clock() - _LOOKUP_WINDOW:
+            while self._times and self._times[0][0] < self._clock() - _LOOKUP_WINDOW:
                 self._times.popleft()
             self._count()
         return self._usual
 
     def _count(self) -> None:
-        slower = max(len(self._times), _FEWEST_LOOKUPS) // 10
+        slower = max(len(self._times), _MIN_LOOKUPS) // 10
         longest_first = sorted((took for _, took in self._times), reverse=True)
         self._usual = longest_first[slower] if len(longest_first) > slower else 0.0
 
@@ -95,7 +95,7 @@ def answer_due(loop: asyncio.AbstractEventLoop, lookup_time: float) -> "asyncio.
     """Returns a future that resolves when a client may be answered about a name whose lookup begins
     now. That is no sooner than most lookups end, so an answer's time does not tell whether the name
     was in memory. The caller awaits it after the lookup, so all names wait by the same clock."""
-    bounded = min(max(lookup_time, _SHORTEST_LOOKUP), _LONGEST_LOOKUP)
+    bounded = min(max(lookup_time, _MIN_LOOKUP_SECONDS), _MAX_LOOKUP_SECONDS)
     due = loop.create_future()
     loop.call_later(math.ceil(bounded / _TICK) * _TICK + _TICK, _resolve, due)
     return due

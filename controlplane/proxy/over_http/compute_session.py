@@ -24,17 +24,17 @@ from controlplane.proxy.wire.errors import AdministratorShutdown, ConnectionLost
 from controlplane.proxy.wire.readiness import Readiness
 
 # The same as Neon's.
-MOST_RESPONSE_BYTES = 64 * 1024 * 1024
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 # The protocol's own limit. The limit of an answer's size bounds how much is read of a message.
-_LONGEST_MESSAGE = 2**31 - 1
+_MAX_MESSAGE_BYTES = 2**31 - 1
 # The most bytes that are written without reading meanwhile. An idle session's socket takes them.
-_AT_ONCE = 32_768
+_MAX_UNREAD_WRITE_BYTES = 32_768
 # The most bytes of an answer that are converted on the event loop at once.
-_SMALL_PART = 16_384
+_MAX_INLINE_BYTES = 16_384
 # Seconds in which a used session must be clean again, and in which its compute must accept a cancel
 # request.
-_CLEAN_WITHIN = 5.0
-_CANCEL_WITHIN = 5.0
+_CLEAN_TIMEOUT = 5.0
+_CANCEL_TIMEOUT = 5.0
 
 _HEADER = struct.Struct("!cI")
 _SYNC = messages.message(b"S", b"")
@@ -113,7 +113,7 @@ class ComputeSession:
         self.is_broken = True
         try:
             await self._read_until_ready(2 if clean else 1)
-            if len(wire) <= _AT_ONCE:
+            if len(wire) <= _MAX_UNREAD_WRITE_BYTES:
                 await self._channel.write(wire)
             else:
                 # Postgres may stop reading until its answers are read.
@@ -145,7 +145,7 @@ class ComputeSession:
         if self.is_broken:
             return False
         try:
-            async with asyncio.timeout(_CLEAN_WITHIN):
+            async with asyncio.timeout(_CLEAN_TIMEOUT):
                 await self._read_until_ready(0)
             # A session that the server has ended has that to read.
             self._buffer += self._channel.receive(self._channel.chunk_size)
@@ -163,7 +163,7 @@ class ComputeSession:
         """Ends the transaction that the batch left open, before the batch's end is reported."""
         self.is_broken = True
         with contextlib.suppress(ConnectionLost, TimeoutError, messages.MalformedMessage):
-            async with asyncio.timeout(_CLEAN_WITHIN):
+            async with asyncio.timeout(_CLEAN_TIMEOUT):
                 # A DISCARD ALL that was already sent fails within the transaction.
                 await self._read_until_ready(0)
                 left = 1 if clean else 0
@@ -190,7 +190,7 @@ class ComputeSession:
 
     def _skip_messages(self, owed: int) -> None:
         position = 0
-        for kind, start, end in messages.complete_messages(self._buffer, limit=_LONGEST_MESSAGE):
+        for kind, start, end in messages.complete_messages(self._buffer, limit=_MAX_MESSAGE_BYTES):
             position = end
             if kind == b"Z":
                 self._became_ready(start)
@@ -215,15 +215,15 @@ class ComputeSession:
         while True:
             if len(self._buffer) >= self._next_message_size():
                 take = partial(self._take_messages, results, ready_at)
-                if len(self._buffer) <= _SMALL_PART:
+                if len(self._buffer) <= _MAX_INLINE_BYTES:
                     found = take()
                 else:
                     loop = self._readiness.loop
                     found = await loop.run_in_executor(self._converting, take)
                 failure = failure or found
             size = results.written + len(self._buffer)
-            if size > MOST_RESPONSE_BYTES:
-                raise ResponseTooLarge(MOST_RESPONSE_BYTES)
+            if size > MAX_RESPONSE_BYTES:
+                raise ResponseTooLarge(MAX_RESPONSE_BYTES)
             if self._owed <= ready_at:
                 return failure
             if size > held:
@@ -242,7 +242,7 @@ class ComputeSession:
         called in another thread, while nothing else uses the buffer."""
         failure: StatementFailed | None = None
         position = 0
-        for kind, start, end in messages.complete_messages(self._buffer, limit=_LONGEST_MESSAGE):
+        for kind, start, end in messages.complete_messages(self._buffer, limit=_MAX_MESSAGE_BYTES):
             position = end
             if kind == b"D":
                 results.add(self._buffer, start)
@@ -273,8 +273,8 @@ class ComputeSession:
         if len(self._buffer) < messages.HEADER_SIZE:
             return messages.HEADER_SIZE
         _, length = _HEADER.unpack_from(self._buffer)
-        if length > MOST_RESPONSE_BYTES:
-            raise ResponseTooLarge(MOST_RESPONSE_BYTES)
+        if length > MAX_RESPONSE_BYTES:
+            raise ResponseTooLarge(MAX_RESPONSE_BYTES)
         return 1 + int(length)
 
     async def _read_more(self) -> None:
@@ -289,7 +289,7 @@ _cancelling: set["asyncio.Task[None]"] = set()
 
 async def _cancel_within(connection: ComputeConnection, readiness: Readiness) -> None:
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_CANCEL_WITHIN):
+        async with asyncio.timeout(_CANCEL_TIMEOUT):
             await compute.cancel(connection.address, connection.cancel_key, readiness=readiness)
 
 

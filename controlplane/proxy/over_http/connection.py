@@ -27,21 +27,21 @@ from controlplane.proxy.wire.channel import Channel
 from controlplane.proxy.wire.errors import ConnectionLost, ProxyError
 
 # The same as Neon's.
-MOST_REQUEST_BYTES = 64 * 1024 * 1024
+MAX_REQUEST_BYTES = 64 * 1024 * 1024
 # A connection string may be long, and the driver sends other headers.
-_MOST_HEAD_BYTES = 32_768
+_MAX_HEAD_BYTES = 32_768
 # Each takes h11 some microseconds. Drivers and reverse proxies together send some dozens.
-_MOST_HEADERS = 200
+_MAX_HEADERS = 200
 # Time limits in seconds: between two requests, for a request's head, and for bodies both ways. The
 # last one is also that of each pause in a request's body. For the whole body it is extended by the
-# body's size, at the slowest permitted rate in bytes a second, up to _BODY_AT_MOST.
-_IDLE_WITHIN = 75.0
-_HEAD_WITHIN = 15.0
-_BODY_WITHIN = 30.0
-_SLOWEST = 16_384
-_BODY_AT_MOST = 600.0
+# body's size, at the slowest permitted rate in bytes a second, up to _MAX_BODY_TIMEOUT.
+_IDLE_TIMEOUT = 75.0
+_HEAD_TIMEOUT = 15.0
+_BODY_TIMEOUT = 30.0
+_MIN_BYTES_PER_SECOND = 16_384
+_MAX_BODY_TIMEOUT = 600.0
 # A body up to this size is sent in one write with its head.
-_SMALL_BODY = 65_536
+_SMALL_BODY_BYTES = 65_536
 
 # The end of every head, and of every chunked body.
 END = b"\r\n\r\n"
@@ -73,7 +73,7 @@ class HttpConnection:
         self._channel = channel
         self._memory = memory
         self._is_draining = is_draining
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_HEAD_BYTES)
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         self._loop = asyncio.get_running_loop()
         # The body's length by the request's head, in bytes; None if the head does not give it.
         self._declared: int | None = None
@@ -131,10 +131,10 @@ class HttpConnection:
         RequestRefused, ConnectionLost, TimeoutError."""
         has_begun = False
         self._received, _ = self._http.trailing_data
-        async with asyncio.timeout(_IDLE_WITHIN) as patience:
+        async with asyncio.timeout(_IDLE_TIMEOUT) as patience:
             while True:
-                if self._received.split(END, 1)[0].count(b"\n") > _MOST_HEADERS:
-                    raise RequestRefused(f"too many headers (max is {_MOST_HEADERS})", status=431)
+                if self._received.split(END, 1)[0].count(b"\n") > _MAX_HEADERS:
+                    raise RequestRefused(f"too many headers (max is {_MAX_HEADERS})", status=431)
                 # A fast client's next bytes are often at hand: others have their turn first.
                 await asyncio.sleep(0)
                 event = self._next_event()
@@ -150,11 +150,11 @@ class HttpConnection:
                 await self._read_more()
                 if not has_begun:
                     has_begun = True
-                    patience.reschedule(self._loop.time() + _HEAD_WITHIN)
+                    patience.reschedule(self._loop.time() + _HEAD_TIMEOUT)
 
     async def _read_body(self, reservation: MemoryReservation) -> bytes:
-        if self._declared is not None and self._declared > MOST_REQUEST_BYTES:
-            raise RequestTooLarge(MOST_REQUEST_BYTES)
+        if self._declared is not None and self._declared > MAX_REQUEST_BYTES:
+            raise RequestTooLarge(MAX_REQUEST_BYTES)
         if self._http.they_are_waiting_for_100_continue:
             go_on = h11.InformationalResponse(status_code=100, headers=[])
             await self._channel.write(self._http.send(go_on) or b"")
@@ -173,13 +173,13 @@ class HttpConnection:
                         self._must_close = False
                     return bytes(body)
                 if isinstance(event, h11.Data):
-                    if len(body) + len(event.data) > MOST_REQUEST_BYTES:
-                        raise RequestTooLarge(MOST_REQUEST_BYTES)
+                    if len(body) + len(event.data) > MAX_REQUEST_BYTES:
+                        raise RequestTooLarge(MAX_REQUEST_BYTES)
                     reservation.grow(len(event.data))
                     body += event.data
                     continue
                 self._received = self._received[-len(END) :]
-                whole_by, next_by = began + _time_for(len(body)), self._loop.time() + _BODY_WITHIN
+                whole_by, next_by = began + _time_for(len(body)), self._loop.time() + _BODY_TIMEOUT
                 async with asyncio.timeout_at(min(whole_by, next_by)):
                     await self._read_more()
         except TimeoutError:
@@ -209,7 +209,7 @@ class HttpConnection:
         end = self._end(answer)
         try:
             async with asyncio.timeout(_time_for(len(end))):
-                if len(end) <= _SMALL_BODY:
+                if len(end) <= _SMALL_BODY_BYTES:
                     await self._channel.write(head + end)
                 else:
                     await self._channel.write(head)
@@ -257,7 +257,7 @@ class HttpConnection:
 
 def _time_for(size: int) -> float:
     """Returns the seconds in which a body of this size must have passed."""
-    return min(_BODY_WITHIN + size / _SLOWEST, _BODY_AT_MOST)
+    return min(_BODY_TIMEOUT + size / _MIN_BYTES_PER_SECOND, _MAX_BODY_TIMEOUT)
 
 
 def _request(event: h11.Request) -> Request:

@@ -96,7 +96,7 @@ class StatementFailed(ProxyError):
         super().__init__(fields.get("M", ""))
         self.fields = fields
         self.statement = statement
-        # Those that came before the error, as `named` returns them, if they were asked for.
+        # Those that came before the error, as `named_fields` returns them, if they were asked for.
         self.notices = notices
 
 
@@ -121,7 +121,7 @@ def _status(error: ProxyError) -> int:
     return 500 if error.sqlstate == _INTERNAL_STATE else 400
 
 
-def named(fields: Mapping[str, str]) -> dict[str, object]:
+def named_fields(fields: Mapping[str, str]) -> dict[str, object]:
     """Returns the fields of an ErrorResponse or NoticeResponse by their names, None for those that
     it lacks."""
     return {name: fields.get(code) for code, name in FIELDS.items()}
@@ -134,7 +134,7 @@ def _body(
     statement: int | None = None,
     notices: Sequence[Mapping[str, object]] = (),
 ) -> bytes:
-    body = named(fields)
+    body = named_fields(fields)
     if statement is not None:
         body["perch:statement"] = statement
     if notices:

@@ -13,8 +13,8 @@ from typing import Any
 from controlplane.proxy.over_http.errors import RequestRefused
 
 # In bytes. Takes some milliseconds, whatever the body contains.
-SMALL_BODY = 16_384
-MOST_VALUES = 1_000_000
+SMALL_BODY_BYTES = 16_384
+MAX_VALUES = 1_000_000
 
 
 class _TooManyValues(Exception):
@@ -26,14 +26,14 @@ def unparsable(reason: str) -> RequestRefused:
 
 
 def read_json(body: bytes) -> Any:
-    """Parses the body. A body larger than SMALL_BODY must not be parsed on the event loop. Raises
-    RequestRefused."""
-    decoder = _SMALL if len(body) <= SMALL_BODY else _CountingDecoder()
+    """Parses the body. A body larger than SMALL_BODY_BYTES must not be parsed on the event loop.
+    Raises RequestRefused."""
+    decoder = _SMALL if len(body) <= SMALL_BODY_BYTES else _CountingDecoder()
     try:
         return decoder.decode(body.decode())
     except _TooManyValues:
         raise RequestRefused(
-            f"too many values in the request (max is {MOST_VALUES})", status=413, sqlstate="54000"
+            f"too many values in the request (max is {MAX_VALUES})", status=413, sqlstate="54000"
         ) from None
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
@@ -56,7 +56,7 @@ class _CountingDecoder(json.JSONDecoder):
             parse_int=self._counted(int),
             parse_float=self._counted(float),
         )
-        self._left = MOST_VALUES
+        self._left = MAX_VALUES
         for kind in ("array", "object", "string"):
             parse = getattr(self, f"parse_{kind}")
             setattr(self, f"parse_{kind}", self._counted(parse))

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from controlplane.proxy.over_http.errors import MemoryExhausted
 
 # Bytes, in each process.
-MOST_HELD = 256 * 1024 * 1024
+MAX_HELD_BYTES = 256 * 1024 * 1024
 
 
 class MemoryBudget:
-    def __init__(self, most: int = MOST_HELD) -> None:
+    def __init__(self, most: int = MAX_HELD_BYTES) -> None:
         self._left = most
         # Bytes, by account.
         self._held: Counter[int | None] = Counter()

@@ -17,7 +17,7 @@ from controlplane.proxy.limits.connection_limits import Admission
 from controlplane.proxy.over_http.compute_session import ComputeSession, batch_messages
 from controlplane.proxy.over_http.connection import Body
 from controlplane.proxy.over_http.errors import ConnectionStringRefused, RequestRefused
-from controlplane.proxy.over_http.json_reading import SMALL_BODY
+from controlplane.proxy.over_http.json_reading import SMALL_BODY_BYTES
 from controlplane.proxy.over_http.memory_budget import MemoryBudget, MemoryReservation
 from controlplane.proxy.over_http.request import Request, Response
 from controlplane.proxy.over_http.results import Results
@@ -213,7 +213,7 @@ class Queries:
         return Response(answer.status, answer.body, answer.headers)
 
     async def _read(self, headers: Mapping[str, str], body: bytes) -> _ParsedBatch:
-        if len(body) <= SMALL_BODY:
+        if len(body) <= SMALL_BODY_BYTES:
             return _read(headers, body)
         loop = self._readiness.loop
         return await loop.run_in_executor(self._reading, _read, headers, body)

@@ -5,7 +5,7 @@ import json
 import struct
 from collections.abc import Callable
 
-from controlplane.proxy.over_http.errors import named
+from controlplane.proxy.over_http.errors import named_fields
 from controlplane.proxy.over_http.statements import Batch, Statement
 from controlplane.proxy.over_http.values import UnreadableArray, encoder, string
 from controlplane.proxy.wire import messages
@@ -19,7 +19,7 @@ _COLUMN = struct.Struct("!IhIhih")
 Row = list[str | None]
 
 # The most notices of a statement that are passed on, and their bytes. A loop may raise any number.
-MOST_NOTICES, MOST_NOTICE_BYTES = 100, 65_536
+MAX_NOTICES, MAX_NOTICE_BYTES = 100, 65_536
 
 
 def row_of(buffer: bytearray, start: int) -> Row:
@@ -90,11 +90,11 @@ class Results:
         if not self._batch.with_notices or self._statement is None:
             return
         size = self._notice_bytes + len(payload)
-        if len(self.notices) == MOST_NOTICES or size > MOST_NOTICE_BYTES:
+        if len(self.notices) == MAX_NOTICES or size > MAX_NOTICE_BYTES:
             self._notices_left_out += 1
         else:
             self._notice_bytes = size
-            self.notices.append(named(messages.error_fields(payload)))
+            self.notices.append(named_fields(messages.error_fields(payload)))
 
     def write(self) -> None:
         """Writes the rows taken since the last call. Raises MalformedMessage."""

@@ -12,11 +12,11 @@ from controlplane.proxy.over_http.compute_session import ComputeSession
 from controlplane.proxy.wire.errors import ProxyError
 
 # For one key; PgBouncer's limit for one role in one database. Further requests wait.
-MOST_SESSIONS = 20
+MAX_SESSIONS = 20
 # Short, because an idle session keeps its database from being dropped, and keeps the settings that
 # it began with. Long enough for a client that sends one request after the other.
-IDLE_SECONDS = 5.0
-_MOST_IDLE = 400
+IDLE_TIMEOUT = 5.0
+_MAX_IDLE = 400
 
 
 class SessionsTaken(ProxyError):
@@ -24,7 +24,7 @@ class SessionsTaken(ProxyError):
 
     def __init__(self) -> None:
         super().__init__(
-            f"sorry, too many clients already: {MOST_SESSIONS} HTTP requests of this role are in "
+            f"sorry, too many clients already: {MAX_SESSIONS} HTTP requests of this role are in "
             "progress, and none has ended in time"
         )
 
@@ -76,7 +76,7 @@ class SessionPool:
         """Waits up to `within` seconds for a place to use one session of the key, which `leave`
         gives back. Raises SessionsTaken."""
         place = self._places.setdefault(key, _Place())
-        if place.taken < MOST_SESSIONS:
+        if place.taken < MAX_SESSIONS:
             place.taken += 1
             return
         turn = self._loop.create_future()
@@ -129,11 +129,11 @@ class SessionPool:
         if session.is_broken:
             session.close()
             return
-        end = self._loop.call_later(IDLE_SECONDS, self._close, session)
+        end = self._loop.call_later(IDLE_TIMEOUT, self._close, session)
         idle = _Idle(key, address, session, end)
         self._idle[session] = idle
         self._idle_by_key.setdefault((key, address), []).append(idle)
-        if len(self._idle) > _MOST_IDLE:
+        if len(self._idle) > _MAX_IDLE:
             self._close(next(iter(self._idle)))
 
     def drop(self, endpoint_id: str) -> None:

@@ -28,7 +28,7 @@ _ISOLATION_LEVELS = {
     "Serializable": "SERIALIZABLE",
 }
 # The most parameters that a Bind message can have.
-_MOST_PARAMETERS = 65_535
+_MAX_PARAMETERS = 65_535
 _PASSED_ON = ("application_name", "options")
 _SECOND = re.compile(r",\s*postgres(?:ql)?://", re.IGNORECASE)
 
@@ -37,7 +37,7 @@ _SECOND = re.compile(r",\s*postgres(?:ql)?://", re.IGNORECASE)
 _OPTION = r"\s*(?!SELECT\b)\w++(?:\s+\w++)?\s*"
 _EXPLAIN = re.compile(rf"\s*EXPLAIN\s*\(({_OPTION}(?:,{_OPTION})*)\)", re.ASCII | re.IGNORECASE)
 # In characters. Matching takes memory of some hundred times the list's size.
-_LONGEST_EXPLAIN = 4096
+_MAX_EXPLAIN_LENGTH = 4096
 _NEONS = re.compile(r"\s*(?:FILECACHE|PREFETCH)\b.*", re.ASCII | re.IGNORECASE | re.DOTALL)
 
 Headers = Mapping[str, str]
@@ -177,9 +177,9 @@ def _statement(sent: Any, *, as_arrays: bool) -> Statement:
         params = []
     if not isinstance(params, list):
         raise unparsable("`params` must be a list")
-    if len(params) > _MOST_PARAMETERS:
+    if len(params) > _MAX_PARAMETERS:
         raise RequestRefused(
-            f"too many parameters in a statement: {len(params)} (max is {_MOST_PARAMETERS})",
+            f"too many parameters in a statement: {len(params)} (max is {_MAX_PARAMETERS})",
             sqlstate="54023",
         )
     own_mode = sent.get("arrayMode")
@@ -221,7 +221,7 @@ def without_neons_options(query: str) -> str:
     stays the same, so that positions in errors are those of the original. A very long list is left
     unchanged.
     """
-    found = _EXPLAIN.match(query, 0, _LONGEST_EXPLAIN)
+    found = _EXPLAIN.match(query, 0, _MAX_EXPLAIN_LENGTH)
     if found is None:
         return query
     options = found[1].split(",")

@@ -41,7 +41,7 @@ _MARKS = {"{": ("[", 1), "}": ("]", -1), ",": (",", 0)}
 
 # No other thread goes on within one call of C. So long strings are written in pieces of this many
 # characters, and `iterencode` writes JSON value by value.
-_PIECE = 65_536
+_CHUNK_LENGTH = 65_536
 _JSON_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 Encoder = Callable[[str], str]
@@ -93,9 +93,9 @@ def encoder(type_oid: int) -> Encoder:
 
 
 def string(text: str) -> str:
-    if len(text) <= _PIECE:
+    if len(text) <= _CHUNK_LENGTH:
         return encode_basestring(text)
-    pieces = (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
+    pieces = (text[at : at + _CHUNK_LENGTH] for at in range(0, len(text), _CHUNK_LENGTH))
     return '"' + "".join(encode_basestring(piece)[1:-1] for piece in pieces) + '"'
 
 

@@ -19,9 +19,9 @@ from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
 _VERSION = "13"
 _KEY_SIZE = 16
 # The most bytes of one read. As many of the smallest frames take some milliseconds to parse.
-_CHUNK = 16_384
+_CHUNK_BYTES = 16_384
 _BINARY_MESSAGE = 0x82
-_SHORT_REASON = 100
+_MAX_REASON_LENGTH = 100
 
 
 def is_upgrade(request: Request) -> bool:
@@ -87,7 +87,7 @@ class WebSocketFraming:
 
     def receive(self, size: int) -> bytes:
         if not self._payload and not self._has_ended:
-            data = self._receive(_CHUNK)
+            data = self._receive(_CHUNK_BYTES)
             if not data:
                 self._has_ended = True
                 return b""
@@ -140,7 +140,7 @@ class WebSocketFraming:
         """Stops receiving, and tells the peer so if that is possible."""
         self._has_ended = True
         with contextlib.suppress(LocalProtocolError):
-            closing = CloseConnection(code=code, reason=reason[:_SHORT_REASON])
+            closing = CloseConnection(code=code, reason=reason[:_MAX_REASON_LENGTH])
             self._send_control(self._protocol.send(closing))
 
     def _send_control(self, frame: bytes, *, instead: bool = False) -> None:

@@ -22,13 +22,13 @@ from controlplane.proxy.wire.startup import PEER_REQUEST
 log = logging.getLogger(__name__)
 
 # Seconds within which a peer must have accepted a connection, all attempts included.
-CONNECT_WITHIN = 5.0
+CONNECT_TIMEOUT = 5.0
 # How often to connect to a peer that refuses, and the seconds between two attempts. One of the two
 # may have a new certificate; each process of the other's proxy reads it when it has refused it.
-_ATTEMPTS, _AGAIN_AFTER = 8, 0.2
+_ATTEMPTS, _RETRY_DELAY = 8, 0.2
 # Seconds for which a host that did not accept a client's handshake is not asked again for one.
-_ASK_AGAIN_AFTER = 10.0
-_CANCELS_AT_ONCE = 16
+_HANDSHAKE_RETRY_DELAY = 10.0
+_MAX_CONCURRENT_CANCELS = 16
 # Seconds of silence after which the kernel checks that a peer still exists, seconds between its
 # checks, and how many may fail. Sent data that is not acknowledged counts in the same way.
 _KEEPALIVE = (10, 5, 3)
@@ -54,7 +54,7 @@ class Peers:
         self._directory = directory
         self._readiness = readiness
         # Anybody can send any number of cancel requests: only so many are passed on at once.
-        self.cancelling = asyncio.Semaphore(_CANCELS_AT_ONCE)
+        self.cancelling = asyncio.Semaphore(_MAX_CONCURRENT_CANCELS)
         # See `connect_for_tls`; by host and domain, of which there are few.
         self._ask_again_at: dict[tuple[str, str], float] = {}
         # The hosts that `_tls` trusts.
@@ -92,11 +92,11 @@ class Peers:
         """Connects to the host's proxy, which has accepted the connection when this returns. Sends
         the header, and then `first`.
 
-        Raises HostUnreachable, also if that takes longer than CONNECT_WITHIN seconds.
+        Raises HostUnreachable, also if that takes longer than CONNECT_TIMEOUT seconds.
         """
         sent = passed_on.encoded() + first
         try:
-            async with asyncio.timeout(CONNECT_WITHIN):
+            async with asyncio.timeout(CONNECT_TIMEOUT):
                 for _ in range(attempts - 1):
                     known = self._directory.peers().get(host_id)
                     try:
@@ -107,10 +107,10 @@ class Peers:
                         is_gone = isinstance(error, OSError)
                         if is_gone and self._directory.peers().get(host_id) == known:
                             raise
-                        await asyncio.sleep(_AGAIN_AFTER)
+                        await asyncio.sleep(_RETRY_DELAY)
                 return await self._connect(host_id, sent)
         except TimeoutError:
-            reason = f"no answer within {CONNECT_WITHIN:g} s"
+            reason = f"no answer within {CONNECT_TIMEOUT:g} s"
             cause: Exception | None = None
         except (_Refused, OSError) as error:
             reason, cause = str(error), error
@@ -130,7 +130,7 @@ class Peers:
         try:
             return await self.connect(host_id, passed_on, attempts=1)
         except HostUnreachable:
-            self._ask_again_at[asked] = self._readiness.loop.time() + _ASK_AGAIN_AFTER
+            self._ask_again_at[asked] = self._readiness.loop.time() + _HANDSHAKE_RETRY_DELAY
             return None
 
     async def accept(self, channel: Channel) -> PassedOn:
@@ -208,7 +208,7 @@ class Peers:
 async def _error_in(channel: Channel, head: bytes) -> str:
     """Returns the words of the peer's ErrorResponse, of which `head` has been read."""
     size = int.from_bytes(head[1:], "big") - 4
-    if head[:1] != b"E" or not 0 <= size <= messages.LONGEST_ERROR:
+    if head[:1] != b"E" or not 0 <= size <= messages.MAX_ERROR_BYTES:
         return "it answers with something else than a proxy of this version does"
     return messages.error_fields(await channel.read(size)).get("M", "")
 

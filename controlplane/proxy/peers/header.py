@@ -22,7 +22,7 @@ from controlplane.proxy.wire.errors import ProtocolViolation
 _VERSION = 1
 _LENGTH_SIZE = 4
 # A password of the greatest length (`authentication.sasl`), and room for the rest.
-_LONGEST = 32_768
+_MAX_HEADER_BYTES = 32_768
 
 ACCEPTED = messages.message(b"\x01", b"")
 ADMITTED = messages.message(b"\x02", b"")
@@ -112,7 +112,7 @@ class PassedOn:
 async def read_header(channel: Channel) -> PassedOn:
     """Reads the header and nothing behind it. Raises ProtocolViolation, ConnectionLost."""
     size = int.from_bytes(await channel.read(_LENGTH_SIZE), "big")
-    if size > _LONGEST:
+    if size > _MAX_HEADER_BYTES:
         raise ProtocolViolation("the header of another host is too long")
     try:
         content = json.loads(await channel.read(size))

@@ -17,7 +17,7 @@ from controlplane.proxy.wire.readiness import Readiness
 
 _ERROR = b"E"
 # The second proxy's messages before it has admitted a client are short.
-_LONGEST_MESSAGE = 65_536
+_MAX_MESSAGE_BYTES = 65_536
 
 
 class LeadsElsewhere(Exception):
@@ -112,6 +112,6 @@ class PassedClient:
     async def _read_message(self) -> bytes:
         head = await self._peer.read(messages.HEADER_SIZE)
         size = int.from_bytes(head[1:], "big") - 4
-        if not 0 <= size <= _LONGEST_MESSAGE:
+        if not 0 <= size <= _MAX_MESSAGE_BYTES:
             raise HostUnreachable(self._host_id)
         return head + await self._peer.read(size)

@@ -23,9 +23,9 @@ _NOT_PASSED_ON = frozenset(
         "access-control-allow-origin",
     )
 )
-_MOST_HEAD_BYTES = 65_536
+_MAX_HEAD_BYTES = 65_536
 # Seconds in which a peer must have checked a password.
-_ANSWERS_WITHIN = 30.0
+_ANSWER_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class _Open:
     channel: Channel
     http: h11.Connection = field(
         default_factory=lambda: h11.Connection(
-            h11.CLIENT, max_incomplete_event_size=_MOST_HEAD_BYTES
+            h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES
         )
     )
 
@@ -128,7 +128,7 @@ class PeerRequests:
         all_ = {"host": "", **kept, "expect": "100-continue", "transfer-encoding": "chunked"}
         encoded = [(name.encode(), value.encode()) for name, value in all_.items()]
         try:
-            async with asyncio.timeout(_ANSWERS_WITHIN):
+            async with asyncio.timeout(_ANSWER_TIMEOUT):
                 await used.send(h11.Request(method="POST", target=target, headers=encoded))
                 event = await used.next_event()
         except TimeoutError as error:

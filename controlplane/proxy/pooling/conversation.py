@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from controlplane.proxy.wire.message_stream import Message, MessageStream
 
 # The most bytes of a client that are kept to be sent again if no backend began to execute them.
-_MOST_AGAIN = 65536
+_MAX_RESENT_BYTES = 65536
 # The most prepared statements of a client, and their total bytes.
-_MOST_STATEMENTS = 1000
-_MOST_PREPARED = 131_072
+_MAX_STATEMENTS = 1000
+_MAX_PREPARED_BYTES = 131_072
 # The most requests that await their answers.
-_MOST_AWAITED = 8192
-_MOST_PARAMETERS = 64
-_LONGEST_PARAMETER = 1024
-_LONGEST_ERROR = 16_384
+_MAX_AWAITED = 8192
+_MAX_PARAMETERS = 64
+_MAX_PARAMETER_BYTES = 1024
+_MAX_ERROR_BYTES = 16_384
 
 _BIND, _CLOSE, _DESCRIBE, _EXECUTE, _FUNCTION = b"BCDEF"
 _FLUSH, _PARSE, _QUERY, _SYNC, _TERMINATE = b"HPQSX"
@@ -32,8 +32,8 @@ _ENDS_A_GROUP = (_QUERY, _SYNC, _FUNCTION)
 _EXECUTING = (_QUERY, _EXECUTE, _FUNCTION)
 _SENT = {
     **dict.fromkeys(b"BDEFHQSXcf", 0),
-    _PARSE: _MOST_PREPARED,
-    _CLOSE: _MOST_PREPARED,
+    _PARSE: _MAX_PREPARED_BYTES,
+    _CLOSE: _MAX_PREPARED_BYTES,
 }
 
 _CLOSE_COMPLETE, _COMMAND_COMPLETE, _COPY_IN, _ERROR = b"3CGE"
@@ -43,8 +43,8 @@ _ANSWERED = {
     _CLOSE_COMPLETE: 0,
     _COMMAND_COMPLETE: max(map(len, _FORGETS_STATEMENTS)),
     _COPY_IN: 0,
-    _ERROR: _LONGEST_ERROR,
-    _PARAMETER_STATUS: _LONGEST_PARAMETER,
+    _ERROR: _MAX_ERROR_BYTES,
+    _PARAMETER_STATUS: _MAX_PARAMETER_BYTES,
     _PARSE_COMPLETE: 0,
     _READY: 1,
 }
@@ -126,7 +126,7 @@ class Conversation:
     def sent(self, data: bytes) -> None:
         """Notes bytes that the client sends to the pooler. Raises MalformedMessage."""
         if self._unanswered is not None:
-            if len(self._unanswered) + len(data) <= _MOST_AGAIN:
+            if len(self._unanswered) + len(data) <= _MAX_RESENT_BYTES:
                 self._unanswered += data
             else:
                 self._unanswered = None
@@ -156,7 +156,7 @@ class Conversation:
         self._is_group_open = False
         self._group += 1
         self._awaited.append(kind)
-        if len(self._awaited) > _MOST_AWAITED:
+        if len(self._awaited) > _MAX_AWAITED:
             self._stop_following()
 
     def _await(self, message: Message) -> None:
@@ -173,9 +173,9 @@ class Conversation:
         self._prepared += pending.size
         if (
             (name and not message.is_whole)
-            or len(self._pending) > _MOST_AWAITED
-            or len(self.statements) > _MOST_STATEMENTS
-            or self._prepared > _MOST_PREPARED
+            or len(self._pending) > _MAX_AWAITED
+            or len(self.statements) > _MAX_STATEMENTS
+            or self._prepared > _MAX_PREPARED_BYTES
         ):
             self._stop_following()
 
@@ -259,6 +259,6 @@ class Conversation:
         name, _, value = status.rstrip(b"\0").partition(b"\0")
         if not name or self.parameters.get(name) == value:
             return False
-        if name in self.parameters or len(self.parameters) < _MOST_PARAMETERS:
+        if name in self.parameters or len(self.parameters) < _MAX_PARAMETERS:
             self.parameters[name] = value
         return True

@@ -25,7 +25,7 @@ from controlplane.proxy.wire.messages import MalformedMessage
 from controlplane.proxy.wire.readiness import Readiness
 
 _ERROR = b"E"
-_LONGEST_FINAL_MESSAGE = 8192
+_MAX_FINAL_MESSAGE_BYTES = 8192
 # PgBouncer's errors for clients that it has no server connection for. It then ends the connection.
 # Nothing that such a client sent since its last transaction went anywhere.
 _HAS_NO_SERVER = (
@@ -314,8 +314,8 @@ def _is_complete(error: bytes) -> bool:
 
 def _first_message(data: bytes) -> bytes | None:
     """Returns the payload of the first message, None while it is not complete. Raises
-    MalformedMessage if it is longer than _LONGEST_FINAL_MESSAGE."""
-    for _, start, end in messages.complete_messages(data, limit=_LONGEST_FINAL_MESSAGE):
+    MalformedMessage if it is longer than _MAX_FINAL_MESSAGE_BYTES."""
+    for _, start, end in messages.complete_messages(data, limit=_MAX_FINAL_MESSAGE_BYTES):
         return data[start:end]
     return None
 

@@ -11,19 +11,19 @@ import re
 from collections.abc import Iterator
 
 from controlplane.proxy.wire import messages
-from controlplane.proxy.wire.message_stream import LONGEST
+from controlplane.proxy.wire.message_stream import MAX_MESSAGE_BYTES
 from controlplane.proxy.wire.messages import HEADER_SIZE, MalformedMessage
 
 _WORDS = b"perch_refuses_prepared_statements"
 # Unnamed, with these words as the statement, and no parameters: a syntax error.
 _REFUSED = messages.message(b"P", b"\0" + _WORDS + b"\0\0\0")
-_LONGEST_ERROR = 8192
+_MAX_ERROR_BYTES = 8192
 # A LISTEN that is at the beginning of the text, or follows other statements that contain nothing
 # that could be quoted. The words are in a string or a comment otherwise, or rarely missed.
 _LISTEN = re.compile(
     rb"(?:[^'\"$;/-]*+;)*(?:\s|--[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+listen\b", re.IGNORECASE
 )
-_LONGEST_BEFORE_LISTEN = 1024
+_MAX_BEFORE_LISTEN_BYTES = 1024
 # An error with our words, in place of a LISTEN. Neither has parameters or rows.
 _LISTEN_REFUSED = (
     b"DO $$ BEGIN RAISE 'LISTEN does not work on a pooled connection: no notification would arrive'"
@@ -48,8 +48,8 @@ class StatementRefusal:
     def __init__(self, *, refuses_names: bool) -> None:
         """`refuses_names` says that the pooler does not keep named prepared statements."""
         self._refuses_names = refuses_names
-        self._sent = _Cutter(b"PQ", HEADER_SIZE + _LONGEST_BEFORE_LISTEN)
-        self._answered = _Cutter(b"E", _LONGEST_ERROR)
+        self._sent = _Cutter(b"PQ", HEADER_SIZE + _MAX_BEFORE_LISTEN_BYTES)
+        self._answered = _Cutter(b"E", _MAX_ERROR_BYTES)
         self._has_refused = False
 
     @property
@@ -128,7 +128,7 @@ class _Cutter:
             if size - position < HEADER_SIZE:
                 break
             length = int.from_bytes(data[position + 1 : position + HEADER_SIZE], "big")
-            if not 4 <= length <= LONGEST:
+            if not 4 <= length <= MAX_MESSAGE_BYTES:
                 raise MalformedMessage(f"invalid message length {length}")
             if data[position] not in self._kinds:
                 self._rest = length + 1

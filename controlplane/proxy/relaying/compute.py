@@ -18,10 +18,10 @@ from controlplane.proxy.wire.errors import (
 )
 from controlplane.proxy.wire.readiness import Readiness
 
-_LONGEST_GREETING = 65536
+_MAX_GREETING_BYTES = 65536
 _AUTHENTICATION_OK = b"\0\0\0\0"
 # A unix socket whose listen queue is full refuses at once. Postgres empties it as fast as it forks.
-_CONNECT_RETRY_PAUSE = 0.01
+_CONNECT_RETRY_DELAY = 0.01
 # SQLSTATEs of a compute that is starting or stopping: the proxy wakes it and tries again.
 TEMPORARY_STATES = {ComputeUnreachable.sqlstate, AdministratorShutdown.sqlstate, "57P02"}
 
@@ -120,7 +120,7 @@ async def _open(
             try:
                 connection.connect(str(address.socket))
             except BlockingIOError:
-                await asyncio.sleep(_CONNECT_RETRY_PAUSE)
+                await asyncio.sleep(_CONNECT_RETRY_DELAY)
             except OSError as error:
                 raise ComputeGone(f"{address.socket}: {error.strerror}") from error
             else:
@@ -138,10 +138,10 @@ async def _read_greeting(channel: Channel, address: ComputeAddress) -> ComputeCo
     """Reads the whole greeting. A client that has not received all of it, because the compute was
     stopped, can still be connected to another compute."""
     greeting = b""
-    while len(greeting) < _LONGEST_GREETING:
+    while len(greeting) < _MAX_GREETING_BYTES:
         greeting += await channel.read_some()
         key: tuple[int, int] | None = None
-        for kind, start, end in messages.complete_messages(greeting, limit=_LONGEST_GREETING):
+        for kind, start, end in messages.complete_messages(greeting, limit=_MAX_GREETING_BYTES):
             payload = greeting[start:end]
             if kind == b"K":
                 key = start, end

@@ -16,8 +16,8 @@ from controlplane.proxy.wire.errors import ENDED, AdministratorShutdown, is_let_
 from controlplane.proxy.wire.readiness import Readiness
 
 # Postgres may read a longer request in parts, and answer some of it before it has read the rest.
-_MOST_KEPT = 8192
-_LONGEST_FINAL_MESSAGE = 8192
+_MAX_KEPT_BYTES = 8192
+_MAX_FINAL_MESSAGE_BYTES = 8192
 _ERROR = b"E"
 
 
@@ -106,7 +106,7 @@ class FirstExchange:
     def _ask(self, data: bytes) -> None:
         if self._first_answer is not None:
             self._first_answer.asked()
-        if self._asked or len(data) > _MOST_KEPT or data.startswith(messages.TERMINATE):
+        if self._asked or len(data) > _MAX_KEPT_BYTES or data.startswith(messages.TERMINATE):
             self._go_on(to_compute=data)
             return
         self._asked = data
@@ -185,10 +185,10 @@ class FirstExchange:
 
 def _may_be_final_message(answer: bytes) -> bool:
     """True if the answer so far is nothing but an error of a compute that stops."""
-    if not answer.startswith(_ERROR) or len(answer) >= _LONGEST_FINAL_MESSAGE:
+    if not answer.startswith(_ERROR) or len(answer) >= _MAX_FINAL_MESSAGE_BYTES:
         return False
     try:
-        for _, start, end in messages.complete_messages(answer, limit=_LONGEST_FINAL_MESSAGE):
+        for _, start, end in messages.complete_messages(answer, limit=_MAX_FINAL_MESSAGE_BYTES):
             sqlstate = messages.error_sqlstate(answer[start:end])
             return end == len(answer) and sqlstate in TEMPORARY_STATES
     except messages.MalformedMessage:

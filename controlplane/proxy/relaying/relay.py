@@ -14,7 +14,7 @@ from controlplane.proxy.relaying.first_answer import FirstAnswer
 from controlplane.proxy.wire import messages
 from controlplane.proxy.wire.channel import WOULD_BLOCK, Channel
 from controlplane.proxy.wire.errors import ENDED, AdministratorShutdown
-from controlplane.proxy.wire.message_stream import LONGEST
+from controlplane.proxy.wire.message_stream import MAX_MESSAGE_BYTES
 from controlplane.proxy.wire.readiness import Readiness
 
 _TAIL_SIZE = messages.READY_FOR_QUERY_SIZE
@@ -91,7 +91,7 @@ class Relay:
         if not self._downward.tail.startswith(messages.READY_FOR_QUERY_PREFIX):
             return data  # it may begin within a message
         with suppress(messages.MalformedMessage):
-            for kind, start, end in messages.complete_messages(data, limit=LONGEST):
+            for kind, start, end in messages.complete_messages(data, limit=MAX_MESSAGE_BYTES):
                 sqlstate = messages.error_sqlstate(data[start:end]) if kind == b"E" else ""
                 if sqlstate == AdministratorShutdown.sqlstate and end == len(data):
                     before = data[: start - messages.HEADER_SIZE]

@@ -10,7 +10,7 @@ from controlplane.address_ranges import is_loopback
 from controlplane.proxy.authentication import scram
 from controlplane.proxy.authentication.sasl import ask_for_password, authenticate
 from controlplane.proxy.directory.interface import Route
-from controlplane.proxy.limits.connection_limits import NOBODY, Admission
+from controlplane.proxy.limits.connection_limits import NO_ACCOUNT, Admission
 from controlplane.proxy.limits.pacing import answer_due
 from controlplane.proxy.peers.header import Admitted, PassedOn
 from controlplane.proxy.peers.passing import LeadsElsewhere
@@ -170,7 +170,7 @@ def _let_in(proxy: ProxyContext, client: ClientToAdmit, route: Route, role: str)
 
 def _admission(route: Route | None, endpoint_id: str, role: str) -> Admission:
     if route is None:
-        return Admission(NOBODY, endpoint_id, role)
+        return Admission(NO_ACCOUNT, endpoint_id, role)
     return Admission(
         route.account_id, endpoint_id, role, account_connections=route.account_connections
     )

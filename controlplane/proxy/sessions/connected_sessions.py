@@ -19,9 +19,9 @@ from controlplane.proxy.wire.errors import ProxyError
 
 _PID_BITS = 31
 # How many more sessions than a sibling a process may have, and still accept the next one at once.
-_MOST_AHEAD = 1
-_SHORT_SECRET_SIZE = 4
-_LONG_SECRET_SIZE = 32
+_MAX_AHEAD = 1
+_SHORT_SECRET_BYTES = 4
+_LONG_SECRET_BYTES = 32
 
 
 class Connected(Protocol):
@@ -110,7 +110,7 @@ class ConnectedSessions:
         pid = self._random_pid()
         while pid in self._by_pid:
             pid = self._random_pid()
-        secret = secrets.token_bytes(_LONG_SECRET_SIZE if long else _SHORT_SECRET_SIZE)
+        secret = secrets.token_bytes(_LONG_SECRET_BYTES if long else _SHORT_SECRET_BYTES)
         self._by_pid[pid] = secret, session
         return CancelKey(pid, secret)
 
@@ -144,7 +144,7 @@ class ConnectedSessions:
     def is_fullest(self) -> bool:
         """True if a sibling should rather accept the next connection, because it has fewer."""
         fewest = self.shared.fewest_sessions() if self.shared is not None else None
-        return fewest is not None and len(self._all) > fewest + _MOST_AHEAD
+        return fewest is not None and len(self._all) > fewest + _MAX_AHEAD
 
     def _leave(self, session: Connected) -> None:
         if session.admission is not None:

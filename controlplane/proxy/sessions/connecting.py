@@ -26,8 +26,8 @@ Connection = TypeVar("Connection")
 Connect = Callable[[ComputeAddress], Awaitable[Connection]]
 Discard = Callable[[Connection], None]
 
-_FIRST_RETRY_PAUSE = 0.02
-_LONGEST_RETRY_PAUSE = 0.5
+_MIN_RETRY_DELAY = 0.02
+_MAX_RETRY_DELAY = 0.5
 
 
 class ConnectingClient(ClientToPassOn, Protocol):
@@ -103,7 +103,7 @@ class _Connecting(Generic[Connection]):
     async def _wake_and_connect(self) -> Connection:
         refused: ComputeGone | None = None
         refused_address = None
-        pause = _FIRST_RETRY_PAUSE
+        pause = _MIN_RETRY_DELAY
         client = self.client
         client.is_connecting = True
         client.channel.watch(client.abandon)
@@ -115,14 +115,14 @@ class _Connecting(Generic[Connection]):
                     client.wake.is_waking = False
                     if address is None:
                         await asyncio.sleep(pause)
-                        pause = min(pause * 2, _LONGEST_RETRY_PAUSE)
+                        pause = min(pause * 2, _MAX_RETRY_DELAY)
                         continue
                     client.wake.start = address.start or client.wake.start
                     await self._check_address_again()
                     client.must_confirm_again = False
                     if refused_address is not None and refused_address.run != address.run:
                         # The compute was restarted, so the refusal says nothing about this run.
-                        pause = _FIRST_RETRY_PAUSE
+                        pause = _MIN_RETRY_DELAY
                     try:
                         connection = await self._start_session(address)
                         if not client.must_confirm_again:
@@ -137,7 +137,7 @@ class _Connecting(Generic[Connection]):
                             raise ComputeRefused(gone.packet) from gone
                         refused, refused_address = gone, address
                     await asyncio.sleep(pause)
-                    pause = min(pause * 2, _LONGEST_RETRY_PAUSE)
+                    pause = min(pause * 2, _MAX_RETRY_DELAY)
         except TimeoutError:
             if refused is None:
                 raise WakeTimeout(self.proxy.settings.wake_timeout) from None

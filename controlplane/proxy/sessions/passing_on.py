@@ -36,10 +36,10 @@ from controlplane.proxy.wire.tls import ClientTls
 
 log = logging.getLogger(__name__)
 
-_LONGEST_HELLO = 16_384
+_MAX_HELLO_BYTES = 16_384
 # How often to look for the whole ClientHello once its beginning is there, and the seconds between
 # two looks. It mostly arrives in one piece.
-_LOOKS, _LOOK_AGAIN = 20, 0.01
+_MAX_LOOKS, _LOOK_INTERVAL = 20, 0.01
 
 
 class ClientToPassOn(Connected, Protocol):
@@ -103,12 +103,12 @@ async def _host_of(proxy: ProxyContext, client: ClientToPassOn, endpoint_id: str
 async def _server_name(client: Channel) -> str | None:
     """Returns the host name in the client's ClientHello, and leaves that unread. None if it names
     none, or has not arrived whole soon after its beginning. Raises ConnectionLost."""
-    for _ in range(_LOOKS):
-        hello = await client.peek(_LONGEST_HELLO)
+    for _ in range(_MAX_LOOKS):
+        hello = await client.peek(_MAX_HELLO_BYTES)
         try:
             return server_name_in(hello)
         except ssl.SSLWantReadError:
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_LOOK_INTERVAL)
     return None
 
 

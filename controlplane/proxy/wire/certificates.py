@@ -51,9 +51,9 @@ _ENDPOINT_LABEL = re.compile(r"ep-[a-z0-9]+(-[a-z0-9]+){1,4}")
 # The host names below the region's that clients of SQL over HTTP use.
 _HTTP_LABELS = ("api", "apiauth")
 _LOOPBACK = ["127.0.0.1", "::1"]
-_MOST_PROVEN, _MOST_UNPROVEN = 2_000, 250
+_MAX_PROVEN, _MAX_UNPROVEN = 2_000, 250
 # New names for each second, and how many may be issued at once.
-_PACE, _BURST = 50.0, 200.0
+_NEW_NAMES_PER_SECOND, _MAX_BURST = 50.0, 200.0
 _RENEW_AFTER = _CERTIFICATE_LIFETIME * 2 / 3
 
 
@@ -187,7 +187,7 @@ class IssuingIdentity:
         # By name, the last used at the end.
         self._proven: OrderedDict[str, _Shown] = OrderedDict()
         self._unproven: OrderedDict[str, _Shown] = OrderedDict()
-        self._may_issue = _BURST
+        self._may_issue = _MAX_BURST
         self._counted_at = time.monotonic()
 
     @property
@@ -211,7 +211,7 @@ class IssuingIdentity:
         which no client has authenticated."""
         name = _normal(server_name or "")
         if shown := self._unproven.pop(name, None):
-            _keep(self._proven, name, shown, most=_MOST_PROVEN)
+            _keep(self._proven, name, shown, most=_MAX_PROVEN)
 
     def _choose(
         self, socket: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext
@@ -245,9 +245,9 @@ class IssuingIdentity:
         return self._region
 
     def _kept_or_issued(self, name: str, names: list[str]) -> _Shown:
-        kept, most = self._unproven, _MOST_UNPROVEN
+        kept, most = self._unproven, _MAX_UNPROVEN
         if name in self._proven:
-            kept, most = self._proven, _MOST_PROVEN
+            kept, most = self._proven, _MAX_PROVEN
         shown = kept.get(name)
         if shown is None or shown.renew_at <= self._now():
             if kept is self._unproven and not self._may_issue_now():
@@ -259,8 +259,8 @@ class IssuingIdentity:
     def _may_issue_now(self) -> bool:
         """Returns True if one more new name may get a certificate now, and counts it."""
         now = time.monotonic()
-        gained = (now - self._counted_at) * _PACE
-        self._may_issue = min(_BURST, self._may_issue + gained)
+        gained = (now - self._counted_at) * _NEW_NAMES_PER_SECOND
+        self._may_issue = min(_MAX_BURST, self._may_issue + gained)
         self._counted_at = now
         if self._may_issue < 1:
             return False

@@ -20,21 +20,21 @@ from controlplane.proxy.wire.tls import ClientTlsSocket
 
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 # The most bytes that one read of a plain socket takes.
-_PLAIN_CHUNK = 65536
+_PLAIN_CHUNK_BYTES = 65536
 # The same for TLS. It is a whole record, so that a read leaves nothing in the TLS layer: no
 # readiness event would report data there.
-_TLS_CHUNK = 16384
+_TLS_CHUNK_BYTES = 16384
 # libpq sends as many bytes at once while it has more.
-_GOES_ON = 8192
+_MORE_FOLLOWS_BYTES = 8192
 # Bytes that the kernel is asked to hold for a local peer that much is sent to; it takes twice as
 # much memory, as far as net.core.wmem_max allows. A compute has read the usual 208 KiB before the
 # proxy runs again, and would wait: for 5 percent of the time of a COPY from a client, or a fifth if
 # the client came through another host.
-_LARGE_BUFFER = 1_048_576
+_LARGE_BUFFER_BYTES = 1_048_576
 # How many bytes a client may send ahead while it waits for its compute.
-_READ_AHEAD = 16384
+_MAX_READ_AHEAD_BYTES = 16384
 # How many more bytes are read from a client that has been refused, and discarded.
-_DRAIN = 262144
+_MAX_DRAINED_BYTES = 262144
 
 
 class Framing(Protocol):
@@ -92,15 +92,15 @@ class Channel:
         self._is_local = connection.family == socket.AF_UNIX
         self.fileno = connection.fileno()
         if isinstance(connection, ssl.SSLSocket):
-            self.chunk_size = _TLS_CHUNK
+            self.chunk_size = _TLS_CHUNK_BYTES
             self.receive, self.send = connection.read, connection.write
             # With a buffer it returns the number of bytes.
             read = cast(Callable[[int, memoryview], int], connection.read)
             self.receive_burst = partial(self._receive_records, read)
         else:
-            self.chunk_size = _PLAIN_CHUNK
+            self.chunk_size = _PLAIN_CHUNK_BYTES
             self.receive = partial(os.read, self.fileno)
-            self.receive_burst = partial(os.read, self.fileno, _PLAIN_CHUNK)
+            self.receive_burst = partial(os.read, self.fileno, _PLAIN_CHUNK_BYTES)
             self.send = partial(os.write, self.fileno)
 
     def set_framing(self, framing: Framing) -> None:
@@ -114,7 +114,7 @@ class Channel:
         """Lets the kernel hold more that the peer has not read yet, if the peer is on this machine
         and not too many connections do. To be called when the kernel holds as much as it may."""
         if self._is_local and self._readiness.take_large_buffer(self.fileno):
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGE_BUFFER)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGE_BUFFER_BYTES)
 
     def end_input(self) -> None:
         """Wakes up whatever waits for input, because the framing has ended it."""
@@ -216,7 +216,7 @@ class Channel:
         except OSError:
             chunk = b""
         self._ahead += chunk
-        if not chunk or len(self._ahead) >= _READ_AHEAD:
+        if not chunk or len(self._ahead) >= _MAX_READ_AHEAD_BYTES:
             self.unwatch()
         if not chunk:
             lost()
@@ -251,7 +251,7 @@ class Channel:
                 await self.write(final_message)
                 self.end_output()
                 drained = 0
-                while drained < _DRAIN:
+                while drained < _MAX_DRAINED_BYTES:
                     drained += len(await self.read_some())
         self.close()
 
@@ -278,10 +278,10 @@ class Channel:
         """Reads several TLS records, if they are large and at hand. They are then written together,
         which wakes the receiver up once."""
         scratch = self._readiness.scratch
-        size = last = read(_TLS_CHUNK, scratch)
-        while last >= _GOES_ON and size + _TLS_CHUNK <= len(scratch):
+        size = last = read(_TLS_CHUNK_BYTES, scratch)
+        while last >= _MORE_FOLLOWS_BYTES and size + _TLS_CHUNK_BYTES <= len(scratch):
             try:
-                last = read(_TLS_CHUNK, scratch[size:])
+                last = read(_TLS_CHUNK_BYTES, scratch[size:])
             except OSError:
                 break  # if the connection is broken, the next attempt tells
             size += last

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from controlplane.proxy.wire.messages import HEADER_SIZE, MalformedMessage
 
 # Postgres's own limit on a message's length field.
-LONGEST = 0x3FFF_FFFF + 4
+MAX_MESSAGE_BYTES = 0x3FFF_FFFF + 4
 
 _HEADER = struct.Struct("!BI")
 
@@ -52,7 +52,7 @@ class MessageStream:
         position = self._go_on(data, found) if self._rest else 0
         while size - position >= HEADER_SIZE:
             kind, length = unpack(data, position)
-            if not 4 <= length <= LONGEST:
+            if not 4 <= length <= MAX_MESSAGE_BYTES:
                 raise MalformedMessage(f"invalid message length {length}")
             end = position + 1 + length
             if end > size:

@@ -13,7 +13,7 @@ CANCEL_REQUEST_CODE = 80877102
 READY_FOR_QUERY_PREFIX = b"Z\x00\x00\x00\x05"
 READY_FOR_QUERY_SIZE = 6
 # The most bytes of an ErrorResponse's payload that are read for its words.
-LONGEST_ERROR = 8192
+MAX_ERROR_BYTES = 8192
 # The last message of a client that disconnects in an orderly way.
 TERMINATE = b"X\x00\x00\x00\x04"
 

@@ -10,11 +10,11 @@ import contextlib
 import select
 from collections.abc import Callable
 
-_MOST_AT_ONCE = 256
-_SCRATCH = 65536  # bytes
+_MAX_EVENTS = 256
+_SCRATCH_BYTES = 65536  # bytes
 # The most connections of this process with a large buffer in the kernel, of 2 MiB each. Clients
 # that send much to busy computes could fill the proxy's memory otherwise.
-MOST_LARGE_BUFFERS = 64
+MAX_LARGE_BUFFERS = 64
 
 
 class Readiness:
@@ -24,7 +24,7 @@ class Readiness:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         # Memory that whoever reads within one callback may use until that returns.
-        self.scratch = memoryview(bytearray(_SCRATCH))
+        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._readers: dict[int, Callable[[], None]] = {}
         self._writers: dict[int, Callable[[], None]] = {}
         self._adopted: set[int] = set()
@@ -57,7 +57,7 @@ class Readiness:
     def take_large_buffer(self, descriptor: int) -> bool:
         """Returns whether the descriptor gets a large buffer now, which it keeps until `forget`."""
         held = self._large_buffers
-        if descriptor in held or len(held) >= MOST_LARGE_BUFFERS:
+        if descriptor in held or len(held) >= MAX_LARGE_BUFFERS:
             return False
         held.add(descriptor)
         return True
@@ -93,7 +93,7 @@ class Readiness:
         self.loop.remove_writer(descriptor)
 
     def _report_errors(self) -> None:
-        for descriptor, event in self._errors.poll(0, _MOST_AT_ONCE):
+        for descriptor, event in self._errors.poll(0, _MAX_EVENTS):
             # One that the error of another has just closed is not broken: its number may soon be
             # that of a new connection.
             if event & select.EPOLLERR and descriptor in self._adopted:

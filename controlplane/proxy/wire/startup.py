@@ -11,11 +11,11 @@ from controlplane.proxy.wire.errors import ForwardingRefused, ProtocolViolation,
 from controlplane.proxy.wire.tls import ALPN_HTTP, TlsIdentity
 
 # Postgres's own limit on a start-up packet, in bytes.
-MAX_PACKET_SIZE = 10_000
+MAX_PACKET_BYTES = 10_000
 # The size of a packet's length and code, which are the whole of an SSLRequest.
 HEAD_SIZE = 8
 # The type of a TLS handshake record. As the first byte of a start-up packet it would make the
-# packet's length far larger than MAX_PACKET_SIZE.
+# packet's length far larger than MAX_PACKET_BYTES.
 TLS_HANDSHAKE_BYTE = b"\x16"
 
 _SSL_REQUEST_CODE = 80877103
@@ -24,7 +24,7 @@ _GSS_REQUEST_CODE = 80877104
 _PEER_REQUEST_CODE = (1234 << 16) | 7372
 # What another host's proxy sends first: see the package `peers`. A TLS handshake follows at once.
 PEER_REQUEST = struct.pack("!II", HEAD_SIZE, _PEER_REQUEST_CODE)
-_LONGEST_CANCEL_KEY = 256
+_MAX_CANCEL_KEY_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ StartupPacket = EncryptionRequest | PeerRequest | Request
 
 def begins_http(first: bytes) -> bool:
     """True if the byte begins an HTTP request's method. As the first byte of a start-up packet, a
-    capital letter would make the packet's length far larger than MAX_PACKET_SIZE."""
+    capital letter would make the packet's length far larger than MAX_PACKET_BYTES."""
     return b"A" <= first <= b"Z"
 
 
@@ -79,7 +79,7 @@ def packet_size(head: bytes) -> int:
     if proxy_protocol.SIGNATURE.startswith(head[:HEAD_SIZE]):
         raise ForwardingRefused
     size = int.from_bytes(head[:4], "big")
-    if not HEAD_SIZE <= size <= MAX_PACKET_SIZE:
+    if not HEAD_SIZE <= size <= MAX_PACKET_BYTES:
         raise ProtocolViolation("invalid length of startup packet")
     return size
 
@@ -105,7 +105,7 @@ def parse(packet: bytes) -> StartupPacket:
 
 
 def _parse_cancel_request(packet: bytes) -> CancelRequest:
-    if not 13 <= len(packet) <= 12 + _LONGEST_CANCEL_KEY:
+    if not 13 <= len(packet) <= 12 + _MAX_CANCEL_KEY_BYTES:
         raise ProtocolViolation("invalid length of cancel request")
     return CancelRequest(pid=int.from_bytes(packet[8:12], "big"), secret=packet[12:])
 

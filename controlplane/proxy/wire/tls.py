@@ -22,10 +22,10 @@ ALPN_HTTP = "http/1.1"
 
 _WEAK_HASHES = {"md5", "sha1"}
 # Seconds between two checks whether the operator's files have been replaced.
-_CHECK_EVERY = 10.0
-_LONGEST_FILE = 1 << 20  # bytes
+_CHECK_INTERVAL = 10.0
+_MAX_FILE_BYTES = 1 << 20  # bytes
 # A certificate that is valid for less is a problem.
-_ENDS_SOON = timedelta(days=14)
+_MIN_VALIDITY = timedelta(days=14)
 
 
 class TlsIdentity(Protocol):
@@ -105,7 +105,7 @@ class OperatorIdentity:
             self._context = self._load()
         except (OSError, ValueError) as error:
             raise ValueError(f"{certificate} cannot be used with {key}: {error}") from error
-        self._next_look = time.monotonic() + _CHECK_EVERY
+        self._next_look = time.monotonic() + _CHECK_INTERVAL
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -130,7 +130,7 @@ class OperatorIdentity:
 
     def refresh(self) -> None:
         """Loads the files again if they have changed."""
-        self._next_look = time.monotonic() + _CHECK_EVERY
+        self._next_look = time.monotonic() + _CHECK_INTERVAL
         try:
             found = self._look()
             if found != self._seen:
@@ -155,7 +155,7 @@ class OperatorIdentity:
 
     def _read(self, path: Path) -> bytes:
         with open(self._opened(path), "rb") as file:
-            return file.read(_LONGEST_FILE)
+            return file.read(_MAX_FILE_BYTES)
 
     def _load(self) -> ssl.SSLContext:
         chain = self._read(self._certificate)
@@ -201,7 +201,7 @@ def in_memory(pem: bytes) -> Iterator[str]:
 def problem_of(certificate: x509.Certificate, name: str) -> tuple[str, str] | None:
     """Returns the problem of a certificate that ends soon or has ended; see `TlsIdentity`."""
     ends = certificate.not_valid_after_utc
-    if ends - datetime.now(UTC) > _ENDS_SOON:
+    if ends - datetime.now(UTC) > _MIN_VALIDITY:
         return None
     return "certificate_ends", f"{name} is valid until {ends:%Y-%m-%d %H:%M} UTC"
 
