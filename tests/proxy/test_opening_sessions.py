@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from controlplane.proxy.limits import opening_sessions
-from controlplane.proxy.limits.opening_sessions import MAX_AT_ONCE, OpeningSessions
+from controlplane.proxy.limits.opening_sessions import MAX_OPENING_SESSIONS, OpeningSessions
 
 ONE, OTHER = 1, 2
 
@@ -25,10 +25,10 @@ def test_further_sessions_of_an_account_wait_for_its_own_unless_these_hang(
                 begun.append(account_id)
                 await ends.wait()
 
-        wanted = [ONE] * 3 * MAX_AT_ONCE + [OTHER]
+        wanted = [ONE] * 3 * MAX_OPENING_SESSIONS + [OTHER]
         tasks = [asyncio.create_task(open_one(account)) for account in wanted]
         await asyncio.sleep(0)
-        assert begun == [ONE] * MAX_AT_ONCE + [OTHER]
+        assert begun == [ONE] * MAX_OPENING_SESSIONS + [OTHER]
         if not hangs:
             ends.set()
         async with asyncio.timeout(10):
