@@ -72,7 +72,7 @@ def locked_project(project_id: str) -> Iterator[Project]:
 def left_if_busy(busy_id: str) -> Iterator[None]:
     """Leave the block, and so the project or branch with this id for the next round, if the
     project's lock, or another that the block waits for while it holds that, is not free within
-    ROUND_LOCK_TIMEOUT seconds. All rounds over several projects use this, so that one never holds up the
+    ROUND_LOCK_TIMEOUT. All rounds over several projects use this, so that one never holds up the
     others:
 
     with left_if_busy(project_id), locked_project(project_id) as project: …
