@@ -26,7 +26,7 @@ from controlplane.compute.steps import add_bytes
 FICLONE = 0x40049409  # linux/fs.h: share the source's extents, copying on write
 NO_REFLINK = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS}
 # Bytes that a file or directory takes at least: an empty one takes an inode.
-LEAST = 4096
+MIN_FILE_BYTES = 4096
 # Bytes copied between two reports of progress, and between two checks of the disk's space.
 CHUNK_BYTES = 64 << 20
 # Postgres makes no deeper directories; deeper ones were made by something else.
@@ -96,11 +96,11 @@ def tree_size(source: Path, *, skip: Collection[str] = ()) -> int:
 
 
 def size_on_disk(source: Path, *, measured: Collection[str] = ()) -> int:
-    """The same, but each file and directory counts as LEAST at least. In the directories `measured`
-    the bytes of files are known: only what their files lack to LEAST counts. Raises TreeUntrusted,
-    OSError."""
+    """The same, but each file and directory counts as MIN_FILE_BYTES at least. In the directories
+    `measured` the bytes of files are known: only what these lack to MIN_FILE_BYTES counts. Raises
+    TreeUntrusted, OSError."""
     with open_directory(source) as reading:
-        return _size_of(reading, "", (), {f"{one}/" for one in measured}, least=LEAST)
+        return _size_of(reading, "", (), {f"{one}/" for one in measured}, least=MIN_FILE_BYTES)
 
 
 def files_in(source: Path, *, skip: Collection[str] = ()) -> Iterator[int]:
@@ -189,7 +189,7 @@ class _Clone:
                 set_owner(target, self.owner)
             finally:
                 os.close(target)
-        self.wrote(LEAST, writing)
+        self.wrote(MIN_FILE_BYTES, writing)
         report_progress()
 
     def wrote(self, size: int, target: int) -> None:
