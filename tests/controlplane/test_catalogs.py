@@ -48,7 +48,7 @@ def applying(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
         raise raised[0]
 
     monkeypatch.setattr(running, "apply_to_compute", bring)
-    for name in ("bring_up", "prepare_for_clients", "_hold_to_limit"):
+    for name in ("run_compute", "prepare_for_clients", "_hold_to_limit"):
         monkeypatch.setattr(running, name, lambda *args: None)
     return raised
 

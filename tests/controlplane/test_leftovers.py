@@ -112,7 +112,8 @@ class TestStalePidFiles:
     @pytest.fixture(autouse=True)
     def account_of_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Only if computes share an account can a process of that account be unrelated."""
-        monkeypatch.setattr(compute, "end_account_of", lambda place: None)
+        for name in ("end_account_of", "remove_objects_of"):
+            monkeypatch.setattr(compute, name, lambda place: None)
 
     def test_a_postmaster_pid_that_names_an_unrelated_process(self, branch: Path) -> None:
         compute.start(SPEC)

@@ -155,6 +155,7 @@ def test_computes_and_poolers_have_no_capabilities(own_stack: StartedStack) -> N
     assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (postmaster.uids().real, 0o710)
 
 
+@pytest.mark.slow
 def test_the_workers_account_upgrades_a_project(own_stack: StartedStack, place: Path) -> None:
     project = Place.create(own_stack, own_stack.client(), pg_version=15)
     project.sql("CREATE TABLE birds AS SELECT 'robin' AS name")

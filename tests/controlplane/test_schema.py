@@ -151,12 +151,19 @@ def test_a_difference_at_the_end_can_be_applied(tmp_path: Path, base: str, compa
     assert difference(compared, compared, database_name="neondb") == ""
 
 
-@pytest.mark.parametrize(("limit", "value"), [("TIMEOUT", 1), ("MEMORY", 20 << 20), ("LINES", 9)])
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        ("COMPARISON_TIMEOUT", 1),
+        ("COMPARISON_MEMORY_BYTES", 20 << 20),
+        ("MAX_COMPARISON_LINES", 9),
+    ],
+)
 def test_a_comparison_of_schemas_that_differ_too_much_is_given_up(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(schemas, f"COMPARISON_{limit}", value)
-    lines = [f"{number}\n" for number in range(10 if limit == "LINES" else 500_000)]
+    monkeypatch.setattr(schemas, limit, value)
+    lines = [f"{number}\n" for number in range(10 if value == 9 else 500_000)]
     base = "".join(lines)
     random.Random(1).shuffle(lines)
     began = time.monotonic()

@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from tests.support.stack import DIRECTORY
+from tests.support.stack import DIRECTORY, held
 from tests.support.waiting import wait_for
 
 SUPERUSER = "postgres"
@@ -39,7 +39,8 @@ def private_directory() -> Iterator[Path]:
         account = pwd.getpwnam("nobody")
         os.chown(path, account.pw_uid, account.pw_gid)
     try:
-        yield path
+        with held(path):
+            yield path
     finally:
         shutil.rmtree(path)
 
