@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from controlplane.compute import space
-from controlplane.compute.tree import LEAST, size_on_disk, tree_size
+from controlplane.compute.tree import MIN_FILE_BYTES, size_on_disk, tree_size
 
 
 def has_inodes(monkeypatch: pytest.MonkeyPatch, total: int, free: int) -> None:
@@ -61,13 +61,13 @@ def test_the_filesystem_that_lacks_inodes_is_the_scarcest(
 
 def test_a_file_or_directory_counts_a_block_at_least(tmp_path: Path) -> None:
     (tmp_path / "base" / "1").mkdir(parents=True)
-    for name, size in (("empty", 0), ("small", 100), ("large", 3 * LEAST)):
+    for name, size in (("empty", 0), ("small", 100), ("large", 3 * MIN_FILE_BYTES)):
         for folder in (tmp_path, tmp_path / "base" / "1"):
             (folder / name).write_bytes(bytes(size))
-    assert tree_size(tmp_path) == 2 * (100 + 3 * LEAST)
-    directories = 3 * LEAST
-    assert size_on_disk(tmp_path) == directories + 2 * 5 * LEAST
+    assert tree_size(tmp_path) == 2 * (100 + 3 * MIN_FILE_BYTES)
+    directories = 3 * MIN_FILE_BYTES
+    assert size_on_disk(tmp_path) == directories + 2 * 5 * MIN_FILE_BYTES
     # The bytes of the database's files are known.
     assert size_on_disk(tmp_path, measured=["base/1"]) == (
-        directories + 5 * LEAST + LEAST + LEAST - 100
+        directories + 5 * MIN_FILE_BYTES + MIN_FILE_BYTES + MIN_FILE_BYTES - 100
     )
