@@ -2,7 +2,6 @@
 
 import http.server
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +17,7 @@ import pytest
 import requests
 
 from tests.controlplane.test_request_limits import locked_row, rename, wait_for_tries
-from tests.support.another_api import another_api, started_by_procfile
+from tests.support.another_api import another_api, is_open, started_by_procfile
 from tests.support.project import Project
 from tests.support.stack import ROOT, Stack, free_port
 from tests.support.waiting import wait_for
@@ -98,11 +97,6 @@ def test_the_console_answers_what_it_has_begun(tmp_path: Path) -> None:
         finally:
             console.kill()
             console.wait(10)
-
-
-def is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_killed_api_leaves_no_worker_that_holds_its_port(stack: Stack) -> None:

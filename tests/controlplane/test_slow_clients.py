@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from tests.selection import first_of
-from tests.support.another_api import another_api
+from tests.support.another_api import another_api, is_open
 from tests.support.client import Client
 from tests.support.processes import processes_of
 from tests.support.stack import ROOT, Stack, free_port
@@ -93,11 +93,6 @@ def keep_nobody_out(url: str) -> None:
             began = time.monotonic()
             assert requests.get(url, timeout=60).ok
             assert time.monotonic() - began < load()
-
-
-def is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def sent(url: str, text: bytes, *, ends: bool = False) -> bytes:

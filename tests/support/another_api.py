@@ -1,6 +1,7 @@
 """Starts further processes of the API beside those of a running service, as an operator may."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -63,6 +64,12 @@ def started_by_procfile(
         # gunicorn's worker notices the end of its parent only after a while.
         start_new_session=True,
     )
+
+
+def is_open(port: int) -> bool:
+    """Whether a server accepts connections to the port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def kill(api: AnotherApi) -> None:
